@@ -1,0 +1,293 @@
+"""What was observed: frozen, typed values that every other part of dstack speaks in.
+
+A :class:`Snapshot` is raw observation, never conclusion: processes, threads, task states, and what could not
+be seen. It holds no Ray object and does no I/O. Conclusions are in :mod:`dstack.diagnosis`.
+
+Identifiers are lower-case hex strings as Ray prints them: node and worker 56 digits, actor 32, job 8, task 48,
+ObjectRef 56. Times that end in ``_at`` are Unix seconds; ``_s`` are seconds, ``_ms`` milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+SCHEMA = "dstack.snapshot"
+VERSION = (1, 0)
+"""Major and minor version of the file format. A reader takes any minor of its own major."""
+
+Origin = Literal["user", "library", "ray", "stdlib"]
+Role = Literal["task", "loop", "user", "ray"]
+CallKind = Literal["ray.get", "ray.wait", "thread.join"]
+TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
+Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
+
+
+class Model(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of every observed value: immutable, hashable by content where its fields are."""
+
+
+class Frame(Model, frozen=True):
+    """One Python frame. ``origin`` tells whose code it is."""
+
+    function: str
+    file: str
+    line: int
+    origin: Origin = "user"
+
+
+class BlockedCall(Model, frozen=True):
+    """A call that a thread is inside of and that waits for something another execution must give.
+
+    ``frame`` is the index, from the leaf, of the frame that called into Ray or the standard library.
+    ``refs`` are ObjectRefs in the order of the call. ``joins`` is the OS id of the thread waited for.
+    ``unread`` says why the refs could not be read, in which case ``refs`` is empty and means nothing.
+    """
+
+    kind: CallKind
+    frame: int
+    refs: tuple[str, ...] = ()
+    num_returns: int | None = None
+    timeout_s: float | None = None
+    joins: int | None = None
+    unread: str | None = None
+
+
+class Thread(Model, frozen=True):
+    """One Python thread of a process.
+
+    ``stack`` is an index into ``Snapshot.stacks``. ``role`` says what the thread is for: ``task`` executes Ray
+    tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main
+    thread), ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that
+    the thread did not run at all while its stack and refs were read: the reading is then exact.
+    """
+
+    os_thread_id: int
+    name: str
+    stack: int
+    role: Role
+    on_cpu: bool = False
+    still: bool = False
+    call: BlockedCall | None = None
+    locals: dict[str, dict[str, str]] | None = None
+
+
+class Process(Model, frozen=True):
+    """A worker's or driver's process as the operating system shows it.
+
+    ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped.
+    """
+
+    pid: int
+    started_at: float
+    cpu_s: float = 0.0
+    rss_bytes: int = 0
+    num_threads: int = 0
+    state: str = ""
+    paused_ms: float = 0.0
+    threads: tuple[Thread, ...] = ()
+
+
+class Task(Model, frozen=True):
+    """A task as its owner knows it.
+
+    ``state`` is Ray's TaskStatus by name. It does not tell running from queued: only the executing worker does
+    (``WorkerSample.running_task_ids``).
+    """
+
+    task_id: str
+    owner_id: str
+    name: str
+    kind: TaskKind
+    state: str
+    job_id: str
+    actor_id: str | None = None
+    parent_task_id: str | None = None
+    node_id: str | None = None
+    attempt: int = 0
+    required_resources: dict[str, float] = {}
+    placement_group_id: str | None = None
+    label_selector: dict[str, str] = {}
+
+
+class Ref(Model, frozen=True):
+    """An ObjectRef as a process that knows it sees it: only refs that somebody waits for, or might.
+
+    ``size_bytes`` is -1 while the value is not there. ``argument_uses`` counts submitted tasks that take it.
+    """
+
+    ref: str
+    holder_id: str
+    state: str | None = None
+    size_bytes: int = -1
+    argument_uses: int = 0
+    attempt: int = 0
+
+
+class WorkerSample(Model, frozen=True):
+    """What one worker or driver showed at one time.
+
+    ``running_task_ids`` is None when its core worker did not answer, ``process`` when its process was not seen.
+    """
+
+    worker_id: str
+    running_task_ids: tuple[str, ...] | None = None
+    process: Process | None = None
+
+
+class Bundle(Model, frozen=True):
+    """One bundle of a placement group; ``node_id`` is None while it has no place."""
+
+    resources: dict[str, float]
+    node_id: str | None = None
+
+
+class PlacementGroup(Model, frozen=True):
+    """A placement group; ``scheduling_state`` is Ray's reason while it is pending."""
+
+    placement_group_id: str
+    state: str
+    strategy: str
+    name: str = ""
+    bundles: tuple[Bundle, ...] = ()
+    job_id: str | None = None
+    creator_actor_id: str | None = None
+    is_detached: bool = False
+    scheduling_state: str | None = None
+
+
+class Sample(Model, frozen=True):
+    """One round of looking. The second round covers only those that seemed stuck in the first.
+
+    ``began_s`` and ``ended_s`` count from the start of the snapshot on dstack's own clock. ``available`` maps a
+    node to its free resources.
+    """
+
+    began_s: float
+    ended_s: float
+    workers: tuple[WorkerSample, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    refs: tuple[Ref, ...] = ()
+    placement_groups: tuple[PlacementGroup, ...] = ()
+    available: dict[str, dict[str, float]] = {}
+
+
+class Node(Model, frozen=True):
+    """A Ray node. Host figures are None where no probe reached it."""
+
+    node_id: str
+    ip: str
+    hostname: str = ""
+    alive: bool = True
+    is_head: bool = False
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    cpu_count: int | None = None
+    load_1m: float | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+
+
+class Job(Model, frozen=True):
+    """A Ray job, that is one driver and all that descends from it."""
+
+    job_id: str
+    entrypoint: str = ""
+    namespace: str = ""
+    driver_ip: str = ""
+    driver_pid: int = 0
+    is_dead: bool = False
+
+
+class Actor(Model, frozen=True):
+    """An actor as the control plane knows it; ``state`` is Ray's ActorState by name."""
+
+    actor_id: str
+    job_id: str
+    class_name: str
+    state: str
+    name: str = ""
+    namespace: str = ""
+    node_id: str | None = None
+    worker_id: str | None = None
+    owner_id: str | None = None
+    pid: int = 0
+    is_detached: bool = False
+    required_resources: dict[str, float] = {}
+    placement_group_id: str | None = None
+    num_restarts: int = 0
+    max_restarts: int = 0
+    death_cause: str | None = None
+
+
+class Worker(Model, frozen=True):
+    """A live worker or driver process that the control plane lists."""
+
+    worker_id: str
+    node_id: str
+    ip: str
+    port: int
+    pid: int
+    is_driver: bool = False
+    job_id: str | None = None
+    actor_id: str | None = None
+
+
+class Failure(Model, frozen=True):
+    """Something that was not observed: what, where, why, and after how long. ``sample`` counts from 1."""
+
+    stage: Stage
+    reason: str
+    remedy: str | None = None
+    node_id: str | None = None
+    worker_id: str | None = None
+    pid: int | None = None
+    elapsed_s: float = 0.0
+    sample: int = 1
+
+
+class Snapshot(Model, frozen=True):
+    """All that dstack observed of one cluster in one run.
+
+    ``stacks`` are tuples of indices into ``frames``, leaf first; every distinct frame and stack stands once.
+    ``sources`` maps a file to line number to text, for lines around user frames, as the nodes have the files.
+    """
+
+    schema: str = SCHEMA
+    version: tuple[int, int] = VERSION
+    dstack_version: str
+    taken_at: float
+    address: str
+    ray_version: str
+    python_version: str = ""
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    actors: tuple[Actor, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    stacks: tuple[tuple[int, ...], ...] = ()
+    sources: dict[str, dict[int, str]] = {}
+    samples: tuple[Sample, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
+    total_s: float = 0.0
+
+    def frames_of(self, thread: Thread) -> tuple[Frame, ...]:
+        """The thread's frames, leaf first."""
+        return tuple(self.frames[i] for i in self.stacks[thread.stack])
+
+
+def producer_task_id(ref: str) -> str:
+    """The id of the task that makes ``ref``.
+
+    An ObjectRef's 28 bytes are a TaskID (24) and an index (4, little endian); seen on Ray 2.46 to 2.60. Refs made
+    by ``ray.put`` carry the id of the task that called it.
+    """
+    return ref[:48]
+
+
+def actor_of_task(task_id: str) -> str | None:
+    """The actor that a task id names, or None for a normal task, whose actor part is all ``f`` but for its job."""
+    actor = task_id[16:48]
+    return None if actor[:24] == "f" * 24 else actor
