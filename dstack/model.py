@@ -247,7 +247,7 @@ class Failure(Model, frozen=True):
     sample: int = 1
 
 
-class Snapshot(Model, frozen=True):
+class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     """All that dstack observed of one cluster in one run.
 
     ``stacks`` are tuples of indices into ``frames``, leaf first; every distinct frame and stack stands once.
