@@ -1,0 +1,35 @@
+"""A task that waits for another task on a cluster with a single CPU.
+
+It looks as if `outer` held the only CPU while it waits for `inner`, which needs one. But a task that is blocked in
+`ray.get` lends its CPU back, so `inner` does run. It is merely slow.
+
+Expected: blocked
+"""
+
+import os
+import time
+
+import ray
+
+
+@ray.remote
+def inner(seconds: float) -> str:
+    time.sleep(seconds)
+    return "inner"
+
+
+@ray.remote
+def outer(seconds: float) -> str:
+    return "outer after " + ray.get(inner.remote(seconds))
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=1 if address == "local" else None, include_dashboard=False)
+    result = outer.remote(900.0)
+    print("ready", flush=True)
+    print(ray.get(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""A driver that polls for a slow task instead of waiting for it.
+
+Each `ray.wait` gives up after half a second and is called again, so the driver is alive and could do something
+else at any time. A look at its stack finds it inside `ray.wait` nearly always: a wait, but never a deadlock.
+
+Expected: blocked (finding: polling)
+"""
+
+import os
+import time
+
+import ray
+
+
+@ray.remote
+def simulate(seconds: float) -> str:
+    time.sleep(seconds)
+    return "simulated"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    pending = [simulate.remote(900.0)]
+    print("ready", flush=True)
+    while pending:
+        done, pending = ray.wait(pending, timeout=0.5)
+    print(ray.get(done))
+
+
+if __name__ == "__main__":
+    main()

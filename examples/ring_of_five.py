@@ -1,0 +1,57 @@
+"""A ring of five actors, spread over the nodes, in which each waits for the next.
+
+A token goes round: every member hands it on and waits until its neighbour has done the same. The fifth hands it
+to the first, which is still waiting. How a member waits makes no difference, and here they differ: three call
+`ray.get`, one leaves that to a thread and joins the thread, one calls `ray.wait` for all of two refs, of which
+the other is there at once.
+
+Expected: deadlock
+"""
+
+import os
+import threading
+from typing import Any
+
+import ray
+
+
+class Member:
+    def sit_beside(self, neighbour: Any) -> None:
+        self.neighbour = neighbour
+
+    def pass_token(self, hops: int) -> int:
+        return self.wait_for(self.neighbour.pass_token.remote(hops + 1))
+
+    def wait_for(self, passed: "ray.ObjectRef[int]") -> int:
+        return ray.get(passed)
+
+
+class MemberWithThread(Member):
+    def wait_for(self, passed: "ray.ObjectRef[int]") -> int:
+        hops: list[int] = []
+        helper = threading.Thread(target=lambda: hops.append(ray.get(passed)), name="helper")
+        helper.start()
+        helper.join()
+        return hops[0]
+
+
+class MemberWithWait(Member):
+    def wait_for(self, passed: "ray.ObjectRef[int]") -> int:
+        minutes = ray.put("token received")
+        ray.wait([minutes, passed], num_returns=2)
+        return ray.get(passed)
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    kinds = [Member, MemberWithThread, Member, MemberWithWait, Member]
+    ring: list[Any] = [ray.remote(kind).options(scheduling_strategy="SPREAD").remote() for kind in kinds]
+    ray.get([member.sit_beside.remote(ring[i - 4]) for i, member in enumerate(ring)])
+    hops = ring[0].pass_token.remote(0)
+    print("ready", flush=True)
+    print(ray.get(hops))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""An actor that calls itself and waits for the result.
+
+`total` asks for the parts through the actor's own handle instead of through `self`. The calls go into the actor's
+queue like any others, behind `total`, which occupies the actor until it has the answer.
+
+Expected: deadlock
+"""
+
+import os
+from typing import Any
+
+import ray
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.entries = [3, 4]
+
+    def entry(self, index: int) -> int:
+        return self.entries[index]
+
+    def total(self) -> int:
+        me = ray.get_runtime_context().current_actor
+        parts: list[int] = ray.get([me.entry.remote(0), me.entry.remote(1)])
+        return sum(parts)
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    ledger: Any = ray.remote(Ledger).options(name="ledger").remote()
+    print("first entry:", ray.get(ledger.entry.remote(0)))
+    total = ledger.total.remote()
+    print("ready", flush=True)
+    print("total:", ray.get(total))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A driver whose call stands behind fifty others in the queue of one slow actor.
+
+It looks like a hang, since nothing seems to move for minutes, but the clerk works on: one letter after the other.
+What holds everybody up is the line that the clerk is at.
+
+Expected: blocked
+"""
+
+import os
+import time
+from typing import Any
+
+import ray
+
+LETTERS_BEFORE_MINE = 50
+
+
+class Clerk:
+    def stamp(self, letter: int) -> str:
+        time.sleep(60)
+        return f"letter {letter}: stamped"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    clerk: Any = ray.remote(Clerk).options(name="clerk").remote()
+    ray.get(clerk.__ray_ready__.remote())
+    letters = [clerk.stamp.remote(i) for i in range(LETTERS_BEFORE_MINE + 1)]
+    print("ready", flush=True)
+    print(ray.get(letters[-1]))
+
+
+if __name__ == "__main__":
+    main()
