@@ -9,13 +9,18 @@ ObjectRef 56. Times that end in ``_at`` are Unix seconds; ``_s`` are seconds, ``
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 SCHEMA = "dstack.snapshot"
 VERSION = (1, 0)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
+
+Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
+"""Seconds since 1970, before the year 9999: what a calendar can show. These bounds hold for values from files."""
 
 Origin = Literal["user", "library", "ray", "stdlib"]
 Role = Literal["task", "loop", "user", "ray"]
@@ -33,7 +38,7 @@ class Frame(Model, frozen=True):
 
     function: str
     file: str
-    line: int
+    line: Int
     origin: Origin = "user"
 
 
@@ -46,11 +51,11 @@ class BlockedCall(Model, frozen=True):
     """
 
     kind: CallKind
-    frame: int
+    frame: Natural
     refs: tuple[str, ...] = ()
-    num_returns: int | None = None
+    num_returns: Natural | None = None
     timeout_s: float | None = None
-    joins: int | None = None
+    joins: Int | None = None
     unread: str | None = None
 
 
@@ -63,9 +68,9 @@ class Thread(Model, frozen=True):
     the thread did not run at all while its stack and refs were read: the reading is then exact.
     """
 
-    os_thread_id: int
+    os_thread_id: Int
     name: str
-    stack: int
+    stack: Natural
     role: Role
     on_cpu: bool = False
     still: bool = False
@@ -79,11 +84,11 @@ class Process(Model, frozen=True):
     ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped.
     """
 
-    pid: int
-    started_at: float
+    pid: Int
+    started_at: UnixTime
     cpu_s: float = 0.0
-    rss_bytes: int = 0
-    num_threads: int = 0
+    rss_bytes: Int = 0
+    num_threads: Int = 0
     state: str = ""
     paused_ms: float = 0.0
     threads: tuple[Thread, ...] = ()
@@ -105,7 +110,7 @@ class Task(Model, frozen=True):
     actor_id: str | None = None
     parent_task_id: str | None = None
     node_id: str | None = None
-    attempt: int = 0
+    attempt: Int = 0
     required_resources: dict[str, float] = {}
     placement_group_id: str | None = None
     label_selector: dict[str, str] = {}
@@ -120,9 +125,9 @@ class Ref(Model, frozen=True):
     ref: str
     holder_id: str
     state: str | None = None
-    size_bytes: int = -1
-    argument_uses: int = 0
-    attempt: int = 0
+    size_bytes: Int = -1
+    argument_uses: Int = 0
+    attempt: Int = 0
 
 
 class WorkerSample(Model, frozen=True):
@@ -183,10 +188,10 @@ class Node(Model, frozen=True):
     is_head: bool = False
     resources: dict[str, float] = {}
     labels: dict[str, str] = {}
-    cpu_count: int | None = None
+    cpu_count: Int | None = None
     load_1m: float | None = None
-    memory_total_bytes: int | None = None
-    memory_available_bytes: int | None = None
+    memory_total_bytes: Int | None = None
+    memory_available_bytes: Int | None = None
 
 
 class Job(Model, frozen=True):
@@ -196,7 +201,7 @@ class Job(Model, frozen=True):
     entrypoint: str = ""
     namespace: str = ""
     driver_ip: str = ""
-    driver_pid: int = 0
+    driver_pid: Int = 0
     is_dead: bool = False
 
 
@@ -212,12 +217,12 @@ class Actor(Model, frozen=True):
     node_id: str | None = None
     worker_id: str | None = None
     owner_id: str | None = None
-    pid: int = 0
+    pid: Int = 0
     is_detached: bool = False
     required_resources: dict[str, float] = {}
     placement_group_id: str | None = None
-    num_restarts: int = 0
-    max_restarts: int = 0
+    num_restarts: Int = 0
+    max_restarts: Int = 0
     death_cause: str | None = None
 
 
@@ -227,8 +232,8 @@ class Worker(Model, frozen=True):
     worker_id: str
     node_id: str
     ip: str
-    port: int
-    pid: int
+    port: Int
+    pid: Int
     is_driver: bool = False
     job_id: str | None = None
     actor_id: str | None = None
@@ -242,9 +247,9 @@ class Failure(Model, frozen=True):
     remedy: str | None = None
     node_id: str | None = None
     worker_id: str | None = None
-    pid: int | None = None
+    pid: Int | None = None
     elapsed_s: float = 0.0
-    sample: int = 1
+    sample: Int = 1
 
 
 class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
@@ -255,9 +260,9 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     """
 
     schema: str = SCHEMA
-    version: tuple[int, int] = VERSION
+    version: tuple[Int, Int] = VERSION
     dstack_version: str
-    taken_at: float
+    taken_at: UnixTime
     address: str
     ray_version: str
     python_version: str = ""
@@ -266,8 +271,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     actors: tuple[Actor, ...] = ()
     workers: tuple[Worker, ...] = ()
     frames: tuple[Frame, ...] = ()
-    stacks: tuple[tuple[int, ...], ...] = ()
-    sources: dict[str, dict[int, str]] = {}
+    stacks: tuple[tuple[Natural, ...], ...] = ()
+    sources: dict[str, dict[Int, str]] = {}
     samples: tuple[Sample, ...] = ()
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
