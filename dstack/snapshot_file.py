@@ -1,0 +1,233 @@
+"""Snapshot files: one JSON document, gzipped where the name ends in ``.json.gz``.
+
+Files may come from strangers, so reading believes nothing: memory is bounded, the version is looked at before
+anything else, types are checked, and so is every index that later code follows. Whatever is wrong is told in a
+sentence that says where.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from dstack.errors import SnapshotFileError, UsageError
+from dstack.model import SCHEMA, VERSION, Int, Snapshot
+
+MAX_BYTES = 256 * 2**20
+"""The largest file that is read, and the most it may unpack to: over 100,000 workers at 2 kB each."""
+
+_CHUNK_BYTES = 2**20
+_RETAKE = "Take it again with: dstack snapshot -o FILE"
+
+
+class _Header(msgspec.Struct):
+    """What is read first: enough to tell what the rest would have to be."""
+
+    schema: str
+    version: tuple[Int, Int]
+    dstack_version: str = "unknown"
+
+
+_HEADER = msgspec.json.Decoder(_Header)
+_SNAPSHOT = msgspec.json.Decoder(Snapshot)
+
+
+def load(path: str | os.PathLike[str]) -> Snapshot:
+    """Read a snapshot file of any minor version of this major one.
+
+    Raises :class:`UsageError` for a name that is no snapshot's and :class:`SnapshotFileError` for everything else.
+    """
+    path = Path(path)
+    is_gzip = _is_gzip(path)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise SnapshotFileError(f"{path} is not a regular file.")
+        with path.open("rb") as file:
+            data = _read(gzip.GzipFile(fileobj=file) if is_gzip else file)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SnapshotFileError(f"{path} is not intact gzip: {_plain(error)}.", _RETAKE) from error
+    except OSError as error:
+        raise SnapshotFileError(f"Cannot read {path}: {error.strerror}.") from error
+    if len(data) > MAX_BYTES:
+        raise SnapshotFileError(f"{path} holds more than {MAX_BYTES >> 20} MiB, more than dstack reads.")
+    return loads(data, name=str(path))
+
+
+def loads(data: bytes | bytearray, *, name: str = "The data") -> Snapshot:
+    """Decode the JSON text of a snapshot; ``name`` is what the sentence of a SnapshotFileError calls it."""
+    try:
+        header = _HEADER.decode(data)
+        _refuse_other_versions(header, name)
+        snapshot = _SNAPSHOT.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SnapshotFileError(f"{name} is not a snapshot: {_why(error, data)}.", _RETAKE) from error
+    if (wrong := next(_inconsistencies(snapshot), None)) is not None:
+        raise SnapshotFileError(f"{name} contradicts itself: {wrong}.", _RETAKE)
+    return snapshot
+
+
+def save(snapshot: Snapshot, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Write ``snapshot`` whole or not at all, readable by its owner only; ``-`` is standard output, as JSON.
+
+    An existing file is kept unless ``force``. Raises what :func:`require_writable` raises, and
+    :class:`SnapshotFileError` when the system refuses. A BrokenPipeError of standard output passes through.
+    """
+    if os.fspath(path) == "-":
+        _write_stdout(dumps(snapshot) + b"\n")
+        return
+    require_writable(path, force=force)
+    path = Path(path)
+    data = dumps(snapshot)
+    try:
+        _write(path, gzip.compress(data, compresslevel=6, mtime=0) if _is_gzip(path) else data, replace=force)
+    except OSError as error:
+        raise SnapshotFileError(f"Cannot write {path}: {error.strerror}.") from error
+
+
+def dumps(snapshot: Snapshot) -> bytes:
+    """The JSON text of ``snapshot``. Names that are no valid Unicode are written with their bytes escaped."""
+    try:
+        return msgspec.json.encode(snapshot)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(snapshot)))
+
+
+def require_writable(path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Raise :class:`UsageError` if :func:`save` would not take ``path``; ask before the work of a snapshot."""
+    if os.fspath(path) == "-":
+        return
+    _is_gzip(Path(path))
+    if not force and os.path.lexists(path):
+        raise _exists(path)
+
+
+def _is_gzip(path: Path) -> bool:
+    name = path.name.lower()
+    if not name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{path} is no name for a snapshot.", "Let it end in .json or .json.gz")
+    return name.endswith(".gz")
+
+
+def _exists(path: str | os.PathLike[str]) -> UsageError:
+    return UsageError(f"{os.fspath(path)} exists already and is kept.", "Replace it with: --force")
+
+
+def _read(stream: IO[bytes] | gzip.GzipFile) -> bytearray:
+    """Everything in ``stream``, but hardly more than ``MAX_BYTES``: what is longer is a bomb or no snapshot."""
+    data = bytearray()
+    while len(data) <= MAX_BYTES and (chunk := stream.read(_CHUNK_BYTES)):
+        data += chunk
+    return data
+
+
+def _write(path: Path, data: bytes, *, replace: bool) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".dstack-", dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        if replace:
+            os.replace(temporary, path)
+        else:
+            _rename_to_new(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _rename_to_new(temporary: str, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:  # a file system without hard links: save() has just seen that the name is free
+        os.replace(temporary, path)
+
+
+def _write_stdout(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SnapshotFileError(f"Cannot write to standard output: {error.strerror}.") from error
+
+
+def _refuse_other_versions(header: _Header, name: str) -> None:
+    if header.schema != SCHEMA:
+        raise SnapshotFileError(
+            f"{name} is {_plain(header.schema)}, not {SCHEMA}.", "Give a file that dstack snapshot wrote."
+        )
+    major, minor = header.version
+    if major == VERSION[0]:
+        return
+    written = f"{name} has format {major}.{minor}, written by dstack {_plain(header.dstack_version)}"
+    remedy = "Read it with a newer dstack." if major > VERSION[0] else "Read it with the dstack that wrote it."
+    raise SnapshotFileError(f"{written}; this dstack reads format {VERSION[0]}.", remedy)
+
+
+def _why(error: Exception, data: bytes | bytearray) -> str:
+    """What keeps ``data`` from being decoded, and where."""
+    match error:
+        case _ if not data:
+            return "it is empty"
+        case UnicodeDecodeError():
+            return f"it is not UTF-8 (byte {_first_byte_not_utf8(data)})"
+        case RecursionError():
+            return "it is nested too deeply"
+        case _ if str(error) == "Input data was truncated":
+            return f"its JSON ends too early (byte {len(data)})"
+        case _:
+            return _plain(error)
+
+
+def _first_byte_not_utf8(data: bytes | bytearray) -> int:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return len(data)
+
+
+def _plain(text: object) -> str:
+    """Both ends of a text, free of control characters: parts of it may be quoted from a hostile file."""
+    shown = str(text)
+    shown = shown if len(shown) <= 200 else f"{shown[:100]}...{shown[-100:]}"
+    return shown.encode("unicode_escape").decode()
+
+
+def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
+    """Indices to nowhere, which types allow and later code would follow."""
+    for i, stack in enumerate(snapshot.stacks):
+        for j, frame in enumerate(stack):
+            if frame >= len(snapshot.frames):
+                yield f"no such frame - at `$.stacks[{i}][{j}]`"
+    for i, sample in enumerate(snapshot.samples):
+        for j, worker in enumerate(sample.workers):
+            for k, thread in enumerate(worker.process.threads if worker.process else ()):
+                place = f"$.samples[{i}].workers[{j}].process.threads[{k}]"
+                if thread.stack >= len(snapshot.stacks):
+                    yield f"no such stack - at `{place}.stack`"
+                elif thread.call and thread.call.frame >= len(snapshot.stacks[thread.stack]):
+                    yield f"no such frame in the thread's stack - at `{place}.call.frame`"
+
+
+def _without_surrogates(value: Any) -> Any:
+    """The same plain data with lone surrogates, which JSON cannot carry, spelled out."""
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_without_surrogates(item) for item in value]
+        case _:
+            return value

@@ -1,0 +1,72 @@
+"""Snapshots made by hypothesis: any values the model's types allow, with indices that lead somewhere."""
+
+from __future__ import annotations
+
+import types
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from hypothesis import strategies as st
+
+from dstack.model import SCHEMA, VERSION, Frame, Sample, Snapshot, Thread, WorkerSample
+
+_PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=8),
+    int: st.integers(0, 2**63 - 1),
+    float: st.floats(0, 4e9),
+    bool: st.booleans(),
+    types.NoneType: st.none(),
+}
+
+
+@cache
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type that the model uses."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin in (Union, types.UnionType):
+        return st.one_of([values_of(arg) for arg in args])
+    if origin is tuple and args[1:] == (...,):
+        return st.lists(values_of(args[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*[values_of(arg) for arg in args])
+    if origin is dict:
+        return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=2)
+    return st.builds(hint, **{name: values_of(field) for name, field in get_type_hints(hint).items()})
+
+
+def snapshots() -> st.SearchStrategy[Snapshot]:
+    """Snapshots of this version whose indices all lead somewhere."""
+    return values_of(Snapshot).map(_with_valid_indices)
+
+
+def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
+    frames = snapshot.frames or (Frame("f", "f.py", 1),)
+    stacks = tuple(tuple(i % len(frames) for i in stack) or (0,) for stack in snapshot.stacks) or ((0,),)
+
+    def thread(it: Thread) -> Thread:
+        stack = it.stack % len(stacks)
+        call = it.call and msgspec.structs.replace(it.call, frame=it.call.frame % len(stacks[stack]))
+        return msgspec.structs.replace(it, stack=stack, call=call)
+
+    def worker(it: WorkerSample) -> WorkerSample:
+        if it.process is None:
+            return it
+        process = msgspec.structs.replace(it.process, threads=tuple(map(thread, it.process.threads)))
+        return msgspec.structs.replace(it, process=process)
+
+    def sample(it: Sample) -> Sample:
+        return msgspec.structs.replace(it, workers=tuple(map(worker, it.workers)))
+
+    return msgspec.structs.replace(
+        snapshot,
+        schema=SCHEMA,
+        version=VERSION,
+        frames=frames,
+        stacks=stacks,
+        samples=tuple(map(sample, snapshot.samples)),
+    )

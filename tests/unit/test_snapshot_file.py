@@ -1,0 +1,500 @@
+"""Snapshot files: what is written is read back, and nothing that is read ever surprises."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gzip
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from dstack import snapshot_file
+from dstack.errors import SnapshotFileError, UsageError
+from dstack.model import (
+    Actor,
+    BlockedCall,
+    Failure,
+    Frame,
+    Node,
+    Process,
+    Sample,
+    Snapshot,
+    Task,
+    Thread,
+    Worker,
+    WorkerSample,
+)
+from dstack.snapshot_file import dumps, load, loads, require_writable, save
+from tests.unit.strategies import snapshots
+
+SNAPSHOT = Snapshot(
+    dstack_version="0.1.0",
+    taken_at=1_700_000_000.5,
+    address="10.0.0.1:6379",
+    ray_version="2.60.0",
+    nodes=(Node("aa", "10.0.0.1", resources={"CPU": 4.0}),),
+    actors=(Actor("bb", "01", "Player", "ALIVE", name="é\n"),),
+    workers=(Worker("cc", "aa", "10.0.0.1", 10001, 42),),
+    frames=(Frame("get_objects", "worker.py", 10, "ray"), Frame("ping", "app.py", 3)),
+    stacks=((0, 1), (1,)),
+    sources={"app.py": {3: "    return ray.get(other.pong.remote())"}},
+    samples=(
+        Sample(
+            began_s=0.1,
+            ended_s=0.4,
+            workers=(
+                WorkerSample(
+                    "cc",
+                    ("dd",),
+                    Process(
+                        42,
+                        1_699_999_000.0,
+                        threads=(
+                            Thread(42, "MainThread", 0, "task", call=BlockedCall("ray.get", 1, ("ee",))),
+                            Thread(43, "worker", 1, "user", locals={"0": {"x": "1"}}),
+                        ),
+                    ),
+                ),
+            ),
+            tasks=(Task("dd", "cc", "Player.ping", "ACTOR_TASK", "SUBMITTED_TO_WORKER", "01", attempt=1),),
+        ),
+    ),
+    failures=(Failure("stacks", "py-spy took too long", pid=7, elapsed_s=3.0),),
+)
+TEXT = dumps(SNAPSHOT)
+SUFFIXES = (".json", ".json.gz")
+
+
+def edited(**changes: Any) -> bytes:
+    """The text of a good file with other top-level members."""
+    return json.dumps(json.loads(TEXT) | changes).encode()
+
+
+def written(path: Path, text: bytes) -> Path:
+    """A file of this text, packed as its name says."""
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def refusal(read: Callable[[], object]) -> str:
+    """The sentence in which reading is refused; it must be fit to be printed on one line."""
+    with pytest.raises(SnapshotFileError) as refused:
+        read()
+    sentence = str(refused.value)
+    assert sentence.isprintable()
+    assert len(sentence) < 500
+    return sentence
+
+
+# Reading back what was written
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_reads_back_what_it_wrote(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"s{suffix}"
+
+    save(SNAPSHOT, path)
+
+    assert load(path) == SNAPSHOT
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@given(snapshots())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_reads_back_any_snapshot(snapshot: Snapshot) -> None:
+    assert loads(dumps(snapshot)) == snapshot
+
+
+def test_gzip_is_by_suffix(tmp_path: Path) -> None:
+    save(SNAPSHOT, tmp_path / "s.json")
+    save(SNAPSHOT, tmp_path / "s.JSON.GZ")
+
+    assert (tmp_path / "s.json").read_bytes() == TEXT
+    assert gzip.decompress((tmp_path / "s.JSON.GZ").read_bytes()) == TEXT
+
+
+def test_a_file_says_first_what_it_is() -> None:
+    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,0],"dstack_version":"0.1.0",')
+
+
+def test_writes_names_that_are_no_unicode() -> None:
+    name = os.fsdecode(b"caf\xe9.py")
+    snapshot = Snapshot(
+        dstack_version="0", taken_at=0, address="", ray_version="", notes=(name,), sources={name: {1: "x"}}
+    )
+
+    read = loads(dumps(snapshot))
+
+    assert read.notes == ("caf\\udce9.py",)
+    assert read.sources == {"caf\\udce9.py": {1: "x"}}
+
+
+# Versions
+
+
+def test_reads_a_newer_minor_with_unknown_members() -> None:
+    nodes = [{"node_id": "aa", "ip": "10.0.0.1", "zone": {"a": [1]}}]
+
+    read = loads(edited(version=[1, 7], flames=[{"hot": True}], nodes=nodes))
+
+    assert read.nodes == (Node("aa", "10.0.0.1"),)
+    assert read.version == (1, 7)
+
+
+def test_refuses_a_newer_major_whatever_else_changed() -> None:
+    text = edited(version=[2, 3], dstack_version="4.5.6", nodes="elsewhere", taken_at=None)
+
+    assert refusal(lambda: loads(text, name="a.json")) == (
+        "a.json has format 2.3, written by dstack 4.5.6; this dstack reads format 1. Read it with a newer dstack."
+    )
+
+
+def test_refuses_an_older_major() -> None:
+    assert refusal(lambda: loads(edited(version=[0, 9]))).endswith("Read it with the dstack that wrote it.")
+
+
+def test_refuses_another_schema() -> None:
+    text = b'{"schema": "dstack.check/1", "version": [1, 0]}'
+
+    assert refusal(lambda: loads(text, name="a.json")) == (
+        "a.json is dstack.check/1, not dstack.snapshot. Give a file that dstack snapshot wrote."
+    )
+
+
+# Broken and hostile content
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "it is empty"),
+        (b"\n", "ends too early (byte 1)"),
+        (b"{", "ends too early (byte 1)"),
+        (TEXT[:-1], f"ends too early (byte {len(TEXT) - 1})"),
+        (TEXT + b"x", "trailing characters"),
+        (b"\xef\xbb\xbf" + TEXT, "invalid character (byte 0)"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "missing required field `schema`"),
+        (edited(version="1.0"), "Expected `array`, got `str` - at `$.version`"),
+        (edited(version=[1]), "`$.version`"),
+        (edited(version=[10**4000, 0]), "`$.version[0]`"),
+        (edited(dstack_version=1), "Expected `str`, got `int` - at `$.dstack_version`"),
+        (edited(nodes=[{"node_id": "aa", "ip": 3}]), "Expected `str`, got `int` - at `$.nodes[0].ip`"),
+        (edited(frames=[{"function": "f", "file": "f", "line": 1, "origin": "\x1b[2J" * 999}]), "origin`"),
+        (edited(sources={"f": {"one": "x"}}), "Expected `int`, got `str` - at `key` in `$.sources[...]`"),
+        (edited(total_s=float("nan")), "invalid character (byte "),
+        (edited(total_s=float("inf")), "invalid character (byte "),
+        (TEXT.replace(b'"total_s":0.0', b'"total_s":1e999'), "Number out of range - at `$.total_s`"),
+        (edited(workers=[{"pid": 2**63}]), "`$.workers[0].pid`"),
+        (edited(sources={"f": {"9" * 30: "x"}}), "at `key` in `$.sources[...]`"),
+        (edited(stacks=[[int("9" * 4000)]]), "`$.stacks[0][0]`"),
+        (edited(taken_at=1e300), "`$.taken_at`"),
+        (edited(taken_at=-1), "`$.taken_at`"),
+        (TEXT.replace(b"10.0.0.1:6379", b"10.0.0.1\xff:9"), f"not UTF-8 (byte {TEXT.index(b':6379')})"),
+        (TEXT.replace(b"10.0.0.1:6379", b"\xed\xa0\x80"), "not UTF-8"),
+        (TEXT.replace(b"10.0.0.1:6379", rb"\ud800\u0041 and more"), "surrogate pair"),
+        (edited(more=[]).replace(b"[]", b"[" * 10**6), "nested too deeply"),
+        (edited(more=[]).replace(b'"more": []', b'"more": ' + b'{"a":' * 10**6), "nested too deeply"),
+        (edited(stacks=[[0, 1], [2]]), "no such frame - at `$.stacks[1][0]`"),
+        (edited(stacks=[[0, -1]]), "Expected `int` >= 0 - at `$.stacks[0][1]`"),
+        (edited(stacks=[[1]]), "`$.samples[0].workers[0].process.threads[0].call.frame`"),
+        (edited(stacks=[[0, 1]]), "no such stack - at `$.samples[0].workers[0].process.threads[1].stack`"),
+        (TEXT.replace(b'"frame":1', b'"frame":-1'), "threads[0].call.frame`"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_says_what_is_wrong_and_where(text: bytes, why: str) -> None:
+    assert why in refusal(lambda: loads(text))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_refuses_a_file_cut_anywhere(tmp_path: Path, suffix: str) -> None:
+    whole = written(tmp_path / f"whole{suffix}", TEXT).read_bytes()
+    cut = tmp_path / f"cut{suffix}"
+
+    for length in range(len(whole)):
+        cut.write_bytes(whole[:length])
+        assert str(cut) in refusal(lambda: load(cut))
+
+
+def used(snapshot: Snapshot) -> None:
+    """Follow every index as later code would."""
+    for sample in snapshot.samples:
+        for worker in sample.workers:
+            for thread in worker.process.threads if worker.process else ():
+                frames = snapshot.frames_of(thread)
+                assert thread.call is None or frames[thread.call.frame] in snapshot.frames
+    assert loads(dumps(snapshot)) == snapshot
+
+
+def read_or_refused(read: Callable[[], Snapshot]) -> bool:
+    """Whether the content was taken; anything but a good snapshot or a refusal fails the test."""
+    try:
+        used(read())
+    except SnapshotFileError:
+        return False
+    return True
+
+
+def with_a_byte_changed(data: bytes, chance: random.Random) -> bytes:
+    at, other = chance.randrange(len(data)), bytes([chance.randrange(256)])
+    return data[:at] + chance.choice([other, b"", other + data[at : at + 1], data[:at]]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_survives_changed_bytes(tmp_path: Path, suffix: str) -> None:
+    chance = random.Random(1)
+    whole = written(tmp_path / f"whole{suffix}", TEXT).read_bytes()
+    path = tmp_path / f"changed{suffix}"
+    taken = 0
+
+    for _ in range(4000):
+        data = whole
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            data = with_a_byte_changed(data, chance)
+        path.write_bytes(data)
+        taken += read_or_refused(lambda: load(path))
+
+    assert taken < 4000
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    2**63,
+    1.5,
+    -1e300,
+    "",
+    "x",
+    "\x00",
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    {"0": 0},
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a JSON value."""
+    if not isinstance(value, dict | list):
+        return []
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    return [place for key in keys for place in [(value, key), *places(value[key])]]
+
+
+def test_survives_changed_values() -> None:
+    chance = random.Random(2)
+    original = json.loads(TEXT)
+    taken = 0
+
+    for _ in range(4000):
+        value = copy.deepcopy(original)
+        for _ in range(chance.choice([1, 1, 2])):
+            container, key = chance.choice(places(value))
+            if chance.random() < 0.2:
+                del container[key]
+            else:
+                container[key] = chance.choice(ODD)
+        taken += read_or_refused(partial(loads, json.dumps(value).encode()))
+
+    assert 0 < taken < 4000
+
+
+def test_refuses_a_gzip_bomb_in_little_memory(tmp_path: Path) -> None:
+    # 8 GiB of spaces in as many members as it takes
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b" " * 2**26) * 128)
+    assert bomb.stat().st_size < 2**24
+
+    tracemalloc.start()
+    sentence = refusal(lambda: load(bomb))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert "holds more than 256 MiB" in sentence
+    assert peak_bytes < 1.5 * snapshot_file.MAX_BYTES
+
+
+def test_refuses_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "s.json", TEXT)
+
+    monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT))
+    assert load(path) == SNAPSHOT
+    monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT) - 1)
+    assert "more than dstack reads" in refusal(lambda: load(path))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (TEXT, "Not a gzipped file"),
+        (b"", "it is empty"),
+        (gzip.compress(TEXT)[:-12], "ended before"),
+        (gzip.compress(TEXT)[:-8] + bytes(8), "CRC check failed"),
+        (gzip.compress(TEXT) + b"more", "Not a gzipped file"),
+        (gzip.compress(TEXT)[:10] + b"\xff" * 99, "invalid block type"),
+    ],
+)
+def test_says_what_is_wrong_with_gzip(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "s.json.gz"
+    path.write_bytes(data)
+
+    assert why in refusal(lambda: load(path))
+
+
+def test_says_why_a_file_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "dir.json").mkdir()
+    os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "broken.json").symlink_to("/proc/self/mem")  # a file whose first byte cannot be read
+
+    assert (
+        refusal(lambda: load(tmp_path / "no.json"))
+        == f"Cannot read {tmp_path}/no.json: No such file or directory."
+    )
+    assert refusal(lambda: load(tmp_path / "dir.json")) == f"{tmp_path}/dir.json is not a regular file."
+    assert "not a regular file" in refusal(lambda: load(tmp_path / "fifo.json"))
+    assert "symbolic link" in refusal(lambda: load(tmp_path / "loop.json"))
+    assert "Input/output error" in refusal(lambda: load(tmp_path / "broken.json"))
+    assert "File name too long" in refusal(lambda: load(tmp_path / ("n" * 300 + ".json")))
+
+
+# Writing
+
+
+@pytest.mark.parametrize("name", ["s", "s.txt", "s.gz", "s.json.zip"])
+def test_takes_no_other_suffix(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"Let it end in \.json or \.json\.gz"):
+        save(SNAPSHOT, tmp_path / name)
+    with pytest.raises(UsageError):
+        load(tmp_path / name)
+    with pytest.raises(UsageError):
+        require_writable(tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_only_the_owner_can_read_it(tmp_path: Path, suffix: str) -> None:
+    umask = os.umask(0)
+    try:
+        save(SNAPSHOT, tmp_path / f"s{suffix}")
+    finally:
+        os.umask(umask)
+
+    assert (tmp_path / f"s{suffix}").stat().st_mode & 0o777 == 0o600
+
+
+def test_keeps_an_existing_file_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text("mine")
+
+    with pytest.raises(UsageError, match="Replace it with: --force"):
+        require_writable(path)
+    with pytest.raises(UsageError, match="Replace it with: --force"):
+        save(SNAPSHOT, path)
+    assert path.read_text() == "mine"
+
+    require_writable(path, force=True)
+    save(SNAPSHOT, path, force=True)
+    assert load(path) == SNAPSHOT
+    assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_keeps_a_file_that_came_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.json"
+    monkeypatch.setattr(snapshot_file, "dumps", lambda _: path.write_text("mine") and b"late")
+
+    with pytest.raises(UsageError, match="exists already"):
+        save(SNAPSHOT, path)
+
+    assert path.read_text() == "mine"
+    assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_keeps_a_link_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "s.json").symlink_to("elsewhere")
+
+    with pytest.raises(UsageError, match="exists already"):
+        save(SNAPSHOT, tmp_path / "s.json")
+
+
+def test_writes_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    save(SNAPSHOT, tmp_path / "s.json")
+
+    assert load(tmp_path / "s.json") == SNAPSHOT
+    assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_leaves_nothing_behind_when_the_disk_is_full(tmp_path: Path) -> None:
+    # given a limit that ends the write midway, as a full disk does
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(TEXT) // 2, hard))
+    try:
+        with pytest.raises(SnapshotFileError, match="File too large"):
+            save(SNAPSHOT, tmp_path / "s.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_says_why_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dir.json").mkdir()
+
+    for path, why in {
+        "no/s.json": "No such file or directory",
+        "file/s.json": "Not a directory",
+        "dir.json": "Is a directory",
+    }.items():
+        with pytest.raises(SnapshotFileError, match=why):
+            save(SNAPSHOT, tmp_path / path, force=True)
+    assert sorted(os.listdir(tmp_path)) == ["dir.json", "file"]
+
+
+def test_a_dash_is_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    require_writable("-")
+    save(SNAPSHOT, "-")
+
+    out, err = capfdbinary.readouterr()
+    assert loads(out) == SNAPSHOT
+    assert out.endswith(b"}\n")
+    assert err == b""
+
+
+def test_says_why_standard_output_cannot_be_written() -> None:
+    program = """if True:
+        import os
+        from dstack.errors import SnapshotFileError
+        from dstack.model import Snapshot
+        from dstack.snapshot_file import save
+        try:
+            save(Snapshot(dstack_version="0", taken_at=0, address="", ray_version=""), "-")
+        except SnapshotFileError as error:
+            os.write(2, str(error).encode())
+        os._exit(0)
+    """
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=True)
+
+    assert done.stderr == b"Cannot write to standard output: No space left on device."
