@@ -1,0 +1,1 @@
+"""The only code that touches a cluster or a process; everything private to Ray, CPython or py-spy is in here."""

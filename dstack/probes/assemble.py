@@ -1,0 +1,47 @@
+"""Joins what nodes sent back, as plain data, into one table of frames and stacks and typed processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dstack.model import Failure, Frame, Process
+
+Plain = dict[str, Any]
+
+
+class Assembly:
+    """Everything seen in the processes of one snapshot, over all nodes and samples."""
+
+    def __init__(self) -> None:
+        self._frames: dict[Frame, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self.sources: dict[str, dict[int, str]] = {}
+        self.hosts: dict[str, Plain] = {}
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return tuple(self._frames)
+
+    @property
+    def stacks(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self._stacks)
+
+    def add(self, node_ids: list[str], result: Plain, sample: int) -> tuple[dict[str, Process], list[Failure]]:
+        """Takes in one probe's answer; returns its processes by worker id, and what failed."""
+        frames = [_index(self._frames, frame) for frame in msgspec.convert(result["frames"], list[Frame])]
+        stacks = [_index(self._stacks, tuple(frames[i] for i in stack)) for stack in result["stacks"]]
+        for file, lines in result["sources"].items():
+            known = self.sources.setdefault(file, {})
+            known.update({int(number): text for number, text in lines.items()})
+        self.hosts.update(dict.fromkeys(node_ids, result["host"]))
+        processes = {}
+        for worker_id, plain in result["processes"].items():
+            threads = [{**thread, "stack": stacks[thread["stack"]]} for thread in plain["threads"]]
+            processes[worker_id] = msgspec.convert({**plain, "threads": threads}, Process)
+        return processes, [msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]]
+
+
+def _index(table: dict[Any, int], value: Any) -> int:
+    return table.setdefault(value, len(table))

@@ -1,0 +1,253 @@
+"""A running cluster as a source of samples: the control plane, every core worker, the processes of every node."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import psutil
+
+import dstack
+from dstack.model import Failure, Node, Process, Sample, Snapshot, Worker, WorkerSample
+from dstack.probes.assemble import Assembly
+from dstack.probes.connect import Cluster, connect
+from dstack.probes.control_plane import Inventory, take_inventory
+from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.remote import RemoteProbes
+
+Plain = dict[str, Any]
+Progress = Callable[[str], None]
+RPC_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to look.
+
+    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``nonblocking``
+    never pauses a target, at the price of torn stacks where a thread runs.
+    """
+
+    native: bool = False
+    locals: bool = False
+    nonblocking: bool = False
+
+
+class ClusterProbe:
+    """Looks at one cluster; a context manager, so that nothing of it stays in the cluster.
+
+    Raises :class:`dstack.errors.ClusterError` on construction when the cluster cannot be reached.
+    """
+
+    def __init__(self, address: str | None, options: Options, progress: Progress) -> None:
+        self._began = time.monotonic()
+        self._taken_at = time.time()
+        self._options = options
+        self._progress = progress
+        progress("connecting")
+        self.cluster: Cluster = connect(address)
+        self._assembly = Assembly()
+        self._inventory = Inventory()
+        self._job_of: dict[str, str | None] = {}
+        self._actor_of: dict[str, str | None] = {}
+        self._elsewhere: set[str] = set()
+        self._remote: RemoteProbes | None = None
+        self._local = NodeProbe()
+        self._samples: list[Sample] = []
+        self._failures: list[Failure] = []
+
+    def __enter__(self) -> ClusterProbe:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._remote is not None:
+            self._remote.close()
+
+    def look(self, deadline_s: float) -> None:
+        """Sample 1: everything, within ``deadline_s``."""
+        began = time.monotonic()
+        self._progress("reading the control plane")
+        self._inventory = take_inventory(self.cluster, RPC_TIMEOUT_S)
+        self._failures += self._inventory.failures
+        self._note_dead_nodes()
+        self._sample(self._inventory, self._inventory.workers, began, deadline_s)
+
+    def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
+        """Sample 2: only these workers, begun after sample 1 has ended everywhere."""
+        began = time.monotonic()
+        wanted = set(worker_ids)
+        inventory = take_inventory(self.cluster, RPC_TIMEOUT_S, sample=2)
+        self._failures += inventory.failures
+        self._sample(inventory, [w for w in self._inventory.workers if w.worker_id in wanted], began, deadline_s)
+
+    def snapshot(self) -> Snapshot:
+        """All that has been seen so far."""
+        own = {worker.worker_id for worker in self._inventory.workers if self._is_own(worker)}
+        return Snapshot(
+            dstack_version=dstack.__version__,
+            taken_at=self._taken_at,
+            address=self.cluster.address,
+            ray_version=self.cluster.ray_version,
+            nodes=tuple(self._with_host_figures(node) for node in self._inventory.nodes),
+            jobs=self._inventory.jobs,
+            actors=self._inventory.actors,
+            workers=tuple(self._with_ids(w) for w in self._inventory.workers if w.worker_id not in own),
+            frames=self._assembly.frames,
+            stacks=self._assembly.stacks,
+            sources=self._assembly.sources,
+            samples=tuple(self._samples),
+            failures=tuple(failure for failure in self._failures if failure.worker_id not in own),
+            notes=self.cluster.notes,
+            total_s=round(time.monotonic() - self._began, 3),
+        )
+
+    def _sample(self, inventory: Inventory, workers: Sequence[Worker], began: float, deadline_s: float) -> None:
+        number = len(self._samples) + 1
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(ask_core_workers, workers, self.cluster.metadata, RPC_TIMEOUT_S, number)
+            left = deadline_s - (time.monotonic() - began)
+            processes = self._see_processes([w for w in workers if not self._is_own(w)], number, left)
+            answers, failures = asked.result()
+        self._failures += failures
+        for worker_id, answer in answers.items():
+            self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
+        workers = [worker for worker in workers if not self._is_own(worker)]
+        answers = {w.worker_id: answers[w.worker_id] for w in workers if w.worker_id in answers}
+        self._samples.append(
+            Sample(
+                began_s=round(began - self._began, 4),
+                ended_s=round(time.monotonic() - self._began, 4),
+                workers=tuple(_worker_sample(w.worker_id, answers, processes) for w in workers),
+                tasks=tuple(task for answer in answers.values() for task in answer.tasks),
+                refs=tuple(relevant_refs(answers.values(), _awaited(processes.values()))),
+                placement_groups=inventory.placement_groups,
+                available=inventory.available,
+            )
+        )
+
+    def _see_processes(self, workers: Sequence[Worker], sample: int, deadline_s: float) -> dict[str, Process]:
+        """The processes by worker id: those of this host directly, the others through probes on their nodes."""
+        deadline = time.monotonic() + deadline_s
+        by_node: dict[str, list[Worker]] = defaultdict(list)
+        for worker in workers:
+            by_node[worker.node_id].append(worker)
+        here = [node for node in by_node if self._is_here(node)]
+        there = [node for node in by_node if node not in here]
+        processes: dict[str, Process] = {}
+        with ThreadPoolExecutor(1) as thread:
+            remote = thread.submit(self._see_remote, by_node, there, sample, deadline)
+            local, failures = self._see_local(by_node, here, sample, deadline)
+            strangers = _not_here(here, by_node, failures)
+            self._elsewhere.update(strangers)
+            processes.update(local)
+            processes.update(remote.result())
+        processes.update(self._see_remote(by_node, strangers, sample, deadline))
+        self._failures += [f for f in failures if f.node_id not in strangers]
+        return processes
+
+    def _see_local(
+        self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
+    ) -> tuple[dict[str, Process], list[Failure]]:
+        workers = [worker for node in nodes for worker in by_node[node]]
+        if not workers:
+            return {}, []
+        self._progress(f"reading {len(workers)} processes here")
+        result = self._local.sample(_targets(workers), self._plain_options(deadline))
+        processes, failures = self._assembly.add(nodes, result, sample)
+        node_of = {worker.worker_id: worker.node_id for worker in workers}
+        return processes, [msgspec.structs.replace(f, node_id=node_of[f.worker_id or ""]) for f in failures]
+
+    def _see_remote(
+        self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
+    ) -> dict[str, Process]:
+        processes: dict[str, Process] = {}
+        if not nodes:
+            return processes
+        if self._remote is None:
+            self._remote = RemoteProbes(self.cluster)
+        began = time.monotonic()
+        targets = {node: _targets(by_node[node]) for node in nodes}
+        for done, (node, result) in enumerate(self._remote.sample(targets, self._plain_options(deadline)), 1):
+            self._progress(f"{done} of {len(nodes)} other nodes answered")
+            if "failed" in result:
+                elapsed = time.monotonic() - began
+                self._failures.append(_node_failure(node, result["failed"], elapsed, sample))
+                continue
+            seen, failures = self._assembly.add([node], result, sample)
+            processes.update(seen)
+            self._failures += [msgspec.structs.replace(failure, node_id=node) for failure in failures]
+        return processes
+
+    def _plain_options(self, deadline: float) -> Plain:
+        options = msgspec.to_builtins(self._options)
+        return {**options, "deadline_s": max(0.1, deadline - time.monotonic())}
+
+    def _is_here(self, node_id: str) -> bool:
+        """Whether the node's processes are, to all appearances, this host's."""
+        ips = {node.ip for node in self._inventory.nodes if node.node_id == node_id}
+        return node_id not in self._elsewhere and bool(ips & _own_addresses())
+
+    def _is_own(self, worker: Worker) -> bool:
+        """Whether the worker is one of dstack's own, as far as is known yet."""
+        is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._inventory.own_drivers
+        return is_own_driver or self._job_of.get(worker.worker_id) in self._inventory.own_jobs
+
+    def _note_dead_nodes(self) -> None:
+        """A dead node is history, not a hole; but workers still listed on one are not observable."""
+        dead = {node.node_id for node in self._inventory.nodes if not node.alive}
+        for node_id in sorted({w.node_id for w in self._inventory.workers} & dead):
+            self._failures.append(_node_failure(node_id, "the node is dead", 0.0, 1))
+
+    def _with_ids(self, worker: Worker) -> Worker:
+        ids = {"job_id": self._job_of.get(worker.worker_id), "actor_id": self._actor_of.get(worker.worker_id)}
+        return msgspec.structs.replace(worker, **ids)
+
+    def _with_host_figures(self, node: Node) -> Node:
+        return msgspec.structs.replace(node, **self._assembly.hosts.get(node.node_id, {}))
+
+
+def _worker_sample(
+    worker_id: str, answers: dict[str, CoreWorkerStats], processes: dict[str, Process]
+) -> WorkerSample:
+    answer = answers.get(worker_id)
+    running = answer.running_task_ids if answer else None
+    return WorkerSample(worker_id=worker_id, running_task_ids=running, process=processes.get(worker_id))
+
+
+def _awaited(processes: Iterable[Process]) -> set[str]:
+    return {ref for process in processes for thread in process.threads if thread.call for ref in thread.call.refs}
+
+
+def _targets(workers: Iterable[Worker]) -> list[Plain]:
+    return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
+
+
+def _not_here(nodes: list[str], by_node: dict[str, list[Worker]], failures: list[Failure]) -> list[str]:
+    """Nodes of which not one process could be found here: same address, but other pids, as in a container."""
+    missing = {failure.worker_id for failure in failures if failure.stage == "process"}
+    return [node for node in nodes if all(worker.worker_id in missing for worker in by_node[node])]
+
+
+def _node_failure(node_id: str, reason: str, elapsed_s: float, sample: int) -> Failure:
+    return Failure(
+        stage="node probe",
+        reason=reason,
+        remedy="Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."
+        if "join the cluster" in reason
+        else None,
+        node_id=node_id,
+        elapsed_s=round(elapsed_s, 2),
+        sample=sample,
+    )
+
+
+def _own_addresses() -> set[str]:
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {a.address for group in psutil.net_if_addrs().values() for a in group if a.family in families}

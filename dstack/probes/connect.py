@@ -1,0 +1,187 @@
+"""Finds a cluster's GCS, proves that it is one, and finds out what it demands. Seen on Ray 2.46 and 2.60."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+
+import grpc
+
+from dstack.errors import ClusterError, UsageError
+
+SUPPORTED = ((2, 46), (2, 60))
+"""First and last Ray minor version this code was run against."""
+
+CONNECT_TIMEOUT_S = 2.0
+NAME_THE_ADDRESS = "Name it with --address HOST:PORT or RAY_ADDRESS."
+WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that answered.
+
+    ``token`` is the bearer token it asked for, None where token authentication is off. ``notes`` are sentences the
+    user should see, such as which of several clusters was taken.
+    """
+
+    address: str
+    ray_version: str
+    token: str | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What every gRPC call to this cluster carries."""
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
+
+
+def connect(address: str | None = None) -> Cluster:
+    """The cluster at ``address``: ``HOST:PORT``, or ``auto`` or None for the one running here.
+
+    Takes at most about 5 s. Raises :class:`ClusterError` with a remedy when there is none, it refuses, wants a token we
+    lack, is no Ray GCS or of an unsupported version, and :class:`UsageError` for something that is no address.
+    """
+    named = address if address not in (None, "", "auto") else os.environ.get("RAY_ADDRESS")
+    resolved, notes = (named, ()) if named and named != "auto" else _find_running()
+    host, port = _split(resolved)
+    _require_listener(host, port)
+    token, version = _ask_alive(f"{host}:{port}")
+    _require_supported(version)
+    return Cluster(f"{host}:{port}", version, token, notes)
+
+
+def open_channel(address: str, *, asynchronous: bool = False) -> grpc.Channel | grpc.aio.Channel:
+    """A gRPC channel that follows Ray's TLS environment variables and takes messages of any size Ray may send."""
+    options = [("grpc.max_receive_message_length", 512 << 20), ("grpc.enable_http_proxy", 0)]
+    module = grpc.aio if asynchronous else grpc
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return module.secure_channel(address, _tls_credentials(), options=options)
+    return module.insecure_channel(address, options=options)
+
+
+def _find_running() -> tuple[str, tuple[str, ...]]:
+    """The one cluster running on this machine, or the one ``ray start`` made last."""
+    from ray._private.services import find_bootstrap_address, find_gcs_addresses
+
+    running = sorted(find_gcs_addresses())
+    if not running:
+        raise ClusterError("No Ray cluster runs on this machine.", NAME_THE_ADDRESS)
+    if len(running) == 1:
+        return running[0], ()
+    latest = find_bootstrap_address(None)
+    others = ", ".join(other for other in running if other != latest)
+    if latest in running:
+        return latest, (f"Took {latest}, which `ray start` made last; also running here: {others}.",)
+    raise ClusterError(f"Several Ray clusters run on this machine: {', '.join(running)}.", NAME_THE_ADDRESS)
+
+
+def _split(address: str) -> tuple[str, int]:
+    if address.startswith("ray://"):
+        remedy = "Give the address of the GCS, HOST:PORT (the port is 6379 unless set otherwise)."
+        raise UsageError(f"{address} is a Ray Client address, which shows nothing of the cluster's inside.", remedy)
+    match = re.fullmatch(r"\[?([^\]/]+?)\]?:(\d{1,5})", address)
+    if not match or not 0 < int(match[2]) < 65536:
+        raise UsageError(f"{address!r} is not an address.", "Give HOST:PORT, or auto for the cluster on this machine.")
+    return match[1], int(match[2])
+
+
+def _require_listener(host: str, port: int) -> None:
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except socket.gaierror as error:
+        raise ClusterError(f"The host name {host} is not known.", "Check --address.") from error
+    except ConnectionRefusedError as error:
+        raise ClusterError(
+            f"Nothing listens on {host}:{port}: the connection was refused.",
+            "Check that the cluster runs and that this is the port of its GCS (`ray start` prints it).",
+        ) from error
+    except OSError as error:
+        raise ClusterError(
+            f"{host}:{port} did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
+            "Check the address, the network and firewalls in between.",
+        ) from error
+
+
+def _ask_alive(address: str) -> tuple[str | None, str]:
+    """The token the cluster wants, None if it wants none, and its Ray version."""
+    try:
+        return None, _check_alive(address, ())
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAUTHENTICATED:
+            raise _not_a_gcs(address, error) from error
+    token = _load_token()
+    if token is None:
+        raise ClusterError(f"The cluster at {address} asks for a token and none was found.", WHERE_TOKENS_ARE)
+    try:
+        return token, _check_alive(address, (("authorization", f"Bearer {token}"),))
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            raise ClusterError(f"The cluster at {address} refuses our token.", WHERE_TOKENS_ARE) from error
+        raise _not_a_gcs(address, error) from error
+
+
+def _check_alive(address: str, metadata: Metadata) -> str:
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    with open_channel(address) as channel:
+        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        reply = stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S, metadata=metadata)
+        return str(reply.ray_version)
+
+
+def _not_a_gcs(address: str, error: grpc.RpcError) -> ClusterError:
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ClusterError(
+            f"{address} accepts connections but its GCS did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
+            "It may be stopped or overloaded, or something other than Ray: check the gcs_server process there.",
+        )
+    return ClusterError(
+        f"What listens on {address} is not a Ray GCS ({error.code().name.lower()}).",
+        "Give the GCS's port, 6379 unless set otherwise, not that of the dashboard or of Ray Client;"
+        " if the cluster uses TLS, set RAY_USE_TLS and Ray's certificate variables as on its nodes.",
+    )
+
+
+def _require_supported(version: str) -> None:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match and SUPPORTED[0] <= (int(match[1]), int(match[2])) <= SUPPORTED[1]:
+        return
+    (low, high) = (".".join(map(str, bound)) for bound in SUPPORTED)
+    raise ClusterError(
+        f"The cluster runs Ray {version or 'of an unknown version'}; this dstack supports {low} to {high}.",
+        "Install a dstack that supports it: pip install --upgrade ray-dstack.",
+    )
+
+
+def _load_token() -> str | None:
+    """The token Ray itself would use, whatever RAY_AUTH_MODE says; from the environment or a file."""
+    try:
+        from ray._raylet import AuthenticationTokenLoader
+    except ImportError:  # Ray before token authentication
+        return None
+    loader = AuthenticationTokenLoader.instance()
+    if not loader.has_token(ignore_auth_mode=True):
+        return None
+    header = loader.get_token_for_http_header(ignore_auth_mode=True)
+    value = next((text for key, text in header.items() if key.lower() == "authorization"), "")
+    return str(value).removeprefix("Bearer ") or None
+
+
+def _tls_credentials() -> grpc.ChannelCredentials:
+    for name in ("ray._common.tls_utils", "ray._private.tls_utils"):  # it moved between 2.46 and 2.60
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        try:
+            certificate, key, authority = module.load_certs_from_env()
+        except (OSError, RuntimeError) as error:
+            raise ClusterError(f"TLS is on but its certificates cannot be read: {error}") from error
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+    raise ClusterError("This Ray version's TLS settings are not known.", "Unset RAY_USE_TLS or use a supported Ray.")

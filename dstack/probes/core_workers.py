@@ -1,0 +1,145 @@
+"""Asks every worker and driver what it runs, what it submitted and which refs it knows. Seen on Ray 2.46 and 2.60.
+
+``GetCoreWorkerStats`` is served by C++ threads: it answers while Python is blocked or holds the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.core.generated import common_pb2, core_worker_pb2, core_worker_pb2_grpc
+
+from dstack.model import Failure, Ref, Task, Worker
+from dstack.probes.connect import Metadata
+from dstack.probes.rpc import Call, Refused, call_all
+
+LIMIT = 2_000_000
+"""Most tasks and refs asked of one worker. Ray cuts to an arbitrary subset, so a cut is always reported."""
+
+ENDED = ("FINISHED", "FAILED")
+
+
+@dataclass
+class CoreWorkerStats:
+    """One worker's answer. Tasks that ended are left out; ``refs`` are all it knows."""
+
+    worker_id: str
+    job_id: str | None
+    actor_id: str | None
+    running_task_ids: tuple[str, ...]
+    tasks: list[Task] = field(default_factory=list)
+    refs: list[Ref] = field(default_factory=list)
+
+
+def ask_core_workers(
+    workers: Sequence[Worker], metadata: Metadata, timeout_s: float, sample: int = 1
+) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
+    """The answers by worker id, and a failure for each worker that gave none or not all."""
+    replies = call_all([_call(worker, timeout_s) for worker in workers], metadata)
+    answers: dict[str, CoreWorkerStats] = {}
+    failures: list[Failure] = []
+    for worker, reply in zip(workers, replies, strict=True):
+        reason = _objection(worker, reply)
+        if reason:
+            failures.append(
+                Failure(
+                    stage="core worker",
+                    reason=reason,
+                    node_id=worker.node_id,
+                    worker_id=worker.worker_id,
+                    pid=worker.pid,
+                    elapsed_s=timeout_s if "within" in reason else 0.0,
+                    sample=sample,
+                )
+            )
+        if _is_from(worker, reply):
+            answers[worker.worker_id] = _stats(worker.worker_id, reply)
+    return answers, failures
+
+
+def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str]) -> list[Ref]:
+    """The refs somebody waits for, and those that may be the missing argument of a pending task."""
+    return [
+        ref
+        for answer in answers
+        for ref in answer.refs
+        if ref.ref in awaited or (ref.argument_uses and ref.size_bytes < 0 and ref.state not in (None, *ENDED))
+    ]
+
+
+def _call(worker: Worker, timeout_s: float) -> Call:
+    host = f"[{worker.ip}]" if ":" in worker.ip else worker.ip
+    request = core_worker_pb2.GetCoreWorkerStatsRequest(
+        intended_worker_id=bytes.fromhex(worker.worker_id),
+        include_memory_info=True,
+        include_task_info=True,
+        limit=LIMIT,
+    )
+    stub = core_worker_pb2_grpc.CoreWorkerServiceStub
+    return Call(f"{host}:{worker.port}", stub, "GetCoreWorkerStats", request, timeout_s)
+
+
+def _is_from(worker: Worker, reply: Any) -> bool:
+    """Ray does not enforce ``intended_worker_id``: another worker may answer on a port that was used again."""
+    return not isinstance(reply, Refused) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
+
+
+def _objection(worker: Worker, reply: Any) -> str | None:
+    if isinstance(reply, Refused):
+        return reply.reason
+    if not _is_from(worker, reply):
+        return "another worker answers on its port: it has ended"
+    told, total = len(reply.owned_task_info_entries), reply.tasks_total
+    if told < total:
+        return f"it told of {told} of its {total} tasks"
+    refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
+    return f"it told of {refs} of its {refs_total} refs" if refs < refs_total else None
+
+
+def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:
+    stats = reply.core_worker_stats
+    refs = [_ref(worker_id, row) for row in stats.object_refs]
+    attempts = {ref.ref[:48]: ref.attempt for ref in refs if ref.attempt}
+    tasks = [_task(worker_id, row, attempts) for row in reply.owned_task_info_entries]
+    actor_id = stats.actor_id.hex()
+    return CoreWorkerStats(
+        worker_id=worker_id,
+        job_id=stats.job_id.hex() or None,
+        actor_id=None if not actor_id.strip("f") else actor_id,
+        running_task_ids=tuple(task_id.hex() for task_id in reply.running_task_ids),
+        tasks=[task for task in tasks if task.state not in ENDED],
+        refs=refs,
+    )
+
+
+def _ref(worker_id: str, row: Any) -> Ref:
+    state = common_pb2.TaskStatus.Name(row.task_status)
+    return Ref(
+        ref=row.object_id.hex(),
+        holder_id=worker_id,
+        state=None if state == "NIL" else state,
+        size_bytes=row.object_size,
+        argument_uses=row.submitted_task_ref_count,
+        attempt=row.attempt_number,
+    )
+
+
+def _task(worker_id: str, row: Any, attempts: dict[str, int]) -> Task:
+    task_id = row.task_id.hex()
+    return Task(
+        task_id=task_id,
+        owner_id=worker_id,
+        name=row.name or row.func_or_class_name,
+        kind=common_pb2.TaskType.Name(row.type),
+        state=common_pb2.TaskStatus.Name(row.scheduling_state),
+        job_id=row.job_id.hex(),
+        actor_id=row.actor_id.hex() or None,
+        parent_task_id=row.parent_task_id.hex() or None,
+        node_id=row.node_id.hex() or None,
+        attempt=attempts.get(task_id, 0),
+        required_resources=dict(row.required_resources),
+        placement_group_id=row.placement_group_id.hex() or None,
+        label_selector=dict(getattr(row, "label_selector", {})),
+    )

@@ -1,0 +1,254 @@
+"""Looks at the worker and driver processes of the node it runs on."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+
+from dstack.probes.node.activity import activity, unmoved
+from dstack.probes.node.calls import blocked_call
+from dstack.probes.node.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
+from dstack.probes.node.stacks import StackTable, role_of
+
+ATTEMPTS = 3
+DUMP_TIMEOUT_S = 5.0
+POOL_SIZE = 2
+SECRET = re.compile("token|passw|secret|key|credential|auth", re.IGNORECASE)
+
+Plain = dict[str, Any]
+
+
+class NotThisWorker(Exception):
+    """The pid belongs to some other process."""
+
+
+class NodeProbe:
+    """Samples processes of this node; holds nothing between samples but its py-spy."""
+
+    def __init__(self) -> None:
+        path = find_pyspy()
+        self._pyspy = PySpy(path) if path else None
+
+    def has_pyspy(self) -> bool:
+        return self._pyspy is not None
+
+    def equip(self, binary: bytes) -> None:
+        """Gives a node without py-spy the bytes of one."""
+        self._pyspy = PySpy.from_bytes(binary)
+
+    def sample(self, targets: list[Plain], options: Plain) -> Plain:
+        """What the target processes do.
+
+        Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``; options are ``native``, ``locals``,
+        ``nonblocking`` (booleans) and ``deadline_s``. Returns ``frames``, ``stacks``, ``sources``, ``processes`` (by
+        worker id), ``failures`` and ``host``.
+        """
+        deadline = time.monotonic() + options["deadline_s"]
+        table = StackTable()
+        owners = _port_owners()
+        result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
+        with ThreadPoolExecutor(POOL_SIZE) as pool:
+            looks = [pool.submit(self._look, target, owners, options, deadline) for target in targets]
+            for target, future in zip(targets, looks, strict=True):
+                self._record(future.result(), target, table, result)
+        result.update(frames=table.frames, stacks=table.stacks, sources=table.sources)
+        return result
+
+    def _look(self, target: Plain, owners: dict[int, int], options: Plain, deadline: float) -> Look:
+        look = Look(target, options)
+        began = time.monotonic()
+        try:
+            look.identify(owners)
+            look.read_stacks(self._tool(), deadline)
+        except psutil.NoSuchProcess:
+            look.fail("process", "the process is gone")
+        except NotThisWorker as error:
+            look.fail("process", str(error))
+        except DumpFailed as error:
+            look.fail("stacks", error.reason, error.remedy)
+        look.elapsed_s = time.monotonic() - began
+        return look
+
+    def _tool(self) -> PySpy:
+        if self._pyspy is None:
+            raise DumpFailed("there is no py-spy on this node", "Install it there: pip install py-spy.")
+        return self._pyspy
+
+    @staticmethod
+    def _record(look: Look, target: Plain, table: StackTable, result: Plain) -> None:
+        result["failures"] += look.failures
+        if look.figures:
+            result["processes"][target["worker_id"]] = look.as_process(table)
+
+
+class Look:
+    """One look at one process: its figures, its threads, and what failed."""
+
+    def __init__(self, target: Plain, options: Plain) -> None:
+        self.target = target
+        self.pid: int = target["pid"]
+        self.options = options
+        self.figures: Plain = {}
+        self.threads: list[RawThread] = []
+        self.calls: dict[int, Plain] = {}
+        self.still: set[int] = set()
+        self.paused_ms = 0.0
+        self.elapsed_s = 0.0
+        self.failures: list[Plain] = []
+
+    def fail(self, stage: str, reason: str, remedy: str | None = None) -> None:
+        failure = {"stage": stage, "reason": reason, "remedy": remedy, "pid": self.pid}
+        self.failures.append({**failure, "worker_id": self.target["worker_id"], "elapsed_s": self.elapsed_s})
+
+    def identify(self, owners: dict[int, int]) -> None:
+        """Makes sure that the pid is this worker: it listens on the worker's port, where that can be seen."""
+        process = psutil.Process(self.pid)
+        owner = owners.get(self.target["port"])
+        if owner is not None and owner != self.pid:
+            raise NotThisWorker(f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}")
+        with process.oneshot():
+            times = process.cpu_times()
+            self.figures = {
+                "pid": self.pid,
+                "started_at": process.create_time(),
+                "cpu_s": times.user + times.system,
+                "rss_bytes": process.memory_info().rss,
+                "num_threads": process.num_threads(),
+                "state": process.status(),
+            }
+
+    def read_stacks(self, tool: PySpy, deadline: float) -> None:
+        """Reads without a pause first, which proves itself for threads that did not run meanwhile.
+
+        A process of which another thread moved is then dumped once more with a pause, for stacks that are whole.
+        """
+        problem: DumpFailed | None = None
+        for attempt in range(ATTEMPTS):
+            try:
+                self._read_unpaused(tool, deadline)
+                problem = None
+            except DumpFailed as error:
+                problem = error
+                continue
+            if not any(self._moved(thread) and self._is_blocked(thread) for thread in self.threads):
+                break
+            time.sleep(0.002 * (attempt + 1))
+        if self.options["nonblocking"]:
+            if problem:
+                raise problem
+        elif problem or self.options["native"] or any(self._moved(thread) for thread in self.threads):
+            self._read_paused(tool, deadline)
+
+    def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
+        before = activity(self.pid)
+        threads = tool.dump(self.pid, blocking=False, native=False, timeout_s=_remaining(deadline))
+        calls = self._calls(threads)
+        self.threads, self.calls, self.still = threads, calls, unmoved(before, activity(self.pid))
+
+    def _read_paused(self, tool: PySpy, deadline: float) -> None:
+        """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others."""
+        began = time.monotonic()
+        native = self.options["native"]
+        paused = tool.dump(self.pid, blocking=True, native=native, timeout_s=_remaining(deadline))
+        self.paused_ms = (time.monotonic() - began) * 1000
+        proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
+        self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
+
+    def _calls(self, threads: list[RawThread]) -> dict[int, Plain]:
+        calls = {}
+        try:
+            with open_memory(self.pid) as memory:
+                for thread in threads:
+                    call = blocked_call(thread, threads, memory)
+                    if call:
+                        calls[thread["os_thread_id"]] = call
+        except (OSError, Unreadable) as error:
+            self.fail("memory", f"its memory could not be read: {error}")
+        return calls
+
+    def _moved(self, thread: RawThread) -> bool:
+        """Whether a thread of interest ran while it was read."""
+        return thread["os_thread_id"] not in self.still and _is_of_interest(thread)
+
+    def _is_blocked(self, thread: RawThread) -> bool:
+        return thread["os_thread_id"] in self.calls
+
+    def as_process(self, table: StackTable) -> Plain:
+        cwd = _cwd(self.pid)
+        threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
+        return {**self.figures, "paused_ms": round(self.paused_ms, 2), "threads": threads}
+
+    def _as_thread(self, thread: RawThread, table: StackTable, cwd: str) -> Plain:
+        tid = thread["os_thread_id"] or 0
+        plain: Plain = {
+            "os_thread_id": tid,
+            "name": thread["thread_name"] or "",
+            "stack": table.add(thread["frames"], cwd),
+            "role": role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], table=table),
+            "on_cpu": bool(thread["active"]),
+            "still": tid in self.still,
+        }
+        if tid in self.still and tid in self.calls:
+            plain["call"] = self._relocated(self.calls[tid], thread)
+        if self.options["locals"]:
+            plain["locals"] = _locals(thread)
+        return plain
+
+    def _relocated(self, call: Plain, thread: RawThread) -> Plain:
+        """The call with its frame counted in this stack, which with native frames has others below the Python leaf."""
+        native = next((i for i, frame in enumerate(thread["frames"]) if not frame["module"]), 0)
+        return {**call, "frame": call["frame"] + native}
+
+
+def _is_of_interest(thread: RawThread) -> bool:
+    return bool(thread["frames"]) and any("/ray/_private/" not in frame["filename"] for frame in thread["frames"])
+
+
+def _locals(thread: RawThread) -> dict[str, dict[str, str]]:
+    """Locals by frame index; values whose name smells of a secret are not shown."""
+    shown = {}
+    for index, frame in enumerate(thread["frames"]):
+        values = {local["name"]: local["repr"] or "" for local in frame["locals"] or ()}
+        if values:
+            shown[str(index)] = {name: "***" if SECRET.search(name) else text for name, text in values.items()}
+    return shown
+
+
+def _remaining(deadline: float) -> float:
+    left = min(DUMP_TIMEOUT_S, deadline - time.monotonic())
+    if left <= 0:
+        raise DumpFailed("no time was left for it")
+    return left
+
+
+def _port_owners() -> dict[int, int]:
+    """Listening TCP port to pid, as far as this user may see."""
+    try:
+        connections: Iterable[Any] = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return {}
+    return {c.laddr.port: c.pid for c in connections if c.status == psutil.CONN_LISTEN and c.pid}
+
+
+def _host_figures() -> Plain:
+    memory = psutil.virtual_memory()
+    return {
+        "cpu_count": os.cpu_count(),
+        "load_1m": round(os.getloadavg()[0], 2),
+        "memory_total_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+    }
+
+
+def _cwd(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return "/"

@@ -1,0 +1,113 @@
+"""Turns raw frames into a table in which every distinct frame and stack stands once, and says whose code each is."""
+
+from __future__ import annotations
+
+import os
+import site
+import sysconfig
+from typing import Any
+
+from dstack.probes.node.calls import RAY_WORKER_FILE, RawFrame, function_of
+from dstack.probes.node.pyspy import RawThread
+
+CONTEXT_LINES = 2
+MAX_SOURCE_BYTES = 2_000_000
+MAX_LINE = 160
+
+
+def code_roots() -> tuple[tuple[str, str], ...]:
+    """Path prefixes and whose code lies under them, most specific first."""
+    import ray
+
+    libraries = [*site.getsitepackages(), site.getusersitepackages()]
+    standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    return (
+        (os.path.dirname(ray.__file__) + "/", "ray"),
+        *((path + "/", "library") for path in libraries),
+        *((path + "/", "stdlib") for path in standard),
+    )
+
+
+class StackTable:
+    """Distinct frames and stacks of one node, and the source lines around user frames."""
+
+    def __init__(self) -> None:
+        self._roots = code_roots()
+        self._frames: dict[tuple[str, str, int], int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self.frames: list[dict[str, Any]] = []
+        self.stacks: list[list[int]] = []
+        self.sources: dict[str, dict[int, str]] = {}
+        self._files: dict[str, list[str]] = {}
+
+    def add(self, frames: list[RawFrame], cwd: str) -> int:
+        """The index of the stack of these frames, leaf first."""
+        indices = tuple(self._frame(frame, cwd) for frame in frames)
+        if indices not in self._stacks:
+            self._stacks[indices] = len(self.stacks)
+            self.stacks.append(list(indices))
+        return self._stacks[indices]
+
+    def origin(self, frame: RawFrame) -> str:
+        """Whose code a frame runs: ``user``, ``library``, ``ray`` or ``stdlib``."""
+        file = str(frame["filename"])
+        if frame.get("module"):
+            return "library"
+        for root, origin in self._roots:
+            if file.startswith(root):
+                return origin
+        if "/site-packages/" in file or "/dist-packages/" in file:
+            return "library"
+        return "stdlib" if file.startswith("<frozen ") else "user"
+
+    def _frame(self, frame: RawFrame, cwd: str) -> int:
+        key = (str(frame["name"]), str(frame["module"] or frame["filename"]), int(frame["line"]))
+        if key not in self._frames:
+            function, file, line = key
+            origin = self.origin(frame)
+            self._frames[key] = len(self.frames)
+            self.frames.append({"function": function, "file": file, "line": line, "origin": origin})
+            if origin == "user":
+                self._keep_source(file, line, cwd)
+        return self._frames[key]
+
+    def _keep_source(self, file: str, line: int, cwd: str) -> None:
+        if file not in self._files:
+            self._files[file] = _read_lines(os.path.join(cwd, file))
+        lines = self._files[file]
+        for number in range(max(1, line - CONTEXT_LINES), min(len(lines), line + CONTEXT_LINES) + 1):
+            self.sources.setdefault(file, {})[number] = lines[number - 1][:MAX_LINE]
+
+
+def role_of(thread: RawThread, *, pid: int, is_driver: bool, table: StackTable) -> str:
+    """What a thread is for, as :class:`dstack.model.Thread` words it.
+
+    A worker's main thread sits in ``main_loop`` and runs sync tasks above it; threaded actors run theirs on threads
+    that C++ made, so without Python's bootstrap below. Seen on Ray 2.46 and 2.60.
+    """
+    frames = thread["frames"]
+    if str(thread["thread_name"] or "").startswith("AsyncIO Thread"):
+        return "loop"
+    if not frames:
+        return "ray"
+    if thread["os_thread_id"] == pid:
+        return "user" if is_driver else "ray" if _is_idle(frames) else "task"
+    if function_of(frames[-1]) == "_bootstrap" and table.origin(frames[-1]) == "stdlib":
+        return "user" if any(table.origin(frame) == "user" for frame in frames) else "ray"
+    return "user" if is_driver else "task"
+
+
+def _is_idle(frames: list[RawFrame]) -> bool:
+    """Whether a worker's main thread runs no task: it waits for one, or has not begun to."""
+    main_loop = [function_of(frame) == "main_loop" and frame["filename"].endswith(RAY_WORKER_FILE) for frame in frames]
+    return main_loop[0] or not any(main_loop)
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > MAX_SOURCE_BYTES:
+            return []
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except (OSError, ValueError):
+        return []

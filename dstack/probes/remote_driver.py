@@ -1,0 +1,121 @@
+"""The child process that holds dstack's Ray connection: ``python -m dstack.probes.remote_driver ADDRESS``.
+
+Reads one request a line from standard input and writes one answer a line to standard output; see
+:mod:`dstack.probes.remote`. It ends with its parent, and its actors end with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import dstack.probes.node
+from dstack.probes.control_plane import PROBE_NAMESPACE
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.pyspy import find_pyspy
+
+Plain = dict[str, Any]
+END_GRACE_S = 0.8
+"""How long an orderly end may take once standard input has closed."""
+
+
+class Probes:
+    """One probe actor for each node asked about, kept between requests."""
+
+    def __init__(self) -> None:
+        ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
+        self._actors: dict[str, Any] = {}
+        self._binary: Any = None
+
+    def sample(self, targets: dict[str, list[Plain]], options: Plain) -> Iterator[tuple[str, Plain]]:
+        """The nodes' answers as they come, until ``deadline_s`` has passed."""
+        deadline = time.monotonic() + options["deadline_s"]
+        pending = {self._begin(node_id): (node_id, True) for node_id in targets}
+        while pending and time.monotonic() < deadline:
+            done, _ = ray.wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
+            for ref in done:
+                node_id, is_start = pending.pop(ref)
+                left = {**options, "deadline_s": deadline - time.monotonic()}
+                answer = self._continue(node_id, is_start, ref, targets[node_id], left)
+                if isinstance(answer, dict):
+                    yield node_id, answer
+                else:
+                    pending[answer] = (node_id, False)
+
+    def _begin(self, node_id: str) -> Any:
+        """Starts the node's probe and asks whether the node has a py-spy."""
+        if node_id not in self._actors:
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            actor = ray.remote(NodeProbe).options(num_cpus=0, scheduling_strategy=place, max_restarts=0)
+            self._actors[node_id] = actor.remote()
+        return self._actors[node_id].has_pyspy.remote()
+
+    def _continue(self, node_id: str, is_start: bool, ref: Any, targets: list[Plain], options: Plain) -> Any:
+        """The node's answer, or the ref of its next step."""
+        try:
+            value = ray.get(ref, timeout=max(0.1, options["deadline_s"]))
+            if not is_start:
+                return value
+            if not value and (binary := self._pyspy_binary()):
+                self._actors[node_id].equip.remote(binary)
+            return self._actors[node_id].sample.remote(targets, options)
+        except Exception as error:  # whatever a remote probe raises is that node's failure
+            self._actors.pop(node_id, None)
+            return {"failed": f"its probe failed: {_first_line(error)}"}
+
+    def _pyspy_binary(self) -> Any:
+        path = find_pyspy()
+        if self._binary is None and path is not None:
+            self._binary = ray.put(Path(path).read_bytes())
+        return self._binary
+
+
+def main() -> None:
+    """Serves requests until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what Ray prints must not mix with answers
+    requests: queue.Queue[Plain | None] = queue.Queue()
+    threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
+    try:
+        ray.init(address=sys.argv[1], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # every reason not to connect is one answer to the parent
+        _tell(answers, {"failed_all": f"dstack could not join the cluster as a driver: {_first_line(error)}"})
+        return
+    probes = Probes()
+    while (request := requests.get()) is not None:
+        for node_id, result in probes.sample(request["targets"], request["options"]):
+            _tell(answers, {"node_id": node_id, "result": result})
+    ray.shutdown()
+
+
+def _read_requests(requests: queue.Queue[Plain | None]) -> None:
+    """Hands on requests; once there can be no more, ends the process, whatever Ray is doing then."""
+    for line in sys.stdin.buffer:
+        requests.put(json.loads(line))
+    requests.put(None)
+    time.sleep(END_GRACE_S)
+    os._exit(1)
+
+
+def _tell(answers: IO[str], answer: Plain) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Many gRPC calls at once, each with its deadline; what fails is a value."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from dstack.probes.connect import Metadata, open_channel
+
+MAX_CONCURRENT = 256
+
+
+@dataclass(frozen=True)
+class Call:
+    """One unary call: ``stub`` makes the service's stub from a channel."""
+
+    address: str
+    stub: Callable[[Any], Any]
+    method: str
+    request: Any
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call that gave no reply, and why."""
+
+    reason: str
+
+
+def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
+    """The replies, in order; a :class:`Refused` where there is none.
+
+    Runs its own event loop on its own thread, so it may be called from anywhere, also from inside another loop.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, _call_all(calls, metadata)).result()
+
+
+async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
+    gate = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def one(call: Call) -> Any:
+        async with gate:
+            return await _call(call, metadata)
+
+    return await asyncio.gather(*(one(call) for call in calls))
+
+
+async def _call(call: Call, metadata: Metadata) -> Any:
+    async with open_channel(call.address, asynchronous=True) as channel:
+        method = getattr(call.stub(channel), call.method)
+        try:
+            return await asyncio.wait_for(
+                method(call.request, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5
+            )
+        except grpc.RpcError as error:
+            return Refused(_explain(error, call))
+        except asyncio.TimeoutError:
+            return Refused(f"no answer within {call.timeout_s:.1f} s")
+
+
+def _explain(error: grpc.RpcError, call: Call) -> str:
+    code = error.code()
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is gone"
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return f"nothing answers at {call.address}: the process has ended or its network is gone"
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return "it refuses our token"
+    return f"it answered {code.name.lower()}: {str(error.details())[:120]}"
