@@ -1,0 +1,120 @@
+"""Size and speed of snapshot files of 1,000 alike workers, each with its own waits, and of 10,000.
+
+Budget: 2 kB a worker at 1,000 alike workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from pathlib import Path
+
+from dstack.model import (
+    Actor,
+    BlockedCall,
+    Frame,
+    Process,
+    Ref,
+    Sample,
+    Snapshot,
+    Task,
+    Thread,
+    Worker,
+    WorkerSample,
+)
+from dstack.snapshot_file import load, save
+
+THREADS = 8
+DEPTH = 30
+
+
+def id_of(number: int, digits: int) -> str:
+    """An id that, like real ones, does not compress."""
+    return hashlib.sha512(str(number).encode()).hexdigest()[:digits]
+
+
+def snapshot_of(workers: int) -> Snapshot:
+    """A cluster whose actors all wait for the next one, as two samples see it."""
+    numbers = range(workers)
+    samples = tuple(
+        Sample(
+            began_s=began_s,
+            ended_s=began_s + 0.5,
+            workers=tuple(
+                WorkerSample(
+                    id_of(i, 56),
+                    (id_of(i, 48),),
+                    Process(
+                        1000 + i,
+                        1.7e9 + i / 7,
+                        cpu_s=i / 3,
+                        rss_bytes=10**8 + 4096 * i,
+                        num_threads=25,
+                        state="S",
+                        paused_ms=3 + i / 999,
+                        threads=tuple(
+                            Thread(
+                                1000 + i + t,
+                                "MainThread" if t == 0 else f"ray-{t}",
+                                t,
+                                "ray" if t else "task",
+                                still=True,
+                                call=None if t else BlockedCall("ray.get", 2, (id_of(i + 1, 56),)),
+                            )
+                            for t in range(THREADS)
+                        ),
+                    ),
+                )
+                for i in numbers
+            ),
+            tasks=tuple(
+                Task(
+                    id_of(i, 48),
+                    id_of(i - 1, 56),
+                    "Player.ping",
+                    "ACTOR_TASK",
+                    "SUBMITTED_TO_WORKER",
+                    "01000000",
+                    actor_id=id_of(i, 32),
+                )
+                for i in numbers
+            ),
+            refs=tuple(Ref(id_of(i + 1, 56), id_of(i, 56), "SUBMITTED_TO_WORKER") for i in numbers),
+        )
+        for began_s in (0.1, 1.1)
+    )
+    return Snapshot(
+        dstack_version="0.1.0",
+        taken_at=1.7e9,
+        address="10.0.0.1:6379",
+        ray_version="2.60.0",
+        actors=tuple(
+            Actor(id_of(i, 32), "01000000", "Player", "ALIVE", worker_id=id_of(i, 56), pid=1000 + i)
+            for i in numbers
+        ),
+        workers=tuple(Worker(id_of(i, 56), id_of(i // 25, 56), "10.0.0.1", 10_000 + i, 1000 + i) for i in numbers),
+        frames=tuple(Frame(f"step_{i}", f"/app/part_{i % 9}.py", i) for i in range(THREADS * DEPTH)),
+        stacks=tuple(tuple(range(t * DEPTH, (t + 1) * DEPTH)) for t in range(THREADS)),
+        samples=samples,
+    )
+
+
+def measure(workers: int, suffix: str) -> None:
+    snapshot = snapshot_of(workers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"snapshot{suffix}"
+        began = time.perf_counter()
+        save(snapshot, path)
+        saved = time.perf_counter()
+        load(path)
+        loaded = time.perf_counter()
+        per_worker = path.stat().st_size / workers
+    print(f"{workers:7} {suffix:9} {per_worker:8.0f} B {saved - began:8.3f} s {loaded - saved:8.3f} s")
+
+
+if __name__ == "__main__":
+    print(f"{'workers':>7} {'suffix':9} {'a worker':>10} {'save':>10} {'load':>10}")
+    for workers in (1000, 10_000):
+        for suffix in (".json", ".json.gz"):
+            measure(workers, suffix)
