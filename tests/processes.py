@@ -1,0 +1,144 @@
+"""Child processes for tests: started in a group of their own, watched with a deadline, and ended for sure."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+LAST_OUTPUT_BYTES = 4000
+"""How much of a child's output a failure message shows."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_libc = ctypes.CDLL(None)
+
+
+def die_with_parent() -> None:
+    """Run in a child before exec: the kernel kills it when the thread that started it ends, however it ends.
+
+    So start children from a thread that outlives them; in pytest that is the main thread.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Child:
+    """A running child process, which leads its own process group, and the file that its output goes to."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_for_line(self, prefix: str, *, deadline_s: float) -> str:
+        """The first complete line of the output that starts with ``prefix``, without its end.
+
+        Raises :class:`AssertionError` with the end of the output when the child exits first, or at the deadline.
+        """
+
+        def line() -> str | None:
+            exited = self.process.poll() is not None
+            lines = self.log.read_text(errors="replace").splitlines(keepends=True)
+            found = next((one for one in lines if one.startswith(prefix) and one.endswith("\n")), None)
+            if exited and found is None:
+                raise AssertionError(f"exited before {prefix!r}: {self}")
+            return found
+
+        return wait_until(line, deadline_s=deadline_s, what=lambda: f"{prefix!r} from {self}").rstrip("\n")
+
+    def __str__(self) -> str:
+        return f"{self.process}\n{last_output(self.log)}"
+
+
+@contextlib.contextmanager
+def running(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Child]:
+    """Run ``argv`` with both its streams written to ``log``; at the end its process group is killed."""
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    try:
+        yield Child(process, log)
+    finally:
+        kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """Kill a child that leads its own process group, with that group, and reap it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def last_output(log: Path) -> str:
+    """The end of what a child wrote."""
+    return log.read_bytes()[-LAST_OUTPUT_BYTES:].decode(errors="replace")
+
+
+def wait_until(condition: Callable[[], T | None], *, deadline_s: float, what: Callable[[], str]) -> T:
+    """Poll ``condition`` until it gives something true, and return that.
+
+    Raises :class:`AssertionError` with ``what()`` when ``deadline_s`` have passed.
+    """
+    end = time.monotonic() + deadline_s
+    while not (result := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {what()}")
+        time.sleep(0.05)
+    return result
+
+
+def carrying(name: str, value: str) -> list[psutil.Process]:
+    """The live processes, our own apart, in whose environment ``name`` is ``value``.
+
+    A child has its parent's environment unless somebody clears it, so this finds a whole family, also members that
+    were re-parented. Ray's workers keep theirs readable (Ray sets SPT_NOENV before it changes their title).
+    """
+    return [one for one in psutil.process_iter() if one.pid != os.getpid() and _variable(one, name) == value]
+
+
+def _variable(process: psutil.Process, name: str) -> str | None:
+    try:
+        return process.environ().get(name)
+    except psutil.Error:  # gone, a zombie, or somebody else's
+        return None
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """The arguments of ``process``, or the title that it gave itself as the only one; empty when it is gone."""
+    try:
+        return [argument for argument in process.cmdline() if argument]  # a title is padded with empty ones
+    except psutil.Error:
+        return []
+
+
+def kill_all(family: Callable[[], list[psutil.Process]], *, deadline_s: float = 10.0) -> None:
+    """Send SIGKILL to all whom ``family`` finds, and to those who appear meanwhile, until it finds nobody."""
+
+    def none_left() -> bool:
+        members = family()
+        for member in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        return not members
+
+    wait_until(none_left, deadline_s=deadline_s, what=lambda: f"end of {family()}")
