@@ -15,7 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ MAX_BYTES = 256 * 2**20
 
 _CHUNK_BYTES = 2**20
 _RETAKE = "Take it again with: dstack snapshot -o FILE"
+_T = TypeVar("_T")
 
 
 class _Header(msgspec.Struct):
@@ -64,12 +65,10 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
 
 def loads(data: bytes | bytearray, *, name: str = "The data") -> Snapshot:
     """Decode the JSON text of a snapshot; ``name`` is what the sentence of a SnapshotFileError calls it."""
-    try:
-        header = _HEADER.decode(data)
-        _refuse_other_versions(header, name)
-        snapshot = _SNAPSHOT.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SnapshotFileError(f"{name} is not a snapshot: {_why(error, data)}.", _RETAKE) from error
+    header = _decode(_HEADER, data, name, _RETAKE)
+    _refuse_other_versions(header, name)
+    newer = f"Read it with a newer dstack: {_plain(header.dstack_version)} wrote it."
+    snapshot = _decode(_SNAPSHOT, data, name, newer if header.version > VERSION else _RETAKE)
     if (wrong := next(_inconsistencies(snapshot), None)) is not None:
         raise SnapshotFileError(f"{name} contradicts itself: {wrong}.", _RETAKE)
     return snapshot
@@ -159,6 +158,13 @@ def _write_stdout(data: bytes) -> None:
         raise
     except OSError as error:
         raise SnapshotFileError(f"Cannot write to standard output: {error.strerror}.") from error
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray, name: str, remedy: str) -> _T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SnapshotFileError(f"{name} is not a snapshot: {_why(error, data)}.", remedy) from error
 
 
 def _refuse_other_versions(header: _Header, name: str) -> None:

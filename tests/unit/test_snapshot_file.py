@@ -161,6 +161,17 @@ def test_refuses_a_newer_major_whatever_else_changed() -> None:
     )
 
 
+def test_points_to_a_newer_dstack_where_a_newer_minor_says_something_new() -> None:
+    frames = [{"function": "f", "file": "f.py", "line": 1, "origin": "elsewhere"}]
+
+    text = edited(version=[1, 1], dstack_version="0.7.0", frames=frames)
+
+    assert refusal(lambda: loads(text, name="a.json")) == (
+        "a.json is not a snapshot: Invalid enum value 'elsewhere' - at `$.frames[0].origin`. "
+        "Read it with a newer dstack: 0.7.0 wrote it."
+    )
+
+
 def test_refuses_an_older_major() -> None:
     assert refusal(lambda: loads(edited(version=[0, 9]))).endswith("Read it with the dstack that wrote it.")
 
