@@ -59,7 +59,8 @@ class Vertex(Model, frozen=True):
     """Something in the wait-for graph; which fields are set depends on ``kind``.
 
     ``never`` says why this can never be given (infeasible, producer gone). ``stands`` is true when a second
-    sample showed the same wait again, false when only the first sample saw it.
+    sample showed the same wait again, false when only the first sample saw it. ``unobserved`` marks an unknown
+    vertex that might as well be stuck: nobody could look.
     """
 
     key: str
@@ -72,6 +73,7 @@ class Vertex(Model, frozen=True):
     wait: Wait | None = None
     never: str | None = None
     stands: bool = False
+    unobserved: bool = False
 
 
 class FinalBlocker(Model, frozen=True):
@@ -82,11 +84,20 @@ class FinalBlocker(Model, frozen=True):
     waiters_total: int
 
 
+class Step(Model, frozen=True):
+    """One sentence of an explanation, and the line of code it is about, if any."""
+
+    text: str
+    file: str | None = None
+    line: int | None = None
+    source: str | None = None
+
+
 class Finding(Model, frozen=True):
     """One conclusion.
 
     ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain
-    those that wait. ``explanation`` are sentences, one for each step of the story.
+    those that wait. ``explanation`` tells the story step by step.
     """
 
     kind: FindingKind
@@ -98,7 +109,7 @@ class Finding(Model, frozen=True):
     blocked_behind: tuple[str, ...] = ()
     final_blockers: tuple[FinalBlocker, ...] = ()
     resources: tuple[str, ...] = ()
-    explanation: tuple[str, ...] = ()
+    explanation: tuple[Step, ...] = ()
 
 
 class Ratio(Model, frozen=True):

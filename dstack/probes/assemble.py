@@ -40,7 +40,9 @@ class Assembly:
         for worker_id, plain in result["processes"].items():
             threads = [{**thread, "stack": stacks[thread["stack"]]} for thread in plain["threads"]]
             processes[worker_id] = msgspec.convert({**plain, "threads": threads}, Process)
-        return processes, [msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]]
+        return processes, [
+            msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]
+        ]
 
 
 def _index(table: dict[Any, int], value: Any) -> int:

@@ -19,7 +19,7 @@ from dstack.probes.assemble import Assembly
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import Inventory, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.probe import PROCESS_GONE, NodeProbe
 from dstack.probes.remote import RemoteProbes
 
 Plain = dict[str, Any]
@@ -89,7 +89,7 @@ class ClusterProbe:
 
     def snapshot(self) -> Snapshot:
         """All that has been seen so far."""
-        own = {worker.worker_id for worker in self._inventory.workers if self._is_own(worker)}
+        hidden = {worker.worker_id for worker in self._inventory.workers if self._is_own(worker)} | self._ended()
         return Snapshot(
             dstack_version=dstack.__version__,
             taken_at=self._taken_at,
@@ -98,12 +98,12 @@ class ClusterProbe:
             nodes=tuple(self._with_host_figures(node) for node in self._inventory.nodes),
             jobs=self._inventory.jobs,
             actors=self._inventory.actors,
-            workers=tuple(self._with_ids(w) for w in self._inventory.workers if w.worker_id not in own),
+            workers=tuple(self._with_ids(w) for w in self._inventory.workers if w.worker_id not in hidden),
             frames=self._assembly.frames,
             stacks=self._assembly.stacks,
             sources=self._assembly.sources,
             samples=tuple(self._samples),
-            failures=tuple(failure for failure in self._failures if failure.worker_id not in own),
+            failures=tuple(failure for failure in self._failures if failure.worker_id not in hidden),
             notes=self.cluster.notes,
             total_s=round(time.monotonic() - self._began, 3),
         )
@@ -198,6 +198,12 @@ class ClusterProbe:
         """Whether the worker is one of dstack's own, as far as is known yet."""
         is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._inventory.own_drivers
         return is_own_driver or self._job_of.get(worker.worker_id) in self._inventory.own_jobs
+
+    def _ended(self) -> set[str]:
+        """Workers that ended while they were to be looked at: they are not unobserved, they are not there."""
+        silent = {failure.worker_id for failure in self._failures if failure.stage == "core worker"}
+        gone = {f.worker_id for f in self._failures if f.stage == "process" and f.reason == PROCESS_GONE}
+        return {worker_id for worker_id in silent & gone if worker_id is not None}
 
     def _note_dead_nodes(self) -> None:
         """A dead node is history, not a hole; but workers still listed on one are not observable."""

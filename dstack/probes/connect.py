@@ -84,10 +84,14 @@ def _find_running() -> tuple[str, tuple[str, ...]]:
 def _split(address: str) -> tuple[str, int]:
     if address.startswith("ray://"):
         remedy = "Give the address of the GCS, HOST:PORT (the port is 6379 unless set otherwise)."
-        raise UsageError(f"{address} is a Ray Client address, which shows nothing of the cluster's inside.", remedy)
+        raise UsageError(
+            f"{address} is a Ray Client address, which shows nothing of the cluster's inside.", remedy
+        )
     match = re.fullmatch(r"\[?([^\]/]+?)\]?:(\d{1,5})", address)
     if not match or not 0 < int(match[2]) < 65536:
-        raise UsageError(f"{address!r} is not an address.", "Give HOST:PORT, or auto for the cluster on this machine.")
+        raise UsageError(
+            f"{address!r} is not an address.", "Give HOST:PORT, or auto for the cluster on this machine."
+        )
     return match[1], int(match[2])
 
 
@@ -184,4 +188,6 @@ def _tls_credentials() -> grpc.ChannelCredentials:
         except (OSError, RuntimeError) as error:
             raise ClusterError(f"TLS is on but its certificates cannot be read: {error}") from error
         return grpc.ssl_channel_credentials(authority, key, certificate)
-    raise ClusterError("This Ray version's TLS settings are not known.", "Unset RAY_USE_TLS or use a supported Ray.")
+    raise ClusterError(
+        "This Ray version's TLS settings are not known.", "Unset RAY_USE_TLS or use a supported Ray."
+    )

@@ -20,6 +20,7 @@ from dstack.probes.node.stacks import StackTable, role_of
 ATTEMPTS = 3
 DUMP_TIMEOUT_S = 5.0
 POOL_SIZE = 2
+PROCESS_GONE = "the process is gone"
 SECRET = re.compile("token|passw|secret|key|credential|auth", re.IGNORECASE)
 
 Plain = dict[str, Any]
@@ -68,11 +69,12 @@ class NodeProbe:
             look.identify(owners)
             look.read_stacks(self._tool(), deadline)
         except psutil.NoSuchProcess:
-            look.fail("process", "the process is gone")
+            look.fail("process", PROCESS_GONE)
         except NotThisWorker as error:
             look.fail("process", str(error))
         except DumpFailed as error:
-            look.fail("stacks", error.reason, error.remedy)
+            gone = not psutil.pid_exists(look.pid)
+            look.fail("process" if gone else "stacks", PROCESS_GONE if gone else error.reason, error.remedy)
         look.elapsed_s = time.monotonic() - began
         return look
 
@@ -112,7 +114,9 @@ class Look:
         process = psutil.Process(self.pid)
         owner = owners.get(self.target["port"])
         if owner is not None and owner != self.pid:
-            raise NotThisWorker(f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}")
+            raise NotThisWorker(
+                f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}"
+            )
         with process.oneshot():
             times = process.cpu_times()
             self.figures = {

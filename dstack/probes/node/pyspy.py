@@ -74,8 +74,6 @@ class PySpy:
 
 
 def _diagnose(pid: int, stderr: str) -> DumpFailed:
-    if not os.path.exists(f"/proc/{pid}"):
-        return DumpFailed("the process is gone")
     if _state(pid) == "Z":
         return DumpFailed("the process is a zombie: it has ended and waits for its parent")
     if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
@@ -97,7 +95,10 @@ def _permission_remedy(pid: int) -> str:
 
 def _state(pid: int) -> str:
     """The process's state letter from ``/proc/PID/stat``, empty when it is gone."""
-    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+    with (
+        contextlib.suppress(OSError, IndexError),
+        open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file,
+    ):
         return file.read().rpartition(")")[2].split()[0]
     return ""
 

@@ -99,7 +99,9 @@ def role_of(thread: RawThread, *, pid: int, is_driver: bool, table: StackTable) 
 
 def _is_idle(frames: list[RawFrame]) -> bool:
     """Whether a worker's main thread runs no task: it waits for one, or has not begun to."""
-    main_loop = [function_of(frame) == "main_loop" and frame["filename"].endswith(RAY_WORKER_FILE) for frame in frames]
+    main_loop = [
+        function_of(frame) == "main_loop" and frame["filename"].endswith(RAY_WORKER_FILE) for frame in frames
+    ]
     return main_loop[0] or not any(main_loop)
 
 

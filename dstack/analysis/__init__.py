@@ -1,0 +1,1 @@
+"""Pure functions from a snapshot to its diagnosis: no clock, no I/O, no Ray."""

@@ -1,0 +1,98 @@
+"""Which waits of the first sample stand again in the second, so that they all held at one common instant.
+
+ObjectRefs are written once: a ref pending in the second sample was pending all the while, and a thread in the same call
+for the same refs has not left it. The second sample begins after the first has ended everywhere, so all waits that
+stand in both overlap: together they are a consistent cut of the cluster, taken without stopping anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dstack.analysis.observed import Observed
+from dstack.diagnosis import Vertex
+from dstack.model import Sample, Thread
+
+
+def confirm(
+    first: Observed, before: Mapping[str, Vertex], second: Observed, after: Mapping[str, Vertex]
+) -> dict[str, Vertex]:
+    """The graph of what is known to hold at that instant, and of what could not be looked at again.
+
+    A wait that stands is taken from the second sample and marked so; one that moved is dropped, and its vertex counts
+    as able to go on; one nobody could look at again is kept as it was, unmarked.
+    """
+    confirmed: dict[str, Vertex] = {}
+    for key, vertex in before.items():
+        again = after.get(key)
+        if vertex.wait is None and vertex.never is None:
+            confirmed[key] = vertex
+        elif not _was_looked_at(vertex, first, second):
+            confirmed[key] = vertex
+        elif again is not None and _is_same(vertex, again, first, second):
+            confirmed[key] = msgspec.structs.replace(again, label=vertex.label, stands=True)
+        else:
+            confirmed[key] = msgspec.structs.replace(vertex, wait=None, never=None)
+    for key in after.keys() - before.keys():
+        confirmed[key] = msgspec.structs.replace(after[key], wait=None, never=None)
+    return confirmed
+
+
+def completed(first: Sample, second: Sample) -> Sample:
+    """The second sample, with what the first saw of those it did not cover."""
+    looked_at = {worker.worker_id for worker in second.workers}
+    return msgspec.structs.replace(
+        second,
+        workers=(*second.workers, *(w for w in first.workers if w.worker_id not in looked_at)),
+        tasks=(*second.tasks, *(task for task in first.tasks if task.owner_id not in looked_at)),
+        refs=(*second.refs, *(ref for ref in first.refs if ref.holder_id not in looked_at)),
+    )
+
+
+def _was_looked_at(vertex: Vertex, first: Observed, second: Observed) -> bool:
+    """Whether the second sample could have shown the wait."""
+    if vertex.kind == "execution":
+        thread = _thread(second, vertex)
+        if thread is None:
+            return second.process(vertex.worker_id or "") is not None
+        same_stack = thread.stack == getattr(_thread(first, vertex), "stack", None)
+        return thread.still or not same_stack
+    if vertex.kind == "task" and vertex.task_id is not None:
+        task = first.tasks.get(vertex.task_id)
+        owner = second.seen.get(task.owner_id) if task else None
+        return task is None or (owner is not None and owner.running_task_ids is not None)
+    return True
+
+
+def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -> bool:
+    """Whether two samples show one instance of a wait."""
+    if (vertex.wait is None) != (again.wait is None) or (vertex.never is None) != (again.never is None):
+        return False
+    if vertex.wait and again.wait and vertex.wait.kind != again.wait.kind:
+        return False
+    if vertex.task_id != again.task_id:
+        return False
+    if vertex.kind == "execution":
+        return _is_same_call(vertex, first, second)
+    if vertex.task_id and vertex.task_id in first.tasks and vertex.task_id in second.tasks:
+        before, after = first.tasks[vertex.task_id], second.tasks[vertex.task_id]
+        return (before.state, before.attempt) == (after.state, after.attempt)
+    return True
+
+
+def _is_same_call(vertex: Vertex, first: Observed, second: Observed) -> bool:
+    worker_id = vertex.worker_id or ""
+    processes = first.process(worker_id), second.process(worker_id)
+    threads = _thread(first, vertex), _thread(second, vertex)
+    if None in processes or None in threads:
+        return False
+    (old, new), (was, now) = processes, threads
+    assert old and new and was and now
+    return old.started_at == new.started_at and was.stack == now.stack and was.call == now.call
+
+
+def _thread(observed: Observed, vertex: Vertex) -> Thread | None:
+    threads = observed.threads(vertex.worker_id or "")
+    return next((thread for thread in threads if thread.os_thread_id == vertex.os_thread_id), None)

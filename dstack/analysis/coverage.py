@@ -1,0 +1,41 @@
+"""How much of the cluster a diagnosis rests on, and whether what is missing could change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dstack.diagnosis import Coverage, Ratio, Vertex
+from dstack.model import Snapshot
+
+
+def coverage_of(snapshot: Snapshot) -> Coverage:
+    """Nodes and workers seen of those that are alive. A worker is seen when both its state and its stacks were."""
+    seen = _seen_workers(snapshot)
+    unseen_nodes = {worker.node_id for worker in snapshot.workers if worker.worker_id not in seen}
+    seen_nodes = {worker.node_id for worker in snapshot.workers if worker.worker_id in seen}
+    alive = {node.node_id for node in snapshot.nodes if node.alive}
+    hidden = unseen_nodes - seen_nodes
+    return Coverage(
+        nodes=Ratio(seen=len(alive - hidden), total=len(alive)),
+        workers=Ratio(seen=len(seen), total=len(snapshot.workers)),
+        failures=snapshot.failures,
+    )
+
+
+def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
+    """Whether somebody who was not observed could be stuck, or be what others wait for."""
+    if len(_seen_workers(snapshot)) < len(snapshot.workers):
+        return True
+    if any(failure.stage in ("control plane", "core worker", "node probe") for failure in snapshot.failures):
+        return True
+    return any(vertex.unobserved for vertex in vertices.values())
+
+
+def _seen_workers(snapshot: Snapshot) -> set[str]:
+    if not snapshot.samples:
+        return set()
+    return {
+        worker.worker_id
+        for worker in snapshot.samples[0].workers
+        if worker.running_task_ids is not None and worker.process is not None and worker.process.threads
+    }

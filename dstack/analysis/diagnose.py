@@ -1,0 +1,183 @@
+"""From a snapshot to its diagnosis: build the graph of each sample, keep what stands, reduce, and tell what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import networkx as nx
+
+from dstack.analysis import explain, reduction
+from dstack.analysis.chains import open_chains
+from dstack.analysis.confirm import completed, confirm
+from dstack.analysis.coverage import coverage_of, has_holes
+from dstack.analysis.observed import Observed
+from dstack.analysis.waits import wait_for_graph
+from dstack.diagnosis import VERDICTS, Diagnosis, Finding, FindingKind, Verdict, Vertex
+from dstack.model import Snapshot, actor_of_task
+
+VERDICT_OF: dict[FindingKind, Verdict] = {
+    "deadlock": "deadlock",
+    "orphaned": "hang",
+    "infeasible": "hang",
+    "stalled": "stalled",
+    "starved": "blocked",
+    "blocked": "blocked",
+    "polling": "blocked",
+}
+Waits = dict[str, list[tuple[int, list[str]]]]
+
+
+def diagnose(snapshot: Snapshot) -> Diagnosis:
+    """What is wrong in a snapshot. Pure: the same snapshot gives the same diagnosis."""
+    if not snapshot.samples:
+        return Diagnosis(
+            verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage_of(snapshot)
+        )
+    first = Observed(snapshot, snapshot.samples[0])
+    vertices = _graph(snapshot, first)
+    findings = [*_stuck_findings(first, vertices), *_open_findings(first, vertices)]
+    findings.sort(key=lambda finding: VERDICTS.index(VERDICT_OF[finding.kind]))
+    verdict = VERDICT_OF[findings[0].kind] if findings else "clear"
+    return Diagnosis(
+        verdict=verdict,
+        incomplete=verdict != "deadlock" and has_holes(snapshot, vertices),
+        findings=tuple(findings),
+        vertices=vertices,
+        coverage=coverage_of(snapshot),
+    )
+
+
+def suspects(snapshot: Snapshot) -> set[str]:
+    """The workers to look at again: all that take part in something that seems stuck in the first sample."""
+    if not snapshot.samples:
+        return set()
+    first = Observed(snapshot, snapshot.samples[0])
+    vertices = wait_for_graph(first)
+    workers: set[str] = set()
+    for key in reduction.residue(_waits(vertices.values())):
+        workers |= _workers_of(vertices[key], first)
+    return workers
+
+
+def _graph(snapshot: Snapshot, first: Observed) -> dict[str, Vertex]:
+    before = wait_for_graph(first)
+    if len(snapshot.samples) == 1:
+        return before
+    second = Observed(snapshot, snapshot.samples[1])
+    after = wait_for_graph(Observed(snapshot, completed(first.sample, second.sample)))
+    return confirm(first, before, second, after)
+
+
+def _waits(vertices: Iterable[Vertex]) -> Waits:
+    """The reduction's view: a wait with a timeout is none, and what can never be given waits for nobody."""
+    waits: Waits = {}
+    for vertex in vertices:
+        if vertex.never is not None:
+            waits[vertex.key] = [(1, [])]
+        elif vertex.wait is not None and not vertex.wait.is_timed:
+            waits[vertex.key] = [(group.needs, [t.vertex for t in group.targets]) for group in vertex.wait.groups]
+    return waits
+
+
+def _workers_of(vertex: Vertex, observed: Observed) -> set[str]:
+    """Who can tell about a vertex: where it runs, who owns the task, and the actor it is for."""
+    workers = {vertex.worker_id}
+    if vertex.task_id:
+        task = observed.tasks.get(vertex.task_id)
+        actor = observed.actors.get(actor_of_task(vertex.task_id) or "")
+        workers |= {task.owner_id if task else None, actor.worker_id if actor else None}
+    return {worker for worker in workers if worker is not None}
+
+
+def _stuck_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[Finding]:
+    waits = _waits(vertices.values())
+    stuck = reduction.residue(waits)
+    certain = reduction.residue(_waits(vertex for vertex in vertices.values() if vertex.stands))
+    graph = reduction.stuck_graph(waits, stuck)
+    findings = [
+        _deadlock(observed, vertices, graph, core, confirmed=core <= certain)
+        for core in reduction.cores(waits, graph)
+    ]
+    for key in reduction.dead_ends(graph):
+        findings.append(_never_given(observed, vertices, graph, key, confirmed=key in certain))
+    return findings
+
+
+def _deadlock(
+    observed: Observed, vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], core: set[str], *, confirmed: bool
+) -> Finding:
+    cycle = _from_driver_side(reduction.shortest_cycle(graph, core), vertices)
+    rest = sorted(core - set(cycle))
+    members = [key for key in (*cycle, *rest)]
+    resources = {r for key in core if (wait := vertices[key].wait) for r in wait.resources}
+    finding = Finding(
+        kind="deadlock",
+        confirmed=confirmed,
+        summary="",
+        advice="",
+        members=tuple(members),
+        cycle=tuple(cycle),
+        blocked_behind=_behind(graph, core),
+        resources=tuple(sorted(resources)),
+    )
+    return _told(finding, observed, vertices)
+
+
+def _never_given(
+    observed: Observed, vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], key: str, *, confirmed: bool
+) -> Finding:
+    finding = Finding(
+        kind="orphaned" if "dead" in (vertices[key].never or "") else "infeasible",
+        confirmed=confirmed,
+        summary="",
+        advice="",
+        members=(key,),
+        blocked_behind=_behind(graph, {key}),
+    )
+    return _told(finding, observed, vertices)
+
+
+def _open_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[Finding]:
+    stuck = reduction.residue(_waits(vertices.values()))
+    findings = []
+    for waiters, blockers in open_chains(vertices, stuck):
+        waits = [wait for key in waiters if (wait := vertices[key].wait)]
+        resources = sorted({name for wait in waits for name in wait.resources})
+        kind: FindingKind = "blocked"
+        if resources:
+            kind = "starved"
+        elif any(wait.is_timed for wait in waits):
+            kind = "polling"
+        finding = Finding(
+            kind=kind,
+            confirmed=False,
+            summary="",
+            advice="",
+            members=tuple(waiters),
+            final_blockers=tuple(blockers),
+            resources=tuple(resources),
+        )
+        findings.append(_told(finding, observed, vertices))
+    return findings
+
+
+def _told(finding: Finding, observed: Observed, vertices: Mapping[str, Vertex]) -> Finding:
+    """The finding with its words."""
+    story = explain.Story(observed, vertices, finding)
+    return msgspec.structs.replace(
+        finding, summary=story.summary(), advice=story.advice(), explanation=tuple(story.sentences())
+    )
+
+
+def _behind(graph: nx.DiGraph[str], core: set[str]) -> tuple[str, ...]:
+    """All that wait for the core, directly or through others."""
+    reached = nx.ancestors(graph, next(iter(core))) if core else set()
+    return tuple(sorted(reached - core))
+
+
+def _from_driver_side(cycle: list[str], vertices: Mapping[str, Vertex]) -> list[str]:
+    """The same cycle, begun at an execution, so that the story starts with code one can look at."""
+    starts = [i for i, key in enumerate(cycle) if vertices[key].kind == "execution"]
+    start = min(starts, key=lambda i: cycle[i]) if starts else 0
+    return cycle[start:] + cycle[:start]

@@ -1,0 +1,226 @@
+"""Tells a finding in sentences a person can act on: who waits, where, for what, because of whom, and a way out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from dstack.analysis import names
+from dstack.analysis.members import Member, member
+from dstack.analysis.observed import Observed
+from dstack.diagnosis import Finding, Step, Target, Vertex, Wait
+from dstack.model import actor_of_task
+
+SHOWN_TARGETS = 3
+SHOWN_BLOCKERS = 3
+SHOWN_REST = 5
+
+
+class Story:
+    """The words for one finding."""
+
+    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex], finding: Finding) -> None:
+        self._observed = observed
+        self._vertices = vertices
+        self._finding = finding
+
+    def summary(self) -> str:
+        """The finding in one sentence, without its full stop."""
+        if self._finding.kind == "deadlock":
+            return self._deadlock_summary()
+        if self._finding.kind in ("infeasible", "orphaned"):
+            vertex = self._vertices[self._finding.members[0]]
+            return (
+                f"{vertex.label} can never run: it {_reason(vertex)}{_behind(len(self._finding.blocked_behind))}"
+            )
+        return self._open_summary()
+
+    def sentences(self) -> Iterator[Step]:
+        """The steps of the story, in the order of waiting."""
+        if self._finding.kind == "deadlock":
+            yield from (self._step(key) for key in self._finding.cycle)
+            rest = self._finding.members[len(self._finding.cycle) :]
+            yield from (self._step(key) for key in rest[:SHOWN_REST])
+            yield from _more(len(rest) - SHOWN_REST, "in the same circle")
+        elif self._finding.kind in ("infeasible", "orphaned"):
+            yield self._submission(self._vertices[self._finding.members[0]])
+        else:
+            yield from (
+                self._blocker_step(i) for i in range(min(SHOWN_BLOCKERS, len(self._finding.final_blockers)))
+            )
+            yield from _more(len(self._finding.final_blockers) - SHOWN_BLOCKERS, "at the end of a chain")
+        yield from self._behind_steps()
+
+    def advice(self) -> str:
+        """One way out that fits the finding."""
+        kinds = {wait.kind for key in self._finding.members if (wait := self._vertices[key].wait)}
+        match self._finding.kind:
+            case "deadlock":
+                return self._deadlock_advice(kinds)
+            case "infeasible":
+                return "Ask for less, or add a node that has it; nothing in the cluster as it is can give it."
+            case "orphaned":
+                return "Start the producer again, or let its caller handle the error."
+            case "starved":
+                return "Wait for, end or shrink one of the holders, or add resources; nobody is deadlocked."
+            case _:
+                return "Nobody is deadlocked: look at the lines above, on which all of it waits."
+
+    # Summaries
+
+    def _deadlock_summary(self) -> str:
+        executions = [
+            self._vertices[key] for key in self._finding.cycle if self._vertices[key].kind == "execution"
+        ]
+        labels = [vertex.label for vertex in executions]
+        if len(set(labels)) < len(labels) <= SHOWN_TARGETS:
+            labels = [self._name(vertex) for vertex in executions]
+        if len(labels) == 1:
+            return f"{labels[0]} waits for something that cannot happen before it ends itself"
+        if 1 < len(labels) <= SHOWN_TARGETS:
+            return f"{names.listed(labels)} wait for each other"
+        alike = Counter(labels)
+        who = f"{len(labels)} executions of {labels[0]}" if len(alike) == 1 else f"{len(labels)} executions"
+        return f"{who} wait for each other in a ring" if labels else "these requests wait for each other"
+
+    def _open_summary(self) -> str:
+        blockers = self._finding.final_blockers
+        waiters = sum(not self._vertices[key].key.startswith("arguments:") for key in self._finding.members)
+        who = "1 waits" if waiters == 1 else f"{waiters} wait"
+        if not blockers:
+            return f"{who} for each other's timeouts"
+        first = self._vertices[blockers[0].vertex]
+        more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
+        held = f" ({names.listed(self._finding.resources)})" if self._finding.resources else ""
+        return f"{who}, in the end for {self._name(first)}{more}{held}"
+
+    # Steps
+
+    def _step(self, key: str) -> Step:
+        vertex = self._vertices[key]
+        who = member(self._observed, vertex)
+        if vertex.never is not None or vertex.wait is None:
+            return _at(f"{_introduced(vertex, who)} {_reason(vertex)}", who)
+        return _at(f"{_introduced(vertex, who)} {self._waits(vertex, vertex.wait)}", who)
+
+    def _submission(self, vertex: Vertex) -> Step:
+        """Who asked for what can never be given."""
+        task = self._observed.tasks.get(vertex.task_id or "")
+        owner = self._observed.workers.get(task.owner_id) if task else None
+        if owner is None:
+            return Step(text=f"{vertex.label} {_reason(vertex)}")
+        where = f"pid {owner.pid}, node {owner.ip}"
+        return Step(text=f"{vertex.label} was submitted by {names.worker(self._observed, owner)} ({where})")
+
+    def _waits(self, vertex: Vertex, wait: Wait) -> str:
+        """The verb of the sentence: what this vertex does and for whom."""
+        targets = self._targets(wait)
+        match wait.kind:
+            case "ray.get":
+                return f"waits in ray.get for {targets}"
+            case "ray.wait":
+                return f"waits in ray.wait for {wait.needed} of {wait.total}: {targets}"
+            case "thread.join":
+                return f"waits in Thread.join for {targets}"
+            case "actor slot":
+                return f"is queued there until {targets} ends"
+            case "order":
+                return f"must follow {targets}, which its caller sent before and whose arguments are not ready"
+            case "arguments":
+                return f"waits for its argument, made by {targets}" + _inferred(wait)
+            case "resources":
+                return f"waits for {names.listed(wait.resources) or 'room'}, held by {targets}"
+            case "actor creation":
+                return "waits for its actor to be created"
+            case "placement group":
+                return f"waits for {targets}"
+            case _:
+                return f"waits for {targets}"
+
+    def _targets(self, wait: Wait) -> str:
+        targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
+        labels = list(dict.fromkeys(self._name(self._vertices[target.vertex]) for target in targets))
+        word = " and " if wait.kind == "ray.get" else " or "
+        if len(labels) > SHOWN_TARGETS:
+            return f"{', '.join(labels[:SHOWN_TARGETS])} and {len(labels) - SHOWN_TARGETS} more"
+        return names.listed(labels, word)
+
+    def _name(self, vertex: Vertex) -> str:
+        """A target by name, with its actor where another actor of the class could be meant."""
+        if vertex.kind == "unknown":
+            return f"the {vertex.label}"
+        actor = names.actor_of(self._observed, vertex.task_id) if vertex.task_id else None
+        return f"{vertex.label} of {names.actor(actor)}" if actor else vertex.label
+
+    def _blocker_step(self, index: int) -> Step:
+        blocker = self._finding.final_blockers[index]
+        vertex = self._vertices[blocker.vertex]
+        who = member(self._observed, vertex)
+        count = f"{blocker.waiters_total} wait on it, {blocker.waiters_direct} directly"
+        if vertex.kind == "unknown":
+            return Step(text=f"the {vertex.label} ({count})")
+        doing = (
+            "is running" if who.on_cpu else "is not blocked on anything dstack knows, and not on a CPU just now"
+        )
+        return _at(
+            f"{_introduced(vertex, who)} {doing if vertex.kind == 'execution' else 'can go on'} ({count})", who
+        )
+
+    def _behind_steps(self) -> Iterator[Step]:
+        executions = [k for k in self._finding.blocked_behind if self._vertices[k].kind == "execution"]
+        for key in executions[:SHOWN_REST]:
+            step = self._step(key)
+            yield Step(text=f"Behind it, {step.text}", file=step.file, line=step.line, source=step.source)
+        yield from _more(len(self._finding.blocked_behind) - min(len(executions), SHOWN_REST), "behind it")
+
+    # Ways out
+
+    def _deadlock_advice(self, kinds: set[str]) -> str:
+        if "resources" in kinds:
+            return (
+                "Let the waiting tasks ask for less (num_cpus=0 for those that only wait), end them before they wait, "
+                "or add resources: what they hold is what the others need."
+            )
+        queued = [v for key in self._finding.cycle if (v := self._vertices[key]).wait and v.kind == "task"]
+        callers = [v for key in self._finding.cycle if (v := self._vertices[key]).kind == "execution"]
+        if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
+            return (
+                f"Call {queued[0].label} directly (self.method()) instead of through the actor's own handle, "
+                "or make the actor able to run both: max_concurrency=2 or async methods."
+            )
+        if queued:
+            labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+            return (
+                f"Break the circle at one place: let {labels} run while its actor waits (async method, "
+                "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it inside."
+            )
+        return "Break the circle at one place: pass the ObjectRef on instead of getting it inside."
+
+
+def _introduced(vertex: Vertex, who: Member) -> str:
+    return f"{vertex.label} ({who.place})" if who.place else vertex.label
+
+
+def _reason(vertex: Vertex) -> str:
+    return vertex.never or "cannot go on"
+
+
+def _behind(count: int) -> str:
+    return f"; {count} wait{'s' * (count == 1)} for it" if count else ""
+
+
+def _inferred(wait: Wait) -> str:
+    return f" (inferred: {wait.inferred})" if wait.inferred else ""
+
+
+def _more(count: int, where: str) -> Iterator[Step]:
+    if count > 0:
+        yield Step(text=f"{count} more {where}")
+
+
+def _at(text: str, who: Member) -> Step:
+    return Step(text=text, file=who.file, line=who.line, source=who.source)
+
+
+def _actor_of(vertex: Vertex) -> str | None:
+    return actor_of_task(vertex.task_id) if vertex.task_id else None

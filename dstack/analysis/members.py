@@ -1,0 +1,95 @@
+"""A vertex with all that a person or a script wants to know of it: where it runs, at which line, what it waits for."""
+
+from __future__ import annotations
+
+from dstack.analysis import names
+from dstack.analysis.observed import Observed
+from dstack.diagnosis import Vertex
+from dstack.model import Frame, Model, Thread, actor_of_task
+
+
+class Member(Model, frozen=True):
+    """Who and where; everything is None that does not apply, as for a pending task, or was not seen.
+
+    ``line`` is that of the user's own frame nearest the leaf; ``frames`` are leaf first.
+    """
+
+    execution: str
+    task_id: str | None = None
+    task_name: str | None = None
+    attempt: int | None = None
+    actor_id: str | None = None
+    actor_class: str | None = None
+    actor_name: str | None = None
+    job_id: str | None = None
+    node_id: str | None = None
+    node_ip: str | None = None
+    pid: int | None = None
+    thread: str | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    source: str | None = None
+    on_cpu: bool = False
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """``actor Left "left", pid 2907, node 10.0.0.1``, as far as known."""
+        actor = None
+        if self.actor_id:
+            name = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
+            actor = f"actor {self.actor_class} {name}"
+        parts = (actor, f"pid {self.pid}" if self.pid else None, f"node {self.node_ip}" if self.node_ip else None)
+        return ", ".join(part for part in parts if part)
+
+
+def member(observed: Observed, vertex: Vertex) -> Member:
+    """What is known of a vertex."""
+    task = observed.tasks.get(vertex.task_id or "")
+    worker = observed.workers.get(vertex.worker_id or "")
+    actor_id = actor_of_task(vertex.task_id) if vertex.task_id else worker.actor_id if worker else None
+    actor = observed.actors.get(actor_id or "")
+    host = worker or observed.workers.get((actor.worker_id if actor else None) or "")
+    node = observed.nodes.get(host.node_id) if host else None
+    thread = thread_of(observed, vertex)
+    frames = observed.snapshot.frames_of(thread) if thread else ()
+    own = names.user_frame(frames) or (frames[0] if frames else None)
+    group = next(
+        (g for g in observed.sample.placement_groups if g.placement_group_id == vertex.placement_group_id), None
+    )
+    return Member(
+        execution=vertex.label,
+        task_id=vertex.task_id,
+        task_name=task.name if task else None,
+        attempt=task.attempt if task else None,
+        actor_id=actor.actor_id if actor else None,
+        actor_class=actor.class_name if actor else None,
+        actor_name=actor.name or None if actor else None,
+        job_id=(task.job_id if task else None)
+        or (worker.job_id if worker else None)
+        or (group.job_id if group else None),
+        node_id=node.node_id if node else None,
+        node_ip=node.ip if node else None,
+        pid=host.pid if host else None,
+        thread=thread.name or str(thread.os_thread_id) if thread else None,
+        file=own.file if own else None,
+        line=own.line if own else None,
+        function=own.function if own else None,
+        source=source_line(observed, own) if own else None,
+        on_cpu=thread.on_cpu if thread else False,
+        frames=frames,
+    )
+
+
+def source_line(observed: Observed, frame: Frame) -> str | None:
+    """The text of a frame's line, where some node had the file."""
+    text = observed.snapshot.sources.get(frame.file, {}).get(frame.line)
+    return text.strip() if text else None
+
+
+def thread_of(observed: Observed, vertex: Vertex) -> Thread | None:
+    """The thread of an execution."""
+    if vertex.os_thread_id is None or vertex.worker_id is None:
+        return None
+    return next((t for t in observed.threads(vertex.worker_id) if t.os_thread_id == vertex.os_thread_id), None)

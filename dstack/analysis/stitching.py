@@ -1,0 +1,109 @@
+"""The distributed stack: from an execution, through the ref it waits for, into the stack of who makes it, and on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dstack.analysis.members import Member, member
+from dstack.analysis.observed import Observed
+from dstack.diagnosis import Vertex
+from dstack.model import Frame, Model
+
+MAX_NODES = 2000
+MAX_CHILDREN = 200
+
+
+class StackNode(Model, frozen=True):
+    """One execution or pending thing in a distributed stack, with what it waits for below it.
+
+    ``frames`` are the user's own, outermost first (and the leaf, where all is others' code). ``count`` says how many
+    alike branches this one stands for. ``repeats`` marks a vertex that stands further up already: a cycle.
+    ``left_out`` counts branches not followed.
+    """
+
+    vertex: str
+    who: Member
+    wait_kind: str | None = None
+    never: str | None = None
+    frames: tuple[Frame, ...] = ()
+    children: tuple[StackNode, ...] = ()
+    count: int = 1
+    repeats: bool = False
+    left_out: int = 0
+
+
+def stitch(observed: Observed, vertices: Mapping[str, Vertex], root: str) -> StackNode:
+    """The distributed stack that begins at ``root``, equal branches folded."""
+    return _Stitcher(observed, vertices).node(root, frozenset())
+
+
+def vertices_in(node: StackNode) -> set[str]:
+    """All vertices that stand in a distributed stack."""
+    return {node.vertex}.union(*(vertices_in(child) for child in node.children))
+
+
+def roots(vertices: Mapping[str, Vertex], members: set[str]) -> list[str]:
+    """Those waiting members that nobody waits for, or the first when all wait in a circle; executions first."""
+    awaited = {
+        target.vertex
+        for key in members
+        if (wait := vertices[key].wait)
+        for group in wait.groups
+        for target in group.targets
+    }
+    tops = [key for key in members if key not in awaited and vertices[key].wait] or sorted(members)[:1]
+    return sorted(tops, key=lambda key: (vertices[key].kind != "execution", key))
+
+
+class _Stitcher:
+    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
+        self._observed = observed
+        self._vertices = vertices
+        self._budget = MAX_NODES
+
+    def node(self, key: str, above: frozenset[str]) -> StackNode:
+        vertex = self._vertices[key]
+        self._budget -= 1
+        who = member(self._observed, vertex)
+        node = StackNode(
+            vertex=key,
+            who=who,
+            wait_kind=vertex.wait.kind if vertex.wait else None,
+            never=vertex.never,
+            frames=_shown(who.frames),
+        )
+        if key in above:
+            return msgspec.structs.replace(node, repeats=True, frames=())
+        targets = self._targets(vertex)
+        followed = targets[: min(MAX_CHILDREN, max(0, self._budget))]
+        children = _folded([self.node(target, above | {key}) for target in followed])
+        return msgspec.structs.replace(node, children=children, left_out=len(targets) - len(followed))
+
+    def _targets(self, vertex: Vertex) -> list[str]:
+        if vertex.wait is None:
+            return []
+        return list(dict.fromkeys(target.vertex for group in vertex.wait.groups for target in group.targets))
+
+
+def _folded(nodes: list[StackNode]) -> tuple[StackNode, ...]:
+    """Equal branches as one with a count, in the order of their first."""
+    first: dict[object, StackNode] = {}
+    counts: dict[object, int] = {}
+    for node in nodes:
+        shape = _shape(node)
+        first.setdefault(shape, node)
+        counts[shape] = counts.get(shape, 0) + node.count
+    return tuple(msgspec.structs.replace(node, count=counts[shape]) for shape, node in first.items())
+
+
+def _shape(node: StackNode) -> object:
+    """What makes branches alike: names and lines, not who exactly."""
+    children = tuple((_shape(child), child.count) for child in node.children)
+    return (node.who.execution, node.wait_kind, node.frames, node.repeats, node.left_out, children)
+
+
+def _shown(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    own = tuple(frame for frame in reversed(frames) if frame.origin == "user")
+    return own or frames[:1]

@@ -1,0 +1,75 @@
+"""Takes snapshots: looks once at everything, and again at whoever seemed stuck."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dstack.analysis.diagnose import diagnose, suspects
+from dstack.diagnosis import Diagnosis
+from dstack.errors import UsageError
+from dstack.model import Snapshot
+from dstack.probes.cluster import ClusterProbe, Options
+
+FIRST_SHARE = 0.65
+"""The part of the time budget that the first sample may use up."""
+
+
+def snapshot(
+    address: str | None = None,
+    *,
+    timeout_s: float = 30.0,
+    native: bool = False,
+    locals: bool = False,
+    nonblocking: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Snapshot:
+    """What every worker and driver of a cluster does now, seen from outside.
+
+    ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine. The
+    whole takes at most about ``timeout_s`` seconds and returns what it has by then; what failed is in
+    ``Snapshot.failures``. ``native`` adds C frames, ``locals`` the values of locals, ``nonblocking`` never pauses a
+    process. ``progress`` is told in a few words what is being done.
+
+    Raises :class:`dstack.ClusterError` when the cluster cannot be reached, :class:`dstack.UsageError` for bad input.
+    """
+    if not timeout_s > 0:
+        raise UsageError(
+            f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds."
+        )
+    deadline = time.monotonic() + timeout_s
+    options = Options(native=native, locals=locals, nonblocking=nonblocking)
+    with ClusterProbe(address, options, progress or _silent) as probe:
+        probe.look((deadline - time.monotonic()) * FIRST_SHARE)
+        stuck = suspects(probe.snapshot())
+        left = deadline - time.monotonic()
+        if stuck and left > 0:
+            probe.look_again(stuck, left)
+        return probe.snapshot()
+
+
+def check(
+    address: str | None = None, *, timeout_s: float = 30.0, progress: Callable[[str], None] | None = None
+) -> Diagnosis:
+    """The diagnosis of a snapshot taken now; arguments and errors are those of :func:`snapshot`."""
+    return diagnose(snapshot(address, timeout_s=timeout_s, progress=progress))
+
+
+def settled_snapshot(
+    address: str, *, within_s: float = 15.0, progress: Callable[[str], None] | None = None
+) -> Snapshot:
+    """The first snapshot whose verdict is the one before's and not ``clear``, or the last one taken in time.
+
+    For a cluster that was started a moment ago and will hang in a moment.
+    """
+    deadline = time.monotonic() + within_s
+    verdict = None
+    while True:
+        taken = snapshot(address, progress=progress)
+        before, verdict = verdict, diagnose(taken).verdict
+        if (verdict == before and verdict != "clear") or time.monotonic() > deadline:
+            return taken
+
+
+def _silent(_: str) -> None:
+    pass

@@ -1,0 +1,213 @@
+"""The ``dstack`` command. Each subcommand imports what it needs when it runs, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dstack import __version__
+from dstack.errors import DstackError, UsageError
+
+if TYPE_CHECKING:
+    from dstack.diagnosis import Diagnosis
+    from dstack.model import Snapshot
+
+STUCK, INCONCLUSIVE = 1, 4
+
+address_option = click.option(
+    "--address", metavar="HOST:PORT|auto", help="The cluster's GCS. [default: RAY_ADDRESS, or the cluster here]"
+)
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give back what there is after so long.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
+)
+
+
+class Commands(click.Group):
+    """Ends every foreseen failure in one line and a remedy, with its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DstackError as error:
+            self._explain(ctx, error.message, error.remedy)
+            ctx.exit(error.exit_code)
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            self._explain(
+                ctx, f"dstack itself failed: {type(error).__name__}: {error}", "Please report it, with -v."
+            )
+            ctx.exit(DstackError.exit_code)
+
+    @staticmethod
+    def _explain(ctx: click.Context, message: str, remedy: str | None) -> None:
+        if ctx.params.get("verbose"):
+            traceback.print_exc()
+        click.secho(f"Error: {message}", fg="red", err=True)
+        if remedy:
+            click.echo(remedy, err=True)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of failures.")
+@click.version_option(__version__, prog_name="dstack")
+def main(verbose: bool) -> None:
+    """Explains a hung Ray application from outside: who waits for whom, who is deadlocked, and a way out.
+
+    Exit codes: 0 fine, 2 bad usage, 3 the cluster or file cannot be read; `check` adds 1 and 4.
+    """
+
+
+@main.command()
+@address_option
+@click.option(
+    "-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output."
+)
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@json_option
+@click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process for 0.1 s and more.")
+@click.option("--locals", "with_locals", is_flag=True, help="Keep the values of local variables.")
+@click.option("--nonblocking", is_flag=True, help="Never pause a process; stacks of running threads may be torn.")
+@timeout_option
+def snapshot(
+    address: str | None,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    native: bool,
+    with_locals: bool,
+    nonblocking: bool,
+    timeout_s: float,
+) -> None:
+    """Look at a running cluster and explain what it waits for."""
+    from dstack import capture
+
+    if native and nonblocking:
+        raise UsageError("--native needs a pause, which --nonblocking forbids.", "Give one of them.")
+    if output:
+        from dstack.snapshot_file import require_writable
+
+        require_writable(output, force=force)
+    with _progress() as progress:
+        taken = capture.snapshot(
+            address,
+            timeout_s=timeout_s,
+            native=native,
+            locals=with_locals,
+            nonblocking=nonblocking,
+            progress=progress,
+        )
+    if output:
+        from dstack.snapshot_file import save
+
+        save(taken, output, force=force)
+    if output != "-":
+        _report(taken, as_json)
+    if output and output != "-":
+        click.echo(f"Saved. Look again with: dstack show {output}", err=True)
+
+
+@main.command()
+@click.argument("file", required=False, type=click.Path())
+@address_option
+@json_option
+@timeout_option
+def check(file: str | None, address: str | None, as_json: bool, timeout_s: float) -> None:
+    """Tell by the exit code whether anything is stuck for good, now or in FILE.
+
+    0 nothing is, 1 a deadlock or hang, 2 bad usage, 3 no cluster or no file, 4 not enough was seen to say.
+    """
+    if file and address:
+        raise UsageError("Either a file is checked or a cluster, not both.", "Leave out FILE or --address.")
+    diagnosis = _report(_load(file) if file else _take(address, timeout_s), as_json)
+    if diagnosis.verdict in ("deadlock", "hang"):
+        sys.exit(STUCK)
+    if diagnosis.incomplete:
+        sys.exit(INCONCLUSIVE)
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+@json_option
+def show(file: str, as_json: bool) -> None:
+    """Explain a saved snapshot; needs no cluster."""
+    _report(_load(file), as_json)
+
+
+@main.command()
+@click.argument("name", default="two_actors")
+@click.option("--list", "list_them", is_flag=True, help="List the examples.")
+def demo(name: str, list_them: bool) -> None:
+    """Hang a small local cluster with one of the examples, and explain it."""
+    from dstack import examples
+
+    if list_them:
+        for known, summary in examples.summaries().items():
+            click.echo(f"{known:22} {summary}")
+        return
+    path = examples.find(name)
+    from dstack import capture
+    from dstack.probes.local_cluster import running_example
+
+    click.echo(f"Running {path}", err=True)
+    with _progress() as progress:
+        progress("starting Ray")
+        with running_example(path) as address:
+            taken = capture.settled_snapshot(address, progress=progress)
+    _report(taken, False)
+
+
+def _take(address: str | None, timeout_s: float) -> Snapshot:
+    from dstack import capture
+
+    with _progress() as progress:
+        return capture.snapshot(address, timeout_s=timeout_s, progress=progress)
+
+
+def _load(file: str) -> Snapshot:
+    from dstack.snapshot_file import load
+
+    return load(file)
+
+
+def _report(taken: Snapshot, as_json: bool) -> Diagnosis:
+    from dstack.analysis.diagnose import diagnose
+
+    diagnosis = diagnose(taken)
+    if as_json:
+        from dstack.report.check_json import check_json
+
+        sys.stdout.buffer.write(check_json(taken, diagnosis))
+    else:
+        from rich.console import Console
+
+        from dstack.report.text import print_report
+
+        print_report(Console(highlight=False), taken, diagnosis)
+    return diagnosis
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Tells on a terminal's stderr what is being done; silent elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("connecting") as status:
+        yield status.update

@@ -1,0 +1,126 @@
+"""The stable, versioned JSON of ``dstack check --json``, schema ``dstack.check/1``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from dstack.analysis.members import Member, member
+from dstack.analysis.observed import Observed
+from dstack.diagnosis import Diagnosis, Finding, Step, Target, Vertex, Wait
+from dstack.model import Sample, Snapshot
+
+SCHEMA = "dstack.check/1"
+Json = dict[str, Any]
+
+
+def check_json(snapshot: Snapshot, diagnosis: Diagnosis) -> bytes:
+    """The diagnosis as JSON, indented, with a newline at its end."""
+    document = _Document(snapshot, diagnosis).build()
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+class _Document:
+    def __init__(self, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+        self._snapshot = snapshot
+        self._diagnosis = diagnosis
+        first = snapshot.samples[0] if snapshot.samples else Sample(began_s=0, ended_s=0)
+        self._observed = Observed(snapshot, first)
+
+    def build(self) -> Json:
+        return {
+            "schema": SCHEMA,
+            "verdict": self._diagnosis.verdict,
+            "incomplete": self._diagnosis.incomplete,
+            "findings": [self._finding(finding) for finding in self._diagnosis.findings],
+            "coverage": self._coverage(),
+            "timing": self._timing(),
+        }
+
+    def _finding(self, finding: Finding) -> Json:
+        return {
+            "kind": finding.kind,
+            "confirmed": finding.confirmed,
+            "summary": finding.summary,
+            "advice": finding.advice,
+            "explanation": [_sentence(step) for step in finding.explanation],
+            "resources": list(finding.resources),
+            "members": self._members(finding.members),
+            "blocked_behind": self._members(finding.blocked_behind),
+            "final_blockers": [
+                {
+                    **self._member(self._diagnosis.vertices[blocker.vertex]),
+                    "waiters_direct": blocker.waiters_direct,
+                    "waiters_total": blocker.waiters_total,
+                }
+                for blocker in finding.final_blockers
+            ],
+        }
+
+    def _members(self, keys: Iterable[str]) -> list[Json]:
+        return [self._member(self._diagnosis.vertices[key]) for key in keys]
+
+    def _member(self, vertex: Vertex) -> Json:
+        who = member(self._observed, vertex)
+        fields = {
+            name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")
+        }
+        waits = [self._wait(vertex.wait)] if vertex.wait else []
+        return {**fields, "coroutine": False, "never": vertex.never, "waits_for": waits}
+
+    def _wait(self, wait: Wait) -> Json:
+        return {
+            "kind": wait.kind,
+            "needs": wait.needed,
+            "of": wait.total,
+            "timeout_s": wait.timeout_s,
+            "evidence": wait.evidence,
+            "inferred": wait.inferred,
+            "resources": list(wait.resources),
+            "targets": [self._target(target) for group in wait.groups for target in group.targets],
+        }
+
+    def _target(self, target: Target) -> Json:
+        vertex = self._diagnosis.vertices[target.vertex]
+        who = member(self._observed, vertex)
+        return {
+            "execution": vertex.label,
+            "ref": target.ref,
+            "task_id": vertex.task_id,
+            "task_name": who.task_name,
+            "actor_id": who.actor_id,
+        }
+
+    def _coverage(self) -> Json:
+        coverage = self._diagnosis.coverage
+        failures = [
+            {name: getattr(failure, name) for name in failure.__struct_fields__} for failure in coverage.failures
+        ]
+        return {
+            "nodes": {"seen": coverage.nodes.seen, "total": coverage.nodes.total},
+            "workers": {"seen": coverage.workers.seen, "total": coverage.workers.total},
+            "failures": failures,
+        }
+
+    def _timing(self) -> Json:
+        pauses = pauses_ms(self._snapshot)
+        return {
+            "total_s": self._snapshot.total_s,
+            "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in self._snapshot.samples],
+            "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
+        }
+
+
+def pauses_ms(snapshot: Snapshot) -> list[float]:
+    """An upper bound on each look's pause of its process, 0 where it was read without one."""
+    return [w.process.paused_ms for sample in snapshot.samples for w in sample.workers if w.process]
+
+
+def _sentence(step: Step) -> str:
+    if step.file is None:
+        return step.text
+    source = f": {step.source}" if step.source else ""
+    return f"{step.text}, at {step.file}:{step.line}{source}"

@@ -1,0 +1,203 @@
+"""The report a person reads at 3 a.m.: the verdict first, then the story of each finding, then what it rests on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+from rich.tree import Tree
+
+from dstack.analysis.observed import Observed
+from dstack.analysis.stitching import StackNode, roots, stitch, vertices_in
+from dstack.diagnosis import Diagnosis, Finding, Step, Verdict
+from dstack.model import Failure, Frame, Snapshot
+from dstack.report.check_json import pauses_ms
+
+WIDTH = 100
+SHOWN_FINDINGS = 10
+SHOWN_FAILURES = 8
+SHOWN_STACKS = 3
+STYLES: dict[Verdict, str] = {
+    "deadlock": "bold red",
+    "hang": "bold red",
+    "stalled": "bold yellow",
+    "blocked": "bold cyan",
+    "clear": "bold green",
+}
+
+
+def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    """Prints the whole report; 100 columns at most."""
+    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    _print_head(console, snapshot, diagnosis)
+    for number, finding in enumerate(diagnosis.findings[:SHOWN_FINDINGS], 1):
+        _print_finding(console, number, finding)
+    _print_rest(
+        console, len(diagnosis.findings) - SHOWN_FINDINGS, "findings; `dstack check --json` tells them all"
+    )
+    _print_stacks(console, snapshot, diagnosis)
+    _print_foot(console, snapshot, diagnosis)
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """The verdict in one line, without its word."""
+    count = len(diagnosis.findings)
+    if not count:
+        return "nobody waits for anybody" + (", as far as could be seen" if diagnosis.incomplete else "")
+    first = diagnosis.findings[0]
+    more = f" (+{count - 1} more)" if count > 1 else ""
+    certain = ("" if first.confirmed else "suspected: ") if diagnosis.verdict in ("deadlock", "hang") else ""
+    if diagnosis.verdict == "blocked":
+        certain = "nobody is deadlocked; " if not diagnosis.incomplete else "no deadlock seen, not all was; "
+    return f"{certain}{first.summary}{more}"
+
+
+def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    word = Text(diagnosis.verdict.upper(), STYLES[diagnosis.verdict])
+    _print_hanging(console, word.append("  "), Text(headline(diagnosis), "bold"))
+    taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken_at))
+    console.print(Text(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}", "dim"))
+    for note in snapshot.notes:
+        console.print(Text(note, "yellow"))
+
+
+def _print_finding(console: Console, number: int, finding: Finding) -> None:
+    certainty = {"deadlock": "confirmed" if finding.confirmed else "suspected"}.get(finding.kind)
+    title = Text(f"\n{number}. {finding.kind}", "bold").append(f", {certainty}" if certainty else "", "bold")
+    console.print(title.append(f": {finding.summary}", "not bold"))
+    for step in finding.explanation:
+        _print_step(console, step)
+    _print_hanging(console, Text("   Way out: ", "bold green"), Text(finding.advice))
+
+
+def _print_step(console: Console, step: Step) -> None:
+    _print_hanging(console, Text("   - "), Text(step.text))
+    if step.file is not None:
+        line = Text("       ").append(f"{short_path(step.file)}:{step.line}", "cyan")
+        if step.source:
+            line.append(f"  {step.source}")
+        console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    """One distributed stack for each separate beginning of a wait; what stands in one is not begun again."""
+    if not diagnosis.findings:
+        return
+    observed = Observed(snapshot, snapshot.samples[0])
+    console.print(Text("\nDistributed stack", "bold").append(", from who waits to what it waits for", "not bold"))
+    shown: set[str] = set()
+    printed = left_out = 0
+    for finding in diagnosis.findings:
+        for key in roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind}):
+            if key in shown:
+                continue
+            if printed == SHOWN_STACKS:
+                left_out += 1
+                continue
+            node = stitch(observed, diagnosis.vertices, key)
+            shown |= vertices_in(node)
+            _print_stack(console, node)
+            printed += 1
+    _print_rest(console, left_out, "begin elsewhere")
+
+
+def _print_stack(console: Console, node: StackNode) -> None:
+    tree = Tree(_node_text(node), guide_style="dim")
+    _grow(tree, node)
+    console.print(Padding(tree, (0, 0, 0, 3)))
+
+
+def _grow(tree: Tree, node: StackNode) -> None:
+    for frame in node.frames:
+        tree.add(_frame_text(frame))
+    for child in node.children:
+        _grow(tree.add(_node_text(child, node.wait_kind)), child)
+    if node.left_out:
+        tree.add(Text(f"and {node.left_out} more, not followed", "dim"))
+
+
+def _node_text(node: StackNode, via: str | None = None) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if via:
+        text.append(f"{via} → ", "magenta")
+    if node.count > 1:
+        text.append(f"{node.count} × ", "bold")
+    text.append(node.who.execution, "bold")
+    if node.repeats:
+        return text.append(" … which is above: the circle closes", "red")
+    if node.never:
+        return text.append(f"  {node.never}", "red")
+    first = "first: " if node.count > 1 else ""
+    return text.append(f"  {first}{node.who.place}" if node.who.place else "", "dim")
+
+
+def _frame_text(frame: Frame) -> Text:
+    return (
+        Text(no_wrap=True, overflow="ellipsis")
+        .append(f"{frame.function}  ")
+        .append(f"{short_path(frame.file)}:{frame.line}", "cyan")
+    )
+
+
+def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    coverage = diagnosis.coverage
+    whole = "all" if coverage.workers.seen == coverage.workers.total else "only"
+    console.print(
+        Text("\nSeen  ", "bold").append(
+            f"{whole} {coverage.workers.seen} of {coverage.workers.total} workers and drivers on "
+            f"{coverage.nodes.seen} of {coverage.nodes.total} nodes",
+            "not bold",
+        )
+    )
+    for failure in coverage.failures[:SHOWN_FAILURES]:
+        _print_hanging(console, Text("      "), Text(_failure(snapshot, failure), "yellow"))
+    _print_rest(console, len(coverage.failures) - SHOWN_FAILURES, "failures")
+    console.print(Text("Took  ", "bold").append(" ".join(_timing(snapshot)), "not bold"))
+
+
+def _timing(snapshot: Snapshot) -> Iterator[str]:
+    looks = " + ".join(f"{sample.ended_s - sample.began_s:.2f}" for sample in snapshot.samples)
+    yield f"{snapshot.total_s:.2f} s (samples {looks} s);"
+    paused = [pause for pause in pauses_ms(snapshot) if pause]
+    yield (
+        f"{len(paused)} looks paused a process, for at most {max(paused):.0f} ms"
+        if paused
+        else "nothing was paused"
+    )
+
+
+def _failure(snapshot: Snapshot, failure: Failure) -> str:
+    node = next((node for node in snapshot.nodes if node.node_id == failure.node_id), None)
+    where = ", ".join(
+        part for part in (f"pid {failure.pid}" if failure.pid else "", f"node {node.ip}" if node else "") if part
+    )
+    after = f" (after {failure.elapsed_s:.1f} s)" if failure.elapsed_s >= 0.1 else ""
+    remedy = f" {failure.remedy}" if failure.remedy else ""
+    return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason}{after}.{remedy}"
+
+
+def _print_rest(console: Console, count: int, what: str) -> None:
+    if count > 0:
+        console.print(Text(f"   and {count} more {what}", "dim"))
+
+
+def _print_hanging(console: Console, lead: Text, body: Text) -> None:
+    """Prints ``lead`` and then ``body``, wrapped beside it."""
+    lines = body.wrap(console, max(20, console.width - lead.cell_len))
+    for index, line in enumerate(lines):
+        console.print(lead + line if index == 0 else Text(" " * lead.cell_len) + line)
+
+
+def short_path(file: str) -> str:
+    """Relative to the working directory where that is shorter; without the folders before site-packages."""
+    for marker in ("/site-packages/", "/dist-packages/"):
+        if marker in file:
+            return file.rpartition(marker)[2]
+    if not os.path.isabs(file):
+        return file
+    relative = os.path.relpath(file)
+    return relative if len(relative) < len(file) and not relative.startswith("..") else file
