@@ -34,9 +34,7 @@ def snapshot(
     Raises :class:`dstack.ClusterError` when the cluster cannot be reached, :class:`dstack.UsageError` for bad input.
     """
     if not timeout_s > 0:
-        raise UsageError(
-            f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds."
-        )
+        raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
     deadline = time.monotonic() + timeout_s
     options = Options(native=native, locals=locals, nonblocking=nonblocking)
     with ClusterProbe(address, options, progress or _silent) as probe:
@@ -58,17 +56,20 @@ def check(
 def settled_snapshot(
     address: str, *, within_s: float = 15.0, progress: Callable[[str], None] | None = None
 ) -> Snapshot:
-    """The first snapshot whose verdict is the one before's and not ``clear``, or the last one taken in time.
+    """The first snapshot in which somebody waits and the same waits stand as a second before, or the last in time.
 
     For a cluster that was started a moment ago and will hang in a moment.
     """
     deadline = time.monotonic() + within_s
-    verdict = None
+    waits: object = None
     while True:
         taken = snapshot(address, progress=progress)
-        before, verdict = verdict, diagnose(taken).verdict
-        if (verdict == before and verdict != "clear") or time.monotonic() > deadline:
+        diagnosis = diagnose(taken)
+        before, waits = waits, {key: vertex.wait for key, vertex in diagnosis.vertices.items()}
+        settled = waits == before and diagnosis.verdict != "clear" and not diagnosis.incomplete
+        if settled or time.monotonic() > deadline:
             return taken
+        time.sleep(1.0)
 
 
 def _silent(_: str) -> None:

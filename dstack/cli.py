@@ -40,6 +40,7 @@ class Commands(click.Group):
     """Ends every foreseen failure in one line and a remedy, with its exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Runs the subcommand."""
         try:
             return super().invoke(ctx)
         except DstackError as error:
@@ -48,9 +49,7 @@ class Commands(click.Group):
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            self._explain(
-                ctx, f"dstack itself failed: {type(error).__name__}: {error}", "Please report it, with -v."
-            )
+            self._explain(ctx, f"dstack itself failed: {type(error).__name__}: {error}", "Please report it, with -v.")
             ctx.exit(DstackError.exit_code)
 
     @staticmethod
@@ -74,9 +73,7 @@ def main(verbose: bool) -> None:
 
 @main.command()
 @address_option
-@click.option(
-    "-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output."
-)
+@click.option("-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @json_option
 @click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process for 0.1 s and more.")

@@ -27,7 +27,7 @@ from typing import Literal
 
 import psutil
 
-from tests.processes import carrying, command_line, kill_all, last_output, running, wait_until
+from tests.processes import Tag, carrying, command_line, kill_all, last_output, running, wait_until
 
 Auth = Literal["on", "off", "default"]
 """Token authentication: forced on with a token we made, forced off, or left to Ray."""
@@ -80,18 +80,12 @@ class RayCluster:
         """
         environment = {**_joining(self.environment), "RAY_ADDRESS": self.address}
         log = self.directory / f"{name}-{secrets.token_hex(2)}.log"
-        others = self._busy_workers()
-        with running(_example(self.python, name), environment, log) as driver:
+        with (
+            no_worker_left((_TAG, str(self.directory))),
+            running(_example(self.python, name), environment, log) as driver,
+        ):
             driver.wait_for_line("ready", deadline_s=deadline_s)
             yield Example(name, driver.pid, self.address, self.environment, log)
-        wait_until(
-            lambda: not self._busy_workers() - others,
-            deadline_s=10.0,
-            what=lambda: f"end of the workers of {name}: {self._busy_workers() - others}",
-        )
-
-    def _busy_workers(self) -> set[psutil.Process]:
-        return {one for one in carrying(_TAG, str(self.directory)) if _is_busy(command_line(one))}
 
 
 @contextmanager
@@ -134,6 +128,25 @@ def ray_cluster(
 
 
 @contextmanager
+def no_worker_left(tag: Tag) -> Iterator[None]:
+    """Kill, at the end, the workers of the family with ``tag`` that have begun to work meanwhile.
+
+    Ray ends a dead driver's workers by itself, but it takes its time, and what it does not reach it cannot end.
+    """
+    before = busy_workers(tag)
+    try:
+        yield
+    finally:
+        kill_all(lambda: [worker for worker in busy_workers(tag) if worker not in before])
+
+
+def busy_workers(tag: Tag) -> list[psutil.Process]:
+    """The workers in the family with ``tag`` that run a task or hold an actor."""
+    titles = {process: next(iter(command_line(process)), "") for process in carrying(tag)}
+    return [one for one, title in titles.items() if title.startswith("ray::") and not title.startswith(_NOT_BUSY)]
+
+
+@contextmanager
 def _private_environment(auth: Auth, token_in: TokenIn) -> Iterator[tuple[Path, dict[str, str]]]:
     """A directory for one cluster and an environment that names it; at the end nobody who has it is alive."""
     directory = Path(tempfile.mkdtemp(prefix="dsk", dir="/tmp"))  # not $TMPDIR: socket paths must stay short
@@ -145,7 +158,7 @@ def _private_environment(auth: Auth, token_in: TokenIn) -> Iterator[tuple[Path, 
         own = {"HOME": str(home), _TAG: str(directory), "RAY_USAGE_STATS_ENABLED": "0"}
         yield directory, inherited | own | _authentication(auth, token_in, directory, home)
     finally:
-        kill_all(lambda: carrying(_TAG, str(directory)))
+        kill_all(lambda: carrying((_TAG, str(directory))))
         shutil.rmtree(directory)
 
 
@@ -189,12 +202,8 @@ def _address_of_cluster_in(directory: Path) -> str:
     """
 
     def address() -> str | None:
-        lines = (command_line(process) for process in carrying(_TAG, str(directory)))
+        lines = (command_line(process) for process in carrying((_TAG, str(directory))))
         flags = (argument for line in lines for argument in line if argument.startswith("--gcs-address="))
         return next((flag.partition("=")[2] for flag in flags), None)
 
     return wait_until(address, deadline_s=5.0, what=lambda: f"a process with --gcs-address in {directory}")
-
-
-def _is_busy(line: list[str]) -> bool:
-    return any(part.startswith("ray::") and not part.startswith(_NOT_BUSY) for part in line[:1])

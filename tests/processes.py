@@ -16,6 +16,8 @@ from typing import TypeVar
 import psutil
 
 T = TypeVar("T")
+Tag = tuple[str, str]
+"""An environment variable, name and value, by which a family of processes is known."""
 
 LAST_OUTPUT_BYTES = 4000
 """How much of a child's output a failure message shows."""
@@ -44,20 +46,19 @@ class Child:
         return self.process.pid
 
     def wait_for_line(self, prefix: str, *, deadline_s: float) -> str:
-        """The first complete line of the output that starts with ``prefix``, without its end.
+        """Poll :meth:`line` until there is one; at the deadline an :class:`AssertionError`."""
+        return wait_until(lambda: self.line(prefix), deadline_s=deadline_s, what=lambda: f"{prefix!r} from {self}")
 
-        Raises :class:`AssertionError` with the end of the output when the child exits first, or at the deadline.
+    def line(self, prefix: str) -> str | None:
+        """The first complete line of the output so far that starts with ``prefix``, without its end.
+
+        Raises :class:`AssertionError` with the end of the output when the child exited without one.
         """
-
-        def line() -> str | None:
-            exited = self.process.poll() is not None
-            lines = self.log.read_text(errors="replace").splitlines(keepends=True)
-            found = next((one for one in lines if one.startswith(prefix) and one.endswith("\n")), None)
-            if exited and found is None:
-                raise AssertionError(f"exited before {prefix!r}: {self}")
-            return found
-
-        return wait_until(line, deadline_s=deadline_s, what=lambda: f"{prefix!r} from {self}").rstrip("\n")
+        exited = self.process.poll() is not None
+        lines = self.log.read_text(errors="replace").splitlines(keepends=True)
+        found = next((one for one in lines if one.startswith(prefix) and one.endswith("\n")), None)
+        assert found is not None or not exited, f"exited before {prefix!r}: {self}"
+        return None if found is None else found.rstrip("\n")
 
     def __str__(self) -> str:
         return f"{self.process}\n{last_output(self.log)}"
@@ -107,20 +108,22 @@ def wait_until(condition: Callable[[], T | None], *, deadline_s: float, what: Ca
     return result
 
 
-def carrying(name: str, value: str) -> list[psutil.Process]:
-    """The live processes, our own apart, in whose environment ``name`` is ``value``.
+def carrying(tag: Tag) -> list[psutil.Process]:
+    """The live processes, our own apart, that have the variable ``tag`` in their environment.
 
     A child has its parent's environment unless somebody clears it, so this finds a whole family, also members that
-    were re-parented. Ray's workers keep theirs readable (Ray sets SPT_NOENV before it changes their title).
+    were re-parented or run in another pid namespace. Ray's workers keep theirs readable (Ray sets SPT_NOENV before
+    it changes their title).
     """
-    return [one for one in psutil.process_iter() if one.pid != os.getpid() and _variable(one, name) == value]
+    return [one for one in psutil.process_iter() if one.pid != os.getpid() and _carries(one, tag)]
 
 
-def _variable(process: psutil.Process, name: str) -> str | None:
+def _carries(process: psutil.Process, tag: Tag) -> bool:
+    name, value = tag
     try:
-        return process.environ().get(name)
+        return process.environ().get(name) == value
     except psutil.Error:  # gone, a zombie, or somebody else's
-        return None
+        return False
 
 
 def command_line(process: psutil.Process) -> list[str]:

@@ -22,14 +22,14 @@ def test_an_example_runs_on_a_cluster_of_its_own_and_leaves_nothing() -> None:
     # when
     with run_example("two_actors") as example:
         directory = Path(example.environment["RAY_TMPDIR"])
-        family = carrying("RAY_TMPDIR", str(directory))
+        family = carrying(("RAY_TMPDIR", str(directory)))
         assert psutil.Process(example.pid) in family
         assert example.address.count(":") == 1
         assert "ready\n" in example.output()
 
     # then
     assert len(family) > 5
-    assert not carrying("RAY_TMPDIR", str(directory))
+    assert not carrying(("RAY_TMPDIR", str(directory)))
     assert not directory.exists()
     assert before == (real_token.stat().st_mtime_ns if real_token.exists() else None)
 
@@ -38,7 +38,7 @@ def test_a_failing_test_leaves_nothing_either() -> None:
     with pytest.raises(ZeroDivisionError), ray_cluster() as cluster:
         raise ZeroDivisionError
 
-    assert not carrying("RAY_TMPDIR", str(cluster.directory))
+    assert not carrying(("RAY_TMPDIR", str(cluster.directory)))
     assert not cluster.directory.exists()
 
 
@@ -68,4 +68,4 @@ def test_examples_join_a_cluster_and_go_without_a_trace(auth: Auth, token_in: To
 
 
 def titles_in(directory: Path) -> list[list[str]]:
-    return [command_line(process) for process in carrying("RAY_TMPDIR", str(directory))]
+    return [command_line(process) for process in carrying(("RAY_TMPDIR", str(directory)))]

@@ -43,8 +43,10 @@ def _rank(graph: nx.DiGraph[str]) -> list[FinalBlocker]:
 
 
 def _shares(graph: nx.DiGraph[str]) -> dict[str, float]:
-    """Each end's share of all waiters, when every waiter gives its weight to its targets in equal parts: a cheap
-    order by which to choose the ends worth counting exactly."""
+    """Each end's share of all waiters, when every waiter gives its weight to its targets in equal parts.
+
+    A cheap order by which to choose the ends worth counting exactly.
+    """
     condensed = nx.condensation(graph)
     weight: dict[int, float] = defaultdict(float)
     shares: dict[str, float] = defaultdict(float)

@@ -27,9 +27,7 @@ def confirm(
     confirmed: dict[str, Vertex] = {}
     for key, vertex in before.items():
         again = after.get(key)
-        if vertex.wait is None and vertex.never is None:
-            confirmed[key] = vertex
-        elif not _was_looked_at(vertex, first, second):
+        if (vertex.wait is None and vertex.never is None) or not _was_looked_at(vertex, first, second):
             confirmed[key] = vertex
         elif again is not None and _is_same(vertex, again, first, second):
             confirmed[key] = msgspec.structs.replace(again, label=vertex.label, stands=True)
@@ -84,12 +82,10 @@ def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -
 
 def _is_same_call(vertex: Vertex, first: Observed, second: Observed) -> bool:
     worker_id = vertex.worker_id or ""
-    processes = first.process(worker_id), second.process(worker_id)
-    threads = _thread(first, vertex), _thread(second, vertex)
-    if None in processes or None in threads:
+    old, new = first.process(worker_id), second.process(worker_id)
+    was, now = _thread(first, vertex), _thread(second, vertex)
+    if not (old and new and was and now):
         return False
-    (old, new), (was, now) = processes, threads
-    assert old and new and was and now
     return old.started_at == new.started_at and was.stack == now.stack and was.call == now.call
 
 

@@ -31,9 +31,7 @@ Waits = dict[str, list[tuple[int, list[str]]]]
 def diagnose(snapshot: Snapshot) -> Diagnosis:
     """What is wrong in a snapshot. Pure: the same snapshot gives the same diagnosis."""
     if not snapshot.samples:
-        return Diagnosis(
-            verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage_of(snapshot)
-        )
+        return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage_of(snapshot))
     first = Observed(snapshot, snapshot.samples[0])
     vertices = _graph(snapshot, first)
     findings = [*_stuck_findings(first, vertices), *_open_findings(first, vertices)]
@@ -96,8 +94,7 @@ def _stuck_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[
     certain = reduction.residue(_waits(vertex for vertex in vertices.values() if vertex.stands))
     graph = reduction.stuck_graph(waits, stuck)
     findings = [
-        _deadlock(observed, vertices, graph, core, confirmed=core <= certain)
-        for core in reduction.cores(waits, graph)
+        _deadlock(observed, vertices, graph, core, confirmed=core <= certain) for core in reduction.cores(waits, graph)
     ]
     for key in reduction.dead_ends(graph):
         findings.append(_never_given(observed, vertices, graph, key, confirmed=key in certain))
@@ -107,18 +104,18 @@ def _stuck_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[
 def _deadlock(
     observed: Observed, vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], core: set[str], *, confirmed: bool
 ) -> Finding:
-    cycle = _from_driver_side(reduction.shortest_cycle(graph, core), vertices)
-    rest = sorted(core - set(cycle))
-    members = [key for key in (*cycle, *rest)]
+    behind = _behind(graph, core)
+    cycle = _entered(reduction.shortest_cycle(graph, core), vertices, graph, behind)
+    members = (*cycle, *sorted(core - set(cycle)))
     resources = {r for key in core if (wait := vertices[key].wait) for r in wait.resources}
     finding = Finding(
         kind="deadlock",
         confirmed=confirmed,
         summary="",
         advice="",
-        members=tuple(members),
-        cycle=tuple(cycle),
-        blocked_behind=_behind(graph, core),
+        members=members,
+        cycle=cycle,
+        blocked_behind=behind,
         resources=tuple(sorted(resources)),
     )
     return _told(finding, observed, vertices)
@@ -176,8 +173,11 @@ def _behind(graph: nx.DiGraph[str], core: set[str]) -> tuple[str, ...]:
     return tuple(sorted(reached - core))
 
 
-def _from_driver_side(cycle: list[str], vertices: Mapping[str, Vertex]) -> list[str]:
-    """The same cycle, begun at an execution, so that the story starts with code one can look at."""
-    starts = [i for i, key in enumerate(cycle) if vertices[key].kind == "execution"]
-    start = min(starts, key=lambda i: cycle[i]) if starts else 0
-    return cycle[start:] + cycle[:start]
+def _entered(
+    cycle: list[str], vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], behind: Iterable[str]
+) -> tuple[str, ...]:
+    """The same cycle, begun at an execution, if possible the one through which others came to wait for it."""
+    executions = [key for key in cycle if vertices[key].kind == "execution"]
+    entries = [key for key in executions if any(graph.has_edge(waiter, key) for waiter in behind)]
+    start = cycle.index(min(entries or executions or cycle))
+    return (*cycle[start:], *cycle[:start])

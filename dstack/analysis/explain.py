@@ -30,9 +30,7 @@ class Story:
             return self._deadlock_summary()
         if self._finding.kind in ("infeasible", "orphaned"):
             vertex = self._vertices[self._finding.members[0]]
-            return (
-                f"{vertex.label} can never run: it {_reason(vertex)}{_behind(len(self._finding.blocked_behind))}"
-            )
+            return f"{vertex.label} can never run: it {_reason(vertex)}{_behind(len(self._finding.blocked_behind))}"
         return self._open_summary()
 
     def sentences(self) -> Iterator[Step]:
@@ -45,9 +43,7 @@ class Story:
         elif self._finding.kind in ("infeasible", "orphaned"):
             yield self._submission(self._vertices[self._finding.members[0]])
         else:
-            yield from (
-                self._blocker_step(i) for i in range(min(SHOWN_BLOCKERS, len(self._finding.final_blockers)))
-            )
+            yield from (self._blocker_step(i) for i in range(min(SHOWN_BLOCKERS, len(self._finding.final_blockers))))
             yield from _more(len(self._finding.final_blockers) - SHOWN_BLOCKERS, "at the end of a chain")
         yield from self._behind_steps()
 
@@ -69,9 +65,7 @@ class Story:
     # Summaries
 
     def _deadlock_summary(self) -> str:
-        executions = [
-            self._vertices[key] for key in self._finding.cycle if self._vertices[key].kind == "execution"
-        ]
+        executions = [self._vertices[key] for key in self._finding.cycle if self._vertices[key].kind == "execution"]
         labels = [vertex.label for vertex in executions]
         if len(set(labels)) < len(labels) <= SHOWN_TARGETS:
             labels = [self._name(vertex) for vertex in executions]
@@ -156,15 +150,12 @@ class Story:
         blocker = self._finding.final_blockers[index]
         vertex = self._vertices[blocker.vertex]
         who = member(self._observed, vertex)
-        count = f"{blocker.waiters_total} wait on it, {blocker.waiters_direct} directly"
+        total, direct = blocker.waiters_total, blocker.waiters_direct
+        count = f"{total} wait{'s' * (total == 1)} on it" + (f", {direct} directly" if direct != total else "")
         if vertex.kind == "unknown":
-            return Step(text=f"the {vertex.label} ({count})")
-        doing = (
-            "is running" if who.on_cpu else "is not blocked on anything dstack knows, and not on a CPU just now"
-        )
-        return _at(
-            f"{_introduced(vertex, who)} {doing if vertex.kind == 'execution' else 'can go on'} ({count})", who
-        )
+            return _at(f"the {vertex.label}; {count}" + ("; it is now at" if who.file else ""), who)
+        doing = "runs" if who.on_cpu else "runs, but not on a CPU just now: it sleeps, or is in a call outside Python"
+        return _at(f"{_introduced(vertex, who)} {doing if vertex.kind == 'execution' else 'can go on'}; {count}", who)
 
     def _behind_steps(self) -> Iterator[Step]:
         executions = [k for k in self._finding.blocked_behind if self._vertices[k].kind == "execution"]
@@ -192,7 +183,7 @@ class Story:
             labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
             return (
                 f"Break the circle at one place: let {labels} run while its actor waits (async method, "
-                "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it inside."
+                "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it."
             )
         return "Break the circle at one place: pass the ObjectRef on instead of getting it inside."
 

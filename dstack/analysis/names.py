@@ -26,19 +26,19 @@ def actor(value: Actor) -> str:
 
 
 def node(value: Node) -> str:
-    """``node 10.0.0.1``, and the id too where several nodes share an address."""
+    """``node 10.0.0.1``."""
     return f"node {value.ip}"
 
 
 def placement_group(value: PlacementGroup) -> str:
+    """``placement group trainers``, by its id where it has no name."""
     return f"placement group {value.name or short(value.placement_group_id)}"
 
 
 def amounts(value: Mapping[str, float]) -> str:
     """``1 CPU and 2 GPU``; bytes as GiB."""
     parts = [
-        f"{amount / 2**30:.1f} GiB {name}" if name in BYTES else f"{amount:g} {name}"
-        for name, amount in value.items()
+        f"{amount / 2**30:.1f} GiB {name}" if name in BYTES else f"{amount:g} {name}" for name, amount in value.items()
     ]
     return " and ".join(parts) or "nothing"
 

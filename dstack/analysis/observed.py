@@ -17,7 +17,6 @@ from dstack.model import (
     Thread,
     Worker,
     WorkerSample,
-    producer_task_id,
 )
 
 ENDED = ("FINISHED", "FAILED")
@@ -34,22 +33,27 @@ class Observed:
 
     @cached_property
     def seen(self) -> dict[str, WorkerSample]:
+        """What each worker showed in this sample, by its id."""
         return {worker.worker_id: worker for worker in self.sample.workers}
 
     @cached_property
     def workers(self) -> dict[str, Worker]:
+        """All workers by id."""
         return {worker.worker_id: worker for worker in self.snapshot.workers}
 
     @cached_property
     def actors(self) -> dict[str, Actor]:
+        """All actors by id."""
         return {actor.actor_id: actor for actor in self.snapshot.actors}
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
+        """All nodes by id."""
         return {node.node_id: node for node in self.snapshot.nodes}
 
     @cached_property
     def jobs(self) -> dict[str, Job]:
+        """All jobs by id."""
         return {job.job_id: job for job in self.snapshot.jobs}
 
     @cached_property
@@ -100,24 +104,26 @@ class Observed:
         return any(known.size_bytes >= 0 or known.state in ENDED for known in self._refs.get(ref, ()))
 
     def process(self, worker_id: str) -> Process | None:
+        """A worker's process, if it was seen."""
         worker = self.seen.get(worker_id)
         return worker.process if worker else None
 
     def threads(self, worker_id: str) -> tuple[Thread, ...]:
+        """A worker's threads, none if its process was not seen."""
         process = self.process(worker_id)
         return process.threads if process else ()
 
-    def producer(self, ref: str) -> Task | None:
-        return self.tasks.get(producer_task_id(ref))
-
 
 def thread_key(worker_id: str, os_thread_id: int) -> str:
+    """The vertex of a thread."""
     return f"thread:{worker_id}/{os_thread_id}"
 
 
 def task_key(task_id: str) -> str:
+    """The vertex of a task that is not known to run on one certain thread."""
     return f"task:{task_id}"
 
 
 def group_key(placement_group_id: str) -> str:
+    """The vertex of a placement group."""
     return f"group:{placement_group_id}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
@@ -18,7 +19,14 @@ EPSILON = 1e-4
 """Ray counts resources in units of 1/10,000."""
 
 Amounts = Mapping[str, float]
-UnknownTarget = Callable[[str], Target]
+
+
+class UnknownTarget(Protocol):
+    """Makes a target whose own waits are not known."""
+
+    def __call__(self, what: str, *, worker_id: str | None = None) -> Target:
+        """A target in these words, at this worker."""
+        ...
 
 
 class Resources:
@@ -77,9 +85,7 @@ class Resources:
         available = self._seen.sample.available.get(node.node_id, {})
         return {name for name, amount in wanted.items() if available.get(name, 0.0) < amount - EPSILON}
 
-    def _holders(
-        self, node: Node, missing: Mapping[str, float] | set[str], unknown: UnknownTarget
-    ) -> list[Target]:
+    def _holders(self, node: Node, missing: Mapping[str, float] | set[str], unknown: UnknownTarget) -> list[Target]:
         """Who holds any of the missing resources on a node, and an unknown where the sum does not come out."""
         targets: list[Target] = []
         accounted: dict[str, float] = defaultdict(float)
@@ -103,7 +109,7 @@ class Resources:
 
     def _running_tasks(self, node: Node) -> list[tuple[Target, Amounts]]:
         """What normal tasks hold that run on a node; the CPU of one that waits for values is lent back."""
-        held = []
+        held: list[tuple[Target, Amounts]] = []
         for task_id, worker_id in self._seen.running_on.items():
             task = self._seen.tasks.get(task_id)
             worker = self._seen.workers.get(worker_id)
@@ -121,17 +127,13 @@ class Resources:
         held: list[tuple[Target, Amounts]] = []
         for actor in self._seen.snapshot.actors:
             if actor.state == "ALIVE" and actor.node_id == node.node_id and not actor.placement_group_id:
-                what = (
-                    f"end of {names.actor(actor)}, which holds {names.amounts(actor.required_resources)} for life"
-                )
+                what = f"end of {names.actor(actor)}, which holds {names.amounts(actor.required_resources)} for life"
                 if actor.required_resources:
-                    held.append((unknown(what), actor.required_resources))
+                    held.append((unknown(what, worker_id=actor.worker_id), actor.required_resources))
         for group in self._seen.sample.placement_groups:
             for bundle in group.bundles:
                 if group.state == "CREATED" and bundle.node_id == node.node_id:
-                    what = (
-                        f"removal of {names.placement_group(group)}, which holds {names.amounts(bundle.resources)}"
-                    )
+                    what = f"removal of {names.placement_group(group)}, which holds {names.amounts(bundle.resources)}"
                     held.append((unknown(what), bundle.resources))
         return held
 

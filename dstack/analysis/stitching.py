@@ -54,18 +54,22 @@ def roots(vertices: Mapping[str, Vertex], members: set[str]) -> list[str]:
         for target in group.targets
     }
     tops = [key for key in members if key not in awaited and vertices[key].wait] or sorted(members)[:1]
-    return sorted(tops, key=lambda key: (vertices[key].kind != "execution", key))
+    executions = [key for key in tops if vertices[key].kind == "execution"]
+    return sorted(executions or tops)
 
 
 class _Stitcher:
+    """Follows every vertex once; where it is met again, it only refers to that place."""
+
     def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
         self._observed = observed
         self._vertices = vertices
-        self._budget = MAX_NODES
+        self._built: dict[str, StackNode] = {}
 
     def node(self, key: str, above: frozenset[str]) -> StackNode:
+        if key in self._built:
+            return self._built[key]
         vertex = self._vertices[key]
-        self._budget -= 1
         who = member(self._observed, vertex)
         node = StackNode(
             vertex=key,
@@ -74,17 +78,31 @@ class _Stitcher:
             never=vertex.never,
             frames=_shown(who.frames),
         )
-        if key in above:
+        if key in above or len(self._built) > MAX_NODES:
             return msgspec.structs.replace(node, repeats=True, frames=())
-        targets = self._targets(vertex)
-        followed = targets[: min(MAX_CHILDREN, max(0, self._budget))]
-        children = _folded([self.node(target, above | {key}) for target in followed])
-        return msgspec.structs.replace(node, children=children, left_out=len(targets) - len(followed))
+        targets, left_out = self._targets(vertex)
+        children = _folded([self.node(target, above | {key}) for target in targets])
+        self._built[key] = msgspec.structs.replace(node, children=children, left_out=left_out)
+        return self._built[key]
 
-    def _targets(self, vertex: Vertex) -> list[str]:
-        if vertex.wait is None:
-            return []
-        return list(dict.fromkeys(target.vertex for group in vertex.wait.groups for target in group.targets))
+    def _targets(self, vertex: Vertex) -> tuple[list[str], int]:
+        """The vertices to follow, and how many are left out.
+
+        Of targets that are only inferred, those are left out which are in the same case themselves.
+        """
+        wait = vertex.wait
+        if wait is None:
+            return [], 0
+        targets = list(dict.fromkeys(target.vertex for group in wait.groups for target in group.targets))
+        followed = targets
+        if wait.evidence == "inferred":
+            firm = [key for key in targets if not self._is_inferred(key, wait.kind)]
+            followed = firm or targets[:1]
+        return followed[:MAX_CHILDREN], len(targets) - len(followed[:MAX_CHILDREN])
+
+    def _is_inferred(self, key: str, kind: str) -> bool:
+        wait = self._vertices[key].wait
+        return wait is not None and wait.kind == kind and wait.evidence == "inferred"
 
 
 def _folded(nodes: list[StackNode]) -> tuple[StackNode, ...]:

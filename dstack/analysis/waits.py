@@ -186,9 +186,7 @@ class _GraphBuilder:
         if len(refs) > MANY:
             return Wait(kind="arguments", groups=(Group(needs=1, targets=(self._any_argument(task.owner_id),)),))
         targets = [
-            Target(vertex=self._vertex_of_ref(ref), ref=ref)
-            for ref in refs
-            if producer_task_id(ref) != task.task_id
+            Target(vertex=self._vertex_of_ref(ref), ref=ref) for ref in refs if producer_task_id(ref) != task.task_id
         ]
         if not targets:
             return self._waits_for_unobserved("arguments", "argument that was not seen")
@@ -209,9 +207,7 @@ class _GraphBuilder:
         """A call its actor has but does not run waits for one of the calls that run there."""
         actor = self._seen.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
-            return self._waits_for_unobserved(
-                "executor", "worker it was sent to, which does not say that it runs it"
-            )
+            return self._waits_for_unobserved("executor", "worker it was sent to, which does not say that it runs it")
         worker = self._seen.seen.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
             what = f"{names.actor(actor)}, which was not observed"
@@ -222,7 +218,7 @@ class _GraphBuilder:
         return self._one_of("actor slot", targets, f"any of the {len(targets)} calls that run there may end first")
 
     def _wait_for_actor(self, task: Task) -> tuple[Wait | None, str | None]:
-        """A call not yet sent: its actor is not there yet, is dead, or an earlier call of the same caller is not ready."""
+        """A call not yet sent: its actor is not there, is dead, or an earlier call of the same caller is not ready."""
         actor = self._seen.actors.get(task.actor_id or "")
         if actor is None:
             return self._waits_for_unobserved("actor creation", "actor that the control plane does not list"), None
@@ -269,13 +265,24 @@ class _GraphBuilder:
 
     # Unknown targets
 
-    def _unknown(self, what: str, *, key: str | None = None, unobserved: bool = False) -> Target:
-        """A target that is no vertex of the graph, so counts as able to go on; the same words are the same target.
+    def _unknown(
+        self, what: str, *, key: str | None = None, unobserved: bool = False, worker_id: str | None = None
+    ) -> Target:
+        """A target whose waits are not known, so it counts as able to go on; the same words are the same target.
 
-        ``unobserved`` says that it is one only because nobody could look.
+        ``unobserved`` says that it is one only because nobody could look; ``worker_id`` where it is, if known.
         """
         key = key or f"unknown:{what}"
-        self._vertices.setdefault(key, Vertex(key=key, kind="unknown", label=what, unobserved=unobserved))
+        if key not in self._vertices:
+            threads = self._task_threads(worker_id) if worker_id else []
+            self._vertices[key] = Vertex(
+                key=key,
+                kind="unknown",
+                label=what,
+                unobserved=unobserved,
+                worker_id=worker_id,
+                os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
+            )
         return Target(vertex=key)
 
     def _waits_for_unknown(self, kind: str, what: str) -> Wait:

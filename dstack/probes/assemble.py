@@ -22,10 +22,12 @@ class Assembly:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
+        """Every distinct frame, in the order of their indices."""
         return tuple(self._frames)
 
     @property
     def stacks(self) -> tuple[tuple[int, ...], ...]:
+        """Every distinct stack as indices of frames, in the order of their indices."""
         return tuple(self._stacks)
 
     def add(self, node_ids: list[str], result: Plain, sample: int) -> tuple[dict[str, Process], list[Failure]]:
@@ -35,14 +37,13 @@ class Assembly:
         for file, lines in result["sources"].items():
             known = self.sources.setdefault(file, {})
             known.update({int(number): text for number, text in lines.items()})
-        self.hosts.update(dict.fromkeys(node_ids, result["host"]))
+        host: Plain = result["host"]
+        self.hosts.update(dict.fromkeys(node_ids, host))
         processes = {}
         for worker_id, plain in result["processes"].items():
             threads = [{**thread, "stack": stacks[thread["stack"]]} for thread in plain["threads"]]
             processes[worker_id] = msgspec.convert({**plain, "threads": threads}, Process)
-        return processes, [
-            msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]
-        ]
+        return processes, [msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]]
 
 
 def _index(table: dict[Any, int], value: Any) -> int:

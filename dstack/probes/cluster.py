@@ -219,9 +219,7 @@ class ClusterProbe:
         return msgspec.structs.replace(node, **self._assembly.hosts.get(node.node_id, {}))
 
 
-def _worker_sample(
-    worker_id: str, answers: dict[str, CoreWorkerStats], processes: dict[str, Process]
-) -> WorkerSample:
+def _worker_sample(worker_id: str, answers: dict[str, CoreWorkerStats], processes: dict[str, Process]) -> WorkerSample:
     answer = answers.get(worker_id)
     running = answer.running_task_ids if answer else None
     return WorkerSample(worker_id=worker_id, running_task_ids=running, process=processes.get(worker_id))

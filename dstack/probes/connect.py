@@ -7,8 +7,10 @@ import os
 import re
 import socket
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import grpc
+import grpc.aio
 
 from dstack.errors import ClusterError, UsageError
 
@@ -56,10 +58,18 @@ def connect(address: str | None = None) -> Cluster:
     return Cluster(f"{host}:{port}", version, token, notes)
 
 
-def open_channel(address: str, *, asynchronous: bool = False) -> grpc.Channel | grpc.aio.Channel:
+def open_channel(address: str) -> grpc.Channel:
     """A gRPC channel that follows Ray's TLS environment variables and takes messages of any size Ray may send."""
+    return cast(grpc.Channel, _open(grpc, address))
+
+
+def open_aio_channel(address: str) -> grpc.aio.Channel:
+    """The same for asyncio."""
+    return cast(grpc.aio.Channel, _open(grpc.aio, address))
+
+
+def _open(module: Any, address: str) -> Any:
     options = [("grpc.max_receive_message_length", 512 << 20), ("grpc.enable_http_proxy", 0)]
-    module = grpc.aio if asynchronous else grpc
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return module.secure_channel(address, _tls_credentials(), options=options)
     return module.insecure_channel(address, options=options)
@@ -84,14 +94,10 @@ def _find_running() -> tuple[str, tuple[str, ...]]:
 def _split(address: str) -> tuple[str, int]:
     if address.startswith("ray://"):
         remedy = "Give the address of the GCS, HOST:PORT (the port is 6379 unless set otherwise)."
-        raise UsageError(
-            f"{address} is a Ray Client address, which shows nothing of the cluster's inside.", remedy
-        )
+        raise UsageError(f"{address} is a Ray Client address, which shows nothing of the cluster's inside.", remedy)
     match = re.fullmatch(r"\[?([^\]/]+?)\]?:(\d{1,5})", address)
     if not match or not 0 < int(match[2]) < 65536:
-        raise UsageError(
-            f"{address!r} is not an address.", "Give HOST:PORT, or auto for the cluster on this machine."
-        )
+        raise UsageError(f"{address!r} is not an address.", "Give HOST:PORT, or auto for the cluster on this machine.")
     return match[1], int(match[2])
 
 
@@ -188,6 +194,4 @@ def _tls_credentials() -> grpc.ChannelCredentials:
         except (OSError, RuntimeError) as error:
             raise ClusterError(f"TLS is on but its certificates cannot be read: {error}") from error
         return grpc.ssl_channel_credentials(authority, key, certificate)
-    raise ClusterError(
-        "This Ray version's TLS settings are not known.", "Unset RAY_USE_TLS or use a supported Ray."
-    )
+    raise ClusterError("This Ray version's TLS settings are not known.", "Unset RAY_USE_TLS or use a supported Ray.")

@@ -60,9 +60,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
             for row in _rows(answers["available resources"], "resources_list")
         },
         failures=tuple(
-            Failure(
-                stage="control plane", reason=f"the GCS does not list its {name}: {reply.reason}", sample=sample
-            )
+            Failure(stage="control plane", reason=f"the GCS does not list its {name}: {reply.reason}", sample=sample)
             for name, reply in answers.items()
             if isinstance(reply, Refused)
         ),

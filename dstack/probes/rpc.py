@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from dstack.probes.connect import Metadata, open_channel
+from dstack.probes.connect import Metadata, open_aio_channel
 
 MAX_CONCURRENT = 256
 
@@ -53,7 +53,7 @@ async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
 
 
 async def _call(call: Call, metadata: Metadata) -> Any:
-    async with open_channel(call.address, asynchronous=True) as channel:
+    async with open_aio_channel(call.address) as channel:
         method = getattr(call.stub(channel), call.method)
         try:
             return await asyncio.wait_for(

@@ -65,9 +65,7 @@ class _Document:
 
     def _member(self, vertex: Vertex) -> Json:
         who = member(self._observed, vertex)
-        fields = {
-            name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")
-        }
+        fields = {name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")}
         waits = [self._wait(vertex.wait)] if vertex.wait else []
         return {**fields, "coroutine": False, "never": vertex.never, "waits_for": waits}
 

@@ -36,9 +36,7 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> 
     _print_head(console, snapshot, diagnosis)
     for number, finding in enumerate(diagnosis.findings[:SHOWN_FINDINGS], 1):
         _print_finding(console, number, finding)
-    _print_rest(
-        console, len(diagnosis.findings) - SHOWN_FINDINGS, "findings; `dstack check --json` tells them all"
-    )
+    _print_rest(console, len(diagnosis.findings) - SHOWN_FINDINGS, "findings; `dstack check --json` tells them all")
     _print_stacks(console, snapshot, diagnosis)
     _print_foot(console, snapshot, diagnosis)
 
@@ -107,17 +105,23 @@ def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
 
 def _print_stack(console: Console, node: StackNode) -> None:
     tree = Tree(_node_text(node), guide_style="dim")
-    _grow(tree, node)
-    console.print(Padding(tree, (0, 0, 0, 3)))
+    _grow(tree, node, set())
+    console.print(Padding(tree, (0, 0, 0, 3), expand=False))
 
 
-def _grow(tree: Tree, node: StackNode) -> None:
+def _grow(tree: Tree, node: StackNode, grown: set[str]) -> None:
+    """Adds a node's frames and branches; one that was grown before is only named."""
+    grown.add(node.vertex)
     for frame in node.frames:
         tree.add(_frame_text(frame))
     for child in node.children:
-        _grow(tree.add(_node_text(child, node.wait_kind)), child)
+        branch = tree.add(_node_text(child, node.wait_kind))
+        if child.vertex in grown and child.children:
+            branch.add(Text("as above", "dim"))
+        else:
+            _grow(branch, child, grown)
     if node.left_out:
-        tree.add(Text(f"and {node.left_out} more, not followed", "dim"))
+        tree.add(Text(f"or one of {node.left_out} more, not followed", "dim"))
 
 
 def _node_text(node: StackNode, via: str | None = None) -> Text:
@@ -128,7 +132,7 @@ def _node_text(node: StackNode, via: str | None = None) -> Text:
         text.append(f"{node.count} × ", "bold")
     text.append(node.who.execution, "bold")
     if node.repeats:
-        return text.append(" … which is above: the circle closes", "red")
+        return text.append(" … which is above", "red")
     if node.never:
         return text.append(f"  {node.never}", "red")
     first = "first: " if node.count > 1 else ""
@@ -164,9 +168,7 @@ def _timing(snapshot: Snapshot) -> Iterator[str]:
     yield f"{snapshot.total_s:.2f} s (samples {looks} s);"
     paused = [pause for pause in pauses_ms(snapshot) if pause]
     yield (
-        f"{len(paused)} looks paused a process, for at most {max(paused):.0f} ms"
-        if paused
-        else "nothing was paused"
+        f"{len(paused)} looks paused a process, for at most {max(paused):.0f} ms" if paused else "nothing was paused"
     )
 
 

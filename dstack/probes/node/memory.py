@@ -40,6 +40,7 @@ class ProcessMemory:
         self._type_names: dict[int, str] = {}
 
     def close(self) -> None:
+        """Lets go of the process's memory."""
         os.close(self._fd)
 
     def read(self, address: int, size: int) -> bytes:
@@ -53,6 +54,7 @@ class ProcessMemory:
         return data
 
     def pointer(self, address: int) -> int:
+        """The pointer stored at ``address``."""
         return int.from_bytes(self.read(address, 8), "little")
 
     def type_name(self, address: int) -> str:
@@ -92,6 +94,7 @@ class ProcessMemory:
 
 @contextlib.contextmanager
 def open_memory(pid: int) -> Iterator[ProcessMemory]:
+    """A process's memory for the length of a ``with`` block."""
     memory = ProcessMemory(pid)
     try:
         yield memory

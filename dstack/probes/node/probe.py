@@ -13,7 +13,7 @@ import psutil
 
 from dstack.probes.node.activity import activity, unmoved
 from dstack.probes.node.calls import blocked_call
-from dstack.probes.node.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.memory import Unreadable, open_memory
 from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
 from dstack.probes.node.stacks import StackTable, role_of
 
@@ -38,6 +38,7 @@ class NodeProbe:
         self._pyspy = PySpy(path) if path else None
 
     def has_pyspy(self) -> bool:
+        """Whether this node has a py-spy of its own."""
         return self._pyspy is not None
 
     def equip(self, binary: bytes) -> None:
@@ -106,6 +107,7 @@ class Look:
         self.failures: list[Plain] = []
 
     def fail(self, stage: str, reason: str, remedy: str | None = None) -> None:
+        """Records what could not be seen."""
         failure = {"stage": stage, "reason": reason, "remedy": remedy, "pid": self.pid}
         self.failures.append({**failure, "worker_id": self.target["worker_id"], "elapsed_s": self.elapsed_s})
 
@@ -114,9 +116,7 @@ class Look:
         process = psutil.Process(self.pid)
         owner = owners.get(self.target["port"])
         if owner is not None and owner != self.pid:
-            raise NotThisWorker(
-                f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}"
-            )
+            raise NotThisWorker(f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}")
         with process.oneshot():
             times = process.cpu_times()
             self.figures = {
@@ -185,6 +185,7 @@ class Look:
         return thread["os_thread_id"] in self.calls
 
     def as_process(self, table: StackTable) -> Plain:
+        """The process as plain data, its stacks entered into the table."""
         cwd = _cwd(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         return {**self.figures, "paused_ms": round(self.paused_ms, 2), "threads": threads}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import site
 import sysconfig
@@ -17,12 +18,11 @@ MAX_LINE = 160
 
 def code_roots() -> tuple[tuple[str, str], ...]:
     """Path prefixes and whose code lies under them, most specific first."""
-    import ray
-
+    ray = importlib.util.find_spec("ray")
     libraries = [*site.getsitepackages(), site.getusersitepackages()]
     standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     return (
-        (os.path.dirname(ray.__file__) + "/", "ray"),
+        *((path + "/", "ray") for path in (ray.submodule_search_locations or () if ray else ())),
         *((path + "/", "library") for path in libraries),
         *((path + "/", "stdlib") for path in standard),
     )
@@ -99,9 +99,7 @@ def role_of(thread: RawThread, *, pid: int, is_driver: bool, table: StackTable) 
 
 def _is_idle(frames: list[RawFrame]) -> bool:
     """Whether a worker's main thread runs no task: it waits for one, or has not begun to."""
-    main_loop = [
-        function_of(frame) == "main_loop" and frame["filename"].endswith(RAY_WORKER_FILE) for frame in frames
-    ]
+    main_loop = [function_of(frame) == "main_loop" and frame["filename"].endswith(RAY_WORKER_FILE) for frame in frames]
     return main_loop[0] or not any(main_loop)
 
 
