@@ -66,7 +66,7 @@ class Child:
 
 @contextlib.contextmanager
 def running(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Child]:
-    """Run ``argv`` with both its streams written to ``log``; at the end its process group is killed."""
+    """Run ``argv`` with both its streams written to ``log``; at the end it is killed with its process group."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             argv,
@@ -84,10 +84,10 @@ def running(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> I
 
 
 def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Kill a child that leads its own process group, with that group, and reap it."""
-    with contextlib.suppress(ProcessLookupError):
+    """Kill a child that leads its own process group, with that group, and reap it; nothing if it ended by itself."""
+    if process.poll() is None:  # not reaped, so its pid cannot be another's by now
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        process.wait()
 
 
 def last_output(log: Path) -> str:

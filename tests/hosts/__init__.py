@@ -1,0 +1,5 @@
+"""Really separate hosts for Ray, on one machine."""
+
+from tests.hosts.hosts import Hosts
+
+__all__ = ["Hosts"]

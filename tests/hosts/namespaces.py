@@ -1,0 +1,146 @@
+"""Linux namespaces as hosts and as the network between them, by way of `ip`, `unshare` and `nsenter`.
+
+Everything, the network's bridge too, lives in namespaces of its own and so ends with the processes that hold them:
+the machine's own interfaces, addresses and mounts are never touched, and two networks cannot collide.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.clusters import REPOSITORY
+from tests.processes import Child, running, wait_until
+
+INIT = Path(__file__).with_name("init.py")
+
+_ISOLATED = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc", "--uts"]
+_TOOLS = ("ip", "mount", "nsenter", "sleep", "unshare")
+_SUBNET = "10.77.0"
+_BRIDGE_ADDRESS = f"{_SUBNET}.254"
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """Why no host can be made here, or None if one can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
+        return f"needs the commands {', '.join(missing)} (packages iproute2 and util-linux)"
+    trial = [*_ISOLATED, "ip", "-batch", "-"]
+    links = "link add name b type bridge\nlink add name v type veth peer name w\n"
+    result = subprocess.run(trial, input=links, capture_output=True, text=True, timeout=20)
+    return None if result.returncode == 0 else f"the kernel refuses: {result.stderr.strip()}"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One emulated host.
+
+    ``init`` is the pid, as seen from outside, of its first process, and ``holder`` the one outside that waits for it.
+    """
+
+    number: int
+    name: str
+    ip: str
+    init: int
+    holder: Child
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """What to run outside for ``argv`` to run on the host."""
+        inside = ["--mount", "--net", "--pid", "--ipc", "--uts", "--wd"]
+        return ["nsenter", f"--target={self.init}", *inside, "--", *argv]
+
+    def file(self, path: str) -> Path:
+        """Where the host's ``path`` is seen from outside."""
+        return Path(f"/proc/{self.init}/root{path}")
+
+    def kill(self) -> None:
+        """Kill everything on the host at once."""
+        os.kill(self.init, signal.SIGKILL)
+        self.holder.process.wait(timeout=10)
+
+
+def ip_of(number: int) -> str:
+    return f"{_SUBNET}.{number}"
+
+
+@contextmanager
+def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
+    """A bridge without a plug yet; yields the pid of the process that holds its network namespace.
+
+    Also writes what the hosts' ``/etc/hosts`` is to be.
+    """
+    names = "".join(f"{ip_of(number)} host{number}\n" for number in range(1, 100))
+    (directory / "hosts").write_text("127.0.0.1 localhost\n" + names)
+    own = os.stat("/proc/self/ns/net").st_ino
+    with running(["unshare", "--net", "sleep", "infinity"], environment, directory / "switch.log") as child:
+        wait_until(
+            lambda: os.stat(f"/proc/{child.pid}/ns/net").st_ino != own,
+            deadline_s=10,
+            what=lambda: f"a network namespace from {child}",
+        )
+        # The bridge routes so that whoever tries to reach the world learns at once that he cannot.
+        _in_network(child.pid, ["sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"])
+        _links(
+            child.pid,
+            "link set lo up",
+            "link add name bridge type bridge",
+            f"address add {_BRIDGE_ADDRESS}/24 dev bridge",
+            "link set bridge up",
+        )
+        yield child.pid
+
+
+@contextmanager
+def host(number: int, switch_pid: int, environment: Mapping[str, str], directory: Path) -> Iterator[Host]:
+    """A host that is plugged into the switch, with nothing running on it."""
+    name = f"host{number}"
+    kept = sorted({sys.prefix, sys.base_prefix, str(REPOSITORY)})
+    argv = [*_ISOLATED, sys.executable, str(INIT), name, str(directory / "hosts"), *kept]
+    with running(argv, environment, directory / f"{name}.log") as child:
+        child.wait_for_line("up", deadline_s=20)
+        made = Host(number, name, ip_of(number), _only_child(child), child)
+        _plug_in(made, switch_pid)
+        yield made
+
+
+def set_link(switch_pid: int, host: Host, state: str) -> None:
+    """Set the host's plug ``up`` or ``down``, at the switch's end."""
+    _links(switch_pid, f"link set {host.name} {state}")
+
+
+def _plug_in(host: Host, switch_pid: int) -> None:
+    _links(
+        switch_pid,
+        f"link add name {host.name} type veth peer name eth0 netns {host.init}",
+        f"link set {host.name} master bridge up",
+    )
+    _links(
+        host.init,
+        "link set lo up",
+        f"address add {host.ip}/24 dev eth0",
+        "link set eth0 up",
+        f"route add default via {_BRIDGE_ADDRESS}",
+    )
+
+
+def _links(pid: int, *commands: str) -> None:
+    _in_network(pid, ["ip", "-batch", "-"], "\n".join(commands) + "\n")
+
+
+def _in_network(pid: int, argv: list[str], given: str = "") -> None:
+    """Run ``argv`` in the network namespace of ``pid``, but still in our pid namespace."""
+    subprocess.run(["nsenter", f"--target={pid}", "--net", *argv], input=given, text=True, check=True, timeout=20)
+
+
+def _only_child(child: Child) -> int:
+    return int(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text())
