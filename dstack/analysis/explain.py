@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from dstack.analysis import names
@@ -65,17 +64,21 @@ class Story:
     # Summaries
 
     def _deadlock_summary(self) -> str:
-        executions = [self._vertices[key] for key in self._finding.cycle if self._vertices[key].kind == "execution"]
-        labels = [vertex.label for vertex in executions]
-        if len(set(labels)) < len(labels) <= SHOWN_TARGETS:
-            labels = [self._name(vertex) for vertex in executions]
-        if len(labels) == 1:
-            return f"{labels[0]} waits for something that cannot happen before it ends itself"
-        if 1 < len(labels) <= SHOWN_TARGETS:
-            return f"{names.listed(labels)} wait for each other"
-        alike = Counter(labels)
-        who = f"{len(labels)} executions of {labels[0]}" if len(alike) == 1 else f"{len(labels)} executions"
-        return f"{who} wait for each other in a ring" if labels else "these requests wait for each other"
+        cycle = [self._vertices[key] for key in self._finding.cycle]
+        executions = [vertex for vertex in cycle if vertex.kind == "execution"]
+        if not executions:
+            return f"{names.listed([vertex.label for vertex in cycle[:SHOWN_TARGETS]])} wait for each other"
+        if len(executions) == 1:
+            first = executions[0].label
+            wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), "itself")
+            return f"{first} waits for {wanted}, which cannot start before {first} ends"
+        if len(executions) <= SHOWN_TARGETS:
+            labels = [vertex.label for vertex in executions]
+            alike = len(set(labels)) < len(labels)
+            return f"{names.listed([self._name(v) for v in executions] if alike else labels)} wait for each other"
+        actors = {member(self._observed, vertex).actor_id for vertex in executions}
+        who = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
+        return f"{who} wait for each other in a ring"
 
     def _open_summary(self) -> str:
         blockers = self._finding.final_blockers

@@ -43,6 +43,14 @@ class Member(Model, frozen=True):
         parts = (actor, f"pid {self.pid}" if self.pid else None, f"node {self.node_ip}" if self.node_ip else None)
         return ", ".join(part for part in parts if part)
 
+    @property
+    def short_place(self) -> str:
+        """The same for where room is scarce: ``"left", pid 2907, 10.0.0.1``."""
+        actor = None
+        if self.actor_id:
+            actor = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
+        return ", ".join(part for part in (actor, f"pid {self.pid}" if self.pid else None, self.node_ip) if part)
+
 
 def member(observed: Observed, vertex: Vertex) -> Member:
     """What is known of a vertex."""

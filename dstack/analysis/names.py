@@ -87,7 +87,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return outermost.function if known.startswith("task ") and outermost else known
     if owner and owner.pid == thread.os_thread_id:
         return place
-    return f'thread "{thread.name}" of {place}' if thread.name else f"thread {thread.os_thread_id} of {place}"
+    name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
+    return f"{name} of {place}" if owner and owner.is_driver else name
 
 
 def user_frame(frames: tuple[Frame, ...], *, outermost: bool = False) -> Frame | None:

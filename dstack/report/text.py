@@ -136,7 +136,7 @@ def _node_text(node: StackNode, via: str | None = None) -> Text:
     if node.never:
         return text.append(f"  {node.never}", "red")
     first = "first: " if node.count > 1 else ""
-    return text.append(f"  {first}{node.who.place}" if node.who.place else "", "dim")
+    return text.append(f"  {first}{node.who.short_place}" if node.who.short_place else "", "dim")
 
 
 def _frame_text(frame: Frame) -> Text:
