@@ -321,7 +321,7 @@ def test_survives_changed_values() -> None:
             if chance.random() < 0.2:
                 del container[key]
             else:
-                container[key] = chance.choice(ODD)
+                container[key] = copy.deepcopy(chance.choice(ODD))
         taken += read_or_refused(partial(loads, json.dumps(value).encode()))
 
     assert 0 < taken < 4000
@@ -375,10 +375,7 @@ def test_says_why_a_file_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "loop.json").symlink_to("loop.json")
     (tmp_path / "broken.json").symlink_to("/proc/self/mem")  # a file whose first byte cannot be read
 
-    assert (
-        refusal(lambda: load(tmp_path / "no.json"))
-        == f"Cannot read {tmp_path}/no.json: No such file or directory."
-    )
+    assert refusal(lambda: load(tmp_path / "no.json")) == f"Cannot read {tmp_path}/no.json: No such file or directory."
     assert refusal(lambda: load(tmp_path / "dir.json")) == f"{tmp_path}/dir.json is not a regular file."
     assert "not a regular file" in refusal(lambda: load(tmp_path / "fifo.json"))
     assert "symbolic link" in refusal(lambda: load(tmp_path / "loop.json"))
