@@ -90,8 +90,7 @@ def snapshot_of(workers: int) -> Snapshot:
         address="10.0.0.1:6379",
         ray_version="2.60.0",
         actors=tuple(
-            Actor(id_of(i, 32), "01000000", "Player", "ALIVE", worker_id=id_of(i, 56), pid=1000 + i)
-            for i in numbers
+            Actor(id_of(i, 32), "01000000", "Player", "ALIVE", worker_id=id_of(i, 56), pid=1000 + i) for i in numbers
         ),
         workers=tuple(Worker(id_of(i, 56), id_of(i // 25, 56), "10.0.0.1", 10_000 + i, 1000 + i) for i in numbers),
         frames=tuple(Frame(f"step_{i}", f"/app/part_{i % 9}.py", i) for i in range(THREADS * DEPTH)),
