@@ -99,6 +99,11 @@ def _id(data: bytes) -> str | None:
     return None if not data or data == b"\xff" * len(data) else data.hex()
 
 
+def _node_of(address: Any) -> bytes:
+    """The node in a worker's address; the field was called raylet_id in Ray 2.46."""
+    return bytes(address.node_id if hasattr(address, "node_id") else address.raylet_id)
+
+
 def _node(row: Any) -> Node:
     return Node(
         node_id=row.node_id.hex(),
@@ -126,7 +131,7 @@ def _worker(row: Any) -> Worker:
     address = row.worker_address
     return Worker(
         worker_id=address.worker_id.hex(),
-        node_id=address.node_id.hex(),
+        node_id=_node_of(address).hex(),
         ip=address.ip_address,
         port=address.port,
         pid=row.pid,
@@ -142,7 +147,7 @@ def _actor(row: Any) -> Actor:
         state=gcs_pb2.ActorTableData.ActorState.Name(row.state),
         name=row.name,
         namespace=row.ray_namespace,
-        node_id=_id(row.address.node_id),
+        node_id=_id(_node_of(row.address)),
         worker_id=_id(row.address.worker_id),
         owner_id=_id(row.owner_address.worker_id),
         pid=row.pid,
