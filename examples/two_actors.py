@@ -36,7 +36,7 @@ def main() -> None:
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     cashier: Any = ray.remote(Cashier).options(name="cashier").remote()
     kitchen: Any = ray.remote(Kitchen).options(name="kitchen").remote()
-    ray.get(kitchen.open.remote(cashier))
+    ray.get([cashier.__ray_ready__.remote(), kitchen.open.remote(cashier)])
     meal = cashier.order.remote("soup", kitchen)
     print("ready", flush=True)
     print(ray.get(meal))

@@ -15,7 +15,7 @@ from ray.cluster_utils import Cluster
 
 def main() -> None:
     nodes: list[dict[str, Any]] = json.loads(sys.argv[1])
-    cluster: Any = Cluster(shutdown_at_exit=False)
+    cluster: Any = Cluster()
     for arguments in nodes:
         # Any port for the agent: waiting for the usual one, when another cluster has it, takes Ray 3 s.
         cluster.add_node(include_dashboard=False, dashboard_agent_listen_port=0, **arguments)

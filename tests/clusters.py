@@ -13,8 +13,10 @@ and everything that belongs to it is found, and killed, by that directory's name
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -86,6 +88,17 @@ class RayCluster:
         ):
             driver.wait_for_line("ready", deadline_s=deadline_s)
             yield Example(name, driver.pid, self.address, self.environment, log)
+
+
+def expected_of(name: str) -> tuple[str, str | None]:
+    """The verdict that ``examples/NAME.py`` says is right, and the kind of finding where it names one.
+
+    They stand in the last line of its docstring: ``Expected: VERDICT`` or ``Expected: VERDICT (finding: KIND)``.
+    """
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or ""
+    match = re.search(r"^Expected: (\w+)(?: \(finding: (\w+)\))?\Z", docstring, re.MULTILINE)
+    assert match, f"examples/{name}.py says not what to expect"
+    return match[1], match[2]
 
 
 @contextmanager
