@@ -36,7 +36,6 @@ TICK_S = 0.001
 Gaps = list[float]
 
 
-@ray.remote(num_cpus=0, concurrency_groups={"book": 1})
 class Member:
     """Passes a token to its neighbour and waits; the ring never ends."""
 
@@ -69,7 +68,8 @@ class Member:
 
 def start_ring() -> tuple[list[Any], list[int]]:
     """The actors and their pids, all of them waiting for the next."""
-    ring = [Member.remote(number < TICKING) for number in range(WORKERS)]
+    actor: Any = ray.remote(num_cpus=0, concurrency_groups={"book": 1})(Member)
+    ring = [actor.remote(number < TICKING) for number in range(WORKERS)]
     pids = ray.get([member.sit_beside.remote(ring[i - 1]) for i, member in enumerate(ring)])
     ring[0].pass_token.remote()
     time.sleep(3)

@@ -1,0 +1,65 @@
+"""Runs the ``dstack`` command as a user does: as a process of its own, on somebody else's cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.processes import wait_until
+
+Json = dict[str, Any]
+Result = subprocess.CompletedProcess[str]
+DSTACK = (sys.executable, "-m", "dstack")
+
+
+def dstack(*arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Result:
+    """One run of the command to its end."""
+    return subprocess.run(
+        [*DSTACK, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def check(address: str, environment: Mapping[str, str], *options: str) -> Json:
+    """The JSON of ``dstack check`` with its exit code as ``exit_code``; fails where it printed none."""
+    done = dstack("check", "--address", address, "--json", *options, environment=environment)
+    assert done.stdout, done.stderr
+    document: Json = json.loads(done.stdout)
+    return {**document, "exit_code": done.returncode}
+
+
+def settled_check(
+    address: str, environment: Mapping[str, str], is_settled: Callable[[Json], bool], deadline_s: float = 30.0
+) -> Json:
+    """The first check that ``is_settled`` accepts: an example says ``ready`` a moment before it hangs."""
+    last: list[Json] = []
+
+    def settled() -> Json | None:
+        last[:] = [check(address, environment)]
+        return last[0] if is_settled(last[0]) else None
+
+    return wait_until(settled, deadline_s=deadline_s, what=lambda: f"settled: {json.dumps(last, indent=1)[-3000:]}")
+
+
+def waiting(document: Json) -> set[str]:
+    """The labels of all that wait in any finding."""
+    return {
+        member["execution"]
+        for finding in document["findings"]
+        for member in (*finding["members"], *finding["blocked_behind"])
+    }
+
+
+def elapsed_s(action: Callable[[], Result]) -> tuple[Result, float]:
+    """A run and how long it took."""
+    began = time.monotonic()
+    return action(), time.monotonic() - began

@@ -1,0 +1,156 @@
+"""Finding the cluster, or saying in one sentence why not, what to do, and that within five seconds."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+from tests.clusters import Auth, TokenIn, ray_cluster, run_example
+from tests.dstack import Result, check, dstack, elapsed_s
+
+MOST_S = 5.0
+
+
+def refused(*arguments: str, environment: dict[str, str] | None = None) -> str:
+    """The error a check ends with, after it proved to be short and quick and exit 3."""
+    result, took_s = elapsed_s(lambda: dstack("check", *arguments, environment=environment))
+    assert result.returncode == 3, result
+    assert took_s < MOST_S
+    assert not result.stdout
+    return told(result)
+
+
+def told(result: Result) -> str:
+    lines = result.stderr.strip().splitlines()
+    assert lines[0].startswith("Error: ")
+    assert len(lines) == 2, "one sentence and its remedy"
+    return result.stderr
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[str]:
+    """A port that accepts; it then says ``answer`` and closes, or nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                if answer is None:
+                    kept.append(connection)
+                else:
+                    connection.sendall(answer)
+                    connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        for connection in kept:
+            connection.close()
+
+
+class Gcs(gcs_service_pb2_grpc.NodeInfoGcsServiceServicer):  # type: ignore[misc]
+    """As much of a GCS as tells its version."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def CheckAlive(self, request: Any, context: Any) -> Any:
+        return gcs_service_pb2.CheckAliveReply(ray_version=self.version)
+
+
+@contextmanager
+def gcs_of_version(version: str) -> Iterator[str]:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    gcs_service_pb2_grpc.add_NodeInfoGcsServiceServicer_to_server(Gcs(version), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+def test_nothing_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    assert "the connection was refused" in refused("--address", f"127.0.0.1:{port}")
+
+
+def test_not_a_ray_port() -> None:
+    with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
+        assert "is not a Ray GCS" in refused("--address", address)
+
+
+def test_a_port_that_accepts_and_says_nothing() -> None:
+    with listener(None) as address:
+        assert "did not answer within" in refused("--address", address)
+
+
+def test_an_unknown_host() -> None:
+    assert "is not known" in refused("--address", "no-such-host.invalid:6379")
+
+
+@pytest.mark.parametrize("version", ["2.45.0", "2.61.0", "3.0.0", ""])
+def test_an_unsupported_version(version: str) -> None:
+    with gcs_of_version(version) as address:
+        assert "this dstack supports 2.46 to 2.60" in refused("--address", address)
+
+
+def test_the_environment_names_the_address() -> None:
+    with listener(b"no") as address:
+        assert address in refused(environment={**os.environ, "RAY_ADDRESS": address})
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host", "host:port", "host:99999", "ray://127.0.0.1:10001"])
+def test_what_is_no_address_is_bad_usage(address: str) -> None:
+    result = dstack("check", "--address", address)
+
+    assert result.returncode == 2
+    told(result)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("auth", "token_in"),
+    [("default", "home"), ("on", "home"), ("on", "file"), ("on", "environment"), ("off", "home")],
+)
+def test_tokens_are_found_also_for_an_explicit_address(auth: Auth, token_in: TokenIn) -> None:
+    with run_example("two_actors", auth=auth, token_in=token_in) as example:
+        environment = {name: value for name, value in example.environment.items() if name != "RAY_AUTH_MODE"}
+        explicit = dstack("check", "--address", example.address, environment=environment)
+        by_variable = dstack("check", environment={**environment, "RAY_ADDRESS": example.address})
+
+    assert explicit.returncode in (0, 1, 4), explicit.stderr
+    assert by_variable.returncode in (0, 1, 4), by_variable.stderr
+
+
+@pytest.mark.ray
+def test_a_wrong_token_and_none() -> None:
+    with ray_cluster(auth="on", token_in="environment") as cluster:
+        right = dict(cluster.environment)
+        wrong = {**right, "RAY_AUTH_TOKEN": "0" * 64}
+        none = {name: value for name, value in right.items() if name != "RAY_AUTH_TOKEN"}
+
+        assert "refuses our token" in refused("--address", cluster.address, environment=wrong)
+        assert "none was found" in refused("--address", cluster.address, environment=none)
+        assert check(cluster.address, right)["verdict"] == "clear"
+
+
+@pytest.mark.ray
+def test_auto_takes_the_only_cluster_and_asks_when_there_are_several() -> None:
+    with run_example("polling", auth="off") as one, run_example("polling", auth="off") as other:
+        message = refused("--address", "auto", environment=dict(one.environment))
+
+    assert one.address in message
+    assert other.address in message
+    assert "--address HOST:PORT" in message
