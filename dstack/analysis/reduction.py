@@ -68,14 +68,14 @@ def stuck_graph(waits: Waits[V], stuck: set[V]) -> nx.DiGraph[V]:
 def cores(waits: Waits[V], graph: nx.DiGraph[V]) -> list[set[V]]:
     """The sets of vertices that wait only for each other, largest first.
 
-    These are the strongly connected components of the stuck graph without an edge out, and those which would stay
-    stuck even if all around them were released.
+    These are the strongly connected components of the stuck graph without an edge out; and, were those and the dead
+    ends released, such components of what then is still stuck: deadlocks that only happen to wait for others besides.
     """
-    found = []
-    for component in nx.strongly_connected_components(graph):
-        is_cycle = len(component) > 1 or any(graph.has_edge(v, v) for v in component)
-        if is_cycle and (_is_closed(graph, component) or _holds_itself(waits, component)):
-            found.append(component)
+    found: list[set[V]] = []
+    while graph:
+        last = [component for component in nx.strongly_connected_components(graph) if _is_closed(graph, component)]
+        found += (component for component in last if _has_cycle(graph, component))
+        graph = stuck_graph(waits, residue({vertex: waits[vertex] for vertex in set(graph).difference(*last)}))
     return sorted(found, key=len, reverse=True)
 
 
@@ -124,5 +124,5 @@ def _is_closed(graph: nx.DiGraph[V], component: set[V]) -> bool:
     return all(target in component for vertex in component for target in graph[vertex])
 
 
-def _holds_itself(waits: Waits[V], component: set[V]) -> bool:
-    return residue({vertex: waits[vertex] for vertex in component}) == component
+def _has_cycle(graph: nx.DiGraph[V], component: set[V]) -> bool:
+    return len(component) > 1 or any(graph.has_edge(vertex, vertex) for vertex in component)

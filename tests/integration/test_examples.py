@@ -133,7 +133,7 @@ def test_a_long_queue_is_counted() -> None:
         )
 
     blocker = document["findings"][0]["final_blockers"][0]
-    assert (blocker["task_name"], blocker["waiters_total"]) == ("Clerk.stamp", 50)
+    assert (blocker["task_name"], blocker["waiters_direct"], blocker["waiters_total"]) == ("Clerk.stamp", 50, 51)
 
 
 def lines(document: Json) -> set[str]:

@@ -19,6 +19,9 @@ OBJECT_REF_TYPES = ("ray._raylet.ObjectRef", "ray.ObjectRef")
 OBJECT_REF_ID = 32
 """Where an ObjectRef keeps the bytes of its id; seen on Ray 2.46, 2.55 and 2.60."""
 
+PTHREAD_TID = 720
+"""Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.36 on x86-64."""
+
 ID_SIZE = 28
 MAX_ITEMS = 1 << 20
 MAX_NAME = 128
@@ -56,6 +59,10 @@ class ProcessMemory:
     def pointer(self, address: int) -> int:
         """The pointer stored at ``address``."""
         return int.from_bytes(self.read(address, 8), "little")
+
+    def int32(self, address: int) -> int:
+        """The 32-bit integer stored at ``address``."""
+        return int.from_bytes(self.read(address, 4), "little", signed=True)
 
     def type_name(self, address: int) -> str:
         """The type's name as C has it: ``list``, ``ray._raylet.ObjectRef``."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +14,7 @@ import psutil
 
 from dstack.probes.node.activity import activity, unmoved
 from dstack.probes.node.calls import blocked_call
-from dstack.probes.node.memory import Unreadable, open_memory
+from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
 from dstack.probes.node.stacks import StackTable, role_of
 
@@ -153,7 +154,7 @@ class Look:
     def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
         before = activity(self.pid)
         threads = tool.dump(self.pid, blocking=False, native=False, timeout_s=_remaining(deadline))
-        calls = self._calls(threads)
+        calls = self._calls(threads, before.keys())
         self.threads, self.calls, self.still = threads, calls, unmoved(before, activity(self.pid))
 
     def _read_paused(self, tool: PySpy, deadline: float) -> None:
@@ -165,10 +166,11 @@ class Look:
         proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
 
-    def _calls(self, threads: list[RawThread]) -> dict[int, Plain]:
+    def _calls(self, threads: list[RawThread], known: Collection[int]) -> dict[int, Plain]:
         calls = {}
         try:
             with open_memory(self.pid) as memory:
+                _name_threads(threads, memory, known)
                 for thread in threads:
                     call = blocked_call(thread, threads, memory)
                     if call:
@@ -197,7 +199,7 @@ class Look:
             "name": thread["thread_name"] or "",
             "stack": table.add(thread["frames"], cwd),
             "role": role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], table=table),
-            "on_cpu": bool(thread["active"]),
+            "on_cpu": bool(thread["active"]) and tid not in self.still,
             "still": tid in self.still,
         }
         if tid in self.still and tid in self.calls:
@@ -210,6 +212,15 @@ class Look:
         """The call with its frame counted in this stack, which with native frames has others below the Python leaf."""
         native = next((i for i, frame in enumerate(thread["frames"]) if not frame["module"]), 0)
         return {**call, "frame": call["frame"] + native}
+
+
+def _name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collection[int]) -> None:
+    """Gives threads their OS ids where py-spy has none: without a pause it does not know them before CPython 3.11."""
+    for thread in threads:
+        if thread["os_thread_id"] is None:
+            with contextlib.suppress(Unreadable):
+                os_thread_id = memory.int32(thread["thread_id"] + PTHREAD_TID)
+                thread["os_thread_id"] = os_thread_id if os_thread_id in known else None
 
 
 def _is_of_interest(thread: RawThread) -> bool:
