@@ -114,7 +114,7 @@ class Hosts:
 
     def kill(self, host: int) -> None:
         """End a host, for good. Its peers see their connections closed; cut it first for a power failure."""
-        self._hosts.pop(host).kill()
+        namespaces.kill(self._switch, self._hosts.pop(host))
 
     def cut(self, host: int) -> None:
         """Silently cut a host off the network; it goes on running."""

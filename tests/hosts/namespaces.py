@@ -63,11 +63,6 @@ class Host:
         """Where the host's ``path`` is seen from outside."""
         return Path(f"/proc/{self.init}/root{path}")
 
-    def kill(self) -> None:
-        """Kill everything on the host at once."""
-        os.kill(self.init, signal.SIGKILL)
-        self.holder.process.wait(timeout=10)
-
 
 def ip_of(number: int) -> str:
     return f"{_SUBNET}.{number}"
@@ -116,6 +111,18 @@ def host(number: int, switch_pid: int, environment: Mapping[str, str], directory
 def set_link(switch_pid: int, host: Host, state: str) -> None:
     """Set the host's plug ``up`` or ``down``, at the switch's end."""
     _links(switch_pid, f"link set {host.name} {state}")
+
+
+def kill(switch_pid: int, host: Host) -> None:
+    """Kill everything on the host at once, and wait until its plug is gone too, which the kernel removes later."""
+    os.kill(host.init, signal.SIGKILL)
+    host.holder.process.wait(timeout=10)
+    show = ["nsenter", f"--target={switch_pid}", "--net", "ip", "link", "show", "dev", host.name]
+    wait_until(
+        lambda: subprocess.run(show, capture_output=True, timeout=20).returncode != 0,
+        deadline_s=10,
+        what=lambda: f"end of the link to {host.name}",
+    )
 
 
 def _plug_in(host: Host, switch_pid: int) -> None:
