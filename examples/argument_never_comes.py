@@ -3,7 +3,7 @@
 `recognise` takes the picture that `develop` makes, and `develop` asks for a resource that no node offers. Ray
 keeps it pending in case such a node joins some day; until then `recognise` cannot start, and the driver waits.
 
-Expected: hang
+Expected: hang (finding: infeasible)
 """
 
 import os

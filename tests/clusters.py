@@ -84,7 +84,7 @@ class RayCluster:
         log = self.directory / f"{name}-{secrets.token_hex(2)}.log"
         with (
             no_worker_left((_TAG, str(self.directory))),
-            running(_example(self.python, name), environment, log) as driver,
+            running([self.python, str(EXAMPLES / f"{name}.py")], environment, log) as driver,
         ):
             driver.wait_for_line("ready", deadline_s=deadline_s)
             yield Example(name, driver.pid, self.address, self.environment, log)
@@ -103,19 +103,23 @@ def expected_of(name: str) -> tuple[str, str | None]:
 
 @contextmanager
 def run_example(
-    name: str,
+    name: str | Path,
     *,
     auth: Auth = "default",
     token_in: TokenIn = "home",
     python: str = sys.executable,
     deadline_s: float = START_S,
 ) -> Iterator[Example]:
-    """Run ``examples/NAME.py`` on a local cluster of its own; yields when it has said ``ready``."""
+    """Run ``examples/NAME.py``, or a program by its path, on a local cluster of its own.
+
+    Yields when it has said ``ready``.
+    """
+    path = name if isinstance(name, Path) else EXAMPLES / f"{name}.py"
     with _private_environment(auth, token_in) as (directory, environment):
-        log = directory / f"{name}.log"
-        with running(_example(python, name), environment, log) as driver:
+        log = directory / f"{path.stem}.log"
+        with running([python, str(path)], environment, log) as driver:
             driver.wait_for_line("ready", deadline_s=deadline_s)
-            yield Example(name, driver.pid, _address_of_cluster_in(directory), environment, log)
+            yield Example(path.stem, driver.pid, _address_of_cluster_in(directory), environment, log)
 
 
 @contextmanager
@@ -202,10 +206,6 @@ def _joining(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 def _token_file(home: Path) -> Path:
     return home / ".ray" / "auth_token"
-
-
-def _example(python: str, name: str) -> list[str]:
-    return [python, str(EXAMPLES / f"{name}.py")]
 
 
 def _address_of_cluster_in(directory: Path) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from dstack.analysis import names
 from dstack.analysis.members import Member, member
@@ -13,6 +16,7 @@ from dstack.model import actor_of_task
 SHOWN_TARGETS = 3
 SHOWN_BLOCKERS = 3
 SHOWN_REST = 5
+MAX_COMPARED = 1000
 
 
 class Story:
@@ -36,9 +40,7 @@ class Story:
         """The steps of the story, in the order of waiting."""
         if self._finding.kind == "deadlock":
             yield from (self._step(key) for key in self._finding.cycle)
-            rest = self._finding.members[len(self._finding.cycle) :]
-            yield from (self._step(key) for key in rest[:SHOWN_REST])
-            yield from _more(len(rest) - SHOWN_REST, "in the same circle")
+            yield from self._alike_steps(self._finding.members[len(self._finding.cycle) :], "Also ")
         elif self._finding.kind in ("infeasible", "orphaned"):
             yield self._submission(self._vertices[self._finding.members[0]])
         else:
@@ -57,9 +59,13 @@ class Story:
             case "orphaned":
                 return "Start the producer again, or let its caller handle the error."
             case "starved":
-                return "Wait for, end or shrink one of the holders, or add resources; nobody is deadlocked."
+                return "Wait for one of the holders, end or shrink it, or add resources."
+            case "polling":
+                return (
+                    "Look at the line above: the waiting comes back to it again and again, and will go on when it ends."
+                )
             case _:
-                return "Nobody is deadlocked: look at the lines above, on which all of it waits."
+                return "Look at the lines above: all of it goes on when they do."
 
     # Summaries
 
@@ -88,8 +94,14 @@ class Story:
             return f"{who} for each other's timeouts"
         first = self._vertices[blockers[0].vertex]
         more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
-        held = f" ({names.listed(self._finding.resources)})" if self._finding.resources else ""
-        return f"{who}, in the end for {self._name(first)}{more}{held}"
+        resources = f"{names.listed(self._finding.resources)}: " if self._finding.resources else ""
+        return f"{who}, in the end for {resources}{self._name(first)}{self._spot(first)}{more}"
+
+    def _spot(self, vertex: Vertex) -> str:
+        """`` at train.py:12 on node 10.0.0.1``, as far as known."""
+        who = member(self._observed, vertex)
+        line = f" at {who.file.rpartition('/')[2]}:{who.line}" if who.file else ""
+        return line + (f" on node {who.node_ip}" if who.node_ip and vertex.kind == "execution" else "")
 
     # Steps
 
@@ -161,11 +173,19 @@ class Story:
         return _at(f"{_introduced(vertex, who)} {doing if vertex.kind == 'execution' else 'can go on'}; {count}", who)
 
     def _behind_steps(self) -> Iterator[Step]:
+        """Who waits behind: executions, since they have lines to look at, and how many others."""
         executions = [k for k in self._finding.blocked_behind if self._vertices[k].kind == "execution"]
-        for key in executions[:SHOWN_REST]:
-            step = self._step(key)
-            yield Step(text=f"Behind it, {step.text}", file=step.file, line=step.line, source=step.source)
-        yield from _more(len(self._finding.blocked_behind) - min(len(executions), SHOWN_REST), "behind it")
+        yield from self._alike_steps(executions, "Behind it, ")
+        yield from _more(len(self._finding.blocked_behind) - len(executions), "pending behind it")
+
+    def _alike_steps(self, keys: Sequence[str], lead: str) -> Iterator[Step]:
+        """The steps of these vertices, those in the same words as one, and no more than a few."""
+        counts = Counter(self._step(key) for key in keys[:MAX_COMPARED])
+        for step, count in list(counts.items())[:SHOWN_REST]:
+            alike = f" ({count} alike)" if count > 1 else ""
+            yield msgspec.structs.replace(step, text=f"{lead}{step.text}{alike}")
+        shown = sum(list(counts.values())[:SHOWN_REST])
+        yield from _more(len(keys) - shown, "like these")
 
     # Ways out
 

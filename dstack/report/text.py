@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 from rich.padding import Padding
@@ -21,6 +21,7 @@ WIDTH = 100
 SHOWN_FINDINGS = 10
 SHOWN_FAILURES = 8
 SHOWN_STACKS = 3
+Sources = Mapping[str, Mapping[int, str]]
 STYLES: dict[Verdict, str] = {
     "deadlock": "bold red",
     "hang": "bold red",
@@ -35,7 +36,7 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> 
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     _print_head(console, snapshot, diagnosis)
     for number, finding in enumerate(diagnosis.findings[:SHOWN_FINDINGS], 1):
-        _print_finding(console, number, finding)
+        _print_finding(console, number, finding, is_only=len(diagnosis.findings) == 1)
     _print_rest(console, len(diagnosis.findings) - SHOWN_FINDINGS, "findings; `dstack check --json` tells them all")
     _print_stacks(console, snapshot, diagnosis)
     _print_foot(console, snapshot, diagnosis)
@@ -63,13 +64,21 @@ def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> N
         console.print(Text(note, "yellow"))
 
 
-def _print_finding(console: Console, number: int, finding: Finding) -> None:
-    certainty = {"deadlock": "confirmed" if finding.confirmed else "suspected"}.get(finding.kind)
-    title = Text(f"\n{number}. {finding.kind}", "bold").append(f", {certainty}" if certainty else "", "bold")
-    console.print(title.append(f": {finding.summary}", "not bold"))
+def _print_finding(console: Console, number: int, finding: Finding, *, is_only: bool) -> None:
+    """One finding; its summary is in the headline already where it is the only one."""
+    console.print()
+    summary = "" if is_only else f": {finding.summary}"
+    title = Text.assemble((f"{finding.kind}{_certainty(finding)}", "bold"), summary)
+    _print_hanging(console, Text(f"{number}. ", "bold"), title)
     for step in finding.explanation:
         _print_step(console, step)
     _print_hanging(console, Text("   Way out: ", "bold green"), Text(finding.advice))
+
+
+def _certainty(finding: Finding) -> str:
+    if finding.kind not in ("deadlock", "infeasible", "orphaned"):
+        return ""
+    return ", confirmed by a second look" if finding.confirmed else ", suspected: not confirmed by a second look"
 
 
 def _print_step(console: Console, step: Step) -> None:
@@ -98,28 +107,28 @@ def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
                 continue
             node = stitch(observed, diagnosis.vertices, key)
             shown |= vertices_in(node)
-            _print_stack(console, node)
+            _print_stack(console, node, snapshot.sources)
             printed += 1
     _print_rest(console, left_out, "begin elsewhere")
 
 
-def _print_stack(console: Console, node: StackNode) -> None:
+def _print_stack(console: Console, node: StackNode, sources: Sources) -> None:
     tree = Tree(_node_text(node), guide_style="dim")
-    _grow(tree, node, set())
+    _grow(tree, node, sources, set())
     console.print(Padding(tree, (0, 0, 0, 3), expand=False))
 
 
-def _grow(tree: Tree, node: StackNode, grown: set[str]) -> None:
+def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> None:
     """Adds a node's frames and branches; one that was grown before is only named."""
     grown.add(node.vertex)
     for frame in node.frames:
-        tree.add(_frame_text(frame))
+        tree.add(_frame_text(frame, sources))
     for child in node.children:
         branch = tree.add(_node_text(child, node.wait_kind))
         if child.vertex in grown and child.children:
             branch.add(Text("as above", "dim"))
         else:
-            _grow(branch, child, grown)
+            _grow(branch, child, sources, grown)
     if node.left_out:
         tree.add(Text(f"or one of {node.left_out} more, not followed", "dim"))
 
@@ -139,12 +148,10 @@ def _node_text(node: StackNode, via: str | None = None) -> Text:
     return text.append(f"  {first}{node.who.short_place}" if node.who.short_place else "", "dim")
 
 
-def _frame_text(frame: Frame) -> Text:
-    return (
-        Text(no_wrap=True, overflow="ellipsis")
-        .append(f"{frame.function}  ")
-        .append(f"{short_path(frame.file)}:{frame.line}", "cyan")
-    )
+def _frame_text(frame: Frame, sources: Sources) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis").append(f"{frame.function}  ")
+    text.append(f"{short_path(frame.file)}:{frame.line}", "cyan")
+    return text.append(f"  {sources.get(frame.file, {}).get(frame.line, '').strip()}".rstrip(), "dim")
 
 
 def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
@@ -189,8 +196,8 @@ def _print_rest(console: Console, count: int, what: str) -> None:
 
 def _print_hanging(console: Console, lead: Text, body: Text) -> None:
     """Prints ``lead`` and then ``body``, wrapped beside it."""
-    lines = body.wrap(console, max(20, console.width - lead.cell_len))
-    for index, line in enumerate(lines):
+    for index, line in enumerate(body.wrap(console, max(20, console.width - lead.cell_len))):
+        line.rstrip()
         console.print(lead + line if index == 0 else Text(" " * lead.cell_len) + line)
 
 

@@ -1,0 +1,274 @@
+"""What is read from real processes is what the processes themselves say."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dstack.model import Snapshot, Thread
+from dstack.probes.node.activity import activity, unmoved
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.pyspy import DumpFailed, PySpy, find_pyspy
+from dstack.snapshot_file import load
+from tests.clusters import run_example
+from tests.dstack import dstack
+from tests.processes import wait_until
+
+PROGRAM = Path(__file__).with_name("programs") / "waits.py"
+OPTIONS = {"native": False, "locals": False, "nonblocking": False, "deadline_s": 20.0}
+
+
+@pytest.fixture(scope="module")
+def waits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, list[str]], Snapshot, Snapshot]]:
+    """The refs the program says its threads wait for, and a plain and a richer snapshot of it."""
+    folder = tmp_path_factory.mktemp("snapshots")
+    with run_example(PROGRAM) as running:
+        line = next(line for line in running.output().splitlines() if line.startswith("refs "))
+        expected: dict[str, list[str]] = json.loads(line.removeprefix("refs "))
+        where = ["--address", running.address]
+        wait_until(
+            lambda: len(calls(taken(where, folder / "plain.json", running.environment))) == len(expected),
+            deadline_s=30,
+            what=lambda: f"all of {set(expected)} waiting",
+        )
+        plain = load(folder / "plain.json")
+        rich = taken([*where, "--native", "--locals"], folder / "rich.json.gz", running.environment)
+        yield expected, plain, rich
+
+
+def taken(options: list[str], path: Path, environment: Any) -> Snapshot:
+    result = dstack("snapshot", *options, "-o", str(path), "--force", environment=environment)
+    assert result.returncode == 0, result.stderr
+    return load(path)
+
+
+def calls(snapshot: Snapshot) -> dict[str, Thread]:
+    """The threads that wait, by name; an actor's main thread by its class."""
+    found = {}
+    actors = {actor.worker_id: actor.class_name for actor in snapshot.actors}
+    for worker in snapshot.samples[0].workers:
+        for thread in worker.process.threads if worker.process else ():
+            if thread.call and thread.call.kind.startswith("ray."):
+                found[actors.get(worker.worker_id, thread.name)] = thread
+    return found
+
+
+Waits = tuple[dict[str, list[str]], Snapshot, Snapshot]
+
+
+@pytest.mark.ray
+def test_the_refs_read_from_memory_are_those_the_program_names(waits: Waits) -> None:
+    expected, plain, _ = waits
+
+    read = {name: list(thread.call.refs) for name, thread in calls(plain).items() if thread.call}
+
+    assert read == expected
+    assert all(thread.still for thread in calls(plain).values())
+
+
+@pytest.mark.ray
+def test_timeouts_and_counts_are_read(waits: Waits) -> None:
+    _, plain, _ = waits
+
+    read = {
+        name: (thread.call.kind, thread.call.num_returns, thread.call.timeout_s)
+        for name, thread in calls(plain).items()
+        if thread.call
+    }
+
+    assert read == {
+        "get-one": ("ray.get", None, None),
+        "get-list": ("ray.get", None, None),
+        "get-timeout": ("ray.get", None, 5000.5),
+        "wait-2-of-3": ("ray.wait", 2, None),
+        "wait-timeout": ("ray.wait", 1, 4000.0),
+        "MainThread": ("ray.get", None, None),
+        "Waiter": ("ray.get", None, None),
+    }
+
+
+@pytest.mark.ray
+def test_blocked_processes_are_read_without_a_pause(waits: Waits) -> None:
+    _, plain, _ = waits
+
+    assert {w.process.paused_ms for w in plain.samples[0].workers if w.process} == {0.0}
+
+
+@pytest.mark.ray
+def test_native_frames_and_locals_come_on_request_only(waits: Waits) -> None:
+    expected, plain, rich = waits
+
+    assert not any(thread.locals for thread in calls(plain).values())
+    assert not any("_raylet" in frame.file for frame in plain.frames)
+    assert any("_raylet" in frame.file for frame in rich.frames)
+    assert {thread.call.refs for thread in calls(rich).values() if thread.call} == {
+        tuple(refs) for refs in expected.values()
+    }
+    waiter = calls(rich)["Waiter"]
+    assert waiter.locals
+    assert any("refs" in values for values in waiter.locals.values())
+
+
+@pytest.mark.ray
+def test_source_lines_surround_user_frames(waits: Waits) -> None:
+    _, plain, _ = waits
+    lines = PROGRAM.read_text().splitlines()
+    at = next(number for number, line in enumerate(lines, 1) if "ray.get(refs)" in line)
+
+    assert {number: text for number, text in plain.sources[str(PROGRAM)].items() if abs(number - at) <= 2} == {
+        number: lines[number - 1] for number in range(at - 2, at + 3) if number <= len(lines)
+    }
+
+
+def child(script: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", script])
+
+
+@contextmanager
+def running(script: str) -> Iterator[psutil.Process]:
+    with child(script) as process:
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            process.kill()
+
+
+def looked_at(pid: int, **options: Any) -> Any:
+    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
+    return NodeProbe().sample([target], {**OPTIONS, **options})
+
+
+def threads_of(result: Any) -> list[Any]:
+    return list(result["processes"]["w"]["threads"])
+
+
+SLEEPER = "import time; time.sleep(1000)"
+SPINNER = "import time\nwhile True: pass"
+
+
+def in_python(process: psutil.Process) -> bool:
+    try:
+        return bool(threads_of(looked_at(process.pid)))
+    except (KeyError, DumpFailed):
+        return False
+
+
+def started(process: psutil.Process) -> psutil.Process:
+    wait_until(lambda: in_python(process), deadline_s=10, what=lambda: "python in the child")
+    return process
+
+
+def test_a_sleeping_thread_is_proven_still_and_not_paused() -> None:
+    with running(SLEEPER) as process:
+        result = looked_at(started(process).pid)
+
+    assert [thread["still"] for thread in threads_of(result)] == [True]
+    assert result["processes"]["w"]["paused_ms"] == 0
+
+
+def test_a_running_thread_is_paused_for_a_whole_stack_and_not_called_still() -> None:
+    with running(SPINNER) as process:
+        result = looked_at(started(process).pid)
+        state = process.status()
+
+    assert [(thread["still"], thread["on_cpu"]) for thread in threads_of(result)] == [(False, True)]
+    assert result["processes"]["w"]["paused_ms"] > 0
+    assert state not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+
+def test_nonblocking_never_pauses() -> None:
+    with running(SPINNER) as process:
+        result = looked_at(started(process).pid, nonblocking=True)
+
+    assert result["processes"]["w"]["paused_ms"] == 0
+
+
+def test_a_stopped_process_is_read_as_it_stands() -> None:
+    with running(SPINNER) as process:
+        started(process).send_signal(signal.SIGSTOP)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=5, what=lambda: "stopped")
+        result = looked_at(process.pid)
+        state = process.status()
+
+    assert [thread["still"] for thread in threads_of(result)] == [True]
+    assert state == psutil.STATUS_STOPPED
+
+
+def test_a_process_that_is_gone_is_a_failure_in_words() -> None:
+    with child("pass") as process:
+        process.wait()
+
+    result = looked_at(process.pid)
+
+    assert result["processes"] == {}
+    assert [(failure["stage"], failure["reason"]) for failure in result["failures"]] == [
+        ("process", "the process is gone")
+    ]
+
+
+def test_another_process_behind_the_pid_is_not_taken_for_the_worker() -> None:
+    with running("import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(1000)") as server:
+        ports = wait_until(
+            lambda: [c.laddr.port for c in server.net_connections("tcp")], deadline_s=10, what=lambda: "a port"
+        )
+        target = {"worker_id": "w", "pid": os.getpid(), "port": ports[0], "is_driver": False}
+        result = NodeProbe().sample([target], OPTIONS)
+
+    assert "another process" in result["failures"][0]["reason"]
+
+
+def test_pyspy_works_from_memory_where_the_node_has_none() -> None:
+    path = find_pyspy()
+    assert path is not None
+    probe = NodeProbe()
+    probe.equip(Path(path).read_bytes())
+
+    with running(SLEEPER) as process:
+        started(process)
+        target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True}
+        result = probe.sample([target], OPTIONS)
+
+    assert len(threads_of(result)) == 1
+
+
+def test_a_pyspy_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
+    hanging = tmp_path / "py-spy"
+    hanging.write_text("#!/bin/sh\nexec sleep 1000\n")
+    hanging.chmod(0o755)
+
+    with running(SLEEPER) as process, pytest.raises(DumpFailed, match=r"did not finish within 0\.3 s"):
+        PySpy(str(hanging)).dump(process.pid, blocking=False, native=False, timeout_s=0.3)
+
+    assert not [one for one in psutil.Process().children(recursive=True) if one.name() == "sleep"]
+
+
+def test_activity_tells_a_thread_that_ran_from_one_that_did_not() -> None:
+    asleep, ticking = threading.Event(), threading.Event()
+    threads = [threading.Thread(target=asleep.wait), threading.Thread(target=tick, args=(ticking,))]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+
+    before = activity(os.getpid())
+    time.sleep(0.05)
+    same = unmoved(before, activity(os.getpid()))
+    asleep.set()
+    ticking.set()
+
+    assert threads[0].native_id in same
+    assert threads[1].native_id not in same
+
+
+def tick(until: threading.Event) -> None:
+    while not until.wait(0.001):
+        pass
