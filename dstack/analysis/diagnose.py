@@ -93,19 +93,27 @@ def _stuck_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[
     stuck = reduction.residue(waits)
     certain = reduction.residue(_waits(vertex for vertex in vertices.values() if vertex.stands))
     graph = reduction.stuck_graph(waits, stuck)
-    findings = [
-        _deadlock(observed, vertices, graph, core, confirmed=core <= certain) for core in reduction.cores(waits, graph)
-    ]
+    findings = []
+    for core in reduction.cores(waits, graph):
+        own = reduction.stuck_graph({key: waits[key] for key in sorted(core)}, core)
+        findings.append(_deadlock(observed, vertices, graph, own, confirmed=core <= certain))
     for key in reduction.dead_ends(graph):
         findings.append(_never_given(observed, vertices, graph, key, confirmed=key in certain))
     return findings
 
 
 def _deadlock(
-    observed: Observed, vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], core: set[str], *, confirmed: bool
+    observed: Observed,
+    vertices: Mapping[str, Vertex],
+    graph: nx.DiGraph[str],
+    own: nx.DiGraph[str],
+    *,
+    confirmed: bool,
 ) -> Finding:
+    """The finding of a core, which is given as its ``own`` part of the stuck graph."""
+    core = set(own)
     behind = _behind(graph, core)
-    cycle = _entered(reduction.shortest_cycle(graph, core), vertices, graph, behind)
+    cycle = _entered(reduction.shortest_cycle(own), vertices, graph, behind)
     members = (*cycle, *sorted(core - set(cycle)))
     resources = {r for key in core if (wait := vertices[key].wait) for r in wait.resources}
     finding = Finding(
@@ -177,7 +185,8 @@ def _entered(
     cycle: list[str], vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], behind: Iterable[str]
 ) -> tuple[str, ...]:
     """The same cycle, begun at an execution, if possible the one through which others came to wait for it."""
+    outside = set(behind)
     executions = [key for key in cycle if vertices[key].kind == "execution"]
-    entries = [key for key in executions if any(graph.has_edge(waiter, key) for waiter in behind)]
+    entries = [key for key in executions if not outside.isdisjoint(graph.predecessors(key))]
     start = cycle.index(min(entries or executions or cycle))
     return (*cycle[start:], *cycle[:start])

@@ -8,7 +8,7 @@ twice. What does not wait is released from the start; a vertex all of whose requ
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -54,10 +54,13 @@ def residue(waits: Waits[V]) -> set[V]:
 
 
 def stuck_graph(waits: Waits[V], stuck: set[V]) -> nx.DiGraph[V]:
-    """The residue as a graph: an edge from each stuck waiter to each stuck target it needs."""
+    """The residue as a graph: an edge from each stuck waiter to each stuck target it needs.
+
+    Of a core, with what it waits for outside of it taken as released. In the order of ``waits``.
+    """
     graph: nx.DiGraph[V] = nx.DiGraph()
-    graph.add_nodes_from(stuck)
-    for waiter in stuck:
+    graph.add_nodes_from(waiter for waiter in waits if waiter in stuck)
+    for waiter in graph:
         for needs, targets in waits[waiter]:
             given = sum(target not in stuck for target in targets)
             if given < needs:
@@ -75,7 +78,9 @@ def cores(waits: Waits[V], graph: nx.DiGraph[V]) -> list[set[V]]:
     while graph:
         last = [component for component in nx.strongly_connected_components(graph) if _is_closed(graph, component)]
         found += (component for component in last if _has_cycle(graph, component))
-        graph = stuck_graph(waits, residue({vertex: waits[vertex] for vertex in set(graph).difference(*last)}))
+        released = set().union(*last)
+        rest = {vertex: waits[vertex] for vertex in graph if vertex not in released}
+        graph = stuck_graph(rest, residue(rest))
     return sorted(found, key=len, reverse=True)
 
 
@@ -84,12 +89,11 @@ def dead_ends(graph: nx.DiGraph[V]) -> list[V]:
     return [vertex for vertex, degree in graph.out_degree() if not degree]
 
 
-def shortest_cycle(graph: nx.DiGraph[V], core: Iterable[V]) -> list[V]:
-    """A shortest cycle within a core, in the order of waiting."""
-    inside = graph.subgraph(core)
+def shortest_cycle(graph: nx.DiGraph[V]) -> list[V]:
+    """A shortest cycle in the stuck graph of a core, in the order of waiting."""
     best: list[V] = []
-    for start in islice(inside, MAX_CYCLE_STARTS):
-        cycle = _cycle_through(inside, start, len(best))
+    for start in islice(graph, MAX_CYCLE_STARTS):
+        cycle = _cycle_through(graph, start, len(best))
         if cycle and (not best or len(cycle) < len(best)):
             best = cycle
     return best
@@ -103,7 +107,7 @@ def _cycle_through(graph: nx.DiGraph[V], start: V, limit: int) -> list[V]:
     while level and (not limit or length < limit):
         following = []
         for vertex in level:
-            for target in graph[vertex]:
+            for target in graph.successors(vertex):
                 if target == start:
                     return _path(came_from, start, vertex)
                 if target not in came_from:

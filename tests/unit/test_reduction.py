@@ -1,0 +1,278 @@
+"""The reduction against naive definitions of the same things, on thousands of small random graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, combinations, pairwise
+
+import networkx as nx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dstack.analysis.reduction import Waits, cores, dead_ends, residue, shortest_cycle, stuck_graph
+
+Graph = dict[int, list[tuple[int, list[int]]]]
+
+thousands = settings(max_examples=1500, deadline=None)
+hundreds = settings(max_examples=250, deadline=None)
+
+
+def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[Graph]:
+    """Waits of some of the vertices: targets twice, itself as a target, nothing needed, and more than there are.
+
+    Where ``possible``, more than there are is needed only by some who need nothing else.
+    """
+    vertex = st.integers(0, vertices - 1)
+    requirement = st.tuples(st.integers(0, 4), st.lists(vertex, max_size=3))
+    requirements = st.lists(requirement, max_size=3)
+    if possible:
+        requirements = requirements.map(lambda them: [(min(needs, len(targets)), targets) for needs, targets in them])
+        requirements = st.one_of(requirements, st.just([(1, [])]))
+    return st.dictionaries(vertex, requirements, max_size=vertices)
+
+
+def knots(vertices: int = 6) -> st.SearchStrategy[Graph]:
+    """Graphs of which most are stuck for the most part: everybody needs all or most of a few."""
+
+    def most_of(targets: list[int], spared: int) -> tuple[int, list[int]]:
+        return max(1, len(targets) - spared), targets
+
+    targets = st.lists(st.integers(0, vertices - 1), min_size=1, max_size=3)
+    requirements = st.lists(st.builds(most_of, targets, st.integers(0, 1)), min_size=1, max_size=2)
+    return st.fixed_dictionaries(dict.fromkeys(range(vertices), requirements))
+
+
+def is_held(waits: Graph, vertex: int, by: set[int]) -> bool:
+    """Whether a vertex cannot go on as long as none of ``by`` does, though everybody else has."""
+    return any(sum(target not in by for target in targets) < needs for needs, targets in waits[vertex])
+
+
+def subsets(vertices: set[int]) -> Iterator[set[int]]:
+    sizes = range(len(vertices) + 1)
+    return (set(subset) for subset in chain.from_iterable(combinations(sorted(vertices), size) for size in sizes))
+
+
+def ends_of_all_orders(waits: Graph) -> set[frozenset[int]]:
+    """Who is left, for each order in which those who can go on may do so, one at a time."""
+    begin = frozenset(waits)
+    seen, open_, ends = {begin}, [begin], set()
+    while open_:
+        left = open_.pop()
+        following = [left - {vertex} for vertex in left if not is_held(waits, vertex, set(left))]
+        if not following:
+            ends.add(left)
+        open_ += [after for after in following if after not in seen]
+        seen.update(following)
+    return ends
+
+
+def stuck_graph_of(waits: Graph) -> nx.DiGraph[int]:
+    return stuck_graph(waits, residue(waits))
+
+
+# Who is stuck
+
+
+@given(graphs())
+@thousands
+def test_residue_is_what_is_left_when_nobody_more_can_go_on(waits: Graph) -> None:
+    left = set(waits)
+    while released := {vertex for vertex in left if not is_held(waits, vertex, left)}:
+        left -= released
+
+    assert residue(waits) == left
+
+
+@given(graphs(vertices=6))
+@hundreds
+def test_residue_is_the_greatest_set_that_holds_itself(waits: Graph) -> None:
+    holding = [those for those in subsets(set(waits)) if all(is_held(waits, vertex, those) for vertex in those)]
+
+    assert residue(waits) == set().union(*holding)
+
+
+@given(graphs(vertices=6))
+@hundreds
+def test_residue_is_left_in_whatever_order_the_others_go_on(waits: Graph) -> None:
+    assert ends_of_all_orders(waits) == {frozenset(residue(waits))}
+
+
+@given(graphs(), st.integers(0, 6))
+@hundreds
+def test_one_wait_less_never_makes_others_stuck(waits: Graph, ended: int) -> None:
+    fewer = {vertex: requirements for vertex, requirements in waits.items() if vertex != ended}
+
+    assert residue(fewer) <= residue(waits)
+
+
+def test_a_cycle_that_one_of_several_targets_leads_out_of_is_not_stuck() -> None:
+    waits: Waits[str] = {"a": [(1, ["b"])], "b": [(1, ["a", "free"])]}
+
+    assert residue(waits) == set()
+
+
+def test_a_cycle_with_no_way_out_but_into_itself_is_stuck() -> None:
+    waits: Waits[str] = {"a": [(1, ["b"])], "b": [(1, ["a", "c"])], "c": [(1, ["a"])]}
+
+    assert residue(waits) == {"a", "b", "c"}
+
+
+def test_two_of_three_are_not_given_by_one() -> None:
+    waits: Waits[str] = {"a": [(2, ["a", "free", "b"])], "b": [(1, ["a"])]}
+
+    assert residue(waits) == {"a", "b"}
+
+
+def test_a_target_named_twice_counts_twice() -> None:
+    waits: Waits[str] = {"a": [(2, ["free", "free"])]}
+
+    assert residue(waits) == set()
+
+
+def test_what_needs_more_than_there_is_never_goes_on() -> None:
+    waits: Waits[str] = {"a": [(2, ["free"])], "b": [(1, [])], "c": [(0, [])]}
+
+    assert residue(waits) == {"a", "b"}
+
+
+# Why they are
+
+
+@given(st.one_of(graphs(), knots()))
+@hundreds
+def test_the_stuck_graph_leads_from_the_stuck_to_the_stuck_they_need(waits: Graph) -> None:
+    stuck = residue(waits)
+
+    graph = stuck_graph(waits, stuck)
+
+    needed = {
+        (waiter, target)
+        for waiter in stuck
+        for needs, targets in waits[waiter]
+        if sum(t not in stuck for t in targets) < needs
+        for target in targets
+    }
+    assert set(graph) == stuck
+    assert set(graph.edges) == {(waiter, target) for waiter, target in needed if target in stuck}
+
+
+@given(st.one_of(graphs(), knots()))
+@hundreds
+def test_a_core_is_stuck_and_everybody_in_it_waits_for_everybody(waits: Graph) -> None:
+    graph = stuck_graph_of(waits)
+
+    for core in cores(waits, graph):
+        assert core <= residue(waits)
+        assert nx.is_strongly_connected(graph.subgraph(core))
+        assert nx.is_strongly_connected(stuck_graph(waits, core))
+
+
+@given(st.one_of(graphs(), knots()))
+@hundreds
+def test_a_core_stays_stuck_whatever_happens_around_it(waits: Graph) -> None:
+    for core in cores(waits, stuck_graph_of(waits)):
+        assert residue({vertex: waits[vertex] for vertex in core}) == core
+
+
+@given(st.one_of(graphs(possible=True), knots()))
+@hundreds
+def test_a_core_goes_on_when_it_is_given_what_it_waits_for_in_itself(waits: Graph) -> None:
+    for core in cores(waits, stuck_graph_of(waits)):
+        rest = {
+            vertex: [(needs - sum(t in core for t in targets), targets) for needs, targets in waits[vertex]]
+            for vertex in core
+        }
+        assert residue(rest) == set()
+
+
+@given(st.one_of(graphs(), knots()))
+@hundreds
+def test_cores_have_no_member_in_common(waits: Graph) -> None:
+    found = cores(waits, stuck_graph_of(waits))
+
+    assert sum(map(len, found)) == len(set().union(*found))
+    assert [len(core) for core in found] == sorted(map(len, found), reverse=True)
+
+
+@given(st.one_of(graphs(possible=True), knots()))
+@hundreds
+def test_everybody_could_go_on_if_only_the_cores_and_dead_ends_did(waits: Graph) -> None:
+    graph = stuck_graph_of(waits)
+    reported = set().union(dead_ends(graph), *cores(waits, graph))
+
+    rest = {vertex: requirements for vertex, requirements in waits.items() if vertex not in reported}
+
+    assert residue(rest) == set()
+
+
+@given(graphs(possible=True))
+@hundreds
+def test_dead_ends_need_what_nobody_can_give(waits: Graph) -> None:
+    for vertex in dead_ends(stuck_graph_of(waits)):
+        assert any(needs > len(targets) for needs, targets in waits[vertex])
+
+
+def test_a_deadlock_that_waits_for_another_one_besides_is_a_core_of_its_own() -> None:
+    waits: Waits[str] = {
+        "a": [(1, ["b"])],
+        "b": [(1, ["a"]), (1, ["c"])],
+        "c": [(1, ["c"])],
+    }
+
+    assert cores(waits, stuck_graph(waits, residue(waits))) == [{"a", "b"}, {"c"}]
+
+
+def test_a_deadlock_is_a_core_of_its_own_though_one_around_it_waits_for_it_or_another() -> None:
+    waits: Waits[str] = {
+        "a": [(1, ["b"]), (1, ["either"])],
+        "b": [(1, ["a"])],
+        "either": [(1, ["b", "c"])],
+        "c": [(1, ["c"])],
+    }
+
+    assert cores(waits, stuck_graph(waits, residue(waits))) == [{"a", "b"}, {"c"}]
+
+
+def test_who_only_waits_for_a_cycle_is_no_part_of_its_core() -> None:
+    waits: Waits[str] = {"a": [(1, ["b"])], "b": [(1, ["a"])], "late": [(1, ["a"])]}
+
+    assert cores(waits, stuck_graph(waits, residue(waits))) == [{"a", "b"}]
+
+
+# In what circle
+
+
+@given(st.one_of(graphs(), knots()))
+@hundreds
+def test_the_shortest_cycle_is_one_and_none_is_shorter(waits: Graph) -> None:
+    for core in cores(waits, stuck_graph_of(waits)):
+        graph = stuck_graph(waits, core)
+
+        cycle = shortest_cycle(graph)
+
+        assert len(cycle) == len(set(cycle))
+        assert all(graph.has_edge(waiter, target) for waiter, target in pairwise([*cycle, cycle[0]]))
+        assert len(cycle) == min(map(len, nx.simple_cycles(graph)))
+
+
+def test_the_shortest_cycle_is_in_the_order_of_waiting() -> None:
+    waits: Waits[str] = {"a": [(1, ["b"])], "b": [(1, ["c"])], "c": [(1, ["a"])]}
+
+    assert shortest_cycle(stuck_graph(waits, {"a", "b", "c"})) == ["a", "b", "c"]
+
+
+def test_one_that_waits_for_itself_is_a_cycle() -> None:
+    waits: Waits[str] = {"a": [(1, ["a"])]}
+
+    assert shortest_cycle(stuck_graph(waits, {"a"})) == ["a"]
+
+
+def test_a_ring_of_thousands_is_found_whole() -> None:
+    size = 10_000
+    waits: Waits[int] = {i: [(1, [(i + 1) % size])] for i in range(size)}
+    graph = stuck_graph(waits, residue(waits))
+
+    (core,) = cores(waits, graph)
+
+    assert len(core) == size
+    assert len(shortest_cycle(graph)) == size
