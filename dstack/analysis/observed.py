@@ -75,11 +75,16 @@ class Observed:
 
     @cached_property
     def arguments_of_owner(self) -> dict[str, list[str]]:
-        """By worker: refs without a value yet that some task it submitted takes as an argument."""
+        """By worker: refs that some task it submitted takes as an argument, and that are not known there to be given.
+
+        A borrowed ref is among them also when its owner says that the value is there: the borrower may not have heard.
+        """
         by_owner: dict[str, list[str]] = defaultdict(list)
         for ref in self.sample.refs:
-            if ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE) and not self.is_given(ref.ref):
-                by_owner[ref.holder_id].append(ref.ref)
+            is_borrowed = ref.state is None and ref.size_bytes < 0
+            if ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE):
+                if is_borrowed or not self.is_given(ref.ref):
+                    by_owner[ref.holder_id].append(ref.ref)
         return by_owner
 
     @cached_property

@@ -15,6 +15,7 @@ from dstack.analysis.resources import Resources
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Actor, BlockedCall, PlacementGroup, Task, Thread, producer_task_id
 
+THERE = "value that is there already and is being fetched"
 MANY = 32
 """More possible targets than this are shared through a vertex of their own, so that the graph stays small."""
 
@@ -129,8 +130,7 @@ class _GraphBuilder:
         else:
             groups = (Group(needs=still_needed, targets=tuple(targets)),)
         if still_needed <= 0:
-            what = "value that is there already and is being fetched"
-            groups = (Group(needs=1, targets=(self._unknown(what),)),)
+            groups = (Group(needs=1, targets=(self._unknown(THERE),)),)
         total = len(call.refs)
         return Wait(kind=call.kind, groups=groups, timeout_s=call.timeout_s, needed=needed, total=total)
 
@@ -144,6 +144,9 @@ class _GraphBuilder:
         return Wait(kind=call.kind, groups=(Group(needs=1, targets=(target,)),), timeout_s=call.timeout_s)
 
     def _vertex_of_ref(self, ref: str) -> str:
+        """Who makes a ref; a value that is there is an unknown target, since somebody need only fetch it."""
+        if self._seen.is_given(ref):
+            return self._unknown(THERE).vertex
         task_id = producer_task_id(ref)
         if task_id in self._seen.running_on:
             return self._key_of_running(task_id)
@@ -236,9 +239,10 @@ class _GraphBuilder:
 
     def _wait_for_creation(self, actor: Actor) -> Wait:
         creation = self._seen.creations.get(actor.actor_id)
-        if creation is None or creation.task_id in self._seen.running_on:
+        if creation is None:
             return self._waits_for_unknown("actor creation", f"creation of {names.actor(actor)} ({actor.state})")
-        target = Target(vertex=task_key(creation.task_id))
+        running = creation.task_id in self._seen.running_on
+        target = Target(vertex=self._key_of_running(creation.task_id) if running else task_key(creation.task_id))
         return Wait(kind="actor creation", groups=(Group(needs=1, targets=(target,)),))
 
     # Placement groups

@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 import dstack
+from dstack.errors import ClusterError
 from dstack.model import Failure, Node, Process, Sample, Snapshot, Worker, WorkerSample
 from dstack.probes.assemble import Assembly
 from dstack.probes.connect import Cluster, connect
@@ -74,16 +75,24 @@ class ClusterProbe:
         """Sample 1: everything, within ``deadline_s``."""
         began = time.monotonic()
         self._progress("reading the control plane")
-        self._inventory = take_inventory(self.cluster, RPC_TIMEOUT_S)
+        self._inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s))
         self._failures += self._inventory.failures
         self._note_dead_nodes()
         self._sample(self._inventory, self._inventory.workers, began, deadline_s)
 
     def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
-        """Sample 2: only these workers, begun after sample 1 has ended everywhere."""
+        """Sample 2: only these workers, begun after sample 1 has ended everywhere.
+
+        When the control plane is gone by then, that is a failure in the snapshot, and there is no second sample.
+        """
         began = time.monotonic()
         wanted = set(worker_ids)
-        inventory = take_inventory(self.cluster, RPC_TIMEOUT_S, sample=2)
+        self._progress("looking again at those that seem stuck")
+        try:
+            inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s), sample=2)
+        except ClusterError as error:
+            self._failures.append(Failure(stage="control plane", reason=error.message, remedy=error.remedy, sample=2))
+            return
         self._failures += inventory.failures
         self._sample(inventory, [w for w in self._inventory.workers if w.worker_id in wanted], began, deadline_s)
 
@@ -111,8 +120,9 @@ class ClusterProbe:
     def _sample(self, inventory: Inventory, workers: Sequence[Worker], began: float, deadline_s: float) -> None:
         number = len(self._samples) + 1
         with ThreadPoolExecutor(1) as thread:
-            asked = thread.submit(ask_core_workers, workers, self.cluster.metadata, RPC_TIMEOUT_S, number)
             left = deadline_s - (time.monotonic() - began)
+            timeout_s = max(0.1, min(RPC_TIMEOUT_S, left))
+            asked = thread.submit(ask_core_workers, workers, self.cluster.metadata, timeout_s, number)
             processes = self._see_processes([w for w in workers if not self._is_own(w)], number, left)
             answers, failures = asked.result()
         self._failures += failures

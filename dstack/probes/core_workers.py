@@ -61,12 +61,12 @@ def ask_core_workers(
 
 def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str]) -> list[Ref]:
     """The refs somebody waits for, and those that may be the missing argument of a pending task."""
-    return [
-        ref
-        for answer in answers
-        for ref in answer.refs
-        if ref.ref in awaited or (ref.argument_uses and ref.size_bytes < 0 and ref.state not in (None, *ENDED))
-    ]
+    return [ref for answer in answers for ref in answer.refs if ref.ref in awaited or _may_be_a_missing_argument(ref)]
+
+
+def _may_be_a_missing_argument(ref: Ref) -> bool:
+    """Whether a submitted task takes it and its value is not known here; a borrower never knows, nor the state."""
+    return bool(ref.argument_uses) and ref.size_bytes < 0 and ref.state not in ENDED
 
 
 def _call(worker: Worker, timeout_s: float) -> Call:
