@@ -81,10 +81,10 @@ class Observed:
         """
         by_owner: dict[str, list[str]] = defaultdict(list)
         for ref in self.sample.refs:
+            is_argument = ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE)
             is_borrowed = ref.state is None and ref.size_bytes < 0
-            if ref.argument_uses and not ref.ref.startswith(ACTOR_HANDLE):
-                if is_borrowed or not self.is_given(ref.ref):
-                    by_owner[ref.holder_id].append(ref.ref)
+            if is_argument and (is_borrowed or not self.is_given(ref.ref)):
+                by_owner[ref.holder_id].append(ref.ref)
         return by_owner
 
     @cached_property
