@@ -132,3 +132,8 @@ def task_key(task_id: str) -> str:
 def group_key(placement_group_id: str) -> str:
     """The vertex of a placement group."""
     return f"group:{placement_group_id}"
+
+
+def any_key(what: str) -> str:
+    """The vertex that stands for any one of many things that are waited for alike."""
+    return f"any:{what}"

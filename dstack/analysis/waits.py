@@ -7,14 +7,18 @@ not. Where nothing is known, the target is an ``unknown`` vertex, which counts a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from dstack.analysis import names
-from dstack.analysis.observed import Observed, group_key, task_key, thread_key
+from dstack.analysis.observed import Observed, any_key, group_key, task_key, thread_key
 from dstack.analysis.resources import Resources
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Actor, BlockedCall, PlacementGroup, Task, Thread, producer_task_id
 
+T = TypeVar("T")
 THERE = "value that is there already and is being fetched"
 MANY = 32
 """More possible targets than this are shared through a vertex of their own, so that the graph stays small."""
@@ -181,30 +185,27 @@ class _GraphBuilder:
             return self._wait_for_actor(task)
         if task.placement_group_id:
             return self._wait_for_group(task.placement_group_id), None
-        return self._resources.wait_of(task.required_resources, self._unknown)
+        return self._wait_for_resources(task)
+
+    def _wait_for_resources(self, task: Task) -> tuple[Wait | None, str | None]:
+        wait, never = self._resources.wait_of(task.required_resources, self._unknown)
+        key = any_key(names.amounts(dict(sorted(task.required_resources.items()))))
+        return wait and self._shared(key, wait), never
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """One of the refs that its owner knows as arguments and that are not there; which, Ray does not tell."""
-        refs = self._seen.arguments_of_owner.get(task.owner_id, ())
-        if len(refs) > MANY:
-            return Wait(kind="arguments", groups=(Group(needs=1, targets=(self._any_argument(task.owner_id),)),))
-        targets = [
-            Target(vertex=self._vertex_of_ref(ref), ref=ref) for ref in refs if producer_task_id(ref) != task.task_id
-        ]
-        if not targets:
+        refs = self._seen.arguments_of_owner.get(task.owner_id, [])
+        if len(refs) <= MANY:
+            refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
+        if not refs:
             return self._waits_for_unobserved("arguments", "argument that was not seen")
-        return self._one_of("arguments", targets, _any_argument_reason(len(targets)))
-
-    def _any_argument(self, owner_id: str) -> Target:
-        """The vertex that stands for any one of an owner's many missing arguments."""
-        key = f"arguments:{owner_id}"
-        if key not in self._vertices:
-            refs = self._seen.arguments_of_owner[owner_id]
-            targets = tuple(Target(vertex=self._vertex_of_ref(ref), ref=ref) for ref in refs)
-            wait = self._one_of("arguments", targets, _any_argument_reason(len(refs)))
-            label = f"one of {len(refs)} arguments that are not there"
-            self._vertices[key] = Vertex(key=key, kind="task", label=label, worker_id=owner_id, wait=wait)
-        return Target(vertex=key)
+        return self._one_of(
+            "arguments",
+            refs,
+            lambda ref: Target(vertex=self._vertex_of_ref(ref), ref=ref),
+            f"any of the {len(refs)} refs its owner passes as arguments and that are not there",
+            any_key(task.owner_id),
+        )
 
     def _wait_for_slot(self, task: Task) -> Wait | None:
         """A call its actor has but does not run waits for one of the calls that run there."""
@@ -217,8 +218,13 @@ class _GraphBuilder:
             return self._waits_for_unobserved("actor slot", what)
         if not worker.running_task_ids:
             return None
-        targets = tuple(Target(vertex=self._key_of_running(running)) for running in worker.running_task_ids)
-        return self._one_of("actor slot", targets, f"any of the {len(targets)} calls that run there may end first")
+        return self._one_of(
+            "actor slot",
+            worker.running_task_ids,
+            lambda running: Target(vertex=self._key_of_running(running)),
+            f"any of the {len(worker.running_task_ids)} calls that run there may end first",
+            any_key(actor.actor_id),
+        )
 
     def _wait_for_actor(self, task: Task) -> tuple[Wait | None, str | None]:
         """A call not yet sent: its actor is not there, is dead, or an earlier call of the same caller is not ready."""
@@ -232,10 +238,14 @@ class _GraphBuilder:
         earlier = self._seen.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
         if not earlier:
             return self._waits_for_unknown("order", "caller, which has not sent it yet"), None
-        targets = tuple(Target(vertex=task_key(other.task_id)) for other in earlier)
-        return self._one_of(
-            "order", targets, f"any of {len(earlier)} calls by the same caller that lack arguments"
-        ), None
+        wait = self._one_of(
+            "order",
+            earlier,
+            lambda call: Target(vertex=task_key(call.task_id)),
+            f"any of {len(earlier)} calls by the same caller that lack arguments",
+            any_key(f"{task.owner_id}/{actor.actor_id}"),
+        )
+        return wait, None
 
     def _wait_for_creation(self, actor: Actor) -> Wait:
         creation = self._seen.creations.get(actor.actor_id)
@@ -295,15 +305,23 @@ class _GraphBuilder:
     def _waits_for_unobserved(self, kind: str, what: str) -> Wait:
         return Wait(kind=kind, groups=(Group(needs=1, targets=(self._unknown(what, unobserved=True),)),))
 
-    @staticmethod
-    def _one_of(kind: str, targets: Iterable[Target], reason: str) -> Wait:
-        """A wait for one of several targets: exact if there is but one."""
-        targets = tuple(targets)
-        groups = (Group(needs=1, targets=targets),)
-        if len(targets) == 1:
+    # One of several
+
+    def _one_of(self, kind: str, several: Sequence[T], target_of: Callable[[T], Target], reason: str, key: str) -> Wait:
+        """A wait for one of several: exact if there is but one, shared under ``key`` if there are many."""
+        shared = self._vertices.get(key)
+        if shared is not None and shared.wait is not None:
+            return self._shared(key, shared.wait)
+        groups = (Group(needs=1, targets=tuple(map(target_of, several))),)
+        if len(several) == 1:
             return Wait(kind=kind, groups=groups)
-        return Wait(kind=kind, groups=groups, evidence="inferred", inferred=reason, total=len(targets))
+        wait = Wait(kind=kind, groups=groups, evidence="inferred", inferred=reason, total=len(several))
+        return self._shared(key, wait)
 
-
-def _any_argument_reason(count: int) -> str:
-    return f"any of the {count} refs its owner passes as arguments and that are not there"
+    def _shared(self, key: str, wait: Wait) -> Wait:
+        """The wait as it is, or if it is for many, through a vertex that all share who wait for the same."""
+        count = len(wait.groups[0].targets)
+        if count <= MANY:
+            return wait
+        self._vertices.setdefault(key, Vertex(key=key, kind="task", label=f"any of {count}", wait=wait))
+        return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))

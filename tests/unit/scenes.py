@@ -1,0 +1,429 @@
+"""Small clusters told line by line, and looked at once or twice.
+
+A scene is changed between looks as a cluster changes by itself::
+
+    scene = Scene()
+    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
+    ping = scene.call(left, "ping", by=driver)
+    pong = scene.call(right, "pong", by=left)
+    driver.gets(ping)
+    left.runs(ping).gets(pong)
+    right.runs(pong).computes()
+    scene.look()
+
+What is looked at is exact unless the scene says that somebody was ``silent``, ``unseen`` or ``moving``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose, suspects
+from dstack.analysis.observed import Observed, group_key, task_key, thread_key
+from dstack.analysis.waits import wait_for_graph
+from dstack.diagnosis import Diagnosis, Vertex, Wait
+from dstack.model import (
+    Actor,
+    BlockedCall,
+    Bundle,
+    CallKind,
+    Failure,
+    Frame,
+    Job,
+    Node,
+    PlacementGroup,
+    Process,
+    Ref,
+    Role,
+    Sample,
+    Snapshot,
+    Task,
+    TaskKind,
+    Thread,
+    Worker,
+    WorkerSample,
+)
+
+JOB = "01000000"
+APP = "/srv/app/app.py"
+RAY_WORKER = "/usr/lib/python3/site-packages/ray/_private/worker.py"
+LEAVES: dict[CallKind, Frame] = {
+    "ray.get": Frame(function="get_objects", file=RAY_WORKER, line=900, origin="ray"),
+    "ray.wait": Frame(function="wait", file=RAY_WORKER, line=3000, origin="ray"),
+    "thread.join": Frame(function="join", file="/usr/lib/python3/threading.py", line=1100, origin="stdlib"),
+}
+Amounts = Mapping[str, float]
+
+
+@dataclass(eq=False)
+class Call:
+    """A task or actor call as its owner knows it, and the ref of its value."""
+
+    task: Task
+
+    @property
+    def ref(self) -> str:
+        return f"{self.task.task_id}01000000"
+
+    @property
+    def key(self) -> str:
+        """Its vertex while it does not run."""
+        return task_key(self.task.task_id)
+
+    def becomes(self, **changes: Any) -> Call:
+        """Changes what its owner knows of it."""
+        self.task = replace(self.task, **changes)
+        return self
+
+
+@dataclass(eq=False)
+class Strand:
+    """A thread of a process in a scene."""
+
+    process: Proc
+    tid: int
+    role: Role
+    name: str
+    call: BlockedCall | None = None
+    function: str = "run"
+    line: int = 1
+    is_still: bool = True
+
+    @property
+    def key(self) -> str:
+        return thread_key(self.process.worker_id, self.tid)
+
+    def gets(self, *refs: Call | str, timeout_s: float | None = None) -> Strand:
+        """Is blocked in ``ray.get``."""
+        return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=_ids(refs), timeout_s=timeout_s))
+
+    def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Strand:
+        """Is blocked in ``ray.wait``."""
+        ids = _ids(refs)
+        return self._is_in(
+            BlockedCall(kind="ray.wait", frame=0, refs=ids, num_returns=num_returns, timeout_s=timeout_s)
+        )
+
+    def joins(self, other: Strand | int, timeout_s: float | None = None) -> Strand:
+        """Is blocked in ``Thread.join`` for another strand, or for one of this OS thread id."""
+        tid = other if isinstance(other, int) else other.tid
+        return self._is_in(BlockedCall(kind="thread.join", frame=0, joins=tid, timeout_s=timeout_s))
+
+    def waits_unreadably(self, why: str) -> Strand:
+        """Is blocked in ``ray.get`` for refs that could not be read."""
+        return self._is_in(BlockedCall(kind="ray.get", frame=0, unread=why))
+
+    def computes(self) -> Strand:
+        """Is not blocked."""
+        self.call = None
+        return self
+
+    def is_moving(self) -> Strand:
+        """Ran while it was read, so that its reading is not proven."""
+        self.is_still = False
+        return self
+
+    def frames(self) -> tuple[Frame, ...]:
+        own = Frame(function=self.function, file=APP, line=self.line)
+        return (LEAVES[self.call.kind], own) if self.call else (own,)
+
+    def _is_in(self, call: BlockedCall) -> Strand:
+        self.call = call
+        return self
+
+
+@dataclass(eq=False)
+class Proc:
+    """A worker's or driver's process in a scene; what it is told of blocking is about its first strand."""
+
+    worker: Worker
+    actor: Actor | None = None
+    started_at: float = 1.7e9
+    strands: list[Strand] = field(default_factory=list)
+    running: list[Call] = field(default_factory=list)
+    submitted: list[Call] = field(default_factory=list)
+    refs: dict[str, Ref] = field(default_factory=dict)
+    is_silent: bool = False
+    is_unseen: bool = False
+    has_no_stacks: bool = False
+
+    @property
+    def worker_id(self) -> str:
+        return self.worker.worker_id
+
+    @property
+    def key(self) -> str:
+        """The vertex of its first strand."""
+        return self.strands[0].key
+
+    @property
+    def actor_id(self) -> str:
+        assert self.actor is not None
+        return self.actor.actor_id
+
+    def strand(self, name: str = "", role: Role = "task") -> Strand:
+        """One more thread."""
+        tid = self.worker.pid + len(self.strands)
+        self.strands.append(Strand(process=self, tid=tid, role=role, name=name, line=tid // 100 + len(self.strands)))
+        return self.strands[-1]
+
+    def runs(self, *calls: Call) -> Proc:
+        """Runs these calls now, the first on its first strand."""
+        self.running = list(calls)
+        for strand, call in zip(self.strands, calls, strict=False):
+            strand.function = call.task.name.rpartition(".")[2]
+            strand.computes()
+        return self
+
+    def gets(self, *refs: Call | str, timeout_s: float | None = None) -> Proc:
+        self.strands[0].gets(*refs, timeout_s=timeout_s)
+        return self
+
+    def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Proc:
+        self.strands[0].waits(*refs, num_returns=num_returns, timeout_s=timeout_s)
+        return self
+
+    def joins(self, other: Strand | int, timeout_s: float | None = None) -> Proc:
+        self.strands[0].joins(other, timeout_s=timeout_s)
+        return self
+
+    def computes(self) -> Proc:
+        self.strands[0].computes()
+        return self
+
+    def has(self, ref: Call | str, size_bytes: int = 8) -> Proc:
+        """Knows the value of a ref to be there."""
+        return self.knows(ref, size_bytes=size_bytes)
+
+    def passes(self, *refs: Call | str) -> Proc:
+        """Has passed refs that have no value yet as arguments."""
+        for ref in refs:
+            self.knows(ref, state="SUBMITTED_TO_WORKER", argument_uses=1)
+        return self
+
+    def knows(self, ref: Call | str, **known: Any) -> Proc:
+        self.refs[_id(ref)] = Ref(ref=_id(ref), holder_id=self.worker_id, **known)
+        return self
+
+    def puts(self, size_bytes: int = 8) -> str:
+        """The ref of a value that the running call has stored by ``ray.put``."""
+        ref = f"{self.running[0].task.task_id}{len(self.refs) + 100:02x}000000"
+        self.has(ref, size_bytes)
+        return ref
+
+    def is_restarted(self) -> Proc:
+        """Is another process of the same pid."""
+        self.started_at += 60
+        return self
+
+
+class Scene:
+    """A cluster; everything is on its first node and unplaced until said otherwise."""
+
+    def __init__(self) -> None:
+        self._number = count(1)
+        self.nodes: list[Node] = []
+        self.procs: list[Proc] = []
+        self.actors: list[Actor] = []
+        self.groups: list[PlacementGroup] = []
+        self.available: dict[str, dict[str, float]] = {}
+        self.failures: list[Failure] = []
+        self.samples: list[Sample] = []
+        self._frames: dict[Frame, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+
+    # Who is there
+
+    def node(self, free: Amounts | None = None, *, alive: bool = True, **resources: float) -> Node:
+        """One more node; all that is not ``free`` there is taken, all is free by default."""
+        number = next(self._number)
+        node = Node(node_id=f"{number:056x}", ip=f"10.0.0.{number}", alive=alive, resources=resources)
+        self.nodes.append(node)
+        self.available[node.node_id] = dict(resources if free is None else free)
+        return node
+
+    def driver(self, node: Node | None = None) -> Proc:
+        return self._proc("user", node, is_driver=True, job_id=JOB)
+
+    def worker(self, node: Node | None = None) -> Proc:
+        return self._proc("task", node)
+
+    def actor(self, class_name: str = "Actor", node: Node | None = None, **known: Any) -> Proc:
+        """An actor that is alive, with its process."""
+        proc = self._proc("task", node)
+        actor = Actor(
+            actor_id=f"{next(self._number):024x}{JOB}",
+            job_id=JOB,
+            class_name=class_name,
+            **{"state": "ALIVE", "node_id": proc.worker.node_id, "worker_id": proc.worker_id} | known,
+        )
+        proc.actor, proc.worker = actor, replace(proc.worker, actor_id=actor.actor_id)
+        self.actors.append(actor)
+        return proc
+
+    def pending_actor(self, class_name: str, by: Proc, **needs: float) -> tuple[Actor, Call]:
+        """An actor that is not created yet, and its creation."""
+        actor = Actor(
+            actor_id=f"{next(self._number):024x}{JOB}", job_id=JOB, class_name=class_name, state="PENDING_CREATION"
+        )
+        self.actors.append(actor)
+        task_id = f"{'f' * 16}{actor.actor_id}"
+        return actor, self._submitted(
+            task_id, f"{class_name}.__init__", by, "ACTOR_CREATION_TASK", actor.actor_id, required_resources=needs
+        )
+
+    def group(self, state: str, *bundles: Bundle, **known: Any) -> PlacementGroup:
+        number = next(self._number)
+        group = PlacementGroup(
+            placement_group_id=f"{number:036x}", state=state, **{"strategy": "PACK", "bundles": bundles} | known
+        )
+        self.groups.append(group)
+        return group
+
+    # What was submitted
+
+    def call(self, actor: Proc | Actor, method: str, by: Proc, **known: Any) -> Call:
+        """A call of an actor's method, sent to it."""
+        called = actor.actor if isinstance(actor, Proc) else actor
+        assert called is not None
+        task_id = f"{next(self._number):016x}{called.actor_id}"
+        return self._submitted(task_id, f"{called.class_name}.{method}", by, "ACTOR_TASK", called.actor_id, **known)
+
+    def task(self, name: str, by: Proc, **known: Any) -> Call:
+        """A normal task, sent to a worker."""
+        task_id = f"{next(self._number):016x}{'f' * 24}{JOB}"
+        return self._submitted(task_id, name, by, "NORMAL_TASK", None, **known)
+
+    def run(self, name: str, by: Proc, node: Node | None = None, **needs: float) -> tuple[Call, Proc]:
+        """A normal task that runs, and the worker that runs it."""
+        call = self.task(name, by, required_resources=needs)
+        return call, self.worker(node).runs(call)
+
+    # What was seen
+
+    def look(self, only: Iterable[str] | None = None) -> Scene:
+        """Takes a sample of all workers, or of ``only`` those."""
+        wanted = [proc for proc in self.procs if only is None or proc.worker_id in set(only)]
+        answering = [proc for proc in wanted if not proc.is_silent]
+        began_s = float(len(self.samples))
+        self.samples.append(
+            Sample(
+                began_s=began_s,
+                ended_s=began_s + 0.5,
+                workers=tuple(map(self._seen, wanted)),
+                tasks=tuple(call.task for proc in answering for call in proc.submitted),
+                refs=tuple(ref for proc in answering for ref in proc.refs.values()),
+                placement_groups=tuple(self.groups),
+                available={node: dict(free) for node, free in self.available.items()},
+            )
+        )
+        return self
+
+    def look_again(self) -> Scene:
+        """Takes a second sample, of those whom the first makes suspect."""
+        return self.look(only=suspects(self.snapshot()))
+
+    def snapshot(self) -> Snapshot:
+        """All that was seen; the scene is looked at once if it was not yet."""
+        if not self.samples:
+            self.look()
+        frames = tuple(self._frames)
+        return Snapshot(
+            dstack_version="0.1.0",
+            taken_at=1.7e9,
+            address="10.0.0.1:6379",
+            ray_version="2.60.0",
+            nodes=tuple(self.nodes),
+            jobs=(Job(job_id=JOB, entrypoint="python train.py"),),
+            actors=tuple(self.actors),
+            workers=tuple(proc.worker for proc in self.procs),
+            frames=frames,
+            stacks=tuple(self._stacks),
+            sources={APP: {frame.line: f"    return {frame.function}_of(me)" for frame in frames if frame.file == APP}},
+            samples=tuple(self.samples),
+            failures=tuple(self.failures),
+            total_s=1.25,
+        )
+
+    def graph(self) -> dict[str, Vertex]:
+        """The wait-for graph of the first sample."""
+        snapshot = self.snapshot()
+        return wait_for_graph(Observed(snapshot, snapshot.samples[0]))
+
+    def wait_of(self, who: Proc | Strand | Call | PlacementGroup) -> Wait:
+        """What somebody waits for in the first sample."""
+        wait = self.graph()[key_of(who)].wait
+        assert wait is not None, f"{who} does not wait"
+        return wait
+
+    def diagnose(self) -> Diagnosis:
+        return diagnose(self.snapshot())
+
+    def _proc(self, role: Role, node: Node | None, **known: Any) -> Proc:
+        number = next(self._number)
+        place = node or (self.nodes[0] if self.nodes else self.node(CPU=4.0))
+        worker = Worker(
+            worker_id=f"{number:056x}",
+            node_id=place.node_id,
+            ip=place.ip,
+            port=10_000 + number,
+            pid=1000 * number,
+            **known,
+        )
+        proc = Proc(worker=worker)
+        proc.strand("MainThread", role)
+        self.procs.append(proc)
+        return proc
+
+    def _submitted(self, task_id: str, name: str, by: Proc, kind: TaskKind, actor_id: str | None, **known: Any) -> Call:
+        task = partial(Task, state="SUBMITTED_TO_WORKER", job_id=JOB, actor_id=actor_id)
+        call = Call(task(task_id=task_id, owner_id=by.worker_id, name=name, kind=kind, **known))
+        by.submitted.append(call)
+        return call
+
+    def _seen(self, proc: Proc) -> WorkerSample:
+        process = Process(
+            pid=proc.worker.pid,
+            started_at=proc.started_at,
+            threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
+        )
+        return WorkerSample(
+            worker_id=proc.worker_id,
+            running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
+            process=None if proc.is_unseen else process,
+        )
+
+    def _thread(self, strand: Strand) -> Thread:
+        frames = tuple(self._frames.setdefault(frame, len(self._frames)) for frame in strand.frames())
+        return Thread(
+            os_thread_id=strand.tid,
+            name=strand.name,
+            stack=self._stacks.setdefault(frames, len(self._stacks)),
+            role=strand.role,
+            on_cpu=strand.call is None,
+            still=strand.is_still,
+            call=strand.call,
+        )
+
+
+def key_of(who: Proc | Strand | Call | PlacementGroup) -> str:
+    return group_key(who.placement_group_id) if isinstance(who, PlacementGroup) else who.key
+
+
+def groups_of(wait: Wait) -> list[tuple[int, list[str]]]:
+    """The wait's groups: how many are needed of which vertices."""
+    return [(group.needs, [target.vertex for target in group.targets]) for group in wait.groups]
+
+
+def _ids(refs: Iterable[Call | str]) -> tuple[str, ...]:
+    return tuple(map(_id, refs))
+
+
+def _id(ref: Call | str) -> str:
+    return ref.ref if isinstance(ref, Call) else ref

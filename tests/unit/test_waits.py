@@ -1,0 +1,574 @@
+"""What each kind of wait needs to end, as one look at a cluster shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dstack.analysis.observed import any_key
+from dstack.analysis.waits import MANY
+from dstack.diagnosis import Vertex, Wait
+from tests.unit.scenes import Proc, Scene, groups_of
+
+
+def unobserved_targets(scene: Scene, wait: Wait) -> list[Vertex]:
+    """The targets of a wait, all of which must be unknown because nobody could look."""
+    graph = scene.graph()
+    targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
+    assert all(target.kind == "unknown" and target.unobserved for target in targets), targets
+    return targets
+
+
+def unknown_labels(scene: Scene, wait: Wait) -> list[str]:
+    """The labels of a wait's targets, all of which must be unknown though everything was observed."""
+    graph = scene.graph()
+    targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
+    assert all(target.kind == "unknown" and not target.unobserved for target in targets), targets
+    return [target.label for target in targets]
+
+
+def busy_actor(scene: Scene, by: Proc, count: int = 1) -> Proc:
+    """An actor that runs ``count`` calls, each on a thread of its own."""
+    actor = scene.actor()
+    for _ in range(count - 1):
+        actor.strand()
+    return actor.runs(*(scene.call(actor, "work", by=by) for _ in range(count)))
+
+
+# ray.get
+
+
+def test_get_waits_for_the_thread_that_runs_the_task() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("f", by=driver)
+    driver.gets(call)
+
+    wait = scene.wait_of(driver)
+
+    assert wait.kind == "ray.get"
+    assert groups_of(wait) == [(1, [worker.key])]
+    assert wait.groups[0].targets[0].ref == call.ref
+    assert wait.evidence == "exact"
+
+
+def test_get_of_several_needs_each_that_is_not_there() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    calls = [scene.task(name, by=driver) for name in "abc"]
+    driver.has(calls[1]).gets(*calls)
+
+    wait = scene.wait_of(driver)
+
+    assert groups_of(wait) == [(1, [calls[0].key]), (1, [calls[2].key])]
+    assert (wait.needed, wait.total) == (3, 3)
+
+
+@pytest.mark.parametrize("state", ["FINISHED", "FAILED"])
+def test_a_task_that_has_ended_has_given_its_value_or_an_error(state: str) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    ended, pending = scene.task("a", by=driver), scene.task("b", by=driver)
+    driver.knows(ended, state=state).gets(ended, pending)
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [pending.key])]
+
+
+def test_get_of_what_is_all_there_is_about_to_end() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call = scene.task("f", by=driver)
+    driver.has(call).gets(call)
+
+    wait = scene.wait_of(driver)
+
+    assert unknown_labels(scene, wait) == ["value that is there already and is being fetched"]
+
+
+def test_get_of_a_value_that_was_put_never_waits_for_the_task_that_put_it() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("f", by=driver)
+    driver.gets(worker.puts())
+
+    targets = [target for _, group in groups_of(scene.wait_of(driver)) for target in group]
+
+    assert worker.key not in targets
+    assert call.key not in targets
+
+
+def test_get_of_a_value_that_was_put_is_given_whatever_its_size() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    pending = scene.task("g", by=driver)
+    _, worker = scene.run("f", by=driver)
+    driver.gets(worker.puts(size_bytes=0), pending)
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [pending.key])]
+
+
+def test_get_of_what_nobody_knows_waits_for_something_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.gets("ab" * 28)
+
+    (target,) = unobserved_targets(scene, scene.wait_of(driver))
+
+    assert target.label.startswith("value of abababab")
+
+
+def test_get_of_refs_that_could_not_be_read_waits_for_something_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.strands[0].waits_unreadably("a set where a list was expected")
+
+    (target,) = unobserved_targets(scene, scene.wait_of(driver))
+
+    assert target.label == "target of ray.get, which could not be read: a set where a list was expected"
+
+
+def test_a_timeout_is_kept_with_the_wait() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.gets(scene.task("f", by=driver), timeout_s=0.0)
+
+    assert scene.wait_of(driver).is_timed
+
+
+def test_a_wait_with_a_timeout_is_no_part_of_a_deadlock() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    again = scene.call(actor, "again", by=actor)
+    actor.runs(scene.call(actor, "once", by=driver)).gets(again, timeout_s=5.0)
+
+    assert [finding.kind for finding in scene.diagnose().findings] == ["polling"]
+
+
+# ray.wait
+
+
+def test_wait_needs_some_of_all() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    calls = [scene.task(name, by=driver) for name in "abc"]
+    driver.waits(*calls, num_returns=2)
+
+    wait = scene.wait_of(driver)
+
+    assert wait.kind == "ray.wait"
+    assert groups_of(wait) == [(2, [call.key for call in calls])]
+    assert (wait.needed, wait.total) == (2, 3)
+
+
+def test_wait_counts_what_is_there_as_given() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    calls = [scene.task(name, by=driver) for name in "abc"]
+    driver.has(calls[0]).waits(*calls, num_returns=2)
+
+    wait = scene.wait_of(driver)
+
+    assert groups_of(wait) == [(1, [calls[1].key, calls[2].key])]
+    assert (wait.needed, wait.total) == (2, 3)
+
+
+def test_wait_for_no_more_than_is_there_is_about_to_end() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    calls = [scene.task(name, by=driver) for name in "ab"]
+    driver.has(calls[0]).waits(*calls)
+
+    wait = scene.wait_of(driver)
+
+    assert unknown_labels(scene, wait) == ["value that is there already and is being fetched"]
+
+
+# Thread.join
+
+
+def test_join_waits_for_the_thread() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    helper = driver.strand("helper", "user")
+    driver.joins(helper)
+
+    wait = scene.wait_of(driver)
+
+    assert wait.kind == "thread.join"
+    assert groups_of(wait) == [(1, [helper.key])]
+
+
+def test_join_of_a_library_thread_brings_that_into_the_graph() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    pool = driver.strand("pool", "ray")
+    driver.joins(pool)
+
+    assert scene.graph()[pool.key].label == 'thread "pool" of driver train.py'
+
+
+def test_a_library_thread_that_nobody_waits_for_is_no_vertex() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    pool = driver.strand("pool", "ray")
+
+    assert pool.key not in scene.graph()
+
+
+def test_join_of_a_helper_that_waits_for_its_own_actor_is_a_deadlock() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    helper = actor.strand("helper", "user")
+    actor.runs(scene.call(actor, "outer", by=driver)).joins(helper)
+    helper.gets(scene.call(actor, "inner", by=actor))
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "deadlock"
+    assert {actor.key, helper.key} <= set(diagnosis.findings[0].cycle)
+
+
+def test_join_of_a_thread_that_was_not_seen_waits_for_something_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.joins(4321)
+
+    assert unobserved_targets(scene, scene.wait_of(driver))
+
+
+# Who runs a task
+
+
+def test_a_task_on_one_of_several_threads_goes_on_when_any_of_them_does() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver, count=2)
+    driver.gets(actor.running[0])
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [actor.running[0].key])]
+    wait = scene.wait_of(actor.running[0])
+    assert groups_of(wait) == [(1, [strand.key for strand in actor.strands])]
+    assert wait.evidence == "inferred"
+
+
+def test_helper_threads_do_not_hide_which_thread_runs_the_task() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver)
+    actor.strand("helper", "user")
+    driver.gets(actor.running[0])
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [actor.key])]
+
+
+def test_what_runs_on_an_event_loop_is_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver)
+    actor.strands[0].role = "loop"
+    driver.gets(actor.running[0])
+
+    (target,) = unobserved_targets(scene, scene.wait_of(actor.running[0]))
+
+    assert target.label == "coroutine of Actor.work, which was not read"
+
+
+def test_what_runs_in_a_process_that_was_not_seen_is_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("f", by=driver)
+    worker.is_unseen = True
+    driver.gets(call)
+
+    (target,) = unobserved_targets(scene, scene.wait_of(call))
+
+    assert target.label == "stack of f, which was not read"
+
+
+def test_a_running_task_is_called_by_its_function_where_its_owner_did_not_answer() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, worker = scene.run("work", by=driver)
+    driver.is_silent = True
+
+    assert scene.graph()[worker.key].label == "work"
+
+
+# Calls that an actor has not begun
+
+
+def test_a_call_waits_for_the_one_that_its_actor_runs() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver)
+
+    wait = scene.wait_of(scene.call(actor, "queued", by=driver))
+
+    assert wait.kind == "actor slot"
+    assert groups_of(wait) == [(1, [actor.key])]
+    assert wait.evidence == "exact"
+
+
+def test_a_call_waits_for_any_of_those_that_its_actor_runs() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver, count=3)
+
+    wait = scene.wait_of(scene.call(actor, "queued", by=driver))
+
+    assert groups_of(wait) == [(1, [call.key for call in actor.running])]
+    assert wait.evidence == "inferred"
+
+
+def test_a_call_of_an_actor_that_runs_nothing_is_about_to_begin() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call = scene.call(scene.actor(), "next", by=driver)
+
+    assert scene.graph()[call.key].wait is None
+
+
+def test_a_call_of_an_actor_that_did_not_answer_waits_for_something_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver)
+    actor.is_silent = True
+
+    (target,) = unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
+
+    assert target.label.endswith("which was not observed")
+
+
+def test_a_task_that_its_worker_does_not_say_to_run_waits_for_something_unobserved() -> None:
+    scene = Scene()
+    call = scene.task("f", by=scene.driver())
+
+    assert unobserved_targets(scene, scene.wait_of(call))
+
+
+def test_a_call_of_an_actor_that_is_not_listed_waits_for_something_unobserved() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    call = scene.call(actor, "lost", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    scene.actors.clear()
+
+    assert unobserved_targets(scene, scene.wait_of(call))
+
+
+def test_many_calls_behind_many_running_ones_keep_the_graph_small() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver, count=MANY + 1)
+    calls = [scene.call(actor, "queued", by=driver) for _ in range(100)]
+
+    graph = scene.graph()
+
+    assert {len(wait.groups[0].targets) for call in calls if (wait := graph[call.key].wait)} == {1}
+
+
+def test_a_state_that_tells_nothing_waits_for_something_unknown() -> None:
+    scene = Scene()
+    call = scene.task("f", by=scene.driver(), state="PENDING_OBJ_STORE_MEM_AVAIL")
+
+    assert unknown_labels(scene, scene.wait_of(call)) == ["scheduler (PENDING_OBJ_STORE_MEM_AVAIL)"]
+
+
+# Arguments
+
+
+def pending_call(scene: Scene, driver: Proc, arguments: int) -> tuple[Wait, list[str]]:
+    """The wait of a call whose owner has passed on so many refs that are not there, and the makers of those."""
+    makers = [scene.run("make", by=driver) for _ in range(arguments)]
+    driver.passes(*(call for call, _ in makers))
+    call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
+    return scene.wait_of(call), [worker.key for _, worker in makers]
+
+
+def test_the_only_argument_that_is_not_there_is_the_one() -> None:
+    scene = Scene()
+
+    wait, makers = pending_call(scene, scene.driver(), 1)
+
+    assert wait.kind == "arguments"
+    assert groups_of(wait) == [(1, makers)]
+    assert wait.evidence == "exact"
+
+
+def test_of_several_arguments_it_may_be_any() -> None:
+    scene = Scene()
+
+    wait, makers = pending_call(scene, scene.driver(), 3)
+
+    assert groups_of(wait) == [(1, makers)]
+    assert wait.evidence == "inferred"
+    assert wait.inferred == "any of the 3 refs its owner passes as arguments and that are not there"
+
+
+def test_many_arguments_are_shared_by_all_who_may_wait_for_them() -> None:
+    scene = Scene()
+    driver = scene.driver()
+
+    wait, makers = pending_call(scene, driver, MANY + 1)
+
+    shared = any_key(driver.worker_id)
+    assert groups_of(wait) == [(1, [shared])]
+    assert (wait_of_all := scene.graph()[shared].wait) is not None
+    assert groups_of(wait_of_all) == [(1, makers)]
+    assert wait_of_all.evidence == "inferred"
+
+
+def test_an_argument_that_was_not_seen_is_unobserved() -> None:
+    scene = Scene()
+
+    wait, _ = pending_call(scene, scene.driver(), 0)
+
+    assert unobserved_targets(scene, wait)
+
+
+def test_an_argument_that_is_there_is_not_waited_for() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    made, pending = scene.task("made", by=driver), scene.task("pending", by=driver)
+    driver.passes(pending).knows(made, argument_uses=1, size_bytes=8)
+    call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
+
+    assert groups_of(scene.wait_of(call)) == [(1, [pending.key])]
+
+
+def test_arguments_of_other_owners_are_not_waited_for() -> None:
+    scene = Scene()
+    driver, other = scene.driver(), scene.driver()
+    mine, theirs = scene.task("mine", by=driver), scene.task("theirs", by=other)
+    driver.passes(mine)
+    other.passes(theirs)
+    call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
+
+    assert groups_of(scene.wait_of(call)) == [(1, [mine.key])]
+
+
+def test_a_call_never_waits_for_what_it_makes_itself() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    first = scene.task("first", by=driver)
+    second = scene.task("second", by=driver, state="PENDING_ARGS_AVAIL")
+    third = scene.task("third", by=driver, state="PENDING_ARGS_AVAIL")
+    driver.passes(first, second)
+
+    assert groups_of(scene.wait_of(second)) == [(1, [first.key])]
+    assert groups_of(scene.wait_of(third)) == [(1, [first.key, second.key])]
+
+
+def test_a_handle_of_an_actor_is_no_argument_to_wait_for() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    driver.passes(f"{'f' * 16}{actor.actor_id}01000000")
+    call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
+
+    assert unobserved_targets(scene, scene.wait_of(call))
+
+
+def test_a_borrowed_argument_may_be_missing_though_its_owner_has_it() -> None:
+    scene = Scene()
+    owner, borrower = scene.driver(), scene.driver()
+    made, pending = scene.task("made", by=owner), scene.task("pending", by=borrower)
+    owner.has(made)
+    borrower.passes(pending).knows(made, argument_uses=1)
+    call = scene.task("use", by=borrower, state="PENDING_ARGS_AVAIL")
+
+    wait = scene.wait_of(call)
+
+    assert pending.key in [target.vertex for target in wait.groups[0].targets]
+    assert scene.diagnose().verdict == "blocked"
+    assert wait.total == 2
+
+
+# The order of calls
+
+
+def test_a_call_not_sent_yet_waits_for_the_earlier_one_that_lacks_an_argument() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    driver.passes(scene.task("make", by=driver))
+    earlier = scene.call(actor, "first", by=driver, state="PENDING_ARGS_AVAIL")
+    later = scene.call(actor, "second", by=driver, state="PENDING_NODE_ASSIGNMENT")
+
+    wait = scene.wait_of(later)
+
+    assert wait.kind == "order"
+    assert groups_of(wait) == [(1, [earlier.key])]
+
+
+def test_a_call_is_not_behind_those_of_other_callers_or_actors() -> None:
+    scene = Scene()
+    driver, other, actor, another = scene.driver(), scene.driver(), scene.actor(), scene.actor()
+    scene.call(actor, "first", by=other, state="PENDING_ARGS_AVAIL")
+    scene.call(another, "first", by=driver, state="PENDING_ARGS_AVAIL")
+    later = scene.call(actor, "second", by=driver, state="PENDING_NODE_ASSIGNMENT")
+
+    assert unknown_labels(scene, scene.wait_of(later)) == ["caller, which has not sent it yet"]
+
+
+def test_many_calls_behind_many_that_lack_arguments_keep_the_graph_small() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    for _ in range(MANY + 1):
+        scene.call(actor, "first", by=driver, state="PENDING_ARGS_AVAIL")
+    later = [scene.call(actor, "second", by=driver, state="PENDING_NODE_ASSIGNMENT") for _ in range(100)]
+
+    graph = scene.graph()
+
+    assert {len(wait.groups[0].targets) for call in later if (wait := graph[call.key].wait)} == {1}
+
+
+# Actors that are not there
+
+
+def test_a_call_waits_for_the_creation_of_its_actor() -> None:
+    scene = Scene()
+    scene.node(free={}, CPU=1.0)
+    driver = scene.driver()
+    actor, creation = scene.pending_actor("Late", by=driver, CPU=1.0)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
+    call = scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+
+    wait = scene.wait_of(call)
+
+    assert wait.kind == "actor creation"
+    assert groups_of(wait) == [(1, [creation.key])]
+
+
+def test_a_call_of_an_actor_that_is_being_made_waits_for_who_makes_it() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, creation = scene.pending_actor("Late", by=driver)
+    maker = scene.worker().runs(creation)
+    call = scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+
+    wait = scene.wait_of(call)
+
+    assert wait.kind == "actor creation"
+    assert groups_of(wait) == [(1, [maker.key])]
+
+
+def test_a_call_of_an_actor_whose_creation_nobody_tells_of_waits_for_something_unknown() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, _ = scene.pending_actor("Late", by=driver)
+    driver.submitted.clear()
+    call = scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+
+    (label,) = unknown_labels(scene, scene.wait_of(call))
+
+    assert label.startswith("creation of actor Late")
+
+
+def test_a_call_of_a_dead_actor_never_runs() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = scene.actor("Gone", state="DEAD", death_cause="out of memory")
+    call = scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+
+    vertex = scene.graph()[call.key]
+
+    assert vertex.wait is None
+    assert vertex.never is not None
+    assert vertex.never.endswith("is dead: out of memory")
