@@ -13,7 +13,7 @@ import msgspec
 
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Vertex
-from dstack.model import Sample, Thread
+from dstack.model import Sample, Thread, WorkerSample
 
 
 def confirm(
@@ -39,13 +39,25 @@ def confirm(
 
 
 def completed(first: Sample, second: Sample) -> Sample:
-    """The second sample, with what the first saw of those it did not cover."""
-    looked_at = {worker.worker_id for worker in second.workers}
+    """The second sample, with what the first saw of the processes and states it does not have."""
+    before = {worker.worker_id: worker for worker in first.workers}
+    answered = {worker.worker_id for worker in second.workers if worker.running_task_ids is not None}
+    kept = [worker for worker in first.workers if worker.worker_id not in {w.worker_id for w in second.workers}]
     return msgspec.structs.replace(
         second,
-        workers=(*second.workers, *(w for w in first.workers if w.worker_id not in looked_at)),
-        tasks=(*second.tasks, *(task for task in first.tasks if task.owner_id not in looked_at)),
-        refs=(*second.refs, *(ref for ref in first.refs if ref.holder_id not in looked_at)),
+        workers=(*(_completed(before.get(worker.worker_id), worker) for worker in second.workers), *kept),
+        tasks=(*second.tasks, *(task for task in first.tasks if task.owner_id not in answered)),
+        refs=(*second.refs, *(ref for ref in first.refs if ref.holder_id not in answered)),
+    )
+
+
+def _completed(before: WorkerSample | None, after: WorkerSample) -> WorkerSample:
+    if before is None:
+        return after
+    return msgspec.structs.replace(
+        after,
+        process=after.process or before.process,
+        running_task_ids=before.running_task_ids if after.running_task_ids is None else after.running_task_ids,
     )
 
 

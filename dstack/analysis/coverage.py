@@ -28,14 +28,14 @@ def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
         return True
     if any(failure.stage in ("control plane", "core worker", "node probe") for failure in snapshot.failures):
         return True
-    return any(vertex.unobserved for vertex in vertices.values())
+    waits = [vertex.wait for vertex in vertices.values() if vertex.wait]
+    return any(vertices[t.vertex].unobserved for wait in waits for group in wait.groups for t in group.targets)
 
 
 def _seen_workers(snapshot: Snapshot) -> set[str]:
-    if not snapshot.samples:
-        return set()
     return {
         worker.worker_id
-        for worker in snapshot.samples[0].workers
+        for sample in snapshot.samples
+        for worker in sample.workers
         if worker.running_task_ids is not None and worker.process is not None and worker.process.threads
     }

@@ -47,15 +47,27 @@ def diagnose(snapshot: Snapshot) -> Diagnosis:
 
 
 def suspects(snapshot: Snapshot) -> set[str]:
-    """The workers to look at again: all that take part in something that seems stuck in the first sample."""
+    """The workers to look at again: all that take part in what seems stuck in the first sample, or unresolved.
+
+    Unresolved is a wait for something nobody could see, which a moment later may be seen: a task on its way.
+    """
     if not snapshot.samples:
         return set()
     first = Observed(snapshot, snapshot.samples[0])
     vertices = wait_for_graph(first)
     workers: set[str] = set()
-    for key in reduction.residue(_waits(vertices.values())):
-        workers |= _workers_of(vertices[key], first)
+    stuck = reduction.residue(_waits(vertices.values()))
+    for vertex in vertices.values():
+        if vertex.key in stuck or _is_unresolved(vertex, vertices):
+            workers |= _workers_of(vertex, first)
     return workers
+
+
+def _is_unresolved(vertex: Vertex, vertices: Mapping[str, Vertex]) -> bool:
+    """Whether it waits for something unobserved; a coroutine stays so, however often one looks."""
+    if vertex.wait is None or vertex.wait.kind == "coroutine":
+        return False
+    return any(vertices[target.vertex].unobserved for group in vertex.wait.groups for target in group.targets)
 
 
 def _graph(snapshot: Snapshot, first: Observed) -> dict[str, Vertex]:
