@@ -142,7 +142,11 @@ class Resources:
         for name, amount in wanted.items():
             most = max((node.resources.get(name, 0.0) for node in self._nodes), default=0.0)
             if most < amount - EPSILON:
-                return f"no node has any {name}" if most <= EPSILON else f"the most {name} a node has is {most:g}"
+                return (
+                    f"no node has any {name}"
+                    if most <= EPSILON
+                    else f"the most a node has is {names.amounts({name: most})}"
+                )
         return "no one node has all of it"
 
 
