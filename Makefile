@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check suite bench clean
+.PHONY: demo test check suite compatibility bench clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -20,11 +20,14 @@ check: $(READY)
 suite: $(READY)
 	$(BIN)/python -m pytest
 
+compatibility: $(READY)
+	$(BIN)/python tests/compatibility.py
+
 bench: $(READY)
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
 
 clean:
-	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-compatibility build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

@@ -1,0 +1,57 @@
+"""Runs the tests on real Ray and real processes with other versions: ``python tests/compatibility.py [DIRECTORY]``.
+
+Every pair below gets a virtual environment of its own in DIRECTORY (default ``.venv-compatibility``), made by that
+Python, which must be on the PATH or under pyenv. Ends with 1 where tests fail or an interpreter is missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PAIRS = (("3.10", "2.60.0"), ("3.12", "2.60.0"), ("3.13", "2.60.0"), ("3.11", "2.46.0"))
+"""Python and Ray. Everything else in the tests runs on the Python they are started with, and the newest Ray."""
+
+TESTS = ("tests/unit", "tests/integration/test_reading.py", "tests/integration/test_examples.py")
+CHOSEN = "not look_alike or polling or worker_tree"
+"""Two look-alikes are enough here: what differs between versions is what is read, not what is concluded."""
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    directory = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".venv-compatibility")
+    results = {f"Python {python}, Ray {ray}": passes(python, ray, directory) for python, ray in PAIRS}
+    for pair, passed in results.items():
+        print(f"{pair}: {'passed' if passed else 'FAILED'}")
+    sys.exit(not all(results.values()))
+
+
+def passes(python: str, ray: str, directory: Path) -> bool:
+    interpreter = find(python)
+    if interpreter is None:
+        print(f"There is no Python {python} on the PATH or under pyenv.", file=sys.stderr)
+        return False
+    venv = directory / f"python{python}-ray{ray}"
+    if not (venv / "ready").exists():
+        run(interpreter, "-m", "venv", "--clear", str(venv))
+        run(str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "-e", f"{ROOT}[dev]", f"ray=={ray}")
+        (venv / "ready").touch()
+    tests = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, "-k", CHOSEN]
+    return subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
+
+
+def find(python: str) -> str | None:
+    """An interpreter of this minor version."""
+    under_pyenv = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
+    return str(under_pyenv[-1]) if under_pyenv else shutil.which(f"python{python}")
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()
