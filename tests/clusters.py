@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import psutil
@@ -109,13 +110,15 @@ def run_example(
     token_in: TokenIn = "home",
     python: str = sys.executable,
     deadline_s: float = START_S,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Example]:
-    """Run ``examples/NAME.py``, or a program by its path, on a local cluster of its own.
+    """Run ``examples/NAME.py``, or a program by its path, on a local cluster of its own, with these variables set.
 
     Yields when it has said ``ready``.
     """
     path = name if isinstance(name, Path) else EXAMPLES / f"{name}.py"
-    with _private_environment(auth, token_in) as (directory, environment):
+    with _private_environment(auth, token_in) as (directory, private):
+        environment = private | dict(variables)
         log = directory / f"{path.stem}.log"
         with running([python, str(path)], environment, log) as driver:
             driver.wait_for_line("ready", deadline_s=deadline_s)

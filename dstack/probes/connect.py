@@ -192,6 +192,9 @@ def _tls_credentials() -> grpc.ChannelCredentials:
         try:
             certificate, key, authority = module.load_certs_from_env()
         except (OSError, RuntimeError) as error:
-            raise ClusterError(f"TLS is on but its certificates cannot be read: {error}") from error
+            raise ClusterError(
+                f"TLS is on but its certificates cannot be read: {error}.",
+                "Check RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT.",
+            ) from error
         return grpc.ssl_channel_credentials(authority, key, certificate)
     raise ClusterError("This Ray version's TLS settings are not known.", "Unset RAY_USE_TLS or use a supported Ray.")

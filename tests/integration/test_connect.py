@@ -2,10 +2,12 @@
 
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,7 +15,7 @@ import pytest
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
 from tests.clusters import Auth, TokenIn, ray_cluster, run_example
-from tests.dstack import Result, check, dstack, elapsed_s
+from tests.dstack import Result, check, dstack, elapsed_s, settled_check
 
 MOST_S = 5.0
 
@@ -154,3 +156,47 @@ def test_auto_takes_the_only_cluster_and_asks_when_there_are_several() -> None:
     assert one.address in message
     assert other.address in message
     assert "--address HOST:PORT" in message
+
+
+def tls_variables(folder: Path) -> dict[str, str]:
+    """Ray's TLS variables for a certificate made now, which is its own authority."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    names = f"subjectAltName=DNS:localhost,IP:127.0.0.1,IP:{own_address()}"
+    openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=ray"]
+    subprocess.run(
+        [*openssl, "-addext", names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True
+    )
+    return {
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": str(certificate),
+        "RAY_TLS_SERVER_KEY": str(key),
+        "RAY_TLS_CA_CERT": str(certificate),
+    }
+
+
+def own_address() -> str:
+    """The address Ray gives this machine: that of the interface a packet to the world would leave by."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("8.8.8.8", 80))  # a datagram socket sends nothing when it connects
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+@pytest.mark.ray
+def test_tls_follows_rays_own_variables(tmp_path: Path) -> None:
+    variables = tls_variables(tmp_path)
+    with run_example("two_actors", variables=variables) as example:
+        plain = {name: value for name, value in example.environment.items() if name not in variables}
+
+        with_tls = settled_check(example.address, example.environment, lambda told: told["verdict"] == "deadlock")
+        without = refused("--address", example.address, environment=plain)
+        unreadable = refused(
+            "--address", example.address, environment={**example.environment, "RAY_TLS_SERVER_CERT": "/nowhere"}
+        )
+
+    assert with_tls["exit_code"] == 1
+    assert with_tls["coverage"]["failures"] == []
+    assert "if the cluster uses TLS" in without
+    assert "certificates cannot be read" in unreadable
