@@ -6,7 +6,6 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import dstack
 from dstack.errors import ClusterError
 from dstack.model import Failure, Node, Process, Sample, Snapshot, Worker, WorkerSample
 from dstack.probes.assemble import Assembly
+from dstack.probes.background import begin
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import Inventory, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
@@ -77,7 +77,6 @@ class ClusterProbe:
         self._progress("reading the control plane")
         self._inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s))
         self._failures += self._inventory.failures
-        self._note_dead_nodes()
         self._sample(self._inventory, self._inventory.workers, began, deadline_s)
 
     def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
@@ -119,12 +118,11 @@ class ClusterProbe:
 
     def _sample(self, inventory: Inventory, workers: Sequence[Worker], began: float, deadline_s: float) -> None:
         number = len(self._samples) + 1
-        with ThreadPoolExecutor(1) as thread:
-            left = deadline_s - (time.monotonic() - began)
-            timeout_s = max(0.1, min(RPC_TIMEOUT_S, left))
-            asked = thread.submit(ask_core_workers, workers, self.cluster.metadata, timeout_s, number)
-            processes = self._see_processes([w for w in workers if not self._is_own(w)], number, left)
-            answers, failures = asked.result()
+        deadline = began + deadline_s
+        timeout_s = max(0.1, min(RPC_TIMEOUT_S, deadline - time.monotonic()))
+        asked = begin(lambda: ask_core_workers(workers, self.cluster.metadata, timeout_s, number))
+        processes = self._see_processes([w for w in workers if not self._is_own(w)], number, deadline)
+        answers, failures = asked.result()
         self._failures += failures
         for worker_id, answer in answers.items():
             self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
@@ -142,22 +140,20 @@ class ClusterProbe:
             )
         )
 
-    def _see_processes(self, workers: Sequence[Worker], sample: int, deadline_s: float) -> dict[str, Process]:
+    def _see_processes(self, workers: Sequence[Worker], sample: int, deadline: float) -> dict[str, Process]:
         """The processes by worker id: those of this host directly, the others through probes on their nodes."""
-        deadline = time.monotonic() + deadline_s
         by_node: dict[str, list[Worker]] = defaultdict(list)
         for worker in workers:
             by_node[worker.node_id].append(worker)
         here = [node for node in by_node if self._is_here(node)]
         there = [node for node in by_node if node not in here]
         processes: dict[str, Process] = {}
-        with ThreadPoolExecutor(1) as thread:
-            remote = thread.submit(self._see_remote, by_node, there, sample, deadline)
-            local, failures = self._see_local(by_node, here, sample, deadline)
-            strangers = _not_here(here, by_node, failures)
-            self._elsewhere.update(strangers)
-            processes.update(local)
-            processes.update(remote.result())
+        remote = begin(lambda: self._see_remote(by_node, there, sample, deadline))
+        local, failures = self._see_local(by_node, here, sample, deadline)
+        strangers = _not_here(here, by_node, failures)
+        self._elsewhere.update(strangers)
+        processes.update(local)
+        processes.update(remote.result())
         processes.update(self._see_remote(by_node, strangers, sample, deadline))
         self._failures += [f for f in failures if f.node_id not in strangers]
         return processes
@@ -169,7 +165,8 @@ class ClusterProbe:
         if not workers:
             return {}, []
         self._progress(f"reading {len(workers)} processes here")
-        result = self._local.sample(_targets(workers), self._plain_options(deadline))
+        options = {**self._plain_options(), "deadline_s": max(0.1, deadline - time.monotonic())}
+        result = self._local.sample(_targets(workers), options)
         processes, failures = self._assembly.add(nodes, result, sample)
         node_of = {worker.worker_id: worker.node_id for worker in workers}
         return processes, [msgspec.structs.replace(f, node_id=node_of[f.worker_id or ""]) for f in failures]
@@ -184,7 +181,9 @@ class ClusterProbe:
             self._remote = RemoteProbes(self.cluster)
         began = time.monotonic()
         targets = {node: _targets(by_node[node]) for node in nodes}
-        for done, (node, result) in enumerate(self._remote.sample(targets, self._plain_options(deadline)), 1):
+        raylets = {node: self._inventory.raylets[node] for node in nodes}
+        answers = self._remote.sample(targets, self._plain_options(), raylets, deadline)
+        for done, (node, result) in enumerate(answers, 1):
             self._progress(f"{done} of {len(nodes)} other nodes answered")
             if "failed" in result:
                 elapsed = time.monotonic() - began
@@ -195,9 +194,9 @@ class ClusterProbe:
             self._failures += [msgspec.structs.replace(failure, node_id=node) for failure in failures]
         return processes
 
-    def _plain_options(self, deadline: float) -> Plain:
-        options = msgspec.to_builtins(self._options)
-        return {**options, "deadline_s": max(0.1, deadline - time.monotonic())}
+    def _plain_options(self) -> Plain:
+        options: Plain = msgspec.to_builtins(self._options)
+        return options
 
     def _is_here(self, node_id: str) -> bool:
         """Whether the node's processes are, to all appearances, this host's."""
@@ -214,12 +213,6 @@ class ClusterProbe:
         silent = {failure.worker_id for failure in self._failures if failure.stage == "core worker"}
         gone = {f.worker_id for f in self._failures if f.stage == "process" and f.reason == PROCESS_GONE}
         return {worker_id for worker_id in silent & gone if worker_id is not None}
-
-    def _note_dead_nodes(self) -> None:
-        """A dead node is history, not a hole; but workers still listed on one are not observable."""
-        dead = {node.node_id for node in self._inventory.nodes if not node.alive}
-        for node_id in sorted({w.node_id for w in self._inventory.workers} & dead):
-            self._failures.append(_node_failure(node_id, "the node is dead", 0.0, 1))
 
     def _with_ids(self, worker: Worker) -> Worker:
         ids = {"job_id": self._job_of.get(worker.worker_id), "actor_id": self._actor_of.get(worker.worker_id)}

@@ -22,9 +22,14 @@ PROBE_NAMESPACE = "_dstack"
 
 @dataclass
 class Inventory:
-    """The cluster as its control plane lists it; jobs and actors without dstack's own, which ``own_*`` name."""
+    """The cluster as its control plane lists it; jobs and actors without dstack's own, which ``own_*`` name.
+
+    ``raylets`` are host and port by node id. ``workers`` are those on live nodes: the GCS lists the workers of a node
+    that died as alive for ever, though everybody has given them up (seen on Ray 2.60).
+    """
 
     nodes: tuple[Node, ...] = ()
+    raylets: dict[str, tuple[str, int]] = field(default_factory=dict)
     jobs: tuple[Job, ...] = ()
     own_jobs: frozenset[str] = frozenset()
     own_drivers: frozenset[tuple[str, int]] = frozenset()
@@ -45,13 +50,20 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     jobs = [_job(row) for row in _rows(answers["jobs"], "job_info_list")]
     own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
     own = frozenset(job.job_id for job in own_jobs)
+    nodes = tuple(_node(row) for row in answers["nodes"].node_info_list)
+    alive = {node.node_id for node in nodes if node.alive}
+    workers = (_worker(row) for row in answers["workers"].worker_table_data if row.is_alive)
     return Inventory(
-        nodes=tuple(_node(row) for row in answers["nodes"].node_info_list),
+        nodes=nodes,
+        raylets={
+            row.node_id.hex(): (row.node_manager_address, row.node_manager_port)
+            for row in answers["nodes"].node_info_list
+        },
         jobs=tuple(job for job in jobs if job.job_id not in own),
         own_jobs=own,
         own_drivers=frozenset((job.driver_ip, job.driver_pid) for job in own_jobs),
         actors=tuple(a for a in map(_actor, _rows(answers["actors"], "actor_table_data")) if a.job_id not in own),
-        workers=tuple(_worker(row) for row in answers["workers"].worker_table_data if row.is_alive),
+        workers=tuple(worker for worker in workers if worker.node_id in alive),
         placement_groups=tuple(
             _placement_group(row) for row in _rows(answers["placement groups"], "placement_group_table_data")
         ),

@@ -12,16 +12,19 @@ import os
 import queue
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dstack.probes.background import begin
 from dstack.probes.connect import Cluster
+from dstack.probes.reach import Address, unreachable
 
 Plain = dict[str, Any]
-GRACE_S = 1.0
-"""How long the child may take to report what it has after the deadline it was given."""
+LAST_WORD_S = 0.15
+"""How long before the deadline the child stops waiting, so that it still can say whom it waited for."""
+END_S = 1.0
+"""How long the child may take to end in order; more than it gives itself."""
 
 
 class RemoteProbes:
@@ -36,42 +39,52 @@ class RemoteProbes:
             env=_environment(cluster),
             start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
         )
-        self._answers: queue.Queue[Plain | None] = queue.Queue()
-        threading.Thread(target=self._read, name="dstack-remote", daemon=True).start()
+        self._answers: queue.Queue[Plain] = queue.Queue()
+        self._requests = 0
+        self._ended: str | None = None
+        begin(self._read)
 
-    def sample(self, targets: dict[str, list[Plain]], options: Plain) -> Iterator[tuple[str, Plain]]:
+    def sample(
+        self, targets: dict[str, list[Plain]], options: Plain, raylets: Mapping[str, Address], deadline: float
+    ) -> Iterator[tuple[str, Plain]]:
         """The answers of the nodes as they come: ``NodeProbe.sample``'s, or ``{"failed": reason}``.
 
-        ``targets`` are by node id. Every node yields once, at the latest ``deadline_s`` and a grace from now.
+        ``targets`` and the addresses of their ``raylets`` are by node id. Every node yields once: one that cannot be
+        reached soon, the others at the latest at ``deadline``, which is a ``time.monotonic()``.
         """
+        self._requests += 1
+        number = self._requests
+        last_word = max(time.monotonic(), deadline - LAST_WORD_S)
+        request = {"number": number, "targets": targets, "options": options, "deadline": last_word}
+        begin(lambda: self._ask(request))
+        begin(lambda: self._give_up_unreachable(number, raylets))
         missing = set(targets)
-        deadline = time.monotonic() + options["deadline_s"] + GRACE_S
-        self._ask({"targets": targets, "options": options})
-        reason = f"its probe did not answer within {options['deadline_s']:.1f} s"
-        while missing:
+        while missing and self._ended is None:
             try:
                 answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-            if answer is None:
-                reason = "dstack's driver on the cluster ended"
-                break
-            if "failed_all" in answer:
-                reason = answer["failed_all"]
-                break
-            if answer["node_id"] in missing:
+            if "ended" in answer:
+                self._ended = answer["ended"]
+            elif answer["number"] == number and answer["node_id"] in missing:
                 missing.discard(answer["node_id"])
                 yield answer["node_id"], answer["result"]
         for node_id in sorted(missing):
-            yield node_id, {"failed": reason}
+            yield node_id, {"failed": self._ended or "dstack's driver on the cluster did not answer in time"}
 
     def close(self) -> None:
-        """Ends the child, in order if it listens within a second, else by force; Ray then ends its actors."""
+        """Has the child end, in order if it does within a second, else by force; Ray then ends its actors.
+
+        Nobody waits for it: also when this process ends at once, the child does by itself.
+        """
+        begin(self._end)
+
+    def _end(self) -> None:
         with contextlib.suppress(OSError):
             if self._process.stdin:
                 self._process.stdin.close()
         try:
-            self._process.wait(timeout=1.0)
+            self._process.wait(timeout=END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -84,9 +97,14 @@ class RemoteProbes:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(json.loads(line))
-        self._answers.put(None)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._answers.put(json.loads(line))
+        self._answers.put({"ended": "dstack's driver on the cluster ended"})
+
+    def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address]) -> None:
+        for node_id, reason in unreachable(raylets).items():
+            self._answers.put({"number": number, "node_id": node_id, "result": {"failed": reason}})
 
 
 def _environment(cluster: Cluster) -> dict[str, str]:

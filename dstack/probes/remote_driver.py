@@ -12,7 +12,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,10 @@ from dstack.probes.node.pyspy import find_pyspy
 Plain = dict[str, Any]
 END_GRACE_S = 0.8
 """How long an orderly end may take once standard input has closed."""
+ANSWER_S = 0.3
+"""How much earlier than the deadline a probe is told to stop, for its answer to be here in time."""
+TURN_S = 0.05
+"""How often a wait for nodes looks whether it is still wanted."""
 
 
 class Probes:
@@ -37,20 +41,24 @@ class Probes:
         self._actors: dict[str, Any] = {}
         self._binary: Any = None
 
-    def sample(self, targets: dict[str, list[Plain]], options: Plain) -> Iterator[tuple[str, Plain]]:
-        """The nodes' answers as they come, until ``deadline_s`` has passed."""
-        deadline = time.monotonic() + options["deadline_s"]
+    def sample(self, request: Plain, is_over: Callable[[], bool]) -> Iterator[tuple[str, Plain]]:
+        """The nodes' answers as they come, then who did not by ``deadline``; or nothing more once it is over."""
+        targets, deadline = request["targets"], request["deadline"]
         pending = {self._begin(node_id): (node_id, True) for node_id in targets}
         while pending and time.monotonic() < deadline:
-            done, _ = ray.wait(list(pending), timeout=max(0.0, deadline - time.monotonic()))
+            if is_over():
+                return
+            done, _ = ray.wait(list(pending), timeout=min(TURN_S, max(0.0, deadline - time.monotonic())))
             for ref in done:
                 node_id, is_start = pending.pop(ref)
-                left = {**options, "deadline_s": deadline - time.monotonic()}
+                left = {**request["options"], "deadline_s": deadline - ANSWER_S - time.monotonic()}
                 answer = self._continue(node_id, is_start, ref, targets[node_id], left)
                 if isinstance(answer, dict):
                     yield node_id, answer
                 else:
                     pending[answer] = (node_id, False)
+        for node_id, is_start in pending.values():
+            yield node_id, {"failed": "no probe started there in time" if is_start else "its probe took too long"}
 
     def _begin(self, node_id: str) -> Any:
         """Starts the node's probe and asks whether the node has a py-spy."""
@@ -89,12 +97,12 @@ def main() -> None:
     try:
         ray.init(address=sys.argv[1], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # every reason not to connect is one answer to the parent
-        _tell(answers, {"failed_all": f"dstack could not join the cluster as a driver: {_first_line(error)}"})
+        _tell(answers, {"ended": f"dstack could not join the cluster as a driver: {_first_line(error)}"})
         return
     probes = Probes()
     while (request := requests.get()) is not None:
-        for node_id, result in probes.sample(request["targets"], request["options"]):
-            _tell(answers, {"node_id": node_id, "result": result})
+        for node_id, result in probes.sample(request, is_over=lambda: not requests.empty()):
+            _tell(answers, {"number": request["number"], "node_id": node_id, "result": result})
     ray.shutdown()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from dstack.probes.background import begin
 from dstack.probes.connect import Metadata, open_aio_channel
 
 MAX_CONCURRENT = 256
@@ -38,8 +38,7 @@ def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
 
     Runs its own event loop on its own thread, so it may be called from anywhere, also from inside another loop.
     """
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, _call_all(calls, metadata)).result()
+    return begin(lambda: asyncio.run(_call_all(calls, metadata))).result()
 
 
 async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
