@@ -33,16 +33,18 @@ def confirm(
             confirmed[key] = msgspec.structs.replace(again, label=vertex.label, stands=True)
         else:
             confirmed[key] = msgspec.structs.replace(vertex, wait=None, never=None)
-    for key in after.keys() - before.keys():
-        confirmed[key] = msgspec.structs.replace(after[key], wait=None, never=None)
+    for key, vertex in after.items():
+        if key not in before:
+            confirmed[key] = msgspec.structs.replace(vertex, wait=None, never=None)
     return confirmed
 
 
 def completed(first: Sample, second: Sample) -> Sample:
     """The second sample, with what the first saw of the processes and states it does not have."""
     before = {worker.worker_id: worker for worker in first.workers}
+    looked_at = {worker.worker_id for worker in second.workers}
     answered = {worker.worker_id for worker in second.workers if worker.running_task_ids is not None}
-    kept = [worker for worker in first.workers if worker.worker_id not in {w.worker_id for w in second.workers}]
+    kept = (worker for worker in first.workers if worker.worker_id not in looked_at)
     return msgspec.structs.replace(
         second,
         workers=(*(_completed(before.get(worker.worker_id), worker) for worker in second.workers), *kept),
@@ -56,7 +58,7 @@ def _completed(before: WorkerSample | None, after: WorkerSample) -> WorkerSample
         return after
     return msgspec.structs.replace(
         after,
-        process=after.process or before.process,
+        process=after.process if after.process and after.process.threads else before.process,
         running_task_ids=before.running_task_ids if after.running_task_ids is None else after.running_task_ids,
     )
 
@@ -66,7 +68,7 @@ def _was_looked_at(vertex: Vertex, first: Observed, second: Observed) -> bool:
     if vertex.kind == "execution":
         thread = _thread(second, vertex)
         if thread is None:
-            return second.process(vertex.worker_id or "") is not None
+            return bool(second.threads(vertex.worker_id or ""))
         same_stack = thread.stack == getattr(_thread(first, vertex), "stack", None)
         return thread.still or not same_stack
     if vertex.kind == "task" and vertex.task_id is not None:
@@ -84,12 +86,10 @@ def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -
         return False
     if vertex.task_id != again.task_id:
         return False
-    if vertex.kind == "execution":
-        return _is_same_call(vertex, first, second)
-    if vertex.task_id and vertex.task_id in first.tasks and vertex.task_id in second.tasks:
-        before, after = first.tasks[vertex.task_id], second.tasks[vertex.task_id]
-        return (before.state, before.attempt) == (after.state, after.attempt)
-    return True
+    before, after = first.tasks.get(vertex.task_id or ""), second.tasks.get(vertex.task_id or "")
+    if before and after and (before.state, before.attempt) != (after.state, after.attempt):
+        return False
+    return vertex.kind != "execution" or _is_same_call(vertex, first, second)
 
 
 def _is_same_call(vertex: Vertex, first: Observed, second: Observed) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -105,10 +106,11 @@ def test_a_task_that_waits_for_a_value_has_lent_back_its_cpu() -> None:
 @pytest.mark.parametrize("resource", ["GPU", "custom"])
 def test_a_task_that_waits_for_a_value_keeps_what_is_no_cpu(resource: str) -> None:
     scene = Scene()
-    scene.node(free={"CPU": 1.0}, CPU=1.0, **{resource: 1.0})
+    needs = {"CPU": 1.0, resource: 1.0}
+    scene.node({"CPU": 1.0}, alive=True, **needs)
     driver = scene.driver()
-    child = pending(scene, driver, CPU=1.0, **{resource: 1.0})
-    _, waiting = scene.run("wait", by=driver, CPU=1.0, **{resource: 1.0})
+    child = pending(scene, driver, **needs)
+    _, waiting = scene.run("wait", driver, None, **needs)
     waiting.gets(child)
 
     wait = scene.wait_of(child)
@@ -149,7 +151,7 @@ def test_what_cannot_be_accounted_for_is_held_by_somebody_unknown() -> None:
     scene = Scene()
     scene.node(free=NOTHING, CPU=2.0)
     driver = scene.driver()
-    _, holder = scene.run("compute", by=driver, CPU=1.0)
+    scene.run("compute", by=driver, CPU=1.0)
 
     wait = scene.wait_of(pending(scene, driver, CPU=1.0))
 
@@ -291,10 +293,10 @@ def test_an_actor_that_waits_for_a_value_lends_nothing_back() -> None:
     "known",
     [{"state": "DEAD"}, {"node_id": "elsewhere"}, {"placement_group_id": "ab" * 18}, {"required_resources": {}}],
 )
-def test_actors_that_hold_nothing_of_a_node(known: dict[str, object]) -> None:
+def test_actors_that_hold_nothing_of_a_node(known: dict[str, Any]) -> None:
     scene = Scene()
     scene.node(free=NOTHING, GPU=1.0)
-    scene.actor("Trainer", **{"required_resources": {"GPU": 1.0}} | known)
+    scene.actor("Trainer", None, **{"required_resources": {"GPU": 1.0}} | known)
 
     wait = scene.wait_of(pending(scene, scene.driver(), GPU=1.0))
 

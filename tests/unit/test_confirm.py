@@ -1,0 +1,337 @@
+"""What a second look leaves of the first one's suspicion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dstack.diagnosis import Diagnosis
+from dstack.model import Failure
+from tests.unit.scenes import Proc, Scene
+
+
+class TwoActors(Scene):
+    """Two actors whose methods get each other's, called by a driver that gets the first: a deadlock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver_ = self.driver()
+        self.left, self.right = self.actor("Left"), self.actor("Right")
+        self.first = self.call(self.left, "first", by=self.driver_)
+        self.second = self.call(self.right, "second", by=self.driver_)
+        self.to_right = self.call(self.right, "pong", by=self.left)
+        self.to_left = self.call(self.left, "ping", by=self.right)
+        self.driver_.gets(self.first, self.second)
+        self.left.runs(self.first).gets(self.to_right)
+        self.right.runs(self.second).gets(self.to_left)
+
+
+def is_confirmed(diagnosis: Diagnosis) -> bool:
+    """Whether the deadlock, which must be there, is confirmed."""
+    assert diagnosis.verdict == "deadlock"
+    return diagnosis.findings[0].confirmed
+
+
+# What stands
+
+
+def test_what_was_seen_once_is_suspected() -> None:
+    scene = TwoActors()
+
+    scene.look()
+
+    assert not is_confirmed(scene.diagnose())
+
+
+def test_what_stands_in_both_looks_is_confirmed() -> None:
+    scene = TwoActors()
+
+    scene.look().look_again()
+
+    assert is_confirmed(scene.diagnose())
+
+
+def test_those_who_take_part_or_wait_for_it_are_looked_at_again() -> None:
+    scene = TwoActors()
+    other, call = scene.driver(), scene.actor("Busy")
+    other.gets(work := scene.call(call, "work", by=other))
+    call.runs(work)
+
+    scene.look().look_again()
+
+    seen = {worker.worker_id for worker in scene.samples[1].workers}
+    assert seen == {proc.worker_id for proc in (scene.driver_, scene.left, scene.right)}
+
+
+def test_nobody_is_looked_at_again_where_nobody_is_stuck() -> None:
+    scene = TwoActors()
+    scene.right.computes()
+
+    scene.look().look_again()
+
+    assert scene.samples[1].workers == ()
+
+
+def test_the_labels_stay_those_of_the_first_look() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.first.becomes(name="renamed")
+    scene.look_again()
+
+    assert scene.diagnose().vertices[scene.left.key].label == "Left.first"
+
+
+def test_a_wait_of_which_one_value_came_in_between_stands() -> None:
+    scene = TwoActors()
+    extra = scene.task("extra", by=scene.left)
+    scene.left.gets(extra, scene.to_right)
+
+    scene.look()
+    scene.left.has(extra)
+    scene.look_again()
+
+    diagnosis = scene.diagnose()
+    assert is_confirmed(diagnosis)
+    wait = diagnosis.vertices[scene.left.key].wait
+    assert wait is not None
+    assert [target.vertex for group in wait.groups for target in group.targets] == [scene.to_right.key]
+
+
+def test_more_calls_that_queue_in_between_change_nothing() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.call(scene.right, "pong", by=scene.left)
+    scene.look_again()
+
+    assert is_confirmed(scene.diagnose())
+
+
+# What moved
+
+
+def test_a_thread_that_left_its_wait_ends_the_suspicion() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.right.computes()
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_thread_that_waits_for_something_else_now_is_not_stuck() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.right.gets(scene.call(scene.left, "other", by=scene.right))
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_the_same_wait_at_another_line_is_another_wait() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.right.strands[0].line += 1
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_the_same_pid_in_another_process_is_another_wait() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.right.is_restarted()
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_value_that_came_ends_the_suspicion() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.left.has(scene.to_right)
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_thread_that_is_gone_ends_the_suspicion() -> None:
+    scene = TwoActors()
+    helper = scene.right.strand("helper", "user").gets(scene.to_left)
+    scene.right.joins(helper)
+
+    scene.look()
+    scene.right.strands.remove(helper)
+    scene.right.computes()
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_an_actor_that_runs_another_call_now_is_not_stuck() -> None:
+    scene = TwoActors()
+    other = scene.call(scene.right, "other", by=scene.driver_)
+
+    scene.look()
+    scene.right.runs(other).gets(scene.to_left)
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_an_actor_that_runs_one_more_call_now_is_not_stuck() -> None:
+    scene = TwoActors()
+    other = scene.call(scene.right, "other", by=scene.driver_)
+
+    scene.look()
+    scene.right.strand()
+    scene.right.runs(scene.second, other).gets(scene.to_left)
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+@pytest.mark.parametrize("change", [{"attempt": 1}, {"state": "PENDING_NODE_ASSIGNMENT"}])
+def test_another_attempt_or_state_of_a_pending_task_is_another_wait(change: dict[str, object]) -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.to_left.becomes(**change)
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_another_attempt_of_a_running_task_is_another_wait() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.second.becomes(attempt=1)
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_what_began_to_wait_in_between_is_no_part_of_a_deadlock_yet() -> None:
+    scene = TwoActors()
+    scene.right.computes()
+
+    scene.look()
+    scene.right.gets(scene.to_left)
+    scene.look()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_what_is_infeasible_no_more_is_not_reported() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
+    driver.gets(call)
+
+    scene.look()
+    call.becomes(state="SUBMITTED_TO_WORKER")
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_what_is_infeasible_in_both_looks_is_confirmed() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.gets(
+        scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0}),
+    )
+
+    scene.look().look_again()
+
+    (finding,) = scene.diagnose().findings
+    assert (finding.kind, finding.confirmed) == ("infeasible", True)
+
+
+# What could not be looked at again
+
+
+def is_silent(scene: TwoActors, proc: Proc) -> None:
+    proc.is_silent = True
+
+
+def is_unseen(scene: TwoActors, proc: Proc) -> None:
+    proc.is_unseen = True
+    scene.failures.append(Failure(stage="process", reason="the process is gone", sample=2))
+
+
+def has_no_stacks(scene: TwoActors, proc: Proc) -> None:
+    proc.has_no_stacks = True
+    scene.failures.append(Failure(stage="stacks", reason="py-spy took too long", sample=2))
+
+
+def is_lost(scene: TwoActors, proc: Proc) -> None:
+    proc.is_silent = proc.is_unseen = True
+    scene.failures.append(Failure(stage="node probe", reason="the node did not answer", sample=2))
+
+
+@pytest.mark.parametrize("happens", [is_silent, is_unseen, has_no_stacks, is_lost])
+@pytest.mark.parametrize("to", ["left", "right"])
+def test_who_could_not_be_looked_at_again_stays_suspected(happens: Callable[[TwoActors, Proc], None], to: str) -> None:
+    scene = TwoActors()
+
+    scene.look()
+    happens(scene, getattr(scene, to))
+    scene.look_again()
+
+    diagnosis = scene.diagnose()
+    assert diagnosis.verdict == "deadlock"
+    assert happens is is_silent or not diagnosis.findings[0].confirmed
+
+
+def test_a_thread_that_ran_while_it_was_read_again_stays_suspected() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.right.strands[0].is_moving()
+    scene.look_again()
+
+    assert not is_confirmed(scene.diagnose())
+
+
+def test_a_thread_that_ran_while_it_was_read_elsewhere_has_moved() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    scene.right.strands[0].is_moving().computes()
+    scene.look_again()
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_wait_that_nobody_is_sure_of_does_not_confirm_another_one() -> None:
+    scene = TwoActors()
+    bystander, call = scene.driver(), scene.call(scene.left, "late", by=scene.driver_)
+    bystander.gets(call)
+
+    scene.look()
+    scene.left.strands[0].is_moving()
+    scene.look_again()
+
+    assert [finding.confirmed for finding in scene.diagnose().findings] == [False]
+
+
+def test_two_deadlocks_are_confirmed_each_by_itself() -> None:
+    scene = TwoActors()
+    loner = scene.actor("Loner")
+    loner.runs(scene.call(loner, "outer", by=scene.driver_)).gets(scene.call(loner, "inner", by=loner))
+
+    scene.look()
+    loner.strands[0].is_moving()
+    scene.look_again()
+
+    findings = {loner.key in finding.members: finding.confirmed for finding in scene.diagnose().findings}
+    assert findings == {True: False, False: True}
