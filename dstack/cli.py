@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from dstack.diagnosis import Diagnosis
     from dstack.model import Snapshot
 
-STUCK, INCONCLUSIVE = 1, 4
+STUCK, INCONCLUSIVE, INTERRUPTED = 1, 4, 130
 
 address_option = click.option(
     "--address", metavar="HOST:PORT|auto", help="The cluster's GCS. [default: RAY_ADDRESS, or the cluster here]"
@@ -37,7 +38,7 @@ json_option = click.option(
 
 
 class Commands(click.Group):
-    """Ends every foreseen failure in one line and a remedy, with its exit code."""
+    """Ends every foreseen failure in one line and a remedy, with its exit code; Ctrl-C in one line, at once."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""
@@ -46,6 +47,9 @@ class Commands(click.Group):
         except DstackError as error:
             self._explain(ctx, error.message, error.remedy)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            _end_at_once(INTERRUPTED)
         except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
@@ -67,7 +71,7 @@ class Commands(click.Group):
 def main(verbose: bool) -> None:
     """Explains a hung Ray application from outside: who waits for whom, who is deadlocked, and a way out.
 
-    Exit codes: 0 fine, 2 bad usage, 3 the cluster or file cannot be read; `check` adds 1 and 4.
+    Exit codes: 0 fine, 2 bad usage, 3 the cluster or file cannot be read, 130 interrupted; `check` adds 1 and 4.
     """
 
 
@@ -196,6 +200,14 @@ def _report(taken: Snapshot, as_json: bool) -> Diagnosis:
 
         print_report(Console(highlight=False), taken, diagnosis)
     return diagnosis
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """Ends this process without a regard for threads that wait for somebody's answer."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 @contextmanager

@@ -57,10 +57,13 @@ class NodeProbe:
         table = StackTable()
         owners = _port_owners()
         result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
-        with ThreadPoolExecutor(POOL_SIZE) as pool:
+        pool = ThreadPoolExecutor(POOL_SIZE)
+        try:
             looks = [pool.submit(self._look, target, owners, options, deadline) for target in targets]
             for target, future in zip(targets, looks, strict=True):
                 self._record(future.result(), target, table, result)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # nobody who interrupts waits for the rest
         result.update(frames=table.frames, stacks=table.stacks, sources=table.sources)
         return result
 
