@@ -31,14 +31,20 @@ class Assembly:
         return tuple(self._stacks)
 
     def add(self, node_ids: list[str], result: Plain, sample: int) -> tuple[dict[str, Process], list[Failure]]:
-        """Takes in one probe's answer; returns its processes by worker id, and what failed."""
-        frames = [_index(self._frames, frame) for frame in msgspec.convert(result["frames"], list[Frame])]
-        stacks = [_index(self._stacks, tuple(frames[i] for i in stack)) for stack in result["stacks"]]
-        for file, lines in result["sources"].items():
-            known = self.sources.setdefault(file, {})
-            known.update({int(number): text for number, text in lines.items()})
+        """Takes in one probe's answer; returns its processes by worker id, and what failed.
+
+        Of the frames, stacks and sources only what its processes show.
+        """
         host: Plain = result["host"]
         self.hosts.update(dict.fromkeys(node_ids, host))
+        frames = msgspec.convert(result["frames"], list[Frame])
+        stacks: dict[int, int] = {}
+        for index in sorted({thread["stack"] for plain in result["processes"].values() for thread in plain["threads"]}):
+            stack = [frames[i] for i in result["stacks"][index]]
+            stacks[index] = _index(self._stacks, tuple(_index(self._frames, frame) for frame in stack))
+            for file in {frame.file for frame in stack} & result["sources"].keys():
+                known = self.sources.setdefault(file, {})
+                known.update({int(number): text for number, text in result["sources"][file].items()})
         processes = {}
         for worker_id, plain in result["processes"].items():
             threads = [{**thread, "stack": stacks[thread["stack"]]} for thread in plain["threads"]]

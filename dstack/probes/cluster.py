@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections import defaultdict
@@ -25,6 +26,8 @@ from dstack.probes.remote import RemoteProbes
 
 Plain = dict[str, Any]
 Progress = Callable[[str], None]
+Seen = tuple[list[str], Plain]
+"""Node ids, and what a probe told of them."""
 RPC_TIMEOUT_S = 3.0
 
 
@@ -59,6 +62,9 @@ class ClusterProbe:
         self._job_of: dict[str, str | None] = {}
         self._actor_of: dict[str, str | None] = {}
         self._elsewhere: set[str] = set()
+        self._own_jobs: set[str | None] = set()
+        self._own_drivers: set[tuple[str, int]] = set()
+        self._given_up: set[str] = set()
         self._remote: RemoteProbes | None = None
         self._local = NodeProbe()
         self._samples: list[Sample] = []
@@ -77,6 +83,7 @@ class ClusterProbe:
         self._progress("reading the control plane")
         self._inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s))
         self._failures += self._inventory.failures
+        self._note_own(self._inventory)
         self._sample(self._inventory, self._inventory.workers, began, deadline_s)
 
     def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
@@ -93,6 +100,7 @@ class ClusterProbe:
             self._failures.append(Failure(stage="control plane", reason=error.message, remedy=error.remedy, sample=2))
             return
         self._failures += inventory.failures
+        self._note_own(inventory)
         self._sample(inventory, [w for w in self._inventory.workers if w.worker_id in wanted], began, deadline_s)
 
     def snapshot(self) -> Snapshot:
@@ -121,12 +129,12 @@ class ClusterProbe:
         deadline = began + deadline_s
         timeout_s = max(0.1, min(RPC_TIMEOUT_S, deadline - time.monotonic()))
         asked = begin(lambda: ask_core_workers(workers, self.cluster.metadata, timeout_s, number))
-        processes = self._see_processes([w for w in workers if not self._is_own(w)], number, deadline)
+        seen = self._see_processes([w for w in workers if not self._is_own(w)], number, deadline)
         answers, failures = asked.result()
         self._failures += failures
-        for worker_id, answer in answers.items():
-            self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
+        self._note_jobs(inventory, answers, timeout_s, number)
         workers = [worker for worker in workers if not self._is_own(worker)]
+        processes = self._take_in(seen, workers, number)
         answers = {w.worker_id: answers[w.worker_id] for w in workers if w.worker_id in answers}
         self._samples.append(
             Sample(
@@ -140,58 +148,61 @@ class ClusterProbe:
             )
         )
 
-    def _see_processes(self, workers: Sequence[Worker], sample: int, deadline: float) -> dict[str, Process]:
-        """The processes by worker id: those of this host directly, the others through probes on their nodes."""
+    def _see_processes(self, workers: Sequence[Worker], sample: int, deadline: float) -> list[Seen]:
+        """What probes tell of the workers: of those on this host directly, of others through probes on their nodes."""
         by_node: dict[str, list[Worker]] = defaultdict(list)
         for worker in workers:
             by_node[worker.node_id].append(worker)
         here = [node for node in by_node if self._is_here(node)]
         there = [node for node in by_node if node not in here]
-        processes: dict[str, Process] = {}
         remote = begin(lambda: self._see_remote(by_node, there, sample, deadline))
-        local, failures = self._see_local(by_node, here, sample, deadline)
-        strangers = _not_here(here, by_node, failures)
+        local = self._see_local(by_node, here, deadline)
+        strangers = [node for node in here if _is_elsewhere(by_node[node], local)]
         self._elsewhere.update(strangers)
-        processes.update(local)
-        processes.update(remote.result())
-        processes.update(self._see_remote(by_node, strangers, sample, deadline))
-        self._failures += [f for f in failures if f.node_id not in strangers]
-        return processes
+        return [*local, *remote.result(), *self._see_remote(by_node, strangers, sample, deadline)]
 
-    def _see_local(
-        self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
-    ) -> tuple[dict[str, Process], list[Failure]]:
+    def _see_local(self, by_node: dict[str, list[Worker]], nodes: list[str], deadline: float) -> list[Seen]:
         workers = [worker for node in nodes for worker in by_node[node]]
         if not workers:
-            return {}, []
+            return []
         self._progress(f"reading {len(workers)} processes here")
         options = {**self._plain_options(), "deadline_s": max(0.1, deadline - time.monotonic())}
-        result = self._local.sample(_targets(workers), options)
-        processes, failures = self._assembly.add(nodes, result, sample)
-        node_of = {worker.worker_id: worker.node_id for worker in workers}
-        return processes, [msgspec.structs.replace(f, node_id=node_of[f.worker_id or ""]) for f in failures]
+        return [(nodes, self._local.sample(_targets(workers), options))]
 
     def _see_remote(
         self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
-    ) -> dict[str, Process]:
-        processes: dict[str, Process] = {}
+    ) -> list[Seen]:
+        """Nodes whose probe failed once are not asked again: their failure is known and may have taken long."""
+        nodes = [node for node in nodes if node not in self._given_up]
         if not nodes:
-            return processes
+            return []
         if self._remote is None:
             self._remote = RemoteProbes(self.cluster)
         began = time.monotonic()
+        seen: list[Seen] = []
         targets = {node: _targets(by_node[node]) for node in nodes}
         raylets = {node: self._inventory.raylets[node] for node in nodes}
         answers = self._remote.sample(targets, self._plain_options(), raylets, deadline)
         for done, (node, result) in enumerate(answers, 1):
             self._progress(f"{done} of {len(nodes)} other nodes answered")
             if "failed" in result:
+                self._given_up.add(node)
                 elapsed = time.monotonic() - began
                 self._failures.append(_node_failure(node, result["failed"], elapsed, sample))
-                continue
-            seen, failures = self._assembly.add([node], result, sample)
-            processes.update(seen)
-            self._failures += [msgspec.structs.replace(failure, node_id=node) for failure in failures]
+            else:
+                seen.append(([node], result))
+        return seen
+
+    def _take_in(self, seen: list[Seen], workers: Sequence[Worker], sample: int) -> dict[str, Process]:
+        """The processes of these workers by worker id; also keeps what failed with them."""
+        node_of = {worker.worker_id: worker.node_id for worker in workers}
+        processes: dict[str, Process] = {}
+        for nodes, result in seen:
+            shown = {worker_id: plain for worker_id, plain in result["processes"].items() if worker_id in node_of}
+            taken, failures = self._assembly.add(nodes, {**result, "processes": shown}, sample)
+            processes.update(taken)
+            of_these = [f for f in failures if node_of.get(f.worker_id or "") in {*nodes} - self._elsewhere]
+            self._failures += [msgspec.structs.replace(f, node_id=node_of[f.worker_id or ""]) for f in of_these]
         return processes
 
     def _plain_options(self) -> Plain:
@@ -205,8 +216,27 @@ class ClusterProbe:
 
     def _is_own(self, worker: Worker) -> bool:
         """Whether the worker is one of dstack's own, as far as is known yet."""
-        is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._inventory.own_drivers
-        return is_own_driver or self._job_of.get(worker.worker_id) in self._inventory.own_jobs
+        is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._own_drivers
+        return is_own_driver or self._job_of.get(worker.worker_id) in self._own_jobs
+
+    def _note_jobs(
+        self, inventory: Inventory, answers: dict[str, CoreWorkerStats], timeout_s: float, sample: int
+    ) -> None:
+        """Learns for whom each worker works. One that was idle when asked may be anybody's by now, even our probe's."""
+        idle = [w for w in inventory.workers if w.worker_id in answers and answers[w.worker_id].job_id is None]
+        again = ask_core_workers(idle, self.cluster.metadata, timeout_s, sample)[0] if idle else {}
+        for worker_id, answer in {**answers, **again}.items():
+            self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
+        self._note_own(inventory, {*self._job_of.values()})
+
+    def _note_own(self, inventory: Inventory, job_ids: Iterable[str | None] = ()) -> None:
+        """Learns which jobs are dstack's own, also those that began after the inventory was taken."""
+        listed = {job.job_id for job in inventory.jobs} | inventory.own_jobs
+        if {job_id for job_id in job_ids if job_id} - listed:
+            with contextlib.suppress(ClusterError):
+                inventory = take_inventory(self.cluster, RPC_TIMEOUT_S)
+        self._own_jobs |= inventory.own_jobs
+        self._own_drivers |= inventory.own_drivers
 
     def _ended(self) -> set[str]:
         """Workers that ended while they were to be looked at: they are not unobserved, they are not there."""
@@ -236,10 +266,10 @@ def _targets(workers: Iterable[Worker]) -> list[Plain]:
     return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
 
 
-def _not_here(nodes: list[str], by_node: dict[str, list[Worker]], failures: list[Failure]) -> list[str]:
-    """Nodes of which not one process could be found here: same address, but other pids, as in a container."""
-    missing = {failure.worker_id for failure in failures if failure.stage == "process"}
-    return [node for node in nodes if all(worker.worker_id in missing for worker in by_node[node])]
+def _is_elsewhere(workers: list[Worker], local: list[Seen]) -> bool:
+    """Whether not one of a node's processes could be found here: same address, but other pids, as in a container."""
+    missing = {f["worker_id"] for _, result in local for f in result["failures"] if f["stage"] == "process"}
+    return all(worker.worker_id in missing for worker in workers)
 
 
 def _node_failure(node_id: str, reason: str, elapsed_s: float, sample: int) -> Failure:

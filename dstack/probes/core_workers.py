@@ -50,7 +50,7 @@ def ask_core_workers(
                     node_id=worker.node_id,
                     worker_id=worker.worker_id,
                     pid=worker.pid,
-                    elapsed_s=timeout_s if "within" in reason else 0.0,
+                    elapsed_s=round(timeout_s, 2) if "within" in reason else 0.0,
                     sample=sample,
                 )
             )
@@ -103,10 +103,10 @@ def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:
     refs = [_ref(worker_id, row) for row in stats.object_refs]
     attempts = {ref.ref[:48]: ref.attempt for ref in refs if ref.attempt}
     tasks = [_task(worker_id, row, attempts) for row in reply.owned_task_info_entries]
-    actor_id = stats.actor_id.hex()
+    job_id, actor_id = stats.job_id.hex(), stats.actor_id.hex()
     return CoreWorkerStats(
         worker_id=worker_id,
-        job_id=stats.job_id.hex() or None,
+        job_id=None if not job_id.strip("f") else job_id,
         actor_id=None if not actor_id.strip("f") else actor_id,
         running_task_ids=tuple(task_id.hex() for task_id in reply.running_task_ids),
         tasks=[task for task in tasks if task.state not in ENDED],

@@ -41,6 +41,7 @@ class RemoteProbes:
         )
         self._answers: queue.Queue[Plain] = queue.Queue()
         self._requests = 0
+        self._joined = False
         self._ended: str | None = None
         begin(self._read)
 
@@ -66,17 +67,20 @@ class RemoteProbes:
                 break
             if "ended" in answer:
                 self._ended = answer["ended"]
-            elif answer["number"] == number and answer["node_id"] in missing:
+            elif answer.get("number") == number and answer["node_id"] in missing:
                 missing.discard(answer["node_id"])
                 yield answer["node_id"], answer["result"]
         for node_id in sorted(missing):
-            yield node_id, {"failed": self._ended or "dstack's driver on the cluster did not answer in time"}
+            yield node_id, {"failed": self._ended or self._why_silent()}
 
     def close(self) -> None:
         """Has the child end, in order if it does within a second, else by force; Ray then ends its actors.
 
-        Nobody waits for it: also when this process ends at once, the child does by itself.
+        Nobody waits for it: also when this process ends at once, the child does by itself. But while it joins the
+        cluster it may hang in C++ that lets no Python run, and has no actors yet: then it is killed.
         """
+        if not self._joined:
+            self._process.kill()
         begin(self._end)
 
     def _end(self) -> None:
@@ -89,6 +93,11 @@ class RemoteProbes:
             self._process.kill()
             self._process.wait()
 
+    def _why_silent(self) -> str:
+        if self._joined:
+            return "dstack's driver on the cluster did not answer in time"
+        return "dstack's driver could not join the cluster in time: this host is slow, or its raylet is stopped"
+
     def _ask(self, request: Plain) -> None:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
@@ -99,6 +108,7 @@ class RemoteProbes:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
+                self._joined = True
                 self._answers.put(json.loads(line))
         self._answers.put({"ended": "dstack's driver on the cluster ended"})
 

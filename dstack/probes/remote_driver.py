@@ -65,7 +65,7 @@ class Probes:
         if node_id not in self._actors:
             place = NodeAffinitySchedulingStrategy(node_id, soft=False)
             actor = ray.remote(NodeProbe).options(num_cpus=0, scheduling_strategy=place, max_restarts=0)
-            self._actors[node_id] = actor.remote()
+            self._actors[node_id] = actor.remote(is_guest=True)
         return self._actors[node_id].has_pyspy.remote()
 
     def _continue(self, node_id: str, is_start: bool, ref: Any, targets: list[Plain], options: Plain) -> Any:
@@ -99,6 +99,7 @@ def main() -> None:
     except Exception as error:  # every reason not to connect is one answer to the parent
         _tell(answers, {"ended": f"dstack could not join the cluster as a driver: {_first_line(error)}"})
         return
+    _tell(answers, {"joined": True})
     probes = Probes()
     while (request := requests.get()) is not None:
         for node_id, result in probes.sample(request, is_over=lambda: not requests.empty()):

@@ -32,9 +32,13 @@ class NotThisWorker(Exception):
 
 
 class NodeProbe:
-    """Samples processes of this node; holds nothing between samples but its py-spy."""
+    """Samples processes of this node; holds nothing between samples but its py-spy.
 
-    def __init__(self) -> None:
+    ``is_guest`` says that it runs in a worker of the cluster, which it then leaves out.
+    """
+
+    def __init__(self, *, is_guest: bool = False) -> None:
+        self._own_pid = os.getpid() if is_guest else None
         path = find_pyspy()
         self._pyspy = PySpy(path) if path else None
 
@@ -54,6 +58,7 @@ class NodeProbe:
         worker id), ``failures`` and ``host``.
         """
         deadline = time.monotonic() + options["deadline_s"]
+        targets = [target for target in targets if target["pid"] != self._own_pid]
         table = StackTable()
         owners = _port_owners()
         result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
