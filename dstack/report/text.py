@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree
 
@@ -16,6 +15,7 @@ from dstack.analysis.stitching import StackNode, roots, stitch, vertices_in
 from dstack.diagnosis import Diagnosis, Finding, Step, Verdict
 from dstack.model import Failure, Frame, Snapshot
 from dstack.report.check_json import pauses_ms
+from dstack.report.safe_text import SafeText
 
 WIDTH = 100
 SHOWN_FINDINGS = 10
@@ -56,23 +56,23 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
-    word = Text(diagnosis.verdict.upper(), STYLES[diagnosis.verdict])
-    _print_hanging(console, word.append("  "), Text(headline(diagnosis), "bold"))
+    word = SafeText(diagnosis.verdict.upper(), STYLES[diagnosis.verdict])
+    _print_hanging(console, word.append("  "), SafeText(headline(diagnosis), "bold"))
     taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken_at))
-    console.print(Text(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}", "dim"))
+    console.print(SafeText(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}", "dim"))
     for note in snapshot.notes:
-        console.print(Text(note, "yellow"))
+        console.print(SafeText(note, "yellow"))
 
 
 def _print_finding(console: Console, number: int, finding: Finding, *, is_only: bool) -> None:
     """One finding; its summary is in the headline already where it is the only one."""
     console.print()
     summary = "" if is_only else f": {finding.summary}"
-    title = Text.assemble((f"{finding.kind}{_certainty(finding)}", "bold"), summary)
-    _print_hanging(console, Text(f"{number}. ", "bold"), title)
+    title = SafeText.assemble((f"{finding.kind}{_certainty(finding)}", "bold"), summary)
+    _print_hanging(console, SafeText(f"{number}. ", "bold"), title)
     for step in finding.explanation:
         _print_step(console, step)
-    _print_hanging(console, Text("   Way out: ", "bold green"), Text(finding.advice))
+    _print_hanging(console, SafeText("   Way out: ", "bold green"), SafeText(finding.advice))
 
 
 def _certainty(finding: Finding) -> str:
@@ -82,9 +82,9 @@ def _certainty(finding: Finding) -> str:
 
 
 def _print_step(console: Console, step: Step) -> None:
-    _print_hanging(console, Text("   - "), Text(step.text))
+    _print_hanging(console, SafeText("   - "), SafeText(step.text))
     if step.file is not None:
-        line = Text("       ").append(f"{short_path(step.file)}:{step.line}", "cyan")
+        line = SafeText("       ").append(f"{short_path(step.file)}:{step.line}", "cyan")
         if step.source:
             line.append(f"  {step.source}")
         console.print(line, no_wrap=True, overflow="ellipsis")
@@ -95,7 +95,8 @@ def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
     if not diagnosis.findings:
         return
     observed = Observed(snapshot, snapshot.samples[0])
-    console.print(Text("\nDistributed stack", "bold").append(", from who waits to what it waits for", "not bold"))
+    console.print()
+    console.print(SafeText("Distributed stack", "bold").append(", from who waits to what it waits for", "not bold"))
     shown: set[str] = set()
     printed = left_out = 0
     for finding in diagnosis.findings:
@@ -115,7 +116,7 @@ def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
 def _print_stack(console: Console, node: StackNode, sources: Sources) -> None:
     tree = Tree(_node_text(node), guide_style="dim")
     _grow(tree, node, sources, set())
-    console.print(Padding(tree, (0, 0, 0, 3), expand=False))
+    console.print(tree)
 
 
 def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> None:
@@ -126,15 +127,15 @@ def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> Non
     for child in node.children:
         branch = tree.add(_node_text(child, node.wait_kind))
         if child.vertex in grown and child.children:
-            branch.add(Text("as above", "dim"))
+            branch.add(SafeText("as above", "dim"))
         else:
             _grow(branch, child, sources, grown)
     if node.left_out:
-        tree.add(Text(f"or one of {node.left_out} more, not followed", "dim"))
+        tree.add(SafeText(f"or one of {node.left_out} more, not followed", "dim"))
 
 
-def _node_text(node: StackNode, via: str | None = None) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
+def _node_text(node: StackNode, via: str | None = None) -> SafeText:
+    text = SafeText(no_wrap=True, overflow="ellipsis")
     if via:
         text.append(f"{via} → ", "magenta")
     if node.count > 1:
@@ -148,8 +149,8 @@ def _node_text(node: StackNode, via: str | None = None) -> Text:
     return text.append(f"  {first}{node.who.short_place}" if node.who.short_place else "", "dim")
 
 
-def _frame_text(frame: Frame, sources: Sources) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis").append(f"{frame.function}  ")
+def _frame_text(frame: Frame, sources: Sources) -> SafeText:
+    text = SafeText(no_wrap=True, overflow="ellipsis").append(f"{frame.function}  ")
     text.append(f"{short_path(frame.file)}:{frame.line}", "cyan")
     return text.append(f"  {sources.get(frame.file, {}).get(frame.line, '').strip()}".rstrip(), "dim")
 
@@ -157,17 +158,18 @@ def _frame_text(frame: Frame, sources: Sources) -> Text:
 def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
     coverage = diagnosis.coverage
     whole = "all" if coverage.workers.seen == coverage.workers.total else "only"
+    console.print()
     console.print(
-        Text("\nSeen  ", "bold").append(
+        SafeText("Seen  ", "bold").append(
             f"{whole} {coverage.workers.seen} of {coverage.workers.total} workers and drivers on "
             f"{coverage.nodes.seen} of {coverage.nodes.total} nodes",
             "not bold",
         )
     )
     for failure in coverage.failures[:SHOWN_FAILURES]:
-        _print_hanging(console, Text("      "), Text(_failure(snapshot, failure), "yellow"))
+        _print_hanging(console, SafeText("      "), SafeText(_failure(snapshot, failure), "yellow"))
     _print_rest(console, len(coverage.failures) - SHOWN_FAILURES, "failures")
-    console.print(Text("Took  ", "bold").append(" ".join(_timing(snapshot)), "not bold"))
+    console.print(SafeText("Took  ", "bold").append(" ".join(_timing(snapshot)), "not bold"))
 
 
 def _timing(snapshot: Snapshot) -> Iterator[str]:
@@ -191,14 +193,14 @@ def _failure(snapshot: Snapshot, failure: Failure) -> str:
 
 def _print_rest(console: Console, count: int, what: str) -> None:
     if count > 0:
-        console.print(Text(f"   and {count} more {what}", "dim"))
+        console.print(SafeText(f"   and {count} more {what}", "dim"))
 
 
 def _print_hanging(console: Console, lead: Text, body: Text) -> None:
     """Prints ``lead`` and then ``body``, wrapped beside it."""
     for index, line in enumerate(body.wrap(console, max(20, console.width - lead.cell_len))):
         line.rstrip()
-        console.print(lead + line if index == 0 else Text(" " * lead.cell_len) + line)
+        console.print(lead + line if index == 0 else SafeText(" " * lead.cell_len) + line)
 
 
 def short_path(file: str) -> str:

@@ -1,0 +1,388 @@
+"""The report for people and the JSON for scripts."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from dstack.analysis.diagnose import diagnose
+from dstack.cli import main
+from dstack.model import Failure, Snapshot
+from dstack.report.check_json import check_json
+from dstack.report.safe_text import visible
+from dstack.report.text import WIDTH, print_report
+from dstack.snapshot_file import save
+from tests.unit.scenes import Proc, Scene
+
+
+def deadlocked(scene: Scene | None = None) -> Scene:
+    """A driver behind two actors that wait for each other."""
+    scene = scene or Scene()
+    driver, left, right = scene.driver(), scene.actor("Left", name="l"), scene.actor("Right")
+    ping = scene.call(left, "ping", by=driver)
+    pong = scene.call(right, "pong", by=left)
+    back = scene.call(left, "back", by=right)
+    driver.gets(ping)
+    left.runs(ping).gets(pong)
+    right.runs(pong).gets(back)
+    return scene
+
+
+def confirmed(scene: Scene) -> Scene:
+    return scene.look().look_again()
+
+
+def infeasible() -> Scene:
+    scene = Scene()
+    driver = scene.driver()
+    driver.gets(scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 8.0}))
+    return scene
+
+
+def slow(waiters: int = 1) -> Scene:
+    """Drivers that wait for one task that runs."""
+    scene = Scene()
+    owner = scene.driver()
+    call, _ = scene.run("work", by=owner, CPU=1.0)
+    owner.gets(call)
+    for _ in range(waiters - 1):
+        scene.driver().gets(call)
+    return scene
+
+
+def blind() -> Scene:
+    """The same, but a worker was not seen."""
+    scene = slow()
+    silent = scene.worker()
+    silent.is_silent = silent.is_unseen = True
+    scene.failures.append(Failure(stage="core worker", reason="no answer within 3.0 s", pid=silent.worker.pid))
+    return scene
+
+
+def text_of(snapshot: Snapshot, *, terminal: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, highlight=False, force_terminal=terminal, width=200)
+    print_report(console, snapshot, diagnose(snapshot))
+    return out.getvalue()
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+# Text
+
+
+def test_the_verdict_comes_first_then_the_story_then_what_it_rests_on() -> None:
+    text = text_of(confirmed(deadlocked()).snapshot())
+
+    assert text.startswith("DEADLOCK  Left.ping and Right.pong wait for each other\n")
+    assert "1. deadlock, confirmed by a second look" in text
+    parts = [text.index(part) for part in ("DEADLOCK", "1. deadlock", "Way out:", "Distributed stack", "Seen", "Took")]
+    assert parts == sorted(parts)
+    assert "all 3 of 3 workers and drivers on 1 of 1 nodes" in text
+
+
+def test_the_story_names_who_where_and_for_what() -> None:
+    story = re.sub(r"\s+", " ", text_of(confirmed(deadlocked()).snapshot()))
+
+    assert 'Left.ping (actor Left "l", pid 3000, node 10.0.0.2) waits in ray.get for Right.pong of actor Right' in story
+    assert 'Left.back (actor Left "l", pid 3000, node 10.0.0.2) is queued there until Left.ping of actor Left' in story
+    assert "Behind it, driver train.py (pid 1000, node 10.0.0.2) waits in ray.get for Left.ping" in story
+    assert re.search(r"/srv/app/app\.py:\d+ return ping_of\(me\)", story)
+
+
+def test_the_distributed_stack_goes_from_the_driver_round_the_circle() -> None:
+    text = text_of(confirmed(deadlocked()).snapshot())
+
+    stack = text[text.index("Distributed stack") : text.index("Seen")]
+    names = re.findall(r"driver train\.py|→ [\w.]+", stack)
+    assert names == ["driver train.py", "→ Left.ping", "→ Right.pong", "→ Left.back", "→ Left.ping"]
+    assert "Left.ping … which is above" in stack
+
+
+def test_a_deadlock_seen_once_is_only_suspected() -> None:
+    text = text_of(deadlocked().look().snapshot())
+
+    assert text.startswith("DEADLOCK  suspected: ")
+    assert "1. deadlock, suspected: not confirmed by a second look" in text
+
+
+def test_what_failed_is_told_with_its_reason() -> None:
+    text = text_of(blind().snapshot())
+
+    assert text.startswith("BLOCKED  no deadlock seen, not all was; ")
+    assert "only 2 of 3 workers" in text
+    assert "core worker, pid" in text
+    assert "no answer within 3.0 s" in text
+
+
+def test_many_alike_are_folded_with_their_number() -> None:
+    scene = slow()
+    owner = scene.procs[0]
+    clerk = scene.actor("Clerk")
+    calls = [scene.call(clerk, "stamp", by=owner) for _ in range(50)]
+    clerk.runs(calls[0])
+    scene.driver().gets(*calls)
+
+    text = text_of(scene.snapshot())
+
+    assert "49 × Clerk.stamp" in text
+    assert len(text.splitlines()) < 60
+
+
+def test_nobody_waits() -> None:
+    scene = Scene()
+    scene.driver()
+
+    assert text_of(scene.snapshot()).startswith("CLEAR  nobody waits for anybody\n")
+
+
+SCENES = {
+    "deadlocked": lambda: confirmed(deadlocked()),
+    "infeasible": infeasible,
+    "slow": lambda: slow(40),
+    "blind": blind,
+    "empty": Scene,
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_lines_are_narrow_and_plain_in_a_pipe(name: str) -> None:
+    lines = text_of(SCENES[name]().snapshot()).splitlines()
+
+    assert max(map(len, lines)) <= WIDTH
+    assert not [line for line in lines if line != line.rstrip()]
+    assert not [line for line in lines if "\x1b" in line]
+
+
+def test_colour_is_for_terminals() -> None:
+    assert "\x1b[" in text_of(deadlocked().snapshot(), terminal=True)
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/]\x9b31m\u202egnp\r\n"
+
+
+def hostile(snapshot: Snapshot) -> Snapshot:
+    """The same snapshot with an attack in every text a cluster or a file has power over."""
+    plain = msgspec.to_builtins(snapshot)
+    for frame in plain["frames"]:
+        frame["function"] = frame["file"] = HOSTILE
+    for actor in plain["actors"]:
+        actor["class_name"] = actor["name"] = HOSTILE
+    for sample in plain["samples"]:
+        for task in sample["tasks"]:
+            task["name"] = HOSTILE
+    for node in plain["nodes"]:
+        node["ip"] = HOSTILE
+    plain["jobs"][0]["entrypoint"] = f"python {HOSTILE}"
+    plain["address"] = plain["ray_version"] = HOSTILE
+    plain["notes"] = [HOSTILE]
+    plain["sources"] = {HOSTILE: {str(frame["line"]): HOSTILE for frame in plain["frames"]}}
+    plain["failures"] = [{"stage": "stacks", "reason": HOSTILE, "remedy": HOSTILE}]
+    return msgspec.convert(plain, Snapshot, strict=False)
+
+
+@pytest.mark.parametrize("name", ["deadlocked", "infeasible", "slow"])
+def test_nothing_of_a_strangers_text_drives_the_terminal(name: str) -> None:
+    text = text_of(hostile(SCENES[name]().snapshot()))
+
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+    assert "[bold red]x[/]" in text, "markup is shown, not obeyed"
+    assert "\\x1b" in text, "what was there is shown"
+
+
+def test_visible_keeps_what_one_can_see() -> None:
+    assert visible("naïve × 漢字 🚀") == "naïve × 漢字 🚀"
+    assert visible("a\tb\x1b\x00") == "a b\\x1b\\x00"
+
+
+# JSON
+
+
+class JsonTarget(msgspec.Struct):
+    execution: str
+    ref: str | None
+    task_id: str | None
+    task_name: str | None
+    actor_id: str | None
+
+
+class JsonWait(msgspec.Struct):
+    kind: str
+    needs: int
+    of: int
+    timeout_s: float | None
+    evidence: Literal["exact", "inferred"]
+    targets: list[JsonTarget]
+
+
+class JsonMember(msgspec.Struct):
+    execution: str
+    task_id: str | None
+    task_name: str | None
+    attempt: int | None
+    actor_id: str | None
+    actor_class: str | None
+    actor_name: str | None
+    job_id: str | None
+    node_id: str | None
+    node_ip: str | None
+    pid: int | None
+    thread: str | None
+    coroutine: bool
+    file: str | None
+    line: int | None
+    function: str | None
+    source: str | None
+    waits_for: list[JsonWait]
+
+
+class JsonBlocker(JsonMember):
+    waiters_direct: int
+    waiters_total: int
+
+
+class JsonFinding(msgspec.Struct):
+    kind: Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
+    confirmed: bool
+    summary: str
+    advice: str
+    explanation: list[str]
+    resources: list[str]
+    members: list[JsonMember]
+    blocked_behind: list[JsonMember]
+    final_blockers: list[JsonBlocker]
+
+
+class JsonRatio(msgspec.Struct):
+    seen: int
+    total: int
+
+
+class JsonFailure(msgspec.Struct):
+    node_id: str | None
+    pid: int | None
+    stage: str
+    reason: str
+    elapsed_s: float
+
+
+class JsonCoverage(msgspec.Struct):
+    nodes: JsonRatio
+    workers: JsonRatio
+    failures: list[JsonFailure]
+
+
+class JsonPause(msgspec.Struct):
+    median: float
+    max: float
+
+
+class JsonTiming(msgspec.Struct):
+    total_s: float
+    sample_s: list[float]
+    pause_ms: JsonPause | None
+
+
+class JsonCheck(msgspec.Struct):
+    """The contract of ``check --json``; a key that is missing fails the decoding."""
+
+    schema: Literal["dstack.check/1"]
+    verdict: Literal["deadlock", "hang", "stalled", "blocked", "clear"]
+    incomplete: bool
+    findings: list[JsonFinding]
+    coverage: JsonCoverage
+    timing: JsonTiming
+
+
+def json_of(snapshot: Snapshot) -> JsonCheck:
+    return msgspec.json.decode(check_json(snapshot, diagnose(snapshot)), type=JsonCheck)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_json_keeps_its_contract(name: str) -> None:
+    assert json_of(SCENES[name]().snapshot()).schema == "dstack.check/1"
+
+
+def test_the_json_tells_the_deadlock() -> None:
+    scene = confirmed(deadlocked())
+    driver, left, right = scene.procs
+
+    told = json_of(scene.snapshot())
+
+    finding = told.findings[0]
+    assert (told.verdict, finding.kind, finding.confirmed) == ("deadlock", "deadlock", True)
+    assert [member.task_name for member in finding.members] == ["Left.ping", "Right.pong", "Left.back"]
+    assert [member.pid for member in finding.members] == [pid(left), pid(right), pid(left)]
+    assert finding.members[0].waits_for[0].targets[0].task_name == "Right.pong"
+    assert finding.members[0].source == "return ping_of(me)"
+    assert (finding.members[2].thread, finding.members[2].line) == (None, None), "nothing runs there"
+    assert [member.pid for member in finding.blocked_behind] == [pid(driver)]
+    assert told.timing.sample_s == [0.5, 0.5]
+
+
+def pid(proc: Proc) -> int:
+    return proc.worker.pid
+
+
+# Commands on files
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("deadlocked", 1), ("infeasible", 1), ("slow", 0), ("empty", 0), ("blind", 4)]
+)
+def test_check_tells_by_its_exit_code(name: str, code: int, tmp_path: Path) -> None:
+    file = tmp_path / "taken.json.gz"
+    save(SCENES[name]().snapshot(), file)
+
+    assert run("check", str(file)).exit_code == code
+    assert run("check", "--json", str(file)).exit_code == code
+    assert run("show", str(file)).exit_code == 0
+
+
+def test_a_suspected_deadlock_counts(tmp_path: Path) -> None:
+    file = tmp_path / "taken.json"
+    save(deadlocked().look().snapshot(), file)
+
+    assert run("check", str(file)).exit_code == 1
+
+
+def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
+    file = tmp_path / "taken.json"
+    save(confirmed(deadlocked()).snapshot(), file)
+
+    assert run("show", str(file)).stdout.startswith("DEADLOCK  ")
+    assert msgspec.json.decode(run("show", "--json", str(file)).stdout, type=JsonCheck).verdict == "deadlock"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["show", "nowhere.json"], 3, "nowhere.json"),
+        (["check", "nowhere.json"], 3, "nowhere.json"),
+        (["check", "nowhere.json", "--address", "h:1"], 2, "not both"),
+        (["check", "--timeout", "0"], 2, "timeout"),
+        (["snapshot", "--native", "--nonblocking"], 2, "--nonblocking forbids"),
+        (["snapshot", "-o", "taken.txt"], 2, ".json"),
+        (["demo", "nothing"], 2, "two_actors"),
+        (["nothing"], 2, "nothing"),
+    ],
+)
+def test_bad_input_ends_in_a_sentence_and_its_code(arguments: list[str], code: int, says: str) -> None:
+    result = run(*arguments)
+
+    assert result.exit_code == code, result.output
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_the_examples_are_listed() -> None:
+    assert re.search(r"^two_actors +Two actors", run("demo", "--list").stdout, re.MULTILINE)
