@@ -62,6 +62,7 @@ class ClusterProbe:
         self._job_of: dict[str, str | None] = {}
         self._actor_of: dict[str, str | None] = {}
         self._elsewhere: set[str] = set()
+        self._ended: set[str | None] = set()
         self._own_jobs: set[str | None] = set()
         self._own_drivers: set[tuple[str, int]] = set()
         self._given_up: set[str] = set()
@@ -84,15 +85,16 @@ class ClusterProbe:
         self._inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s))
         self._failures += self._inventory.failures
         self._note_own(self._inventory)
-        self._sample(self._inventory, self._inventory.workers, began, deadline_s)
+        self._sample(self._inventory, {w.worker_id for w in self._inventory.workers}, began, deadline_s)
 
     def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
-        """Sample 2: only these workers, begun after sample 1 has ended everywhere.
+        """Sample 2: the state of all, and the processes of these workers, begun after sample 1 has ended everywhere.
 
-        When the control plane is gone by then, that is a failure in the snapshot, and there is no second sample.
+        Workers that are new since then are looked at as well. When the control plane is gone by then, that is a
+        failure in the snapshot, and there is no second sample.
         """
         began = time.monotonic()
-        wanted = set(worker_ids)
+        known = {worker.worker_id for worker in self._inventory.workers}
         self._progress("looking again at those that seem stuck")
         try:
             inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s), sample=2)
@@ -101,11 +103,14 @@ class ClusterProbe:
             return
         self._failures += inventory.failures
         self._note_own(inventory)
-        self._sample(inventory, [w for w in self._inventory.workers if w.worker_id in wanted], began, deadline_s)
+        wanted = {*worker_ids, *(w.worker_id for w in inventory.workers if w.worker_id not in known)}
+        new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
+        self._inventory.workers = (*self._inventory.workers, *new)
+        self._sample(inventory, wanted, began, deadline_s)
 
     def snapshot(self) -> Snapshot:
         """All that has been seen so far."""
-        hidden = {worker.worker_id for worker in self._inventory.workers if self._is_own(worker)} | self._ended()
+        hidden = {worker.worker_id for worker in self._inventory.workers if self._is_own(worker)} | self._ended
         return Snapshot(
             dstack_version=dstack.__version__,
             taken_at=self._taken_at,
@@ -124,17 +129,22 @@ class ClusterProbe:
             total_s=round(time.monotonic() - self._began, 3),
         )
 
-    def _sample(self, inventory: Inventory, workers: Sequence[Worker], began: float, deadline_s: float) -> None:
+    def _sample(self, inventory: Inventory, wanted: set[str], began: float, deadline_s: float) -> None:
+        """One round: asks all the inventory's workers, and looks at the processes of those wanted."""
+        workers: Sequence[Worker] = inventory.workers
         number = len(self._samples) + 1
         deadline = began + deadline_s
         timeout_s = max(0.1, min(RPC_TIMEOUT_S, deadline - time.monotonic()))
         asked = begin(lambda: ask_core_workers(workers, self.cluster.metadata, timeout_s, number))
-        seen = self._see_processes([w for w in workers if not self._is_own(w)], number, deadline)
+        to_see = [worker for worker in workers if worker.worker_id in wanted and not self._is_own(worker)]
+        seen = self._see_processes(to_see, number, deadline)
         answers, failures = asked.result()
         self._failures += failures
         self._note_jobs(inventory, answers, timeout_s, number)
         workers = [worker for worker in workers if not self._is_own(worker)]
         processes = self._take_in(seen, workers, number)
+        self._note_ended(number)
+        workers = [worker for worker in workers if worker.worker_id not in self._ended]
         answers = {w.worker_id: answers[w.worker_id] for w in workers if w.worker_id in answers}
         self._samples.append(
             Sample(
@@ -238,11 +248,15 @@ class ClusterProbe:
         self._own_jobs |= inventory.own_jobs
         self._own_drivers |= inventory.own_drivers
 
-    def _ended(self) -> set[str]:
-        """Workers that ended while they were to be looked at: they are not unobserved, they are not there."""
-        silent = {failure.worker_id for failure in self._failures if failure.stage == "core worker"}
-        gone = {f.worker_id for f in self._failures if f.stage == "process" and f.reason == PROCESS_GONE}
-        return {worker_id for worker_id in silent & gone if worker_id is not None}
+    def _note_ended(self, sample: int) -> None:
+        """Finds the workers that ended while they were to be looked at: they are not unobserved, they are not there."""
+        failures = [failure for failure in self._failures if failure.sample == sample and failure.worker_id]
+        if not failures:
+            return
+        self._ended |= {f.worker_id for f in failures if f.stage == "process" and f.reason == PROCESS_GONE}
+        with contextlib.suppress(ClusterError):
+            alive = {w.worker_id for w in take_inventory(self.cluster, RPC_TIMEOUT_S, sample).workers}
+            self._ended |= {failure.worker_id for failure in failures} - alive
 
     def _with_ids(self, worker: Worker) -> Worker:
         ids = {"job_id": self._job_of.get(worker.worker_id), "actor_id": self._actor_of.get(worker.worker_id)}
