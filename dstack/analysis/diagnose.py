@@ -144,8 +144,10 @@ def _deadlock(
 def _never_given(
     observed: Observed, vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], key: str, *, confirmed: bool
 ) -> Finding:
+    task = observed.tasks.get(vertices[key].task_id or "")
+    is_call = task is not None and task.kind == "ACTOR_TASK"  # nothing but its actor's death makes a call impossible
     finding = Finding(
-        kind="orphaned" if "dead" in (vertices[key].never or "") else "infeasible",
+        kind="orphaned" if is_call else "infeasible",
         confirmed=confirmed,
         summary="",
         advice="",

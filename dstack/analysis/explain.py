@@ -33,7 +33,8 @@ class Story:
             return self._deadlock_summary()
         if self._finding.kind in ("infeasible", "orphaned"):
             vertex = self._vertices[self._finding.members[0]]
-            return f"{vertex.label} can never run: it {_reason(vertex)}{_behind(len(self._finding.blocked_behind))}"
+            because = _reason(vertex) if self._finding.kind == "orphaned" else f"it {_reason(vertex)}"
+            return f"{vertex.label} can never run: {because}{_behind(len(self._finding.blocked_behind))}"
         return self._open_summary()
 
     def sentences(self) -> Iterator[Step]:
