@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Target, Vertex
 from dstack.model import Sample, Thread, WorkerSample
 
 
@@ -89,7 +89,14 @@ def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -
     before, after = first.tasks.get(vertex.task_id or ""), second.tasks.get(vertex.task_id or "")
     if before and after and (before.state, before.attempt) != (after.state, after.attempt):
         return False
-    return vertex.kind != "execution" or _is_same_call(vertex, first, second)
+    if vertex.kind == "execution":
+        return _is_same_call(vertex, first, second)
+    return _targets(vertex) <= _targets(again)
+
+
+def _targets(vertex: Vertex) -> set[Target]:
+    """What something pending waits for. If one of that is gone, it may be about to go on, whatever its state still is."""
+    return {target for group in vertex.wait.groups for target in group.targets} if vertex.wait else set()
 
 
 def _is_same_call(vertex: Vertex, first: Observed, second: Observed) -> bool:

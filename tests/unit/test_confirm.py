@@ -256,6 +256,36 @@ def test_what_is_infeasible_in_both_looks_is_confirmed() -> None:
     assert (finding.kind, finding.confirmed) == ("infeasible", True)
 
 
+def test_a_pending_task_may_go_on_when_any_argument_came_that_may_have_been_its_missing_one() -> None:
+    scene = TwoActors()
+    other, worker = scene.run("other", by=scene.driver_)
+    worker.gets(scene.to_right)
+    scene.driver_.passes(scene.first, other)
+    pending = scene.task("use", by=scene.driver_, state="PENDING_ARGS_AVAIL")
+
+    scene.look()
+    scene.driver_.has(other)
+    scene.look_again()
+
+    (finding,) = scene.diagnose().findings
+    assert finding.confirmed
+    assert pending.key not in finding.blocked_behind
+
+
+def test_a_pending_task_is_behind_while_all_that_may_be_its_missing_argument_is() -> None:
+    scene = TwoActors()
+    other, worker = scene.run("other", by=scene.driver_)
+    worker.gets(scene.to_right)
+    scene.driver_.passes(scene.first, other)
+    pending = scene.task("use", by=scene.driver_, state="PENDING_ARGS_AVAIL")
+
+    scene.look().look_again()
+
+    (finding,) = scene.diagnose().findings
+    assert finding.confirmed
+    assert {pending.key, worker.key} <= set(finding.blocked_behind)
+
+
 # What could not be looked at again
 
 

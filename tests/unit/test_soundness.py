@@ -1,0 +1,140 @@
+"""Whoever is said to be stuck is, whatever was not seen; and whoever is stuck is found, if all was.
+
+The truth comes from running random little worlds to their end, step by step, without any graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from dstack.diagnosis import Diagnosis
+from tests.unit.scenes import Proc
+from tests.unit.worlds import Show, World, worlds
+
+FOR_GOOD = ("deadlock", "infeasible", "orphaned")
+many = settings(max_examples=200, deadline=None)
+
+
+def stuck(world: World) -> set[int]:
+    """Who is left when everything has happened that can."""
+    world = copy.deepcopy(world)
+    world.go_on(random.Random(0))
+    return world.left()
+
+
+def claimed(diagnosis: Diagnosis, show: Show) -> set[int]:
+    """Who is said never to go on."""
+    who = show.who()
+    keys = [
+        key
+        for finding in diagnosis.findings
+        if finding.kind in FOR_GOOD
+        for key in (*finding.members, *finding.blocked_behind)
+    ]
+    assert (diagnosis.verdict in ("deadlock", "hang")) == bool(keys)
+    return {who[key] for key in keys}
+
+
+def hide(proc: Proc, how: str) -> None:
+    proc.is_silent = how in ("silent", "lost")
+    proc.is_unseen = how in ("unseen", "lost")
+    proc.has_no_stacks = how == "without stacks"
+    for strand in proc.strands:
+        strand.is_still = how != "moving"
+        if how == "unreadable" and strand.call and strand.call.kind == "ray.get":
+            strand.waits_unreadably("its memory moved")
+    if how == "forgetful":
+        del proc.submitted[::2]
+
+
+hidings = st.lists(
+    st.sampled_from(["", "silent", "unseen", "lost", "without stacks", "moving", "unreadable", "forgetful"]),
+    min_size=12,
+    max_size=12,
+)
+
+
+@given(worlds(), st.randoms(use_true_random=False))
+@many
+def test_who_is_left_at_the_end_does_not_depend_on_the_order(world: World, order: random.Random) -> None:
+    expected = stuck(world)
+
+    world.go_on(order)
+
+    assert world.left() == expected
+
+
+@given(worlds())
+@many
+def test_who_is_said_to_be_stuck_is(world: World) -> None:
+    show = Show(world)
+
+    found = claimed(show.scene.diagnose(), show)
+
+    event("stuck" if found else "not stuck")
+    assert found <= stuck(world)
+
+
+@given(worlds(max_slots=1))
+@many
+def test_who_is_stuck_is_found_where_a_look_shows_all(world: World) -> None:
+    assume(world.is_exact)
+    show = Show(world)
+
+    diagnosis = show.scene.diagnose()
+
+    event("stuck" if stuck(world) else "not stuck")
+    assert claimed(diagnosis, show) == stuck(world)
+
+
+@given(worlds(max_slots=1))
+@many
+def test_a_second_look_confirms_what_has_not_changed(world: World) -> None:
+    assume(world.is_exact)
+    show = Show(world)
+    show.scene.look().look_again()
+
+    diagnosis = show.scene.diagnose()
+
+    assert claimed(diagnosis, show) == stuck(world)
+    assert all(finding.confirmed for finding in diagnosis.findings if finding.kind in FOR_GOOD)
+
+
+@given(worlds(), hidings)
+@many
+def test_what_was_not_seen_makes_nobody_stuck(world: World, hidings: list[str]) -> None:
+    show = Show(world)
+    for proc, how in zip(show.scene.procs, hidings, strict=False):
+        hide(proc, how)
+
+    found = claimed(show.scene.diagnose(), show)
+
+    assert found <= stuck(world)
+
+
+@given(worlds(), hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@many
+def test_what_goes_on_between_two_looks_makes_nobody_stuck(
+    world: World, hidings: list[str], steps: int, order: random.Random
+) -> None:
+    show = Show(world)
+    show.scene.look()
+    keys = show.who()
+    world.go_on(order, steps)
+    show.update()
+    for proc, how in zip(show.scene.procs, hidings, strict=False):
+        hide(proc, how)
+    show.scene.look_again()
+
+    confirmed = {
+        keys[key]
+        for finding in show.scene.diagnose().findings
+        if finding.kind in FOR_GOOD and finding.confirmed
+        for key in (*finding.members, *finding.blocked_behind)
+    }
+
+    assert confirmed <= stuck(world)

@@ -1,0 +1,326 @@
+"""Random little clusters that can be run to their end, to know without any graph who can never go on.
+
+A world is a set of works, each a task or an actor call in some phase. It goes on in single steps for as long as any is
+possible: whoever is not blocked ends sooner or later, and whoever begins blocks no more. Works that have not ended when
+no step is possible are stuck for good. A world can be shown as a scene at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from tests.unit.scenes import Call, Proc, Scene, Strand
+
+Phase = Literal["runs", "queued", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]
+DRIVER = -1
+
+
+@dataclass(frozen=True)
+class Block:
+    """What somebody is blocked in: needs this many of these works, and perhaps a value that another has put."""
+
+    works: tuple[int, ...]
+    needs: int
+    is_wait: bool = False
+    is_timed: bool = False
+    in_helper: bool = False
+    with_value_of: int | None = None
+
+
+@dataclass
+class Work:
+    """A task or actor call; ``begun`` is the slot of the actor in which it runs."""
+
+    actor: int | None
+    owner: int
+    phase: Phase
+    block: Block | None = None
+    arguments: tuple[int, ...] = ()
+    has_gpu: bool = False
+    slot: int = 0
+
+
+@dataclass
+class World:
+    """Works by number, actors by number with their slots, and the driver."""
+
+    slots: list[int]
+    works: list[Work]
+    driver: Block | None
+    free_gpus: int
+
+    # Going on
+
+    def steps(self) -> Iterator[tuple[str, int]]:
+        """What may happen next."""
+        for number, work in enumerate(self.works):
+            if work.phase == "runs" and self.is_free(work.block):
+                yield "ends", number
+            elif work.phase == "queued" and self.free_slots(work.actor):
+                yield "begins", number
+            elif work.phase == "lacks arguments" and all(self.works[a].phase == "ended" for a in work.arguments):
+                yield "is sent", number
+            elif work.phase == "behind" and not self.is_behind(number):
+                yield "is sent", number
+            elif work.phase == "wants a GPU" and self.free_gpus:
+                yield "gets a GPU", number
+        if self.driver and self.is_free(self.driver):
+            yield "goes on", DRIVER
+
+    def do(self, step: tuple[str, int]) -> None:
+        what, number = step
+        if what == "goes on":
+            self.driver = None
+            return
+        work = self.works[number]
+        match what:
+            case "ends":
+                work.phase = "ended"
+                self.free_gpus += work.has_gpu
+            case "begins":
+                work.slot = self.free_slots(work.actor)[0]
+                work.phase = "runs"
+            case "gets a GPU":
+                self.free_gpus -= 1
+                work.has_gpu = True
+                work.phase = "runs"
+            case "is sent":
+                work.phase = "runs" if work.actor is None else "queued"
+
+    def go_on(self, order: random.Random, steps: int | None = None) -> None:
+        """Does so many possible steps in any order, or all."""
+        while (possible := list(self.steps())) and steps != 0:
+            self.do(order.choice(possible))
+            steps = None if steps is None else steps - 1
+
+    def left(self) -> set[int]:
+        """Who has not ended; the driver only if it is blocked."""
+        left = {number for number, work in enumerate(self.works) if work.phase != "ended"}
+        return left | {DRIVER} if self.driver else left
+
+    def is_free(self, block: Block | None) -> bool:
+        if block is None or block.is_timed:
+            return True
+        return sum(self.works[number].phase == "ended" for number in block.works) >= block.needs
+
+    def free_slots(self, actor: int | None) -> list[int]:
+        assert actor is not None
+        taken = {work.slot for work in self.works if work.actor == actor and work.phase == "runs"}
+        return [slot for slot in range(self.slots[actor]) if slot not in taken]
+
+    def is_behind(self, number: int) -> bool:
+        """Whether an earlier call by the same owner of the same actor lacks an argument."""
+        work = self.works[number]
+        return any(
+            (earlier.owner, earlier.actor, earlier.phase) == (work.owner, work.actor, "lacks arguments")
+            for earlier in self.works[:number]
+        )
+
+    # Being seen
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a look can show all there is: one slot an actor, and no doubt about which arguments are missing."""
+        lacking = [work for work in self.works if work.phase == "lacks arguments"]
+        missing = {
+            (work.owner, number) for work in lacking for number in work.arguments if self.works[number].phase != "ended"
+        }
+        owners = [owner for owner, _ in missing]
+        return (
+            max(self.slots, default=1) == 1
+            and all(work.actor is None for work in lacking)
+            and len(owners) == len(set(owners))
+        )
+
+
+@dataclass
+class Show:
+    """A world as a scene, kept up with it."""
+
+    world: World
+    scene: Scene = field(default_factory=Scene)
+    procs: dict[int, Proc] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    values: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        works = self.world.works
+        self.gpus = self.world.free_gpus + sum(work.has_gpu for work in works)
+        self.node = self.scene.node(CPU=8.0, GPU=float(self.gpus))
+        self.driver = self.scene.driver()
+        self.actors = [self._actor(slots) for slots in self.world.slots]
+        self.dead = self.scene.actor("Dead", state="DEAD")
+        self.scene.procs.remove(self.dead)
+        for number, work in enumerate(works):
+            if work.phase == "runs":
+                self.procs[number] = self._place(work)
+        for work in works:
+            self.calls.append(self._submit(work, by=self.owner(work)))
+        for number in self.procs:
+            self.procs[number].running = [self.calls[number]]
+            self.values[number] = self.procs[number].puts()
+        self.update()
+
+    def owner(self, work: Work) -> Proc:
+        return self.driver if work.owner == DRIVER else self.procs[work.owner]
+
+    def update(self) -> None:
+        """Shows the world as it is now."""
+        self._show_records()
+        for proc in self.scene.procs:
+            proc.running = []
+            del proc.strands[max(1, self._slots_of(proc)) :]
+            for strand in proc.strands if proc is not self.driver else ():
+                strand.role = "ray"
+                strand.computes()
+        for number, work in enumerate(self.world.works):
+            if work.phase == "runs":
+                proc = self.procs[number] = self.procs.get(number) or self._place(work)
+                proc.running.append(self.calls[number])
+                proc.strands[work.slot].role = "task"
+                self._show_block(proc, proc.strands[work.slot], work.block)
+        self._show_block(self.driver, self.driver.strands[0], self.world.driver)
+        self.scene.available[self.node.node_id]["GPU"] = float(self.world.free_gpus)
+
+    def who(self) -> dict[str, int]:
+        """By vertex: the work, or the driver, that goes on when it does."""
+        keys = {call.key: number for number, call in enumerate(self.calls)} | {self.driver.key: DRIVER}
+        for number, work in enumerate(self.world.works):
+            if work.phase == "runs":
+                keys[self.procs[number].strands[work.slot].key] = number
+        for proc in self.scene.procs:
+            for strand in proc.strands:
+                if strand.name.startswith("helper of "):
+                    keys[strand.key] = keys[strand.name.removeprefix("helper of ")]
+        return keys
+
+    def _actor(self, slots: int) -> Proc:
+        actor = self.scene.actor()
+        for _ in range(slots - 1):
+            actor.strand()
+        return actor
+
+    def _slots_of(self, proc: Proc) -> int:
+        return self.world.slots[self.actors.index(proc)] if proc in self.actors else 1
+
+    def _place(self, work: Work) -> Proc:
+        return self.scene.worker() if work.actor is None else self.actors[work.actor]
+
+    def _submit(self, work: Work, by: Proc) -> Call:
+        if work.actor is not None:
+            return self.scene.call(self.actors[work.actor], "work", by=by)
+        if work.phase == "impossible":
+            return self.scene.call(self.dead, "work", by=by, state="PENDING_NODE_ASSIGNMENT")
+        gpus = {"GPU": 1.0} if work.has_gpu or work.phase == "wants a GPU" else {}
+        return self.scene.task("work", by=by, required_resources=gpus)
+
+    def _show_records(self) -> None:
+        for proc in self.scene.procs:
+            proc.submitted.clear()
+            proc.refs = {ref: known for ref, known in proc.refs.items() if ref in self.values.values()}
+        for work, call in zip(self.world.works, self.calls, strict=True):
+            owner = self.owner(work)
+            if work.phase == "ended":
+                owner.has(call)
+                continue
+            owner.submitted.append(call.becomes(state=_state(work)))
+            if work.phase == "lacks arguments":
+                missing = [a for a in work.arguments if self.world.works[a].phase != "ended"]
+                owner.passes(*(self.calls[a] for a in missing))
+
+    def _show_block(self, proc: Proc, strand: Strand, block: Block | None) -> None:
+        strand.computes()
+        if block is None:
+            return
+        blocked = strand
+        if block.in_helper:
+            blocked = proc.strand(f"helper of {strand.key}", "user")
+            strand.joins(blocked)
+        refs = [self.calls[number].ref for number in block.works]
+        timeout_s = 1.0 if block.is_timed else None
+        if block.is_wait:
+            blocked.waits(*refs, num_returns=block.needs, timeout_s=timeout_s)
+        else:
+            value = self.values.get(DRIVER if block.with_value_of is None else block.with_value_of)
+            blocked.gets(*refs, *([value] if value else []), timeout_s=timeout_s)
+
+
+def _state(work: Work) -> str:
+    return {
+        "lacks arguments": "PENDING_ARGS_AVAIL",
+        "runs": "SUBMITTED_TO_WORKER",
+        "queued": "SUBMITTED_TO_WORKER",
+    }.get(work.phase, "PENDING_NODE_ASSIGNMENT")
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, max_slots: int = 2) -> World:
+    """Worlds of a few works, most of them blocked."""
+    slots = draw(st.lists(st.integers(1, max_slots), max_size=3))
+    count = draw(st.integers(1, 7))
+    world = World(slots=slots, works=[], driver=None, free_gpus=draw(st.integers(0, 1)))
+    for number in range(count):
+        world.works.append(draw(_works(world, number, count)))
+    for work in world.works:
+        if work.phase == "runs":
+            work.block = draw(_blocks(count))
+        elif work.phase == "lacks arguments" and all(world.works[a].phase == "ended" for a in work.arguments):
+            work.phase = "ended"
+    for number, work in enumerate(world.works):
+        if work.phase == "queued" and world.is_behind(number):
+            work.phase = "behind"
+    world.driver = draw(_blocks(count))
+    return world
+
+
+@st.composite
+def _works(draw: st.DrawFn, world: World, number: int, count: int) -> Work:
+    runners = [number for number, work in enumerate(world.works) if work.phase == "runs"]
+    actor = draw(st.sampled_from([None, *range(len(world.slots))]))
+    work = Work(actor=actor, owner=draw(st.sampled_from([DRIVER, *runners])), phase="runs")
+    others = [other for other in range(count) if other != number]
+    lacking: list[Phase] = ["lacks arguments"] if others else []
+    phases: list[Phase]
+    if actor is None:
+        phases = ["runs", "runs", "runs", "wants a GPU", "impossible", "ended", *lacking]
+    elif free := world.free_slots(actor):
+        work.slot = free[0]
+        phases = ["runs", "runs", *lacking]
+    else:
+        phases = ["queued", "queued", *lacking]
+    work.phase = draw(st.sampled_from(phases))
+    if work.phase == "lacks arguments":
+        work.arguments = tuple(draw(st.lists(st.sampled_from(others), min_size=1, max_size=2, unique=True)))
+    work.has_gpu = actor is None and work.phase == "runs" and draw(st.booleans())
+    return work
+
+
+def _blocks(count: int) -> st.SearchStrategy[Block | None]:
+    """Mostly a get of one or two, sometimes a wait for some, a wait with a timeout, or none."""
+
+    def block(works: list[int], needs: int, kind: str, in_helper: bool, value: int | None) -> Block | None:
+        if kind == "none":
+            return None
+        is_wait = kind == "wait"
+        return Block(
+            works=tuple(works),
+            needs=min(needs, len(works)) if is_wait else len(works),
+            is_wait=is_wait,
+            is_timed=kind == "timed",
+            in_helper=in_helper,
+            with_value_of=value,
+        )
+
+    return st.builds(
+        block,
+        st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True),
+        st.integers(1, 3),
+        st.sampled_from(["get", "get", "get", "wait", "wait", "timed", "none"]),
+        st.sampled_from([False, False, False, True]),
+        st.one_of(st.none(), st.integers(0, count - 1)),
+    )
