@@ -95,7 +95,7 @@ def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -
 
 
 def _targets(vertex: Vertex) -> set[Target]:
-    """What something pending waits for. If one of that is gone, it may be about to go on, whatever its state still is."""
+    """What something pending waits for. Without one of these it may be about to go on, whatever its state says."""
     return {target for group in vertex.wait.groups for target in group.targets} if vertex.wait else set()
 
 

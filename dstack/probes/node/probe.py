@@ -16,7 +16,7 @@ from dstack.probes.node.activity import activity, unmoved
 from dstack.probes.node.calls import blocked_call
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
-from dstack.probes.node.stacks import StackTable, role_of
+from dstack.probes.node.stacks import Origins, StackTable, role_of
 
 ATTEMPTS = 3
 DUMP_TIMEOUT_S = 5.0
@@ -59,12 +59,13 @@ class NodeProbe:
         """
         deadline = time.monotonic() + options["deadline_s"]
         targets = [target for target in targets if target["pid"] != self._own_pid]
-        table = StackTable()
+        origins = Origins()
+        table = StackTable(origins)
         owners = _port_owners()
         result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
         pool = ThreadPoolExecutor(POOL_SIZE)
         try:
-            looks = [pool.submit(self._look, target, owners, options, deadline) for target in targets]
+            looks = [pool.submit(self._look, Look(target, options, origins), owners, deadline) for target in targets]
             for target, future in zip(targets, looks, strict=True):
                 self._record(future.result(), target, table, result)
         finally:
@@ -72,8 +73,7 @@ class NodeProbe:
         result.update(frames=table.frames, stacks=table.stacks, sources=table.sources)
         return result
 
-    def _look(self, target: Plain, owners: dict[int, int], options: Plain, deadline: float) -> Look:
-        look = Look(target, options)
+    def _look(self, look: Look, owners: dict[int, int], deadline: float) -> Look:
         began = time.monotonic()
         try:
             look.identify(owners)
@@ -103,10 +103,11 @@ class NodeProbe:
 class Look:
     """One look at one process: its figures, its threads, and what failed."""
 
-    def __init__(self, target: Plain, options: Plain) -> None:
+    def __init__(self, target: Plain, options: Plain, origins: Origins) -> None:
         self.target = target
         self.pid: int = target["pid"]
         self.options = options
+        self.origins = origins
         self.figures: Plain = {}
         self.threads: list[RawThread] = []
         self.calls: dict[int, Plain] = {}
@@ -188,8 +189,11 @@ class Look:
         return calls
 
     def _moved(self, thread: RawThread) -> bool:
-        """Whether a thread of interest ran while it was read."""
-        return thread["os_thread_id"] not in self.still and _is_of_interest(thread)
+        """Whether a thread of the application ran while it was read; what Ray's own threads do is of no interest."""
+        return thread["os_thread_id"] not in self.still and self._role(thread) != "ray"
+
+    def _role(self, thread: RawThread) -> str:
+        return role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], origins=self.origins)
 
     def _is_blocked(self, thread: RawThread) -> bool:
         return thread["os_thread_id"] in self.calls
@@ -206,7 +210,7 @@ class Look:
             "os_thread_id": tid,
             "name": thread["thread_name"] or "",
             "stack": table.add(thread["frames"], cwd),
-            "role": role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], table=table),
+            "role": self._role(thread),
             "on_cpu": bool(thread["active"]) and tid not in self.still,
             "still": tid in self.still,
         }
@@ -229,10 +233,6 @@ def _name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collec
             with contextlib.suppress(Unreadable):
                 os_thread_id = memory.int32(thread["thread_id"] + PTHREAD_TID)
                 thread["os_thread_id"] = os_thread_id if os_thread_id in known else None
-
-
-def _is_of_interest(thread: RawThread) -> bool:
-    return bool(thread["frames"]) and any("/ray/_private/" not in frame["filename"] for frame in thread["frames"])
 
 
 def _locals(thread: RawThread) -> dict[str, dict[str, str]]:

@@ -16,23 +16,37 @@ MAX_SOURCE_BYTES = 2_000_000
 MAX_LINE = 160
 
 
-def code_roots() -> tuple[tuple[str, str], ...]:
-    """Path prefixes and whose code lies under them, most specific first."""
-    ray = importlib.util.find_spec("ray")
-    libraries = [*site.getsitepackages(), site.getusersitepackages()]
-    standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-    return (
-        *((path + "/", "ray") for path in (ray.submodule_search_locations or () if ray else ())),
-        *((path + "/", "library") for path in libraries),
-        *((path + "/", "stdlib") for path in standard),
-    )
+class Origins:
+    """Whose code a frame runs, by where its file lies: the user's, a library's, Ray's or the standard library's."""
+
+    def __init__(self) -> None:
+        ray = importlib.util.find_spec("ray")
+        libraries = [*site.getsitepackages(), site.getusersitepackages()]
+        standard = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+        self._roots = (
+            *((path + "/", "ray") for path in ((ray and ray.submodule_search_locations) or ())),
+            *((path + "/", "library") for path in libraries),
+            *((path + "/", "stdlib") for path in standard),
+        )
+
+    def of(self, frame: RawFrame) -> str:
+        """``user``, ``library``, ``ray`` or ``stdlib``."""
+        file = str(frame["filename"])
+        if frame.get("module"):
+            return "library"
+        for root, origin in self._roots:
+            if file.startswith(root):
+                return origin
+        if "/site-packages/" in file or "/dist-packages/" in file:
+            return "library"
+        return "stdlib" if file.startswith("<frozen ") else "user"
 
 
 class StackTable:
     """Distinct frames and stacks of one node, and the source lines around user frames."""
 
-    def __init__(self) -> None:
-        self._roots = code_roots()
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
         self._frames: dict[tuple[str, str, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self.frames: list[dict[str, Any]] = []
@@ -48,23 +62,11 @@ class StackTable:
             self.stacks.append(list(indices))
         return self._stacks[indices]
 
-    def origin(self, frame: RawFrame) -> str:
-        """Whose code a frame runs: ``user``, ``library``, ``ray`` or ``stdlib``."""
-        file = str(frame["filename"])
-        if frame.get("module"):
-            return "library"
-        for root, origin in self._roots:
-            if file.startswith(root):
-                return origin
-        if "/site-packages/" in file or "/dist-packages/" in file:
-            return "library"
-        return "stdlib" if file.startswith("<frozen ") else "user"
-
     def _frame(self, frame: RawFrame, cwd: str) -> int:
         key = (str(frame["name"]), str(frame["module"] or frame["filename"]), int(frame["line"]))
         if key not in self._frames:
             function, file, line = key
-            origin = self.origin(frame)
+            origin = self._origins.of(frame)
             self._frames[key] = len(self.frames)
             self.frames.append({"function": function, "file": file, "line": line, "origin": origin})
             if origin == "user":
@@ -79,7 +81,7 @@ class StackTable:
             self.sources.setdefault(file, {})[number] = lines[number - 1][:MAX_LINE]
 
 
-def role_of(thread: RawThread, *, pid: int, is_driver: bool, table: StackTable) -> str:
+def role_of(thread: RawThread, *, pid: int, is_driver: bool, origins: Origins) -> str:
     """What a thread is for, as :class:`dstack.model.Thread` words it.
 
     A worker's main thread sits in ``main_loop`` and runs sync tasks above it; threaded actors run theirs on threads
@@ -92,8 +94,8 @@ def role_of(thread: RawThread, *, pid: int, is_driver: bool, table: StackTable) 
         return "ray"
     if thread["os_thread_id"] == pid:
         return "user" if is_driver else "ray" if _is_idle(frames) else "task"
-    if function_of(frames[-1]) == "_bootstrap" and table.origin(frames[-1]) == "stdlib":
-        return "user" if any(table.origin(frame) == "user" for frame in frames) else "ray"
+    if function_of(frames[-1]) == "_bootstrap" and origins.of(frames[-1]) == "stdlib":
+        return "user" if any(origins.of(frame) == "user" for frame in frames) else "ray"
     return "user" if is_driver else "task"
 
 
