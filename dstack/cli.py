@@ -73,6 +73,8 @@ def main(verbose: bool) -> None:
 
     Exit codes: 0 fine, 2 bad usage, 3 the cluster or file cannot be read, 130 interrupted; `check` adds 1 and 4.
     """
+    if not verbose:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to stderr of every peer that went away
 
 
 @main.command()

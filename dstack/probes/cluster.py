@@ -191,7 +191,7 @@ class ClusterProbe:
         began = time.monotonic()
         seen: list[Seen] = []
         targets = {node: _targets(by_node[node]) for node in nodes}
-        raylets = {node: self._inventory.raylets[node] for node in nodes}
+        raylets = {node: address for node, address in self._inventory.raylets.items() if node in targets}
         answers = self._remote.sample(targets, self._plain_options(), raylets, deadline)
         for done, (node, result) in enumerate(answers, 1):
             self._progress(f"{done} of {len(nodes)} other nodes answered")
