@@ -1,0 +1,146 @@
+"""A deadlock across hosts: explained from any of them, with nothing installed on the others, and without a trace."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from signal import SIGINT, SIGKILL, Signals
+
+import pytest
+
+from tests.clusters import REPOSITORY
+from tests.dstack import Json
+from tests.hosts import Hosts
+from tests.hosts.dstack import PYTHONPATH, check, files, ours, running
+from tests.hosts.rings import members_of, ring
+from tests.processes import wait_until
+
+pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
+
+GONE_S = 5.0
+"""How soon after its end nothing of dstack may be left anywhere."""
+INTERRUPTED_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def deadlock(three_hosts: Hosts) -> Iterator[Hosts]:
+    """Hosts with a driver on the first, and on the others two actors of the same pid that wait for each other."""
+    for attempt in range(1, 6):
+        for host in (2, 3):  # the next process there, which will be the member, gets the number after this one
+            three_hosts.exec(host, ["sh", "-c", f"echo {attempt * 5000} >/proc/sys/kernel/ns_last_pid"])
+        with ring(three_hosts, [2, 3]):
+            if len(member_pids(three_hosts)) == 1:
+                yield three_hosts
+                return
+    pytest.fail("the members never had the same pid")
+
+
+def member_pids(hosts: Hosts) -> set[int]:
+    """The members' pids as their hosts know them."""
+    status = [Path(f"/proc/{member.pid}/status").read_text().splitlines() for member in members_of(hosts)]
+    return {int(line.split()[-1]) for lines in status for line in lines if line.startswith("NSpid:")}
+
+
+def assert_found_completely(hosts: Hosts, told: Json) -> None:
+    assert (told["verdict"], told["incomplete"], told["exit_code"]) == ("deadlock", False, 1)
+    (finding,) = told["findings"]
+    assert finding["confirmed"]
+    waiting = [member for member in finding["members"] if member["thread"]]
+    assert sorted((member["node_id"], member["node_ip"]) for member in waiting) == sorted(
+        [(hosts.nodes[2], "10.77.0.2"), (hosts.nodes[3], "10.77.0.3")]
+    )
+    assert {member["pid"] for member in waiting} == member_pids(hosts)
+    assert {member["source"] for member in waiting} == {"ray.get(self.following.pass_token.remote())"}
+    (behind,) = finding["blocked_behind"]
+    assert (behind["node_id"], behind["execution"]) == (hosts.nodes[1], "driver ring.py")
+    coverage = told["coverage"]
+    assert coverage["nodes"] == {"seen": 3, "total": 3}
+    assert coverage["workers"]["seen"] == coverage["workers"]["total"] >= 3
+    assert coverage["failures"] == []
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(deadlock: Hosts) -> Iterator[None]:
+    """Fails unless soon after each test nothing of dstack is left on any host."""
+    before = files(deadlock)
+    yield
+    wait_until(lambda: not ours(deadlock), deadline_s=GONE_S, what=lambda: f"end of {ours(deadlock)}")
+    assert files(deadlock) == before
+
+
+@pytest.mark.parametrize(("on", "address"), [(1, None), (1, "auto"), (3, None), (3, "auto")])
+def test_it_is_found_from_any_host(deadlock: Hosts, on: int, address: str | None) -> None:
+    told = check(deadlock, on, address=address)
+
+    assert_found_completely(deadlock, told)
+    assert len(told["timing"]["sample_s"]) == 2
+
+
+def test_nothing_is_needed_on_the_nodes(deadlock: Hosts) -> None:
+    with hidden(deadlock, 2), hidden(deadlock, 3):
+        told = check(deadlock)
+
+    assert_found_completely(deadlock, told)
+
+
+@contextmanager
+def hidden(hosts: Hosts, host: int) -> Iterator[None]:
+    """Hides dstack and py-spy from a host, which mounts nothing over them on any other."""
+    with ExitStack() as stack:
+        hosts.exec(host, ["sh", "-c", "mkdir /tmp/nothing && touch /tmp/empty && chmod 644 /tmp/empty"])
+        stack.callback(hosts.exec, host, ["rm", "-r", "/tmp/nothing", "/tmp/empty"])
+        for path in (str(REPOSITORY / "dstack"), *pyspys(hosts, host)):
+            cover = "/tmp/nothing" if os.path.isdir(path) else "/tmp/empty"
+            assert hosts.exec(host, ["mount", "--bind", cover, path]).returncode == 0
+            stack.callback(hosts.exec, host, ["umount", path])
+        imported = hosts.exec(host, [sys.executable, "-c", "import dstack.probes"], PYTHONPATH=PYTHONPATH)
+        assert "ModuleNotFoundError" in imported.stderr
+        assert not pyspys(hosts, host)
+        yield
+
+
+def pyspys(hosts: Hosts, host: int) -> list[str]:
+    """Every py-spy that can be run from a host's PATH, which begins at the interpreter's directory."""
+    return hosts.exec(host, ["which", "-a", "py-spy"]).stdout.split()
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGKILL])
+@pytest.mark.parametrize("stage", ["dstack.probes.remote_driver", "ray::NodeProbe"])
+def test_ended_in_the_middle_it_leaves_nothing(deadlock: Hosts, number: Signals, stage: str) -> None:
+    arguments = ["check", "--address", deadlock.address]
+    with one_that_does_not_answer(deadlock), running(deadlock, 1, *arguments) as (child, process):
+        wait_until(lambda: any(stage in line for line in ours(deadlock)), deadline_s=20, what=lambda: f"a {stage}")
+        process.send_signal(number)
+        code = child.process.wait(timeout=INTERRUPTED_S)
+        output = child.log.read_text()
+
+    assert (code, output) == ((130, "Interrupted.\n") if number == SIGINT else (-SIGKILL, ""))
+    assert_found_completely(deadlock, check(deadlock))
+
+
+@contextmanager
+def one_that_does_not_answer(hosts: Hosts) -> Iterator[None]:
+    """Stops a member meanwhile, so that there is a middle to a check."""
+    member = members_of(hosts)[0]
+    member.suspend()
+    try:
+        yield
+    finally:
+        member.resume()
+
+
+def test_several_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
+    arguments = ["snapshot", "--address", deadlock.address, "-o", "-"]
+    with ExitStack() as stack:
+        children = [stack.enter_context(running(deadlock, on, *arguments))[0] for on in (1, 1, 3)]
+        assert [child.process.wait(timeout=60) for child in children] == [0, 0, 0]
+        snapshots = [json.loads(child.log.read_text()) for child in children]
+
+    for snapshot in snapshots:
+        (job,) = [job for job in snapshot["jobs"] if not job.get("is_dead")]
+        assert "ring.py" in job["entrypoint"]
+        assert {worker.get("job_id") for worker in snapshot["workers"]} <= {job["job_id"], None}
+        assert not [frame for frame in snapshot["frames"] if Path(frame["file"]).is_relative_to(REPOSITORY / "dstack")]
+        assert snapshot["failures"] == []
