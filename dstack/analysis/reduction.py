@@ -8,7 +8,7 @@ twice. What does not wait is released from the start; a vertex all of whose requ
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -60,12 +60,17 @@ def stuck_graph(waits: Waits[V], stuck: set[V]) -> nx.DiGraph[V]:
     """
     graph: nx.DiGraph[V] = nx.DiGraph()
     graph.add_nodes_from(waiter for waiter in waits if waiter in stuck)
-    for waiter in graph:
-        for needs, targets in waits[waiter]:
-            given = sum(target not in stuck for target in targets)
-            if given < needs:
-                graph.add_edges_from((waiter, target) for target in targets if target in stuck)
+    graph.add_edges_from(_stuck_edges(waits, stuck))
     return graph
+
+
+def _stuck_edges(waits: Waits[V], stuck: set[V]) -> Iterator[tuple[V, V]]:
+    for waiter, requirements in waits.items():
+        if waiter in stuck:
+            for needs, targets in requirements:
+                held = [target for target in targets if target in stuck]
+                if len(targets) - len(held) < needs:
+                    yield from ((waiter, target) for target in held)
 
 
 def cores(waits: Waits[V], graph: nx.DiGraph[V]) -> list[set[V]]:
