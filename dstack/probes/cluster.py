@@ -66,6 +66,7 @@ class ClusterProbe:
         self._own_jobs: set[str | None] = set()
         self._own_drivers: set[tuple[str, int]] = set()
         self._given_up: set[str] = set()
+        self._silent: set[str | None] = set()
         self._remote: RemoteProbes | None = None
         self._local = NodeProbe()
         self._samples: list[Sample] = []
@@ -130,8 +131,11 @@ class ClusterProbe:
         )
 
     def _sample(self, inventory: Inventory, wanted: set[str], began: float, deadline_s: float) -> None:
-        """One round: asks all the inventory's workers, and looks at the processes of those wanted."""
-        workers: Sequence[Worker] = inventory.workers
+        """One round: asks all the inventory's workers, and looks at the processes of those wanted.
+
+        Who let a question time out before is not asked again: the others' second look would wait for that.
+        """
+        workers = [worker for worker in inventory.workers if worker.worker_id not in self._silent]
         number = len(self._samples) + 1
         deadline = began + deadline_s
         timeout_s = max(0.1, min(RPC_TIMEOUT_S, deadline - time.monotonic()))
@@ -140,6 +144,7 @@ class ClusterProbe:
         seen = self._see_processes(to_see, number, deadline)
         answers, failures = asked.result()
         self._failures += failures
+        self._silent |= {failure.worker_id for failure in failures if failure.elapsed_s}
         self._note_jobs(inventory, answers, timeout_s, number)
         workers = [worker for worker in workers if not self._is_own(worker)]
         processes = self._take_in(seen, workers, number)
