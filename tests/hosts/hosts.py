@@ -15,7 +15,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -35,17 +35,26 @@ class Hosts:
     """A context manager: enters with ``number`` hosts up and their Ray nodes alive, leaves nothing behind.
 
     ``nodes`` maps a host's number to its Ray node id in hex. ``environment`` is what a program on a host gets
-    unless told otherwise; like a user's shell it does not mention authentication. Every process on the hosts
-    carries ``tag``.
+    unless told otherwise; like a user's shell it does not mention authentication. What is given as
+    ``environment`` is added to it, and so to what Ray runs with. Every process on the hosts carries ``tag``.
     """
 
-    def __init__(self, number: int, *, cpus: float = 2, gpus: float = 0, deadline_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        cpus: float = 2,
+        gpus: float = 0,
+        deadline_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         assert 1 <= number <= 99, number
         self.number = number
         self.address = f"{namespaces.ip_of(1)}:{GCS_PORT}"
         self.nodes: dict[int, str] = {}
         self._resources = [f"--num-cpus={cpus:g}", f"--num-gpus={gpus:g}"]
         self._deadline_s = deadline_s
+        self._more_environment = environment or {}
         self._hosts: dict[int, Host] = {}
 
     @staticmethod
@@ -57,7 +66,7 @@ class Hosts:
         with ExitStack() as stack:
             self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dstack-hosts-")))
             self.tag = ("DSTACK_HOSTS", str(self._directory))
-            self.environment = _environment(self.tag)
+            self.environment = {**_environment(self.tag), **self._more_environment}
             self._switch = stack.enter_context(namespaces.switch(self.environment, self._directory))
             self._make_hosts(stack)
             self._start_ray(stack)

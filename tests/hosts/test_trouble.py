@@ -1,0 +1,181 @@
+"""Clusters in trouble: no CPU left, a worker that does not answer, hosts that are cut off or die."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.clusters import busy_workers
+from tests.dstack import Json
+from tests.hosts import Hosts
+from tests.hosts.dstack import check
+from tests.hosts.rings import ring
+from tests.processes import carrying, command_line, wait_until
+
+pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
+
+TIMEOUT_S = 10.0
+OPTIONS = (f"--timeout={TIMEOUT_S:g}",)
+FAST_HEALTH_CHECKS = {
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""With these Ray gives up a host after some seconds; else it takes half a minute and more."""
+OVERHEAD_S = 2.0
+"""How much longer than its timeout a check may take, with its start and end."""
+
+
+def confirmed_deadlocks(told: Json) -> list[Json]:
+    return [finding for finding in told["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
+
+
+def failures_on(hosts: Hosts, host: int, told: Json) -> list[Json]:
+    return [failure for failure in told["coverage"]["failures"] if failure["node_id"] == hosts.nodes[host]]
+
+
+def test_a_clear_cluster_is_looked_at_once(three_hosts: Hosts) -> None:
+    told = check(three_hosts)
+
+    assert (told["verdict"], told["incomplete"], told["exit_code"]) == ("clear", False, 0)
+    assert len(told["timing"]["sample_s"]) == 1
+
+
+def test_every_cpu_is_taken_and_2000_tasks_are_queued(three_hosts: Hosts) -> None:
+    with ring(three_hosts, [1, 2, 3, 1, 2, 3], queued=2000):
+        told = check(three_hosts)
+
+    assert (told["verdict"], told["incomplete"], told["exit_code"]) == ("deadlock", False, 1)
+    (deadlock,) = confirmed_deadlocks(told)
+    waiting = [member["node_ip"] for member in deadlock["members"] if member["thread"]]
+    assert sorted(waiting) == sorted(["10.77.0.1", "10.77.0.2", "10.77.0.3"] * 2)
+    assert told["coverage"]["nodes"] == {"seen": 3, "total": 3}
+    assert told["coverage"]["workers"]["seen"] == told["coverage"]["workers"]["total"] >= 7
+    assert told["coverage"]["failures"] == []
+
+
+def test_a_worker_that_does_not_answer_makes_a_check_inconclusive(three_hosts: Hosts) -> None:
+    with three_hosts.run_example("slow_actor_queue", on=1):
+        (clerk,) = wait_until(lambda: workers_in(three_hosts, "Clerk.stamp"), deadline_s=20, what=lambda: "a clerk")
+        before = check(three_hosts)
+        with stopped(clerk):
+            meanwhile = check(three_hosts)
+        after = check(three_hosts)
+
+    assert [(told["verdict"], told["incomplete"], told["exit_code"]) for told in (before, meanwhile, after)] == [
+        ("blocked", False, 0),
+        ("blocked", True, 4),
+        ("blocked", False, 0),
+    ]
+    (failure,) = meanwhile["coverage"]["failures"]
+    assert failure["stage"] == "core worker"
+    assert "no answer within" in failure["reason"]
+    workers = meanwhile["coverage"]["workers"]
+    assert workers["seen"] == workers["total"] - 1
+
+
+def workers_in(hosts: Hosts, method: str) -> list[psutil.Process]:
+    return [one for one in busy_workers(hosts.tag) if command_line(one)[:1] == [f"ray::{method}"]]
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+def test_a_deadlock_among_the_others_is_found_while_a_host_is_cut_off(three_hosts: Hosts) -> None:
+    with ring(three_hosts, [1, 2], idle=3):
+        with cut_off(three_hosts, 3):
+            meanwhile = check(three_hosts, options=OPTIONS)
+        after = seen_completely(three_hosts)
+
+    assert (meanwhile["verdict"], meanwhile["exit_code"]) == ("deadlock", 1)
+    assert confirmed_deadlocks(meanwhile)
+    assert_not_seen(three_hosts, 3, meanwhile)
+    assert (after["verdict"], after["exit_code"]) == ("deadlock", 1)
+
+
+def test_no_deadlock_is_confirmed_whose_member_is_cut_off(three_hosts: Hosts) -> None:
+    with ring(three_hosts, [2, 3]):
+        with cut_off(three_hosts, 3):
+            meanwhile = check(three_hosts, options=OPTIONS)
+        after = seen_completely(three_hosts)
+
+    assert (meanwhile["incomplete"], meanwhile["exit_code"]) == (True, 4)
+    assert not confirmed_deadlocks(meanwhile)
+    assert_not_seen(three_hosts, 3, meanwhile)
+    assert (after["verdict"], after["exit_code"]) == ("deadlock", 1)
+    assert confirmed_deadlocks(after)
+
+
+@contextmanager
+def cut_off(hosts: Hosts, host: int) -> Iterator[None]:
+    hosts.cut(host)
+    try:
+        yield
+    finally:
+        hosts.mend(host)
+
+
+def assert_not_seen(hosts: Hosts, host: int, told: Json) -> None:
+    """That the host's worker and node are told to be missing, and why, in time."""
+    assert told["took_s"] < TIMEOUT_S + OVERHEAD_S
+    coverage = told["coverage"]
+    assert coverage["nodes"] == {"seen": 2, "total": 3}
+    assert coverage["workers"]["seen"] < coverage["workers"]["total"]
+    failures = failures_on(hosts, host, told)
+    assert failures == coverage["failures"]
+    assert {failure["stage"] for failure in failures} == {"node probe", "core worker"}
+    assert {"no connection comes about: the host or its network is gone"} <= {one["reason"] for one in failures}
+    assert all(failure["pid"] for failure in failures if failure["stage"] == "core worker")
+
+
+def seen_completely(hosts: Hosts) -> Json:
+    """The first check that sees all: peers find out in their own time that they reach each other again."""
+    last: list[Json] = []
+
+    def complete() -> bool:
+        last[:] = [check(hosts)]
+        return not last[0]["coverage"]["failures"]
+
+    wait_until(complete, deadline_s=40, what=lambda: f"all is seen again: {last}")
+    return last[0]
+
+
+@pytest.mark.parametrize("host", [1, 2])
+def test_a_raylet_that_is_stopped_costs_no_more_than_the_timeout(three_hosts: Hosts, host: int) -> None:
+    with ring(three_hosts, [2, 3]):
+        with stopped(raylet_on(three_hosts, host)):
+            meanwhile = check(three_hosts, options=OPTIONS)
+        after = seen_completely(three_hosts)
+
+    assert meanwhile["took_s"] < TIMEOUT_S + OVERHEAD_S
+    assert (meanwhile["incomplete"], meanwhile["exit_code"]) == (True, 4)
+    (failure,) = failures_on(three_hosts, 2, meanwhile)
+    assert "raylet is stopped" in failure["reason"] if host == 1 else "no probe started" in failure["reason"]
+    assert after["exit_code"] == 1
+
+
+def raylet_on(hosts: Hosts, host: int) -> psutil.Process:
+    lines = {process: command_line(process) for process in carrying(hosts.tag)}
+    (found,) = [process for process, line in lines.items() if f"--node_id={hosts.nodes[host]}" in line]
+    return found
+
+
+def test_workers_of_a_host_that_dies_are_missed_until_the_cluster_gives_it_up() -> None:
+    with Hosts(2, environment=FAST_HEALTH_CHECKS) as hosts, ring(hosts, [1, 2]):
+        hosts.kill(2)
+        at_once = check(hosts, options=OPTIONS)
+        later = seen_completely(hosts)
+
+    assert at_once["took_s"] < TIMEOUT_S + OVERHEAD_S
+    assert (at_once["incomplete"], at_once["exit_code"]) == (True, 4)
+    assert not confirmed_deadlocks(at_once)
+    assert {failure["stage"] for failure in failures_on(hosts, 2, at_once)} == {"node probe", "core worker"}
+    assert (later["verdict"], later["incomplete"], later["exit_code"]) == ("clear", False, 0)
+    assert later["coverage"]["nodes"] == {"seen": 1, "total": 1}
