@@ -63,9 +63,7 @@ class World:
                 yield "ends", number
             elif work.phase == "queued" and self.free_slots(work.actor):
                 yield "begins", number
-            elif work.phase == "lacks arguments" and all(self.works[a].phase == "ended" for a in work.arguments):
-                yield "is sent", number
-            elif work.phase == "behind" and not self.is_behind(number):
+            elif work.phase in ("lacks arguments", "behind") and self.is_ready(number):
                 yield "is sent", number
             elif work.phase == "wants a GPU" and self.free_gpus:
                 yield "gets a GPU", number
@@ -113,10 +111,16 @@ class World:
         taken = {work.slot for work in self.works if work.actor == actor and work.phase == "runs"}
         return [slot for slot in range(self.slots[actor]) if slot not in taken]
 
+    def is_ready(self, number: int) -> bool:
+        return self.has_arguments(self.works[number]) and not self.is_behind(number)
+
+    def has_arguments(self, work: Work) -> bool:
+        return all(self.works[argument].phase == "ended" for argument in work.arguments)
+
     def is_behind(self, number: int) -> bool:
         """Whether an earlier call by the same owner of the same actor lacks an argument."""
         work = self.works[number]
-        return any(
+        return work.actor is not None and any(
             (earlier.owner, earlier.actor, earlier.phase) == (work.owner, work.actor, "lacks arguments")
             for earlier in self.works[:number]
         )
@@ -269,13 +273,19 @@ def worlds(draw: st.DrawFn, *, max_slots: int = 2) -> World:
     for work in world.works:
         if work.phase == "runs":
             work.block = draw(_blocks(count))
-        elif work.phase == "lacks arguments" and all(world.works[a].phase == "ended" for a in work.arguments):
+    world.driver = draw(_blocks(count))
+    _settle(world)
+    return world
+
+
+def _settle(world: World) -> None:
+    """Lets those end that lack no argument after all, and puts in line who came after one that does."""
+    while complete := [work for work in world.works if work.phase == "lacks arguments" and world.has_arguments(work)]:
+        for work in complete:
             work.phase = "ended"
     for number, work in enumerate(world.works):
         if work.phase == "queued" and world.is_behind(number):
             work.phase = "behind"
-    world.driver = draw(_blocks(count))
-    return world
 
 
 @st.composite
