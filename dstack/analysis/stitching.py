@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -13,6 +14,8 @@ from dstack.model import Frame, Model
 
 MAX_NODES = 2000
 MAX_CHILDREN = 200
+MAX_DEPTH = 16
+"""Deeper than this a stack does not fit on a page; the findings name the end of a chain however long it is."""
 
 
 class StackNode(Model, frozen=True):
@@ -20,7 +23,8 @@ class StackNode(Model, frozen=True):
 
     ``frames`` are the user's own, outermost first (and the leaf, where all is others' code). ``count`` says how many
     alike branches this one stands for. ``repeats`` marks a vertex that stands further up already: a cycle.
-    ``left_out`` counts branches not followed.
+    ``left_out`` counts branches not followed; ``goes_on`` says that it is too deep to be followed here.
+    Alike branches have the same ``shape``.
     """
 
     vertex: str
@@ -32,6 +36,8 @@ class StackNode(Model, frozen=True):
     count: int = 1
     repeats: bool = False
     left_out: int = 0
+    goes_on: bool = False
+    shape: int = 0
 
 
 def stitch(observed: Observed, vertices: Mapping[str, Vertex], root: str) -> StackNode:
@@ -41,7 +47,14 @@ def stitch(observed: Observed, vertices: Mapping[str, Vertex], root: str) -> Sta
 
 def vertices_in(node: StackNode) -> set[str]:
     """All vertices that stand in a distributed stack."""
-    return {node.vertex}.union(*(vertices_in(child) for child in node.children))
+    found: set[str] = set()
+    ahead = [node]
+    while ahead:
+        one = ahead.pop()
+        if one.vertex not in found:
+            found.add(one.vertex)
+            ahead += one.children
+    return found
 
 
 def roots(vertices: Mapping[str, Vertex], members: set[str]) -> list[str]:
@@ -65,6 +78,7 @@ class _Stitcher:
         self._observed = observed
         self._vertices = vertices
         self._built: dict[str, StackNode] = {}
+        self._shapes: dict[object, int] = {}
 
     def node(self, key: str, above: frozenset[str]) -> StackNode:
         if key in self._built:
@@ -79,11 +93,19 @@ class _Stitcher:
             frames=_shown(who.frames),
         )
         if key in above or len(self._built) > MAX_NODES:
-            return msgspec.structs.replace(node, repeats=True, frames=())
+            return self._shaped(msgspec.structs.replace(node, repeats=True, frames=()))
         targets, left_out = self._targets(vertex)
+        if len(above) >= MAX_DEPTH:
+            return self._shaped(msgspec.structs.replace(node, goes_on=bool(targets)))
         children = _folded([self.node(target, above | {key}) for target in targets])
-        self._built[key] = msgspec.structs.replace(node, children=children, left_out=left_out)
+        self._built[key] = self._shaped(msgspec.structs.replace(node, children=children, left_out=left_out))
         return self._built[key]
+
+    def _shaped(self, node: StackNode) -> StackNode:
+        """The node with a number for what makes branches alike: names and lines all the way down, not who exactly."""
+        children = tuple((child.shape, child.count) for child in node.children)
+        what = (node.who.execution, node.wait_kind, node.frames, node.repeats, node.goes_on, node.left_out, children)
+        return msgspec.structs.replace(node, shape=self._shapes.setdefault(what, len(self._shapes)))
 
     def _targets(self, vertex: Vertex) -> tuple[list[str], int]:
         """The vertices to follow, and how many are left out.
@@ -107,19 +129,9 @@ class _Stitcher:
 
 def _folded(nodes: list[StackNode]) -> tuple[StackNode, ...]:
     """Equal branches as one with a count, in the order of their first."""
-    first: dict[object, StackNode] = {}
-    counts: dict[object, int] = {}
-    for node in nodes:
-        shape = _shape(node)
-        first.setdefault(shape, node)
-        counts[shape] = counts.get(shape, 0) + node.count
-    return tuple(msgspec.structs.replace(node, count=counts[shape]) for shape, node in first.items())
-
-
-def _shape(node: StackNode) -> object:
-    """What makes branches alike: names and lines, not who exactly."""
-    children = tuple((_shape(child), child.count) for child in node.children)
-    return (node.who.execution, node.wait_kind, node.frames, node.repeats, node.left_out, children)
+    first = {node.shape: node for node in reversed(nodes)}
+    counts = Counter(node.shape for node in nodes)
+    return tuple(msgspec.structs.replace(first[shape], count=count) for shape, count in counts.items())
 
 
 def _shown(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -130,6 +130,8 @@ def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> Non
             branch.add(SafeText("as above", "dim"))
         else:
             _grow(branch, child, sources, grown)
+    if node.goes_on:
+        tree.add(SafeText("and so on from there", "dim"))
     if node.left_out:
         tree.add(SafeText(f"or one of {node.left_out} more, not followed", "dim"))
 

@@ -1,0 +1,164 @@
+"""The distributed stack: through refs, across nodes, folded where alike, and bounded."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from dstack.analysis.observed import Observed
+from dstack.analysis.stitching import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
+from dstack.report.text import WIDTH, print_report
+from tests.unit.scenes import Proc, Scene
+
+
+def stitched(scene: Scene, top: Proc) -> StackNode:
+    snapshot = scene.snapshot()
+    return stitch(Observed(snapshot, snapshot.samples[0]), scene.diagnose().vertices, top.key)
+
+
+def chain(length: int) -> Scene:
+    """A driver that waits for a task that waits for a task, and so on; the last computes."""
+    scene = Scene()
+    waiter = scene.driver()
+    for number in range(length):
+        call, worker = scene.run(f"step{number}", by=waiter, node=scene.node(CPU=1.0))
+        waiter.gets(call)
+        waiter = worker
+    return scene
+
+
+def path(node: StackNode) -> list[str]:
+    """The names along the first branches."""
+    names = [node.who.execution]
+    while node.children:
+        node = node.children[0]
+        names.append(node.who.execution)
+    return names
+
+
+def text_of(scene: Scene) -> str:
+    out = io.StringIO()
+    print_report(Console(file=out, highlight=False), scene.snapshot(), scene.diagnose())
+    return out.getvalue()
+
+
+def test_it_goes_through_refs_across_nodes_to_the_leaf() -> None:
+    scene = chain(3)
+
+    stack = stitched(scene, scene.procs[0])
+
+    assert path(stack) == ["driver train.py", "step0", "step1", "step2"]
+    ips = [node.ip for node in scene.nodes]
+    leaf = stack.children[0].children[0].children[0]
+    assert (leaf.who.node_ip, leaf.wait_kind) == (ips[-1], None)
+    assert [frame.function for frame in leaf.frames] == ["step2"]
+
+
+def test_alike_branches_are_one_with_a_count() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    calls = [scene.call(clerk, "stamp", by=driver) for _ in range(50)]
+    clerk.runs(calls[0])
+    driver.gets(*calls)
+
+    stack = stitched(scene, driver)
+
+    assert [(child.who.execution, child.count) for child in stack.children] == [("Clerk.stamp", 1), ("Clerk.stamp", 49)]
+
+
+def test_branches_that_differ_below_are_not_folded() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    calls = []
+    for name in ("short", "long"):
+        call, worker = scene.run("work", by=driver)
+        inner, _ = scene.run(name, by=worker)
+        worker.gets(inner)
+        calls.append(call)
+    driver.gets(*calls)
+
+    stack = stitched(scene, driver)
+
+    assert [(child.count, path(child)) for child in stack.children] == [(1, ["work", "short"]), (1, ["work", "long"])]
+
+
+def test_a_circle_ends_where_it_began() -> None:
+    scene = Scene()
+    actor = scene.actor("Ledger")
+    total = scene.call(actor, "total", by=scene.driver())
+    entry = scene.call(actor, "entry", by=actor)
+    actor.runs(total).gets(entry)
+
+    stack = stitched(scene, actor)
+
+    assert path(stack) == ["Ledger.total", "Ledger.entry", "Ledger.total"]
+    assert stack.children[0].children[0].repeats
+
+
+def test_a_deep_chain_is_cut_and_says_so() -> None:
+    scene = chain(3000)
+
+    stack = stitched(scene, scene.procs[0])
+    text = text_of(scene)
+
+    assert len(path(stack)) == MAX_DEPTH + 1
+    assert "and so on from there" in text
+    assert "3000 wait, in the end for step2999" in text, "the end is told all the same"
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_wide_wait_is_cut_and_says_so() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    calls = []
+    for number in range(MAX_CHILDREN + 100):
+        call, _ = scene.run(f"work{number}", by=driver)
+        calls.append(call)
+    driver.gets(*calls)
+
+    stack = stitched(scene, driver)
+
+    assert (len(stack.children), stack.left_out) == (MAX_CHILDREN, 100)
+    assert "100 more, not followed" in text_of(scene)
+
+
+def test_what_many_wait_for_is_followed_once() -> None:
+    """A ladder of which every rung waits for both ends of the next has 2**20 paths."""
+    scene = Scene()
+    driver = scene.driver()
+    rung = [scene.run("left", by=driver), scene.run("right", by=driver)]
+    driver.gets(*(call for call, _ in rung))
+    for _ in range(20):
+        below = [scene.run(name, by=rung[0][1]) for name in ("left", "right")]
+        for _, worker in rung:
+            worker.gets(*(call for call, _ in below))
+        rung = below
+
+    stack = stitched(scene, driver)
+
+    assert len(path(stack)) == MAX_DEPTH + 1
+    assert len(text_of(scene).splitlines()) < 200
+
+
+def test_roots_are_the_executions_nobody_waits_for() -> None:
+    scene = chain(2)
+    driver = scene.procs[0]
+    vertices = scene.diagnose().vertices
+
+    assert roots(vertices, set(vertices)) == [driver.key]
+
+
+def test_in_a_circle_the_root_is_any_of_it() -> None:
+    scene = Scene()
+    actor = scene.actor("Ledger")
+    total = scene.call(actor, "total", by=scene.driver())
+    entry = scene.call(actor, "entry", by=actor)
+    actor.runs(total).gets(entry)
+    vertices = scene.diagnose().vertices
+
+    (root,) = roots(vertices, {actor.key, entry.key})
+
+    snapshot = scene.snapshot()
+    node = stitch(Observed(snapshot, snapshot.samples[0]), vertices, root)
+    assert vertices_in(node) == {actor.key, entry.key}
