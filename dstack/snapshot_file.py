@@ -93,11 +93,16 @@ def save(snapshot: Snapshot, path: str | os.PathLike[str], *, force: bool = Fals
 
 
 def dumps(snapshot: Snapshot) -> bytes:
-    """The JSON text of ``snapshot``. Names that are no valid Unicode are written with their bytes escaped."""
+    """The JSON text of ``snapshot``."""
+    return to_json(snapshot)
+
+
+def to_json(value: object) -> bytes:
+    """The JSON text of a value. Names that are no valid Unicode are written with their bytes escaped."""
     try:
-        return msgspec.json.encode(snapshot)
+        return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(snapshot)))
+        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
 
 
 def require_writable(path: str | os.PathLike[str], *, force: bool = False) -> None:

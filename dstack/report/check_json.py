@@ -12,6 +12,7 @@ from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Diagnosis, Finding, Step, Target, Vertex, Wait
 from dstack.model import Sample, Snapshot
+from dstack.snapshot_file import to_json
 
 SCHEMA = "dstack.check/1"
 Json = dict[str, Any]
@@ -20,7 +21,7 @@ Json = dict[str, Any]
 def check_json(snapshot: Snapshot, diagnosis: Diagnosis) -> bytes:
     """The diagnosis as JSON, indented, with a newline at its end."""
     document = _Document(snapshot, diagnosis).build()
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    return msgspec.json.format(to_json(document), indent=2) + b"\n"
 
 
 class _Document:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dstack.model import SCHEMA, VERSION, Frame, Sample, Snapshot, Thread, WorkerSample
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
-    str: st.text(max_size=8),
     int: st.integers(0, 2**63 - 1),
     float: st.floats(0, 4e9),
     bool: st.booleans(),
@@ -20,28 +19,40 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+_ANY_TEXT = st.text(max_size=8)
+_WORDS = "ALIVE CPU CREATED DEAD INFEASIBLE PENDING PENDING_ARGS_AVAIL PENDING_NODE_ASSIGNMENT SUBMITTED_TO_WORKER"
+_RELATED_TEXT = st.sampled_from([*"abcd", *_WORDS.split(), "\ud800\x1b"])
+
+
 @cache
-def values_of(hint: Any) -> st.SearchStrategy[Any]:
+def values_of(hint: Any, text: st.SearchStrategy[str] = _ANY_TEXT) -> st.SearchStrategy[Any]:
     """Values of a type that the model uses."""
     origin, args = get_origin(hint), get_args(hint)
+    if hint is str:
+        return text
     if hint in _PLAIN:
         return _PLAIN[hint]
     if origin is Literal:
         return st.sampled_from(args)
     if origin in (Union, types.UnionType):
-        return st.one_of([values_of(arg) for arg in args])
+        return st.one_of([values_of(arg, text) for arg in args])
     if origin is tuple and args[1:] == (...,):
-        return st.lists(values_of(args[0]), max_size=3).map(tuple)
+        return st.lists(values_of(args[0], text), max_size=3).map(tuple)
     if origin is tuple:
-        return st.tuples(*[values_of(arg) for arg in args])
+        return st.tuples(*[values_of(arg, text) for arg in args])
     if origin is dict:
-        return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=2)
-    return st.builds(hint, **{name: values_of(field) for name, field in get_type_hints(hint).items()})
+        return st.dictionaries(values_of(args[0], text), values_of(args[1], text), max_size=2)
+    return st.builds(hint, **{name: values_of(field, text) for name, field in get_type_hints(hint).items()})
 
 
 def snapshots() -> st.SearchStrategy[Snapshot]:
     """Snapshots of this version whose indices all lead somewhere."""
     return values_of(Snapshot).map(_with_valid_indices)
+
+
+def related_snapshots() -> st.SearchStrategy[Snapshot]:
+    """The same of few ids and words, so that everything has to do with everything, possible or not."""
+    return values_of(Snapshot, _RELATED_TEXT).map(_with_valid_indices)
 
 
 def _with_valid_indices(snapshot: Snapshot) -> Snapshot:

@@ -124,9 +124,10 @@ def test_a_thread_that_left_its_wait_ends_the_suspicion() -> None:
 
 def test_a_thread_that_waits_for_something_else_now_is_not_stuck() -> None:
     scene = TwoActors()
+    other = scene.call(scene.left, "ping", by=scene.right)
 
     scene.look()
-    scene.right.gets(scene.call(scene.left, "other", by=scene.right))
+    scene.right.gets(other)
     scene.look_again()
 
     assert scene.diagnose().verdict == "blocked"
@@ -175,9 +176,9 @@ def test_a_thread_that_is_gone_ends_the_suspicion() -> None:
     assert scene.diagnose().verdict == "blocked"
 
 
-def test_an_actor_that_runs_another_call_now_is_not_stuck() -> None:
+def test_an_actor_that_runs_another_call_now_is_not_stuck_though_that_waits_for_the_same() -> None:
     scene = TwoActors()
-    other = scene.call(scene.right, "other", by=scene.driver_)
+    other = scene.call(scene.right, "second", by=scene.driver_)
 
     scene.look()
     scene.right.runs(other).gets(scene.to_left)
@@ -228,6 +229,18 @@ def test_what_began_to_wait_in_between_is_no_part_of_a_deadlock_yet() -> None:
     scene.look()
 
     assert scene.diagnose().verdict == "blocked"
+
+
+def test_who_is_new_in_the_second_look_is_no_part_of_a_deadlock_yet() -> None:
+    scene = TwoActors()
+
+    scene.look()
+    loner = scene.actor("Loner")
+    loner.runs(scene.call(loner, "outer", by=scene.driver_)).gets(scene.call(loner, "inner", by=loner))
+    scene.look()
+
+    (finding,) = scene.diagnose().findings
+    assert loner.key not in finding.members
 
 
 def test_what_is_infeasible_no_more_is_not_reported() -> None:

@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from rich.cells import cell_len
 from rich.console import Console
 
 from dstack.analysis.diagnose import diagnose
@@ -20,6 +22,7 @@ from dstack.report.safe_text import visible
 from dstack.report.text import WIDTH, print_report
 from dstack.snapshot_file import save
 from tests.unit.scenes import Proc, Scene
+from tests.unit.strategies import related_snapshots
 
 
 def deadlocked(scene: Scene | None = None) -> Scene:
@@ -202,6 +205,16 @@ def test_nothing_of_a_strangers_text_drives_the_terminal(name: str) -> None:
 def test_visible_keeps_what_one_can_see() -> None:
     assert visible("naïve × 漢字 🚀") == "naïve × 漢字 🚀"
     assert visible("a\tb\x1b\x00") == "a b\\x1b\\x00"
+
+
+@given(related_snapshots())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_snapshot_can_be_told(snapshot: Snapshot) -> None:
+    lines = text_of(snapshot).splitlines()
+
+    assert max(map(cell_len, lines)) <= WIDTH
+    assert all(line.isprintable() for line in lines)
+    assert json_of(snapshot).schema == "dstack.check/1"
 
 
 # JSON
