@@ -61,10 +61,14 @@ class Probes:
             yield node_id, {"failed": "no probe started there in time" if is_start else "its probe took too long"}
 
     def _begin(self, node_id: str) -> Any:
-        """Starts the node's probe and asks whether the node has a py-spy."""
+        """Starts the node's probe and asks whether the node has a py-spy.
+
+        The byte of memory it asks for has the GCS send the request by way of this host's raylet, and not of any other,
+        which may be one that is out of reach (seen on Ray 2.46).
+        """
         if node_id not in self._actors:
             place = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            actor = ray.remote(NodeProbe).options(num_cpus=0, scheduling_strategy=place, max_restarts=0)
+            actor = ray.remote(NodeProbe).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
             self._actors[node_id] = actor.remote(is_guest=True)
         return self._actors[node_id].has_pyspy.remote()
 
