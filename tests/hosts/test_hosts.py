@@ -1,6 +1,7 @@
 """The emulated hosts: separate, joined by nothing but a network, and gone without a trace."""
 
 import errno
+import secrets
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +24,13 @@ def test_the_same_pids_occur_on_different_hosts(three_hosts: Hosts) -> None:
 
 
 def test_hosts_share_no_files(three_hosts: Hosts) -> None:
-    three_hosts.exec(1, ["touch", "/tmp/mine", "/dev/shm/mine"])
+    mine = f"mine-{secrets.token_hex(8)}"
+    three_hosts.exec(1, ["touch", f"/tmp/{mine}", f"/dev/shm/{mine}"])
 
-    assert three_hosts.exec(1, ["ls", "/tmp/mine", "/dev/shm/mine"]).returncode == 0
-    assert three_hosts.exec(2, ["ls", "/tmp/mine"]).returncode != 0
-    assert three_hosts.exec(2, ["ls", "/dev/shm/mine"]).returncode != 0
-    assert not Path("/tmp/mine").exists()
+    assert three_hosts.exec(1, ["ls", f"/tmp/{mine}", f"/dev/shm/{mine}"]).returncode == 0
+    assert three_hosts.exec(2, ["ls", f"/tmp/{mine}"]).returncode != 0
+    assert three_hosts.exec(2, ["ls", f"/dev/shm/{mine}"]).returncode != 0
+    assert not Path(f"/tmp/{mine}").exists()
 
 
 def test_a_command_past_its_deadline_is_killed_with_its_children(three_hosts: Hosts) -> None:
