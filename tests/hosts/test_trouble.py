@@ -16,15 +16,21 @@ from tests.processes import carrying, command_line, wait_until
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
 TIMEOUT_S = 10.0
-OPTIONS = (f"--timeout={TIMEOUT_S:g}",)
 FAST_HEALTH_CHECKS = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
-    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_failure_threshold": "8",
 }
-"""With these Ray gives up a host after some seconds; else it takes half a minute and more."""
+"""With these Ray gives up a host after some 12 s, later than a check ends; else it takes half a minute and more."""
 OVERHEAD_S = 2.0
 """How much longer than its timeout a check may take, with its start and end."""
+
+
+def timed_check(hosts: Hosts, timeout_s: float = TIMEOUT_S) -> Json:
+    """A check that has to keep its timeout."""
+    told = check(hosts, options=[f"--timeout={timeout_s:g}"])
+    assert told["took_s"] < timeout_s + OVERHEAD_S
+    return told
 
 
 def confirmed_deadlocks(told: Json) -> list[Json]:
@@ -91,7 +97,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 def test_a_deadlock_among_the_others_is_found_while_a_host_is_cut_off(three_hosts: Hosts) -> None:
     with ring(three_hosts, [1, 2], idle=3):
         with cut_off(three_hosts, 3):
-            meanwhile = check(three_hosts, options=OPTIONS)
+            meanwhile = timed_check(three_hosts)
         after = seen_completely(three_hosts)
 
     assert (meanwhile["verdict"], meanwhile["exit_code"]) == ("deadlock", 1)
@@ -103,7 +109,7 @@ def test_a_deadlock_among_the_others_is_found_while_a_host_is_cut_off(three_host
 def test_no_deadlock_is_confirmed_whose_member_is_cut_off(three_hosts: Hosts) -> None:
     with ring(three_hosts, [2, 3]):
         with cut_off(three_hosts, 3):
-            meanwhile = check(three_hosts, options=OPTIONS)
+            meanwhile = timed_check(three_hosts)
         after = seen_completely(three_hosts)
 
     assert (meanwhile["incomplete"], meanwhile["exit_code"]) == (True, 4)
@@ -123,8 +129,7 @@ def cut_off(hosts: Hosts, host: int) -> Iterator[None]:
 
 
 def assert_not_seen(hosts: Hosts, host: int, told: Json) -> None:
-    """That the host's worker and node are told to be missing, and why, in time."""
-    assert told["took_s"] < TIMEOUT_S + OVERHEAD_S
+    """That the host's worker and node are told to be missing, and why."""
     coverage = told["coverage"]
     assert coverage["nodes"] == {"seen": 2, "total": 3}
     assert coverage["workers"]["seen"] < coverage["workers"]["total"]
@@ -151,10 +156,9 @@ def seen_completely(hosts: Hosts) -> Json:
 def test_a_raylet_that_is_stopped_costs_no_more_than_the_timeout(three_hosts: Hosts, host: int) -> None:
     with ring(three_hosts, [2, 3]):
         with stopped(raylet_on(three_hosts, host)):
-            meanwhile = check(three_hosts, options=OPTIONS)
+            meanwhile = timed_check(three_hosts, timeout_s=6.0)
         after = seen_completely(three_hosts)
 
-    assert meanwhile["took_s"] < TIMEOUT_S + OVERHEAD_S
     assert (meanwhile["incomplete"], meanwhile["exit_code"]) == (True, 4)
     (failure,) = failures_on(three_hosts, 2, meanwhile)
     assert "raylet is stopped" in failure["reason"] if host == 1 else "no probe started" in failure["reason"]
@@ -170,10 +174,9 @@ def raylet_on(hosts: Hosts, host: int) -> psutil.Process:
 def test_workers_of_a_host_that_dies_are_missed_until_the_cluster_gives_it_up() -> None:
     with Hosts(2, environment=FAST_HEALTH_CHECKS) as hosts, ring(hosts, [1, 2]):
         hosts.kill(2)
-        at_once = check(hosts, options=OPTIONS)
+        at_once = timed_check(hosts)
         later = seen_completely(hosts)
 
-    assert at_once["took_s"] < TIMEOUT_S + OVERHEAD_S
     assert (at_once["incomplete"], at_once["exit_code"]) == (True, 4)
     assert not confirmed_deadlocks(at_once)
     assert {failure["stage"] for failure in failures_on(hosts, 2, at_once)} == {"node probe", "core worker"}
