@@ -9,7 +9,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstack.analysis.reduction import Waits, cores, dead_ends, residue, shortest_cycle, stuck_graph
+from dstack.analysis.reduction import Waits, behind, cores, dead_ends, residue, shortest_cycle, stuck_graph
 
 Graph = dict[int, list[tuple[int, list[int]]]]
 
@@ -276,3 +276,15 @@ def test_a_ring_of_thousands_is_found_whole() -> None:
 
     assert len(core) == size
     assert len(shortest_cycle(graph)) == size
+
+
+# Who is behind
+
+
+@given(st.one_of(graphs(), knots()), st.sets(st.integers(0, 5)))
+@hundreds
+def test_behind_are_all_from_whom_a_way_leads_there(waits: Graph, those: set[int]) -> None:
+    graph = stuck_graph_of(waits)
+    those &= set(graph)
+
+    assert behind(graph, those) == set().union(*(nx.ancestors(graph, vertex) for vertex in those)) - those

@@ -1,0 +1,89 @@
+"""Who waits in which open chain, and for whom in the end, against the plain definition."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dstack.analysis.chains import MAX_RANKED, open_chains
+from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
+
+Graph = dict[str, list[str]]
+
+keys = st.sampled_from("abcdefgh")
+graphs = st.dictionaries(keys, st.lists(keys, min_size=1, max_size=3), max_size=8)
+
+
+def vertices_of(graph: Graph) -> dict[str, Vertex]:
+    names = {*graph, *(target for targets in graph.values() for target in targets)}
+    return {
+        name: Vertex(key=name, kind="task", label=name, wait=wait_for(graph[name]) if name in graph else None)
+        for name in sorted(names)
+    }
+
+
+def wait_for(targets: list[str]) -> Wait:
+    return Wait(kind="ray.get", groups=(Group(needs=1, targets=tuple(Target(vertex=target) for target in targets)),))
+
+
+@given(graphs, st.sets(keys))
+@settings(max_examples=300, deadline=None)
+def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(graph: Graph, stuck: set[str]) -> None:
+    edges = [(key, target) for key in graph.keys() - stuck for target in graph[key] if target not in stuck]
+    waits_for: nx.DiGraph[str] = nx.DiGraph(edges)
+
+    chains = open_chains(vertices_of(graph), stuck)
+
+    expected = []
+    for knot in nx.weakly_connected_components(waits_for):
+        blockers = {
+            FinalBlocker(
+                vertex=end,
+                waiters_direct=waits_for.in_degree(end),
+                waiters_total=len(nx.ancestors(waits_for, end)),
+            )
+            for end in knot
+            if not waits_for.out_degree(end)
+        }
+        expected.append((sorted(key for key in knot if waits_for.out_degree(key)), blockers))
+    assert sorted(waiters for waiters, _ in chains) == sorted(waiters for waiters, _ in expected)
+    assert all((waiters, set(blockers)) in expected for waiters, blockers in chains)
+
+
+@given(graphs)
+@settings(max_examples=100, deadline=None)
+def test_the_longest_chain_and_the_most_waited_for_come_first(graph: Graph) -> None:
+    chains = open_chains(vertices_of(graph), set())
+
+    lengths = [len(waiters) for waiters, _ in chains]
+    assert lengths == sorted(lengths, reverse=True)
+    for _, blockers in chains:
+        ranks = [(blocker.waiters_total, blocker.waiters_direct) for blocker in blockers]
+        assert ranks == sorted(ranks, reverse=True)
+
+
+def test_of_very_many_ends_the_most_waited_for_are_ranked() -> None:
+    ends = [f"end{number:02}" for number in range(3 * MAX_RANKED)]
+    graph = {"all": ends} | {f"fan{number}": [ends[-1]] for number in range(4)} | {"other": [ends[-2]]}
+
+    ((_, blockers),) = open_chains(vertices_of(graph), set())
+
+    assert len(blockers) == MAX_RANKED
+    assert [(blocker.vertex, blocker.waiters_total) for blocker in blockers[:3]] == [
+        (ends[-1], 5),
+        (ends[-2], 2),
+        (ends[0], 1),
+    ]
+
+
+def test_layers_that_all_wait_for_all_are_ranked_at_once() -> None:
+    layers = [[f"{layer}/{number}" for number in range(100)] for layer in range(50)]
+    graph = {key: below for above, below in pairwise(layers) for key in above}
+
+    ((waiters, blockers),) = open_chains(vertices_of(graph), set())
+
+    assert len(waiters) == 4900
+    assert {blocker.waiters_total for blocker in blockers} == {4900}
