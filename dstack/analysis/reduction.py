@@ -8,7 +8,7 @@ twice. What does not wait is released from the start; a vertex all of whose requ
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -80,10 +80,12 @@ def cores(waits: Waits[V], graph: nx.DiGraph[V]) -> list[set[V]]:
     ends released, such components of what then is still stuck: deadlocks that only happen to wait for others besides.
     """
     found: list[set[V]] = []
-    while graph:
-        last = [component for component in nx.strongly_connected_components(graph) if _is_closed(graph, component)]
-        found += (component for component in last if _has_cycle(graph, component))
-        released = set().union(*last)
+    while knots := _knots(graph):
+        closed = [knot for knot in knots if _is_closed(graph, knot)]
+        found += closed
+        if len(closed) == len(knots):
+            break
+        released = set(dead_ends(graph)).union(*closed)
         rest = {vertex: waits[vertex] for vertex in graph if vertex not in released}
         graph = stuck_graph(rest, residue(rest))
     return sorted(found, key=len, reverse=True)
@@ -92,6 +94,16 @@ def cores(waits: Waits[V], graph: nx.DiGraph[V]) -> list[set[V]]:
 def dead_ends(graph: nx.DiGraph[V]) -> list[V]:
     """The stuck vertices that wait for nothing stuck: what they need can never be given by anyone."""
     return [vertex for vertex, degree in graph.out_degree() if not degree]
+
+
+def behind(graph: nx.DiGraph[V], those: Iterable[V]) -> set[V]:
+    """All who wait for any of those, directly or through others, but not those themselves."""
+    begin = level = set(those)
+    reached = set(begin)
+    while level:
+        level = {waiter for vertex in level for waiter in graph.predecessors(vertex)} - reached
+        reached |= level
+    return reached - begin
 
 
 def shortest_cycle(graph: nx.DiGraph[V]) -> list[V]:
@@ -133,5 +145,7 @@ def _is_closed(graph: nx.DiGraph[V], component: set[V]) -> bool:
     return all(target in component for vertex in component for target in graph[vertex])
 
 
-def _has_cycle(graph: nx.DiGraph[V], component: set[V]) -> bool:
-    return len(component) > 1 or any(graph.has_edge(vertex, vertex) for vertex in component)
+def _knots(graph: nx.DiGraph[V]) -> list[set[V]]:
+    """The strongly connected components with a cycle in them."""
+    components = nx.strongly_connected_components(graph)
+    return [part for part in components if len(part) > 1 or any(graph.has_edge(vertex, vertex) for vertex in part)]
