@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-import msgspec
 import networkx as nx
 
 from dstack.analysis import explain, reduction
@@ -34,13 +34,13 @@ def diagnose(snapshot: Snapshot) -> Diagnosis:
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage_of(snapshot))
     first = Observed(snapshot, snapshot.samples[0])
     vertices = _graph(snapshot, first)
-    findings = [*_stuck_findings(first, vertices), *_open_findings(first, vertices)]
+    findings = [*_stuck_findings(first, vertices), *_open_findings(vertices)]
     findings.sort(key=lambda finding: VERDICTS.index(VERDICT_OF[finding.kind]))
     verdict = VERDICT_OF[findings[0].kind] if findings else "clear"
     return Diagnosis(
         verdict=verdict,
         incomplete=verdict != "deadlock" and has_holes(snapshot, vertices),
-        findings=tuple(findings),
+        findings=tuple(explain.told(first, vertices, findings)),
         vertices=vertices,
         coverage=coverage_of(snapshot),
     )
@@ -108,14 +108,16 @@ def _stuck_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[
     findings = []
     for core in reduction.cores(waits, graph):
         own = reduction.stuck_graph({key: waits[key] for key in sorted(core)}, core)
-        findings.append(_deadlock(observed, vertices, graph, own, confirmed=core <= certain))
+        findings.append(_deadlock(vertices, graph, own, confirmed=core <= certain))
+    alike: dict[tuple[str, str | None, bool], list[str]] = defaultdict(list)
     for key in reduction.dead_ends(graph):
-        findings.append(_never_given(observed, vertices, graph, key, confirmed=key in certain))
+        alike[vertices[key].label, vertices[key].never, key in certain].append(key)
+    for (_, _, confirmed), keys in alike.items():
+        findings.append(_never_given(observed, vertices, graph, keys, confirmed=confirmed))
     return findings
 
 
 def _deadlock(
-    observed: Observed,
     vertices: Mapping[str, Vertex],
     graph: nx.DiGraph[str],
     own: nx.DiGraph[str],
@@ -124,11 +126,11 @@ def _deadlock(
 ) -> Finding:
     """The finding of a core, which is given as its ``own`` part of the stuck graph."""
     core = set(own)
-    behind = _behind(graph, core)
+    behind = tuple(sorted(reduction.behind(graph, core)))
     cycle = _entered(reduction.shortest_cycle(own), vertices, graph, behind)
     members = (*cycle, *sorted(core - set(cycle)))
     resources = {r for key in core if (wait := vertices[key].wait) for r in wait.resources}
-    finding = Finding(
+    return Finding(
         kind="deadlock",
         confirmed=confirmed,
         summary="",
@@ -138,26 +140,30 @@ def _deadlock(
         blocked_behind=behind,
         resources=tuple(sorted(resources)),
     )
-    return _told(finding, observed, vertices)
 
 
 def _never_given(
-    observed: Observed, vertices: Mapping[str, Vertex], graph: nx.DiGraph[str], key: str, *, confirmed: bool
+    observed: Observed,
+    vertices: Mapping[str, Vertex],
+    graph: nx.DiGraph[str],
+    keys: list[str],
+    *,
+    confirmed: bool,
 ) -> Finding:
-    task = observed.tasks.get(vertices[key].task_id or "")
+    """The finding of those that ask in vain for the same, by the same name."""
+    task = observed.tasks.get(vertices[keys[0]].task_id or "")
     is_call = task is not None and task.kind == "ACTOR_TASK"  # nothing but its actor's death makes a call impossible
-    finding = Finding(
+    return Finding(
         kind="orphaned" if is_call else "infeasible",
         confirmed=confirmed,
         summary="",
         advice="",
-        members=(key,),
-        blocked_behind=_behind(graph, {key}),
+        members=tuple(keys),
+        blocked_behind=tuple(sorted(reduction.behind(graph, keys))),
     )
-    return _told(finding, observed, vertices)
 
 
-def _open_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[Finding]:
+def _open_findings(vertices: Mapping[str, Vertex]) -> list[Finding]:
     stuck = reduction.residue(_waits(vertices.values()))
     findings = []
     for waiters, blockers in open_chains(vertices, stuck):
@@ -177,22 +183,8 @@ def _open_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[F
             final_blockers=tuple(blockers),
             resources=tuple(resources),
         )
-        findings.append(_told(finding, observed, vertices))
+        findings.append(finding)
     return findings
-
-
-def _told(finding: Finding, observed: Observed, vertices: Mapping[str, Vertex]) -> Finding:
-    """The finding with its words."""
-    story = explain.Story(observed, vertices, finding)
-    return msgspec.structs.replace(
-        finding, summary=story.summary(), advice=story.advice(), explanation=tuple(story.sentences())
-    )
-
-
-def _behind(graph: nx.DiGraph[str], core: set[str]) -> tuple[str, ...]:
-    """All that wait for the core, directly or through others."""
-    reached = nx.ancestors(graph, next(iter(core))) if core else set()
-    return tuple(sorted(reached - core))
 
 
 def _entered(

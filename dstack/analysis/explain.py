@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -13,37 +13,51 @@ from dstack.analysis.observed import Observed, any_key
 from dstack.diagnosis import Finding, Step, Target, Vertex, Wait
 from dstack.model import actor_of_task
 
+SHOWN_CYCLE = 24
 SHOWN_TARGETS = 3
 SHOWN_BLOCKERS = 3
 SHOWN_REST = 5
 MAX_COMPARED = 1000
 
 
-class Story:
-    """The words for one finding."""
+def told(observed: Observed, vertices: Mapping[str, Vertex], findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings with their words. Who takes part in several is put into words once."""
+    steps: dict[str, Step] = {}
+    for finding in findings:
+        story = Story(observed, vertices, finding, steps)
+        yield msgspec.structs.replace(
+            finding, summary=story.summary(), advice=story.advice(), explanation=tuple(story.sentences())
+        )
 
-    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex], finding: Finding) -> None:
+
+class Story:
+    """The words for one finding; ``steps`` are those known already, by vertex."""
+
+    def __init__(
+        self, observed: Observed, vertices: Mapping[str, Vertex], finding: Finding, steps: dict[str, Step]
+    ) -> None:
         self._observed = observed
         self._vertices = vertices
         self._finding = finding
+        self._steps = steps
 
     def summary(self) -> str:
         """The finding in one sentence, without its full stop."""
         if self._finding.kind == "deadlock":
             return self._deadlock_summary()
         if self._finding.kind in ("infeasible", "orphaned"):
-            vertex = self._vertices[self._finding.members[0]]
-            because = _reason(vertex) if self._finding.kind == "orphaned" else f"it {_reason(vertex)}"
-            return f"{vertex.label} can never run: {because}{_behind(len(self._finding.blocked_behind))}"
+            return self._never_summary()
         return self._open_summary()
 
     def sentences(self) -> Iterator[Step]:
         """The steps of the story, in the order of waiting."""
         if self._finding.kind == "deadlock":
-            yield from (self._step(key) for key in self._finding.cycle)
-            yield from self._alike_steps(self._finding.members[len(self._finding.cycle) :], "Also ")
+            cycle = self._finding.cycle
+            yield from map(self._step, cycle[:SHOWN_CYCLE])
+            yield from _more(len(cycle) - SHOWN_CYCLE, "round the same circle")
+            yield from self._alike_steps(self._finding.members[len(cycle) :], "Also ")
         elif self._finding.kind in ("infeasible", "orphaned"):
-            yield self._submission(self._vertices[self._finding.members[0]])
+            yield from self._alike_steps(self._finding.members, "", self._submission)
         else:
             yield from (self._blocker_step(i) for i in range(min(SHOWN_BLOCKERS, len(self._finding.final_blockers))))
             yield from _more(len(self._finding.final_blockers) - SHOWN_BLOCKERS, "at the end of a chain")
@@ -87,6 +101,16 @@ class Story:
         who = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
         return f"{who} wait for each other in a ring"
 
+    def _never_summary(self) -> str:
+        members, behind = self._finding.members, len(self._finding.blocked_behind)
+        first = self._vertices[members[0]]
+        who = first.label if len(members) == 1 else f"{len(members)} × {first.label}"
+        because = _reason(first)
+        if self._finding.kind == "infeasible":
+            because = f"{'it' if len(members) == 1 else 'each'} {because}"
+        waiting = f"; {behind} wait{'s' * (behind == 1)} for {'it' if len(members) == 1 else 'them'}" if behind else ""
+        return f"{who} can never run: {because}{waiting}"
+
     def _open_summary(self) -> str:
         blockers = self._finding.final_blockers
         waiters = sum(not self._vertices[key].key.startswith(any_key("")) for key in self._finding.members)
@@ -107,14 +131,20 @@ class Story:
     # Steps
 
     def _step(self, key: str) -> Step:
+        if key not in self._steps:
+            self._steps[key] = self._find_step(key)
+        return self._steps[key]
+
+    def _find_step(self, key: str) -> Step:
         vertex = self._vertices[key]
         who = member(self._observed, vertex)
         if vertex.never is not None or vertex.wait is None:
             return _at(f"{_introduced(vertex, who)} {_reason(vertex)}", who)
         return _at(f"{_introduced(vertex, who)} {self._waits(vertex, vertex.wait)}", who)
 
-    def _submission(self, vertex: Vertex) -> Step:
+    def _submission(self, key: str) -> Step:
         """Who asked for what can never be given."""
+        vertex = self._vertices[key]
         task = self._observed.tasks.get(vertex.task_id or "")
         owner = self._observed.workers.get(task.owner_id) if task else None
         if owner is None:
@@ -179,9 +209,11 @@ class Story:
         yield from self._alike_steps(executions, "Behind it, ")
         yield from _more(len(self._finding.blocked_behind) - len(executions), "pending behind it")
 
-    def _alike_steps(self, keys: Sequence[str], lead: str) -> Iterator[Step]:
+    def _alike_steps(
+        self, keys: Sequence[str], lead: str, step_of: Callable[[str], Step] | None = None
+    ) -> Iterator[Step]:
         """The steps of these vertices, those in the same words as one, and no more than a few."""
-        counts = Counter(self._step(key) for key in keys[:MAX_COMPARED])
+        counts = Counter(map(step_of or self._step, keys[:MAX_COMPARED]))
         for step, count in list(counts.items())[:SHOWN_REST]:
             alike = f" ({count} alike)" if count > 1 else ""
             yield msgspec.structs.replace(step, text=f"{lead}{step.text}{alike}")
@@ -218,10 +250,6 @@ def _introduced(vertex: Vertex, who: Member) -> str:
 
 def _reason(vertex: Vertex) -> str:
     return vertex.never or "cannot go on"
-
-
-def _behind(count: int) -> str:
-    return f"; {count} wait{'s' * (count == 1)} for it" if count else ""
 
 
 def _inferred(wait: Wait) -> str:
