@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from dstack.analysis.chains import MAX_RANKED
 from dstack.analysis.diagnose import diagnose, suspects
+from dstack.analysis.explain import SHOWN_CYCLE
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save
@@ -202,6 +203,16 @@ def test_a_circle_over_resources_names_them() -> None:
     assert finding.blocked_behind == (driver.key,)
 
 
+def test_the_story_of_a_long_way_round_is_told_in_part() -> None:
+    scene = Scene()
+    ring(scene, *(f"Member{number}" for number in range(SHOWN_CYCLE)))
+
+    finding = only_finding(scene.diagnose())
+
+    assert len(finding.cycle) == 2 * SHOWN_CYCLE
+    assert finding.explanation[SHOWN_CYCLE].text == f"{SHOWN_CYCLE} more round the same circle"
+
+
 # What can never be given
 
 
@@ -213,6 +224,22 @@ def test_a_task_that_nobody_waits_for_is_infeasible_all_the_same() -> None:
 
     assert diagnosis.verdict == "hang"
     assert only_finding(diagnosis).members == (big.key,)
+
+
+def test_alike_tasks_that_ask_in_vain_for_the_same_are_one_finding() -> None:
+    scene = Scene()
+    first, second = scene.driver(), scene.driver()
+    alike = [infeasible(scene, by=driver) for driver in (first, first, second)]
+    other = infeasible(scene, second, GPU=64.0)
+    first.gets(*alike[:2])
+
+    several, single = scene.diagnose().findings
+
+    assert several.members == tuple(call.key for call in alike)
+    assert several.blocked_behind == (first.key,)
+    assert several.summary == ("3 × big can never run: each asks for 1 TPU, and no node has any TPU; 1 waits for them")
+    assert single.members == (other.key,)
+    assert single.summary == "big can never run: it asks for 64 GPU, and no node has any GPU"
 
 
 @pytest.mark.parametrize("resource", ["TPU", "deadline_slots"])
