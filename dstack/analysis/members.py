@@ -63,9 +63,7 @@ def member(observed: Observed, vertex: Vertex) -> Member:
     thread = thread_of(observed, vertex)
     frames = observed.snapshot.frames_of(thread) if thread else ()
     own = names.user_frame(frames) or (frames[0] if frames else None)
-    group = next(
-        (g for g in observed.sample.placement_groups if g.placement_group_id == vertex.placement_group_id), None
-    )
+    group = observed.groups.get(vertex.placement_group_id or "")
     return Member(
         execution=vertex.label,
         task_id=vertex.task_id,

@@ -9,6 +9,7 @@ from dstack.model import (
     Actor,
     Job,
     Node,
+    PlacementGroup,
     Process,
     Ref,
     Sample,
@@ -60,6 +61,11 @@ class Observed:
     def tasks(self) -> dict[str, Task]:
         """Unfinished tasks by id, as their owners know them."""
         return {task.task_id: task for task in self.sample.tasks}
+
+    @cached_property
+    def groups(self) -> dict[str, PlacementGroup]:
+        """Placement groups by id."""
+        return {group.placement_group_id: group for group in self.sample.placement_groups}
 
     @cached_property
     def running_on(self) -> dict[str, str]:

@@ -33,7 +33,6 @@ class _GraphBuilder:
     def __init__(self, observed: Observed) -> None:
         self._seen = observed
         self._resources = Resources(observed, self._key_of_running)
-        self._groups = {group.placement_group_id: group for group in observed.sample.placement_groups}
         self._vertices: dict[str, Vertex] = {}
 
     def build(self) -> dict[str, Vertex]:
@@ -258,7 +257,7 @@ class _GraphBuilder:
     # Placement groups
 
     def _wait_for_group(self, placement_group_id: str) -> Wait | None:
-        group = self._groups.get(placement_group_id)
+        group = self._seen.groups.get(placement_group_id)
         if group is not None and group.state == "PENDING":
             target = Target(vertex=group_key(placement_group_id))
             return Wait(kind="placement group", groups=(Group(needs=1, targets=(target,)),))

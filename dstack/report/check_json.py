@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from statistics import median
 from typing import Any
 
@@ -30,6 +30,7 @@ class _Document:
         self._diagnosis = diagnosis
         first = snapshot.samples[0] if snapshot.samples else Sample(began_s=0, ended_s=0)
         self._observed = Observed(snapshot, first)
+        self._targets: dict[str, Json] = {}
 
     def build(self) -> Json:
         return {
@@ -50,7 +51,7 @@ class _Document:
             "explanation": [_sentence(step) for step in finding.explanation],
             "resources": list(finding.resources),
             "members": self._members(finding.members),
-            "blocked_behind": self._members(finding.blocked_behind),
+            "blocked_behind": self._members(finding.blocked_behind, {*finding.members, *finding.blocked_behind}),
             "final_blockers": [
                 {
                     **self._member(self._diagnosis.vertices[blocker.vertex]),
@@ -61,16 +62,18 @@ class _Document:
             ],
         }
 
-    def _members(self, keys: Iterable[str]) -> list[Json]:
-        return [self._member(self._diagnosis.vertices[key]) for key in keys]
+    def _members(self, keys: Iterable[str], within: Container[str] | None = None) -> list[Json]:
+        return [self._member(self._diagnosis.vertices[key], within) for key in keys]
 
-    def _member(self, vertex: Vertex) -> Json:
+    def _member(self, vertex: Vertex, within: Container[str] | None = None) -> Json:
+        """A vertex with what it waits for; of that, only what is ``within`` a finding that it is behind."""
         who = member(self._observed, vertex)
         fields = {name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")}
-        waits = [self._wait(vertex.wait)] if vertex.wait else []
+        waits = [self._wait(vertex.wait, within)] if vertex.wait else []
         return {**fields, "coroutine": False, "never": vertex.never, "waits_for": waits}
 
-    def _wait(self, wait: Wait) -> Json:
+    def _wait(self, wait: Wait, within: Container[str] | None) -> Json:
+        targets = (target for group in wait.groups for target in group.targets)
         return {
             "kind": wait.kind,
             "needs": wait.needed,
@@ -79,19 +82,20 @@ class _Document:
             "evidence": wait.evidence,
             "inferred": wait.inferred,
             "resources": list(wait.resources),
-            "targets": [self._target(target) for group in wait.groups for target in group.targets],
+            "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
         }
 
     def _target(self, target: Target) -> Json:
-        vertex = self._diagnosis.vertices[target.vertex]
-        who = member(self._observed, vertex)
-        return {
-            "execution": vertex.label,
-            "ref": target.ref,
-            "task_id": vertex.task_id,
-            "task_name": who.task_name,
-            "actor_id": who.actor_id,
-        }
+        if target.vertex not in self._targets:
+            vertex = self._diagnosis.vertices[target.vertex]
+            who = member(self._observed, vertex)
+            self._targets[target.vertex] = {
+                "execution": vertex.label,
+                "task_id": vertex.task_id,
+                "task_name": who.task_name,
+                "actor_id": who.actor_id,
+            }
+        return {"ref": target.ref, **self._targets[target.vertex]}
 
     def _coverage(self) -> Json:
         coverage = self._diagnosis.coverage
