@@ -7,7 +7,8 @@ target. Only what a running task holds leads on to that task.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Protocol
 
 from dstack.analysis import names
@@ -36,7 +37,7 @@ class Resources:
         self._seen = observed
         self._key_of_running = key_of_running
         self._nodes = [node for node in observed.snapshot.nodes if node.alive]
-        self._holders_on: dict[str, list[tuple[Target, Amounts]]] = {}
+        self._holders_on: dict[str, list[tuple[Target, Amounts]]] | None = None
         self._waits: dict[frozenset[tuple[str, float]], tuple[Wait | None, str | None]] = {}
 
     def wait_of(self, required: Amounts, unknown: UnknownTarget) -> tuple[Wait | None, str | None]:
@@ -89,7 +90,7 @@ class Resources:
         """Who holds any of the missing resources on a node, and an unknown where the sum does not come out."""
         targets: list[Target] = []
         accounted: dict[str, float] = defaultdict(float)
-        for target, held in self._all_holders(node, unknown):
+        for target, held in self._all_holders(unknown)[node.node_id]:
             if any(held.get(name, 0.0) > EPSILON for name in missing):
                 targets.append(target)
                 for name, amount in held.items():
@@ -101,41 +102,38 @@ class Resources:
                 targets.append(unknown(f"{name} taken on {names.node(node)} by somebody who was not identified"))
         return targets
 
-    def _all_holders(self, node: Node, unknown: UnknownTarget) -> list[tuple[Target, Amounts]]:
-        if node.node_id not in self._holders_on:
-            holders = [*self._running_tasks(node), *self._reservations(node, unknown)]
-            self._holders_on[node.node_id] = holders
-        return self._holders_on[node.node_id]
+    def _all_holders(self, unknown: UnknownTarget) -> dict[str, list[tuple[Target, Amounts]]]:
+        """By node: who holds how much of what."""
+        if self._holders_on is None:
+            self._holders_on = defaultdict(list)
+            for node_id, target, amounts in chain(self._running_tasks(), self._reservations(unknown)):
+                self._holders_on[node_id].append((target, amounts))
+        return self._holders_on
 
-    def _running_tasks(self, node: Node) -> list[tuple[Target, Amounts]]:
-        """What normal tasks hold that run on a node; the CPU of one that waits for values is lent back."""
-        held: list[tuple[Target, Amounts]] = []
+    def _running_tasks(self) -> Iterator[tuple[str, Target, Amounts]]:
+        """What normal tasks hold that run, by node; the CPU of one that waits for values is lent back."""
         for task_id, worker_id in self._seen.running_on.items():
             task = self._seen.tasks.get(task_id)
             worker = self._seen.workers.get(worker_id)
-            if task is None or worker is None or task.kind != "NORMAL_TASK" or worker.node_id != node.node_id:
+            if task is None or worker is None or task.kind != "NORMAL_TASK":
                 continue
             lends = any(
                 t.call and t.call.kind != "thread.join" for t in self._seen.threads(worker_id) if t.role == "task"
             )
             amounts = {k: v for k, v in task.required_resources.items() if not (lends and k == "CPU")}
-            held.append((Target(vertex=self._key_of_running(task_id)), amounts))
-        return held
+            yield worker.node_id, Target(vertex=self._key_of_running(task_id)), amounts
 
-    def _reservations(self, node: Node, unknown: UnknownTarget) -> list[tuple[Target, Amounts]]:
-        """What actors hold until they end, and placement groups until they are removed."""
-        held: list[tuple[Target, Amounts]] = []
+    def _reservations(self, unknown: UnknownTarget) -> Iterator[tuple[str, Target, Amounts]]:
+        """What actors hold until they end, and placement groups until they are removed, by node."""
         for actor in self._seen.snapshot.actors:
-            if actor.state == "ALIVE" and actor.node_id == node.node_id and not actor.placement_group_id:
+            if actor.state == "ALIVE" and actor.node_id and actor.required_resources and not actor.placement_group_id:
                 what = f"end of {names.actor(actor)}, which holds {names.amounts(actor.required_resources)} for life"
-                if actor.required_resources:
-                    held.append((unknown(what, worker_id=actor.worker_id), actor.required_resources))
+                yield actor.node_id, unknown(what, worker_id=actor.worker_id), actor.required_resources
         for group in self._seen.sample.placement_groups:
             for bundle in group.bundles:
-                if group.state == "CREATED" and bundle.node_id == node.node_id:
+                if group.state == "CREATED" and bundle.node_id:
                     what = f"removal of {names.placement_group(group)}, which holds {names.amounts(bundle.resources)}"
-                    held.append((unknown(what), bundle.resources))
-        return held
+                    yield bundle.node_id, unknown(what), bundle.resources
 
     def _best_offer(self, wanted: Amounts) -> str:
         """The first resource that rules out every node, with the most any node has of it."""

@@ -99,7 +99,7 @@ def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
     console.print(SafeText("Distributed stack", "bold").append(", from who waits to what it waits for", "not bold"))
     shown: set[str] = set()
     printed = left_out = 0
-    for finding in diagnosis.findings:
+    for finding in diagnosis.findings[:SHOWN_FINDINGS]:
         for key in roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind}):
             if key in shown:
                 continue
