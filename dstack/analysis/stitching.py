@@ -92,10 +92,10 @@ class _Stitcher:
             never=vertex.never,
             frames=_shown(who.frames),
         )
-        if key in above or len(self._built) > MAX_NODES:
+        if key in above:
             return self._shaped(msgspec.structs.replace(node, repeats=True, frames=()))
         targets, left_out = self._targets(vertex)
-        if len(above) >= MAX_DEPTH:
+        if len(above) >= MAX_DEPTH or len(self._built) > MAX_NODES:
             return self._shaped(msgspec.structs.replace(node, goes_on=bool(targets)))
         children = _folded([self.node(target, above | {key}) for target in targets])
         self._built[key] = self._shaped(msgspec.structs.replace(node, children=children, left_out=left_out))

@@ -21,6 +21,8 @@ WIDTH = 100
 SHOWN_FINDINGS = 10
 SHOWN_FAILURES = 8
 SHOWN_STACKS = 3
+SHOWN_NODES = 50
+SHOWN_BRANCHES = 10
 Sources = Mapping[str, Mapping[int, str]]
 STYLES: dict[Verdict, str] = {
     "deadlock": "bold red",
@@ -120,20 +122,23 @@ def _print_stack(console: Console, node: StackNode, sources: Sources) -> None:
 
 
 def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> None:
-    """Adds a node's frames and branches; one that was grown before is only named."""
+    """Adds a node's frames and branches; one that was grown before is only named, and so are those beyond so many."""
     grown.add(node.vertex)
     for frame in node.frames:
         tree.add(_frame_text(frame, sources))
-    for child in node.children:
+    for child in node.children[:SHOWN_BRANCHES]:
         branch = tree.add(_node_text(child, node.wait_kind))
         if child.vertex in grown and child.children:
             branch.add(SafeText("as above", "dim"))
+        elif len(grown) >= SHOWN_NODES and child.children:
+            branch.add(SafeText("and so on from there", "dim"))
         else:
             _grow(branch, child, sources, grown)
     if node.goes_on:
         tree.add(SafeText("and so on from there", "dim"))
-    if node.left_out:
-        tree.add(SafeText(f"or one of {node.left_out} more, not followed", "dim"))
+    left_out = node.left_out + sum(child.count for child in node.children[SHOWN_BRANCHES:])
+    if left_out:
+        tree.add(SafeText(f"and {left_out} more, not followed", "dim"))
 
 
 def _node_text(node: StackNode, via: str | None = None) -> SafeText:
@@ -206,11 +211,14 @@ def _print_hanging(console: Console, lead: Text, body: Text) -> None:
 
 
 def short_path(file: str) -> str:
-    """Relative to the working directory where that is shorter; without the folders before site-packages."""
+    """Relative to the working directory, if there is one and it is shorter; without what is before site-packages."""
     for marker in ("/site-packages/", "/dist-packages/"):
         if marker in file:
             return file.rpartition(marker)[2]
     if not os.path.isabs(file):
         return file
-    relative = os.path.relpath(file)
+    try:
+        relative = os.path.relpath(file)
+    except FileNotFoundError:
+        return file
     return relative if len(relative) < len(file) and not relative.startswith("..") else file

@@ -19,7 +19,7 @@ from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.safe_text import visible
-from dstack.report.text import WIDTH, print_report
+from dstack.report.text import WIDTH, print_report, short_path
 from dstack.snapshot_file import save
 from tests.unit.scenes import Proc, Scene
 from tests.unit.strategies import related_snapshots
@@ -168,6 +168,23 @@ def test_lines_are_narrow_and_plain_in_a_pipe(name: str) -> None:
 
 def test_colour_is_for_terminals() -> None:
     assert "\x1b[" in text_of(deadlocked().snapshot(), terminal=True)
+
+
+def test_files_are_told_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert short_path(f"{tmp_path}/app/app.py") == "app/app.py"
+    assert short_path("/elsewhere/app.py") == "/elsewhere/app.py"
+    assert short_path("/usr/lib/python3/site-packages/ray/_private/worker.py") == "ray/_private/worker.py"
+
+
+def test_files_are_told_though_the_working_directory_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert short_path("/elsewhere/app.py") == "/elsewhere/app.py"
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/]\x9b31m\u202egnp\r\n"

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dstack.analysis.observed import Observed
 from dstack.analysis.stitching import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
-from dstack.report.text import WIDTH, print_report
+from dstack.report.text import SHOWN_BRANCHES, WIDTH, print_report
 from tests.unit.scenes import Proc, Scene
 
 
@@ -120,7 +120,7 @@ def test_a_wide_wait_is_cut_and_says_so() -> None:
     stack = stitched(scene, driver)
 
     assert (len(stack.children), stack.left_out) == (MAX_CHILDREN, 100)
-    assert "100 more, not followed" in text_of(scene)
+    assert f"{MAX_CHILDREN + 100 - SHOWN_BRANCHES} more, not followed" in text_of(scene)
 
 
 def test_what_many_wait_for_is_followed_once() -> None:
@@ -139,6 +139,24 @@ def test_what_many_wait_for_is_followed_once() -> None:
 
     assert len(path(stack)) == MAX_DEPTH + 1
     assert len(text_of(scene).splitlines()) < 200
+
+
+def test_layers_that_all_wait_for_all_are_told_in_part() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    layer = [scene.run(f"end{number}", by=driver) for number in range(40)]
+    for depth in range(25):
+        below = [call for call, _ in layer]
+        layer = [scene.run(f"work{depth}/{number}", by=driver) for number in range(40)]
+        for _, worker in layer:
+            worker.gets(*below)
+    driver.gets(*(call for call, _ in layer))
+
+    text = text_of(scene)
+
+    assert len(text.splitlines()) < 1000
+    assert "which is above" not in text
+    assert "30 more, not followed" in text
 
 
 def test_roots_are_the_executions_nobody_waits_for() -> None:
