@@ -9,7 +9,7 @@ import msgspec
 
 from dstack.analysis import names
 from dstack.analysis.members import Member, member
-from dstack.analysis.observed import Observed, any_key
+from dstack.analysis.observed import Observed, is_any_key
 from dstack.diagnosis import Finding, Step, Target, Vertex, Wait
 from dstack.model import actor_of_task
 
@@ -113,7 +113,7 @@ class Story:
 
     def _open_summary(self) -> str:
         blockers = self._finding.final_blockers
-        waiters = sum(not self._vertices[key].key.startswith(any_key("")) for key in self._finding.members)
+        waiters = sum(not is_any_key(key) for key in self._finding.members)
         who = "1 waits" if waiters == 1 else f"{waiters} wait"
         if not blockers:
             return f"{who} for each other's timeouts"

@@ -140,6 +140,11 @@ def group_key(placement_group_id: str) -> str:
     return f"group:{placement_group_id}"
 
 
-def any_key(what: str) -> str:
+def any_key(kind: str, whose: str) -> str:
     """The vertex that stands for any one of many things that are waited for alike."""
-    return f"any:{what}"
+    return f"any:{kind}/{whose}"
+
+
+def is_any_key(key: str) -> bool:
+    """Whether a vertex is nothing by itself, but stands for any one of many."""
+    return key.startswith("any:")

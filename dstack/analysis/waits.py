@@ -96,14 +96,17 @@ class _GraphBuilder:
         if self._has_loop(worker_id):
             what = f"coroutine of {names.task(self._seen, task_id)}, which was not read"
             wait = self._waits_for_unobserved("coroutine", what)
-        elif threads:
-            targets = tuple(Target(vertex=thread_key(worker_id, t.os_thread_id)) for t in threads)
-            wait = Wait(
-                kind="thread",
-                groups=(Group(needs=1, targets=targets),),
-                evidence="inferred",
-                inferred=f"it runs on one of {len(threads)} threads",
+        elif len(threads) > 1 and len(threads) >= len(self._seen.seen[worker_id].running_task_ids or ()):
+            wait = self._one_of(
+                "thread",
+                threads,
+                lambda thread: Target(vertex=thread_key(worker_id, thread.os_thread_id)),
+                f"it runs on one of {len(threads)} threads",
+                worker_id,
             )
+        elif threads:
+            what = f"thread that runs {names.task(self._seen, task_id)}, which was not seen"
+            wait = self._waits_for_unobserved("thread", what)
         elif self._seen.process(worker_id) is None:
             wait = self._waits_for_unobserved(
                 "thread", f"stack of {names.task(self._seen, task_id)}, which was not read"
@@ -188,7 +191,7 @@ class _GraphBuilder:
 
     def _wait_for_resources(self, task: Task) -> tuple[Wait | None, str | None]:
         wait, never = self._resources.wait_of(task.required_resources, self._unknown)
-        key = any_key(names.amounts(dict(sorted(task.required_resources.items()))))
+        key = any_key("resources", names.amounts(dict(sorted(task.required_resources.items()))))
         return wait and self._shared(key, wait), never
 
     def _wait_for_arguments(self, task: Task) -> Wait:
@@ -203,7 +206,7 @@ class _GraphBuilder:
             refs,
             lambda ref: Target(vertex=self._vertex_of_ref(ref), ref=ref),
             f"any of the {len(refs)} refs its owner passes as arguments and that are not there",
-            any_key(task.owner_id),
+            task.owner_id,
         )
 
     def _wait_for_slot(self, task: Task) -> Wait | None:
@@ -222,7 +225,7 @@ class _GraphBuilder:
             worker.running_task_ids,
             lambda running: Target(vertex=self._key_of_running(running)),
             f"any of the {len(worker.running_task_ids)} calls that run there may end first",
-            any_key(actor.actor_id),
+            actor.actor_id,
         )
 
     def _wait_for_actor(self, task: Task) -> tuple[Wait | None, str | None]:
@@ -242,7 +245,7 @@ class _GraphBuilder:
             earlier,
             lambda call: Target(vertex=task_key(call.task_id)),
             f"any of {len(earlier)} calls by the same caller that lack arguments",
-            any_key(f"{task.owner_id}/{actor.actor_id}"),
+            f"{task.owner_id}/{actor.actor_id}",
         )
         return wait, None
 
@@ -306,11 +309,14 @@ class _GraphBuilder:
 
     # One of several
 
-    def _one_of(self, kind: str, several: Sequence[T], target_of: Callable[[T], Target], reason: str, key: str) -> Wait:
-        """A wait for one of several: exact if there is but one, shared under ``key`` if there are many."""
-        shared = self._vertices.get(key)
-        if shared is not None and shared.wait is not None:
-            return self._shared(key, shared.wait)
+    def _one_of(
+        self, kind: str, several: Sequence[T], target_of: Callable[[T], Target], reason: str, whose: str
+    ) -> Wait:
+        """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many."""
+        key = any_key(kind, whose)
+        known = self._vertices.get(key)
+        if known is not None and known.wait is not None:
+            return self._shared(key, known.wait)
         groups = (Group(needs=1, targets=tuple(map(target_of, several))),)
         if len(several) == 1:
             return Wait(kind=kind, groups=groups)

@@ -6,7 +6,7 @@ import pytest
 
 from dstack.analysis.observed import any_key
 from dstack.analysis.waits import MANY
-from dstack.diagnosis import Vertex, Wait
+from dstack.diagnosis import Target, Vertex, Wait
 from tests.unit.scenes import Proc, Scene, groups_of
 
 
@@ -16,6 +16,14 @@ def unobserved_targets(scene: Scene, wait: Wait) -> list[Vertex]:
     targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
     assert all(target.kind == "unknown" and target.unobserved for target in targets), targets
     return targets
+
+
+def target_of(graph: dict[str, Vertex], key: str) -> tuple[Target, ...]:
+    """What a vertex needs one of."""
+    wait = graph[key].wait
+    assert wait is not None
+    (group,) = wait.groups
+    return group.targets
 
 
 def unknown_labels(scene: Scene, wait: Wait) -> list[str]:
@@ -250,6 +258,26 @@ def test_a_task_on_one_of_several_threads_goes_on_when_any_of_them_does() -> Non
     assert wait.evidence == "inferred"
 
 
+def test_many_tasks_on_many_threads_keep_the_graph_small() -> None:
+    scene = Scene()
+    actor = busy_actor(scene, scene.driver(), count=MANY + 1)
+
+    graph = scene.graph()
+
+    (shared,) = {target.vertex for call in actor.running for target in target_of(graph, call.key)}
+    assert [target.vertex for target in target_of(graph, shared)] == [strand.key for strand in actor.strands]
+
+
+def test_a_task_whose_thread_shows_no_python_does_not_run_on_that_of_another() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    caller, called = (scene.call(actor, "work", by=driver) for _ in range(2))
+    actor.runs(caller, called).gets(called)
+
+    assert unobserved_targets(scene, scene.wait_of(called))
+    assert scene.diagnose().verdict == "blocked"
+
+
 def test_helper_threads_do_not_hide_which_thread_runs_the_task() -> None:
     scene = Scene()
     driver = scene.driver()
@@ -409,7 +437,7 @@ def test_many_arguments_are_shared_by_all_who_may_wait_for_them() -> None:
 
     wait, makers = pending_call(scene, driver, MANY + 1)
 
-    shared = any_key(driver.worker_id)
+    shared = any_key("arguments", driver.worker_id)
     assert groups_of(wait) == [(1, [shared])]
     assert (wait_of_all := scene.graph()[shared].wait) is not None
     assert groups_of(wait_of_all) == [(1, makers)]
