@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import random
 
-from hypothesis import assume, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
@@ -16,7 +16,7 @@ from tests.unit.scenes import Proc
 from tests.unit.worlds import Show, World, worlds
 
 FOR_GOOD = ("deadlock", "infeasible", "orphaned")
-many = settings(max_examples=200, deadline=None)
+many = settings(max_examples=150, deadline=None)
 
 
 def stuck(world: World) -> set[int]:
@@ -82,10 +82,9 @@ def test_who_is_said_to_be_stuck_is(world: World) -> None:
     assert found <= stuck(world)
 
 
-@given(worlds(max_slots=1))
+@given(worlds(exact=True))
 @many
 def test_who_is_stuck_is_found_where_a_look_shows_all(world: World) -> None:
-    assume(world.is_exact)
     show = Show(world)
 
     diagnosis = show.scene.diagnose()
@@ -94,10 +93,9 @@ def test_who_is_stuck_is_found_where_a_look_shows_all(world: World) -> None:
     assert claimed(diagnosis, show.who()) == stuck(world)
 
 
-@given(worlds(max_slots=1))
+@given(worlds(exact=True))
 @many
 def test_a_second_look_confirms_what_has_not_changed(world: World) -> None:
-    assume(world.is_exact)
     show = Show(world)
     show.scene.look().look_again()
 

@@ -54,8 +54,6 @@ class World:
     driver: Block | None
     free_gpus: int
 
-    # Going on
-
     def steps(self) -> Iterator[tuple[str, int]]:
         """What may happen next."""
         for number, work in enumerate(self.works):
@@ -123,22 +121,6 @@ class World:
         return work.actor is not None and any(
             (earlier.owner, earlier.actor, earlier.phase) == (work.owner, work.actor, "lacks arguments")
             for earlier in self.works[:number]
-        )
-
-    # Being seen
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether a look can show all there is: one slot an actor, and no doubt about which arguments are missing."""
-        lacking = [work for work in self.works if work.phase == "lacks arguments"]
-        missing = {
-            (work.owner, number) for work in lacking for number in work.arguments if self.works[number].phase != "ended"
-        }
-        owners = [owner for owner, _ in missing]
-        return (
-            max(self.slots, default=1) == 1
-            and all(work.actor is None for work in lacking)
-            and len(owners) == len(set(owners))
         )
 
 
@@ -263,13 +245,17 @@ def _state(work: Work) -> str:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, max_slots: int = 2) -> World:
-    """Worlds of a few works, most of them blocked."""
-    slots = draw(st.lists(st.integers(1, max_slots), max_size=3))
+def worlds(draw: st.DrawFn, *, exact: bool = False) -> World:
+    """Worlds of a few works, most of them blocked.
+
+    In an ``exact`` one a look can show all there is: each actor runs one call, and of what an owner passes on, only one
+    argument is missing, which no actor's call lacks.
+    """
+    slots = draw(st.lists(st.integers(1, 1 if exact else 2), max_size=3))
     count = draw(st.integers(1, 7))
     world = World(slots=slots, works=[], driver=None, free_gpus=draw(st.integers(0, 1)))
     for number in range(count):
-        world.works.append(draw(_works(world, number, count)))
+        world.works.append(draw(_works(world, number, count, exact)))
     for work in world.works:
         if work.phase == "runs":
             work.block = draw(_blocks(count))
@@ -289,12 +275,13 @@ def _settle(world: World) -> None:
 
 
 @st.composite
-def _works(draw: st.DrawFn, world: World, number: int, count: int) -> Work:
+def _works(draw: st.DrawFn, world: World, number: int, count: int, exact: bool) -> Work:
     runners = [number for number, work in enumerate(world.works) if work.phase == "runs"]
     actor = draw(st.sampled_from([None, *range(len(world.slots))]))
     work = Work(actor=actor, owner=draw(st.sampled_from([DRIVER, *runners])), phase="runs")
     others = [other for other in range(count) if other != number]
-    lacking: list[Phase] = ["lacks arguments"] if others else []
+    is_certain = actor is None and work.owner not in {other.owner for other in world.works if other.arguments}
+    lacking: list[Phase] = ["lacks arguments"] if others and (is_certain or not exact) else []
     phases: list[Phase]
     if actor is None:
         phases = ["runs", "runs", "runs", "wants a GPU", "impossible", "ended", *lacking]
@@ -305,7 +292,8 @@ def _works(draw: st.DrawFn, world: World, number: int, count: int) -> Work:
         phases = ["queued", "queued", *lacking]
     work.phase = draw(st.sampled_from(phases))
     if work.phase == "lacks arguments":
-        work.arguments = tuple(draw(st.lists(st.sampled_from(others), min_size=1, max_size=2, unique=True)))
+        arguments = st.lists(st.sampled_from(others), min_size=1, max_size=1 if exact else 2, unique=True)
+        work.arguments = tuple(draw(arguments))
     work.has_gpu = actor is None and work.phase == "runs" and draw(st.booleans())
     return work
 
