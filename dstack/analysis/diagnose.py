@@ -34,7 +34,9 @@ def diagnose(snapshot: Snapshot) -> Diagnosis:
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage_of(snapshot))
     first = Observed(snapshot, snapshot.samples[0])
     vertices = _graph(snapshot, first)
-    findings = [*_stuck_findings(first, vertices), *_open_findings(vertices)]
+    waits = _waits(vertices.values())
+    stuck = reduction.residue(waits)
+    findings = [*_stuck_findings(first, vertices, waits, stuck), *_open_findings(vertices, stuck)]
     findings.sort(key=lambda finding: VERDICTS.index(VERDICT_OF[finding.kind]))
     verdict = VERDICT_OF[findings[0].kind] if findings else "clear"
     return Diagnosis(
@@ -100,9 +102,7 @@ def _workers_of(vertex: Vertex, observed: Observed) -> set[str]:
     return {worker for worker in workers if worker is not None}
 
 
-def _stuck_findings(observed: Observed, vertices: Mapping[str, Vertex]) -> list[Finding]:
-    waits = _waits(vertices.values())
-    stuck = reduction.residue(waits)
+def _stuck_findings(observed: Observed, vertices: Mapping[str, Vertex], waits: Waits, stuck: set[str]) -> list[Finding]:
     certain = reduction.residue(_waits(vertex for vertex in vertices.values() if vertex.stands))
     graph = reduction.stuck_graph(waits, stuck)
     findings = []
@@ -163,8 +163,7 @@ def _never_given(
     )
 
 
-def _open_findings(vertices: Mapping[str, Vertex]) -> list[Finding]:
-    stuck = reduction.residue(_waits(vertices.values()))
+def _open_findings(vertices: Mapping[str, Vertex], stuck: set[str]) -> list[Finding]:
     findings = []
     for waiters, blockers in open_chains(vertices, stuck):
         waits = [wait for key in waiters if (wait := vertices[key].wait)]

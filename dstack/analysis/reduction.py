@@ -18,8 +18,8 @@ V = TypeVar("V", bound=Hashable)
 Requirement = tuple[int, Sequence[V]]
 Waits = Mapping[V, Sequence[Requirement[V]]]
 
-MAX_CYCLE_STARTS = 64
-"""In a larger core the shortest cycle is looked for from this many vertices only."""
+MAX_CYCLE_STEPS = 1_000_000
+"""The shortest cycle is looked for from as many vertices as this allows: from all, in a core of a few hundred."""
 
 
 def residue(waits: Waits[V]) -> set[V]:
@@ -108,8 +108,10 @@ def behind(graph: nx.DiGraph[V], those: Iterable[V]) -> set[V]:
 
 def shortest_cycle(graph: nx.DiGraph[V]) -> list[V]:
     """A shortest cycle in the stuck graph of a core, in the order of waiting."""
+    edges = graph.number_of_edges()
+    starts = 1 if edges == len(graph) else 1 + MAX_CYCLE_STEPS // edges  # one edge a vertex: a plain ring
     best: list[V] = []
-    for start in islice(graph, MAX_CYCLE_STARTS):
+    for start in islice(graph, starts):
         cycle = _cycle_through(graph, start, len(best))
         if cycle and (not best or len(cycle) < len(best)):
             best = cycle

@@ -34,6 +34,7 @@ class _GraphBuilder:
         self._seen = observed
         self._resources = Resources(observed, self._key_of_running)
         self._vertices: dict[str, Vertex] = {}
+        self._keys_of_running: dict[str, str] = {}
 
     def build(self) -> dict[str, Vertex]:
         for worker in self._seen.sample.workers:
@@ -79,6 +80,11 @@ class _GraphBuilder:
 
     def _key_of_running(self, task_id: str) -> str:
         """The vertex of a running task: its thread where that is certain, else one for the task."""
+        if task_id not in self._keys_of_running:
+            self._keys_of_running[task_id] = self._find_key_of_running(task_id)
+        return self._keys_of_running[task_id]
+
+    def _find_key_of_running(self, task_id: str) -> str:
         worker_id = self._seen.running_on[task_id]
         threads = self._task_threads(worker_id)
         if len(threads) == 1 and not self._has_loop(worker_id) and self._task_of(worker_id, threads[0]):
