@@ -15,7 +15,6 @@ PAIRS = (("3.10", "2.60.0"), ("3.12", "2.60.0"), ("3.13", "2.60.0"), ("3.11", "2
 """Python and Ray. Everything else in the tests runs on the Python they are started with, and the newest Ray."""
 
 TESTS = (
-    "tests/unit/test_imports.py",
     "tests/unit/test_report.py",
     "tests/unit/test_snapshot_file.py",
     "tests/integration/test_reading.py",
