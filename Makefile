@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check suite compatibility bench clean
+.PHONY: demo test check suite compatibility bench soak clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -25,6 +25,10 @@ compatibility: $(READY)
 
 bench: $(READY)
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+soak: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'
+	$(BIN)/python -m benchmarks.soak 5
 
 clean:
 	rm -rf .venv .venv-compatibility build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dstack.analysis.diagnose import diagnose, suspects
+from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.diagnosis import Diagnosis
 from dstack.errors import UsageError
 from dstack.model import Snapshot
@@ -13,6 +13,9 @@ from dstack.probes.cluster import ClusterProbe, Options
 
 FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""
+WATCHED_S = 1.0
+WATCHED_SHARE = 0.2
+"""What may stand still is left alone for so long between both looks, to see whether it does."""
 
 
 def snapshot(
@@ -39,18 +42,30 @@ def snapshot(
     options = Options(native=native, locals=locals, nonblocking=nonblocking)
     with ClusterProbe(address, options, progress or _silent) as probe:
         probe.look((deadline - time.monotonic()) * FIRST_SHARE)
-        stuck = suspects(probe.snapshot())
+        interest = of_interest(probe.snapshot())
         left = deadline - time.monotonic()
-        if stuck and left > 0:
-            probe.look_again(stuck, left)
+        probe.ask_times(interest.tasks, left)
+        if interest.may_stand_still:
+            time.sleep(max(0.0, min(WATCHED_S, left * WATCHED_SHARE)))
+        left = deadline - time.monotonic()
+        if interest.workers and left > 0:
+            probe.look_again(interest.workers, left)
         return probe.snapshot()
 
 
 def check(
-    address: str | None = None, *, timeout_s: float = 30.0, progress: Callable[[str], None] | None = None
+    address: str | None = None,
+    *,
+    job: str | None = None,
+    timeout_s: float = 30.0,
+    progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
-    """The diagnosis of a snapshot taken now; arguments and errors are those of :func:`snapshot`."""
-    return diagnose(snapshot(address, timeout_s=timeout_s, progress=progress))
+    """The diagnosis of a snapshot taken now; arguments and errors are those of :func:`snapshot`.
+
+    With a ``job``, by its id, the beginning of that, its submission id or its driver's script, only the findings in
+    which it takes part.
+    """
+    return diagnose(snapshot(address, timeout_s=timeout_s, progress=progress), job=job)
 
 
 def settled_snapshot(

@@ -36,6 +36,10 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
 )
 
+job_option = click.option(
+    "--job", metavar="ID", help="Only findings in which this job takes part: its id, submission id or script."
+)
+
 
 class Commands(click.Group):
     """Ends every foreseen failure in one line and a remedy, with its exit code; Ctrl-C in one line, at once."""
@@ -82,6 +86,7 @@ def main(verbose: bool) -> None:
 @click.option("-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @json_option
+@job_option
 @click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process for 0.1 s and more.")
 @click.option("--locals", "with_locals", is_flag=True, help="Keep the values of local variables.")
 @click.option("--nonblocking", is_flag=True, help="Never pause a process; stacks of running threads may be torn.")
@@ -91,6 +96,7 @@ def snapshot(
     output: str | None,
     force: bool,
     as_json: bool,
+    job: str | None,
     native: bool,
     with_locals: bool,
     nonblocking: bool,
@@ -119,7 +125,7 @@ def snapshot(
 
         save(taken, output, force=force)
     if output != "-":
-        _report(taken, as_json)
+        _report(taken, as_json, job)
     if output and output != "-":
         click.echo(f"Saved. Look again with: dstack show {output}", err=True)
 
@@ -128,15 +134,16 @@ def snapshot(
 @click.argument("file", required=False, type=click.Path())
 @address_option
 @json_option
+@job_option
 @timeout_option
-def check(file: str | None, address: str | None, as_json: bool, timeout_s: float) -> None:
+def check(file: str | None, address: str | None, as_json: bool, job: str | None, timeout_s: float) -> None:
     """Tell by the exit code whether anything is stuck for good, now or in FILE.
 
     0 nothing is, 1 a deadlock or hang, 2 bad usage, 3 no cluster or no file, 4 not enough was seen to say.
     """
     if file and address:
         raise UsageError("Either a file is checked or a cluster, not both.", "Leave out FILE or --address.")
-    diagnosis = _report(_load(file) if file else _take(address, timeout_s), as_json)
+    diagnosis = _report(_load(file) if file else _take(address, timeout_s), as_json, job)
     if diagnosis.verdict in ("deadlock", "hang"):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -146,9 +153,10 @@ def check(file: str | None, address: str | None, as_json: bool, timeout_s: float
 @main.command()
 @click.argument("file", type=click.Path())
 @json_option
-def show(file: str, as_json: bool) -> None:
+@job_option
+def show(file: str, as_json: bool, job: str | None) -> None:
     """Explain a saved snapshot; needs no cluster."""
-    _report(_load(file), as_json)
+    _report(_load(file), as_json, job)
 
 
 @main.command()
@@ -159,8 +167,10 @@ def demo(name: str, list_them: bool) -> None:
     from dstack import examples
 
     if list_them:
-        for known, summary in examples.summaries().items():
-            click.echo(f"{known:22} {summary}")
+        summaries = examples.summaries()
+        width = max(map(len, summaries))
+        for known, summary in summaries.items():
+            click.echo(f"{known:{width}}  {summary}")
         return
     path = examples.find(name)
     from dstack import capture
@@ -187,10 +197,10 @@ def _load(file: str) -> Snapshot:
     return load(file)
 
 
-def _report(taken: Snapshot, as_json: bool) -> Diagnosis:
+def _report(taken: Snapshot, as_json: bool, job: str | None = None) -> Diagnosis:
     from dstack.analysis.diagnose import diagnose
 
-    diagnosis = diagnose(taken)
+    diagnosis = diagnose(taken, job=job)
     if as_json:
         from dstack.report.check_json import check_json
 

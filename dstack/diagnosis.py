@@ -12,7 +12,8 @@ from typing import Literal
 from dstack.model import Failure, Model
 
 Evidence = Literal["exact", "inferred"]
-VertexKind = Literal["execution", "task", "placement group", "unknown"]
+VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
+NeverKind = Literal["orphaned", "infeasible"]
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clear")
@@ -37,7 +38,8 @@ class Wait(Model, frozen=True):
     """Why a vertex cannot go on; it holds until every group has what it needs.
 
     ``total`` and ``needed`` describe the call itself, with values already there counted in. ``resources`` names
-    what is asked for where the wait is for resources. ``inferred`` says how, where evidence is not exact.
+    what is asked for where the wait is for resources. ``inferred`` says how, where evidence is not exact. Where the
+    groups rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the groups without it.
     """
 
     kind: str
@@ -48,6 +50,8 @@ class Wait(Model, frozen=True):
     needed: int = 1
     total: int = 1
     resources: tuple[str, ...] = ()
+    assumed: str | None = None
+    if_not: tuple[Group, ...] = ()
 
     @property
     def is_timed(self) -> bool:
@@ -55,12 +59,24 @@ class Wait(Model, frozen=True):
         return self.timeout_s is not None
 
 
+class Since(Model, frozen=True):
+    """For how long something has lasted; what is not known is None. As good as the hosts' clocks agree."""
+
+    at_least_s: float | None = None
+    at_most_s: float | None = None
+
+
 class Vertex(Model, frozen=True):
     """Something in the wait-for graph; which fields are set depends on ``kind``.
 
-    ``never`` says why this can never be given (infeasible, producer gone). ``stands`` is true when a second
+    A ``room`` is what is missing on a node, and a ``lifetime`` the end of an actor, the removal of a placement group,
+    or anybody of many who can bring such about; ``holder`` is whose end it is.
+
+    ``never`` says why this can never be given, and ``never_kind`` whether that is because somebody who would have
+    made it is gone, or because nobody has what it asks for. ``stands`` is true when a second
     sample showed the same wait again, false when only the first sample saw it. ``unobserved`` marks an unknown
-    vertex that might as well be stuck: nobody could look.
+    vertex that might as well be stuck: nobody could look. ``other_side_of`` names the call, as ``queue.Queue.get``, of
+    an unknown vertex that is whoever ends that call: it was all seen, but not who that is. ``since`` bounds the wait.
     """
 
     key: str
@@ -70,10 +86,14 @@ class Vertex(Model, frozen=True):
     os_thread_id: int | None = None
     task_id: str | None = None
     placement_group_id: str | None = None
+    holder: str | None = None
     wait: Wait | None = None
     never: str | None = None
+    never_kind: NeverKind = "infeasible"
     stands: bool = False
     unobserved: bool = False
+    other_side_of: str | None = None
+    since: Since | None = None
 
 
 class FinalBlocker(Model, frozen=True):
@@ -97,18 +117,30 @@ class Finding(Model, frozen=True):
     """One conclusion.
 
     ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain
-    those that wait. ``explanation`` tells the story step by step.
+    those that wait. ``blocked_behind`` can never go on either; ``polled_by`` wait for any of these with a timeout, so
+    they do go on, in vain. ``waiters_total`` counts all who wait because of it and are no part of it,
+    ``waiters_direct`` those among them who wait for a part of it; of an open chain, all who wait in it, and those who
+    wait for its ends. ``jobs`` are those that take part, ``watched_s`` how long it was watched without a move,
+    ``since`` how long its members' waits have lasted together. ``assumed`` is what stands between a finding that was
+    seen twice and proof. ``explanation`` tells the story step by step.
     """
 
     kind: FindingKind
     confirmed: bool
-    summary: str
-    advice: str
+    summary: str = ""
+    advice: str = ""
     members: tuple[str, ...] = ()
     cycle: tuple[str, ...] = ()
     blocked_behind: tuple[str, ...] = ()
+    polled_by: tuple[str, ...] = ()
+    waiters_direct: int = 0
+    waiters_total: int = 0
+    jobs: tuple[str, ...] = ()
+    watched_s: float | None = None
+    since: Since | None = None
     final_blockers: tuple[FinalBlocker, ...] = ()
     resources: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     explanation: tuple[Step, ...] = ()
 
 
@@ -130,7 +162,8 @@ class Coverage(Model, frozen=True):
 class Diagnosis(Model, frozen=True):
     """The verdict on a snapshot, its findings worst first, and the graph behind them.
 
-    ``incomplete`` is true when somebody who was not observed could change the verdict.
+    ``incomplete`` is true when somebody who was not observed could change the verdict. With a ``job``, only that job's
+    findings are told, and the verdict is theirs.
     """
 
     verdict: Verdict
@@ -138,3 +171,4 @@ class Diagnosis(Model, frozen=True):
     findings: tuple[Finding, ...]
     vertices: dict[str, Vertex]
     coverage: Coverage
+    job: str | None = None

@@ -13,21 +13,25 @@ _FOLDERS = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
 
 
 def find(name: str) -> Path:
-    """The file of an example. Raises :class:`UsageError` for a name there is none of."""
+    """The file of an example, named with or without its folder. Raises :class:`UsageError` where there is none."""
     files = _files()
-    if name not in files:
-        raise UsageError(f"There is no example {name!r}.", f"There are: {', '.join(sorted(files))}.")
-    return files[name]
+    path = files.get(name) or {path.stem: path for path in files.values()}.get(name)
+    if path is None:
+        raise UsageError(f"There is no example {name!r}.", f"There are: {', '.join(files)}.")
+    return path
 
 
 def summaries() -> dict[str, str]:
-    """The first line of each example's docstring, by name."""
+    """The first line of each example's docstring, by name; those of a folder stand together."""
     docs = {name: ast.get_docstring(ast.parse(path.read_text())) or "" for name, path in _files().items()}
-    return {name: docs[name].partition("\n")[0] for name in sorted(docs)}
+    return {name: doc.partition("\n")[0] for name, doc in docs.items()}
 
 
 def _files() -> dict[str, Path]:
+    """By name, which for an example in a folder is ``folder/name``; first those in none."""
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     if folder is None:
         raise UsageError("This installation has no examples.", "Install ray-dstack again, or run from a checkout.")
-    return {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    paths = [path for path in folder.rglob("*.py") if not path.stem.startswith("_")]
+    paths.sort(key=lambda path: (path.parent != folder, path))
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}

@@ -17,6 +17,9 @@ SCHEMA = "dstack.snapshot"
 VERSION = (1, 0)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
+ACTOR_HANDLE = "f" * 16
+"""Ray counts a handle of an actor as a ref; its id begins so, as that of the actor's creation, and no task makes it."""
+
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
@@ -24,7 +27,7 @@ UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
 
 Origin = Literal["user", "library", "ray", "stdlib"]
 Role = Literal["task", "loop", "user", "ray"]
-CallKind = Literal["ray.get", "ray.wait", "thread.join"]
+CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", "lock", "other"]
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
 
@@ -46,16 +49,27 @@ class BlockedCall(Model, frozen=True):
     """A call that a thread is inside of and that waits for something another execution must give.
 
     ``frame`` is the index, from the leaf, of the frame that called into Ray or the standard library.
-    ``refs`` are ObjectRefs in the order of the call. ``joins`` is the OS id of the thread waited for.
-    ``unread`` says why the refs could not be read, in which case ``refs`` is empty and means nothing.
+    ``refs`` are ObjectRefs in the order of the call; a generator's is the item that comes next. ``owners`` are the ids
+    of the workers that own these, in the same order, ``""`` where that is not known, or none. ``threads`` are OS ids
+    of threads of this process of which one must go on: the joined one, those that may run the future, the lock's
+    holder; none where nobody knows. ``all_of``, where several futures are needed at once, has such threads for each of
+    them. ``inferred`` says how the threads are known, or how many refs are needed, where that is not exact.
+    ``object_id`` tells two locks, futures or queues of one process apart. ``what`` names the call in the user's words
+    where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread`` says why what is
+    waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
     """
 
     kind: CallKind
     frame: Natural
     refs: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
     num_returns: Natural | None = None
     timeout_s: float | None = None
-    joins: Int | None = None
+    threads: tuple[Int, ...] = ()
+    all_of: tuple[tuple[Int, ...], ...] = ()
+    inferred: str | None = None
+    object_id: str | None = None
+    what: str | None = None
     unread: str | None = None
 
 
@@ -65,7 +79,8 @@ class Thread(Model, frozen=True):
     ``stack`` is an index into ``Snapshot.stacks``. ``role`` says what the thread is for: ``task`` executes Ray
     tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main
     thread), ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that
-    the thread did not run at all while its stack and refs were read: the reading is then exact.
+    the thread did not run at all while its stack and refs were read: the reading is then exact. ``task_id`` is the
+    Ray task it runs, None for none; it means something only where ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int
@@ -74,6 +89,7 @@ class Thread(Model, frozen=True):
     role: Role
     on_cpu: bool = False
     still: bool = False
+    task_id: str | None = None
     call: BlockedCall | None = None
     locals: dict[str, dict[str, str]] | None = None
 
@@ -81,7 +97,9 @@ class Thread(Model, frozen=True):
 class Process(Model, frozen=True):
     """A worker's or driver's process as the operating system shows it.
 
-    ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped.
+    ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped. ``tasks_read`` says
+    whether it could be read which task each thread runs. ``concurrency_groups`` are those of an actor's methods, by the
+    method's name, as its class declares them; None where that was not read.
     """
 
     pid: Int
@@ -91,6 +109,8 @@ class Process(Model, frozen=True):
     num_threads: Int = 0
     state: str = ""
     paused_ms: float = 0.0
+    tasks_read: bool = False
+    concurrency_groups: dict[str, str] | None = None
     threads: tuple[Thread, ...] = ()
 
 
@@ -98,7 +118,8 @@ class Task(Model, frozen=True):
     """A task as its owner knows it.
 
     ``state`` is Ray's TaskStatus by name. It does not tell running from queued: only the executing worker does
-    (``WorkerSample.running_task_ids``).
+    (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has given so far and
+    that its owner still has; all others give theirs when they end.
     """
 
     task_id: str
@@ -114,12 +135,27 @@ class Task(Model, frozen=True):
     required_resources: dict[str, float] = {}
     placement_group_id: str | None = None
     label_selector: dict[str, str] = {}
+    items: Natural = 0
+
+
+class TaskTimes(Model, frozen=True):
+    """When a task entered its states, by the clocks of those who reported it: hosts' clocks may differ.
+
+    ``states`` maps Ray's TaskStatus by name to when the latest ``attempt`` entered it. ``submitted_at`` is when the
+    first attempt began, None where that is not kept any more.
+    """
+
+    attempt: Int = 0
+    submitted_at: UnixTime | None = None
+    states: dict[str, UnixTime] = {}
 
 
 class Ref(Model, frozen=True):
     """An ObjectRef as a process that knows it sees it: only refs that somebody waits for, or might.
 
-    ``size_bytes`` is -1 while the value is not there. ``argument_uses`` counts submitted tasks that take it.
+    ``size_bytes`` is -1 while the value is not there. ``argument_uses`` counts submitted tasks that take it,
+    ``local_uses`` the variables of the process that hold it; ``is_contained`` where it is inside another object.
+    Handles of actors are refs too (:data:`ACTOR_HANDLE`).
     """
 
     ref: str
@@ -127,6 +163,8 @@ class Ref(Model, frozen=True):
     state: str | None = None
     size_bytes: Int = -1
     argument_uses: Int = 0
+    local_uses: Int = 0
+    is_contained: bool = False
     attempt: Int = 0
 
 
@@ -134,11 +172,14 @@ class WorkerSample(Model, frozen=True):
     """What one worker or driver showed at one time.
 
     ``running_task_ids`` is None when its core worker did not answer, ``process`` when its process was not seen.
+    ``held`` is what it was given with the task it runs, or for its actor's life, by the names its node counts it under;
+    of an idle one it may be what it had before.
     """
 
     worker_id: str
     running_task_ids: tuple[str, ...] | None = None
     process: Process | None = None
+    held: dict[str, float] = {}
 
 
 class Bundle(Model, frozen=True):
@@ -149,24 +190,28 @@ class Bundle(Model, frozen=True):
 
 
 class PlacementGroup(Model, frozen=True):
-    """A placement group; ``scheduling_state`` is Ray's reason while it is pending."""
+    """A placement group; ``scheduling_state`` is Ray's reason while it is pending, ``requested_at`` the GCS's time."""
 
     placement_group_id: str
     state: str
     strategy: str
     name: str = ""
+    namespace: str = ""
     bundles: tuple[Bundle, ...] = ()
     job_id: str | None = None
     creator_actor_id: str | None = None
     is_detached: bool = False
     scheduling_state: str | None = None
+    requested_at: UnixTime | None = None
 
 
 class Sample(Model, frozen=True):
     """One round of looking. The second round covers only those that seemed stuck in the first.
 
-    ``began_s`` and ``ended_s`` count from the start of the snapshot on dstack's own clock. ``available`` maps a
-    node to its free resources.
+    ``began_s`` and ``ended_s`` count from the start of the snapshot on dstack's own clock. ``total`` maps a node to
+    all its resources, among them those of the placement groups that have a place there, and ``available`` to the free
+    ones. ``arrived`` are actor calls of which the executor has reported that they are there with all their arguments,
+    and do not run: task id to attempt; it is filled only where a call seems to be queued.
     """
 
     began_s: float
@@ -175,11 +220,13 @@ class Sample(Model, frozen=True):
     tasks: tuple[Task, ...] = ()
     refs: tuple[Ref, ...] = ()
     placement_groups: tuple[PlacementGroup, ...] = ()
+    total: dict[str, dict[str, float]] = {}
     available: dict[str, dict[str, float]] = {}
+    arrived: dict[str, Int] = {}
 
 
 class Node(Model, frozen=True):
-    """A Ray node. Host figures are None where no probe reached it."""
+    """A Ray node. Host figures are None where no probe reached it; ``ended_at`` and ``death_cause`` unless it died."""
 
     node_id: str
     ip: str
@@ -192,10 +239,15 @@ class Node(Model, frozen=True):
     load_1m: float | None = None
     memory_total_bytes: Int | None = None
     memory_available_bytes: Int | None = None
+    ended_at: UnixTime | None = None
+    death_cause: str | None = None
 
 
 class Job(Model, frozen=True):
-    """A Ray job, that is one driver and all that descends from it."""
+    """A Ray job, that is one driver and all that descends from it.
+
+    ``submission_id`` is set where ``ray job submit`` began it.
+    """
 
     job_id: str
     entrypoint: str = ""
@@ -203,10 +255,14 @@ class Job(Model, frozen=True):
     driver_ip: str = ""
     driver_pid: Int = 0
     is_dead: bool = False
+    submission_id: str | None = None
 
 
 class Actor(Model, frozen=True):
-    """An actor as the control plane knows it; ``state`` is Ray's ActorState by name."""
+    """An actor as the control plane knows it; ``state`` is Ray's ActorState by name.
+
+    ``held`` is what it has for life, by the names its node counts it under.
+    """
 
     actor_id: str
     job_id: str
@@ -220,10 +276,13 @@ class Actor(Model, frozen=True):
     pid: Int = 0
     is_detached: bool = False
     required_resources: dict[str, float] = {}
+    held: dict[str, float] = {}
+    label_selector: dict[str, str] = {}
     placement_group_id: str | None = None
     num_restarts: Int = 0
     max_restarts: Int = 0
     death_cause: str | None = None
+    ended_at: UnixTime | None = None
 
 
 class Worker(Model, frozen=True):
@@ -237,6 +296,20 @@ class Worker(Model, frozen=True):
     is_driver: bool = False
     job_id: str | None = None
     actor_id: str | None = None
+
+
+class GoneWorker(Model, frozen=True):
+    """A worker or driver that is dead, and that owned a ref somebody still waits for.
+
+    Dead is who the control plane says is, or whose node it says is. ``cause`` is Ray's, in one sentence.
+    """
+
+    worker_id: str
+    node_id: str
+    pid: Int
+    is_driver: bool = False
+    ended_at: UnixTime | None = None
+    cause: str | None = None
 
 
 class Failure(Model, frozen=True):
@@ -257,6 +330,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
 
     ``stacks`` are tuples of indices into ``frames``, leaf first; every distinct frame and stack stands once.
     ``sources`` maps a file to line number to text, for lines around user frames, as the nodes have the files.
+    ``task_times`` are of some of the tasks that wait or are waited for, by id, as far as the GCS tells.
+    ``autoscaler`` names what may add nodes by itself, None where nothing does.
     """
 
     schema: str = SCHEMA
@@ -265,15 +340,17 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     taken_at: UnixTime
     address: str
     ray_version: str
-    python_version: str = ""
+    autoscaler: str | None = None
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()
     actors: tuple[Actor, ...] = ()
     workers: tuple[Worker, ...] = ()
+    gone_workers: tuple[GoneWorker, ...] = ()
     frames: tuple[Frame, ...] = ()
     stacks: tuple[tuple[Natural, ...], ...] = ()
     sources: dict[str, dict[Int, str]] = {}
     samples: tuple[Sample, ...] = ()
+    task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
     total_s: float = 0.0
@@ -296,3 +373,8 @@ def actor_of_task(task_id: str) -> str | None:
     """The actor that a task id names, or None for a normal task, whose actor part is all ``f`` but for its job."""
     actor = task_id[16:48]
     return None if actor[:24] == "f" * 24 else actor
+
+
+def job_of_task(task_id: str) -> str:
+    """The job that a task id names: its last 4 bytes."""
+    return task_id[40:48]

@@ -4,6 +4,9 @@
 keeps it pending in case such a node joins some day; until then `recognise` cannot start, and the driver waits.
 
 Expected: hang (finding: infeasible)
+Members: develop
+Behind: driver argument_never_comes.py
+Points at: print(ray.get(caption))
 """
 
 import os

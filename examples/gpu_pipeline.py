@@ -5,6 +5,9 @@ their argument. The training run will end and give the slot back: the pipeline i
 one wants to know is who holds the slot. (Ray counts slots; no GPU is needed to run this.)
 
 Expected: blocked (finding: starved)
+Members: driver gpu_pipeline.py, step
+Points at: time.sleep(seconds)
+Ends in: end of actor Trainer "training of another team", which holds 1 CPU and 1 GPU for life, 1 directly, 5 in all
 """
 
 import os

@@ -4,6 +4,9 @@ It looks as if `outer` held the only CPU while it waits for `inner`, which needs
 `ray.get` lends its CPU back, so `inner` does run. It is merely slow.
 
 Expected: blocked
+Members: driver nested_get_one_cpu.py, outer
+Points at: time.sleep(seconds)
+Ends in: inner, 1 directly, 2 in all
 """
 
 import os

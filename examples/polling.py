@@ -4,6 +4,9 @@ Each `ray.wait` gives up after half a second and is called again, so the driver 
 else at any time. A look at its stack finds it inside `ray.wait` nearly always: a wait, but never a deadlock.
 
 Expected: blocked (finding: polling)
+Members: driver polling.py
+Points at: time.sleep(seconds)
+Ends in: simulate, 1 directly, 1 in all
 """
 
 import os

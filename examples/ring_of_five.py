@@ -6,6 +6,9 @@ to the first, which is still waiting. How a member waits makes no difference, an
 the other is there at once.
 
 Expected: deadlock
+Members: Member.pass_token, MemberWithThread.pass_token, thread "helper", MemberWithWait.pass_token
+Behind: driver ring_of_five.py
+Points at: ray.wait([minutes, passed], num_returns=2)
 """
 
 import os

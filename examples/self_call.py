@@ -4,6 +4,9 @@
 queue like any others, behind `total`, which occupies the actor until it has the answer.
 
 Expected: deadlock
+Members: Ledger.total, Ledger.entry
+Behind: driver self_call.py
+Points at: parts: list[int] = ray.get([me.entry.remote(0), me.entry.remote(1)])
 """
 
 import os

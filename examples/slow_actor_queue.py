@@ -4,6 +4,9 @@ It looks like a hang, since nothing seems to move for minutes, but the clerk wor
 What holds everybody up is the line that the clerk is at.
 
 Expected: blocked
+Members: driver slow_actor_queue.py, Clerk.stamp
+Points at: time.sleep(60)
+Ends in: Clerk.stamp, 50 directly, 51 in all
 """
 
 import os

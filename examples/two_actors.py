@@ -5,6 +5,9 @@ whether the order is paid, and waits for the answer. An actor runs one call at a
 is the order itself: the question stays in its queue, and both wait for ever.
 
 Expected: deadlock
+Members: Cashier.order, Kitchen.cook, Cashier.is_paid
+Behind: driver two_actors.py
+Points at: paid: bool = ray.get(self.cashier.is_paid.remote(dish))
 """
 
 import os

@@ -4,6 +4,9 @@ The driver waits for the root, the root for its two branches, a branch for its t
 once; the fourth takes a quarter of an hour. The stacks of four processes, put end to end, tell the story.
 
 Expected: blocked
+Members: driver worker_tree.py, count
+Points at: time.sleep(seconds)
+Ends in: count, 1 directly, 3 in all
 """
 
 import os

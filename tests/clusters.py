@@ -13,15 +13,13 @@ and everything that belongs to it is found, and killed, by that directory's name
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,31 +73,28 @@ class RayCluster:
     directory: Path
     python: str
 
-    @contextmanager
-    def run_example(self, name: str, *, deadline_s: float = START_S) -> Iterator[Example]:
-        """Run ``examples/NAME.py`` as a driver of this cluster; yields when it has said ``ready``.
+    @property
+    def joining(self) -> Mapping[str, str]:
+        """The environment for a driver of this cluster."""
+        return {**_joining(self.environment), "RAY_ADDRESS": self.address}
 
-        At the end its driver and everything that worked for it are gone.
+    @contextmanager
+    def run_example(
+        self, name: str | Path, arguments: Sequence[str] = (), *, deadline_s: float = START_S
+    ) -> Iterator[Example]:
+        """Run ``examples/NAME.py``, or a program by its path, with these arguments as a driver of this cluster.
+
+        Yields when it has said ``ready``. At the end its driver and everything that worked for it are gone.
         """
-        environment = {**_joining(self.environment), "RAY_ADDRESS": self.address}
-        log = self.directory / f"{name}-{secrets.token_hex(2)}.log"
+        path = _program(name)
+        environment = self.joining
+        log = self.directory / f"{path.stem}-{secrets.token_hex(2)}.log"
         with (
             no_worker_left((_TAG, str(self.directory))),
-            running([self.python, str(EXAMPLES / f"{name}.py")], environment, log) as driver,
+            running([self.python, str(path), *arguments], environment, log) as driver,
         ):
             driver.wait_for_line("ready", deadline_s=deadline_s)
-            yield Example(name, driver.pid, self.address, self.environment, log)
-
-
-def expected_of(name: str) -> tuple[str, str | None]:
-    """The verdict that ``examples/NAME.py`` says is right, and the kind of finding where it names one.
-
-    They stand in the last line of its docstring: ``Expected: VERDICT`` or ``Expected: VERDICT (finding: KIND)``.
-    """
-    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or ""
-    match = re.search(r"^Expected: (\w+)(?: \(finding: (\w+)\))?\Z", docstring, re.MULTILINE)
-    assert match, f"examples/{name}.py says not what to expect"
-    return match[1], match[2]
+            yield Example(path.stem, driver.pid, self.address, self.environment, log)
 
 
 @contextmanager
@@ -116,7 +111,7 @@ def run_example(
 
     Yields when it has said ``ready``.
     """
-    path = name if isinstance(name, Path) else EXAMPLES / f"{name}.py"
+    path = _program(name)
     with _private_environment(auth, token_in) as (directory, private):
         environment = private | dict(variables)
         log = directory / f"{path.stem}.log"
@@ -131,13 +126,14 @@ def ray_cluster(
     *,
     num_cpus: float = 2,
     num_gpus: float = 0,
+    resources: Mapping[str, float] = MappingProxyType({}),
     auth: Auth = "default",
     token_in: TokenIn = "home",
     python: str = sys.executable,
     deadline_s: float = START_S,
 ) -> Iterator[RayCluster]:
     """Start a cluster of ``nodes`` alike nodes on this machine, which share its address, pids and ``/tmp``."""
-    arguments = [{"num_cpus": num_cpus, "num_gpus": num_gpus}] * nodes
+    arguments = [{"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}] * nodes
     server = [python, str(Path(__file__).with_name("cluster_server.py")), json.dumps(arguments)]
     with (
         _private_environment(auth, token_in) as (directory, environment),
@@ -196,6 +192,10 @@ def _authentication(auth: Auth, token_in: TokenIn, directory: Path, home: Path) 
     path.write_text(token)
     path.chmod(0o600)
     return {"RAY_AUTH_MODE": "token"} | ({"RAY_AUTH_TOKEN_PATH": str(path)} if token_in == "file" else {})
+
+
+def _program(name: str | Path) -> Path:
+    return name if isinstance(name, Path) else EXAMPLES / f"{name}.py"
 
 
 def _joining(environment: Mapping[str, str]) -> Mapping[str, str]:

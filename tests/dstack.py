@@ -50,15 +50,6 @@ def settled_check(
     return wait_until(settled, deadline_s=deadline_s, what=lambda: f"settled: {json.dumps(last, indent=1)[-3000:]}")
 
 
-def waiting(document: Json) -> set[str]:
-    """The labels of all that wait in any finding."""
-    return {
-        member["execution"]
-        for finding in document["findings"]
-        for member in (*finding["members"], *finding["blocked_behind"])
-    }
-
-
 def elapsed_s(action: Callable[[], Result]) -> tuple[Result, float]:
     """A run and how long it took."""
     began = time.monotonic()

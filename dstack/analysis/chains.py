@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-import networkx as nx
-
+from dstack.analysis.digraph import Digraph, strong_components, unique, weak_components
 from dstack.diagnosis import FinalBlocker, Vertex
 
 MAX_RANKED = 20
@@ -16,44 +16,55 @@ Parts = Sequence[set[str]]
 """Strongly connected components, those waited for before those who wait for them."""
 
 
-def open_chains(vertices: Mapping[str, Vertex], stuck: set[str]) -> list[tuple[list[str], list[FinalBlocker]]]:
-    """The separate knots of open waits: who waits in each, and its final blockers, most waited for first."""
+class Knot(NamedTuple):
+    """Open waits that hang together: who waits, and the final blockers, most waited for first."""
+
+    waiters: list[str]
+    blockers: list[FinalBlocker]
+
+
+def open_knots(vertices: Mapping[str, Vertex], stuck: set[str]) -> list[Knot]:
+    """The separate knots of open waits, the largest first."""
     graph = _open_graph(vertices, stuck)
-    number_of = {key: number for number, knot in enumerate(nx.weakly_connected_components(graph)) for key in knot}
+    number_of = weak_components(graph)
     knots: dict[int, list[set[str]]] = defaultdict(list)
-    for part in nx.strongly_connected_components(graph):  # found depth first, so that targets come first
-        knots[number_of[next(iter(part))]].append(part)
-    chains = [
-        (sorted(key for part in parts for key in part if graph.out_degree(key)), _rank(graph, parts))
-        for parts in knots.values()
+    for part in strong_components(graph):
+        knots[number_of[part[0]]].append(set(part))
+    found = [
+        Knot(sorted(key for part in parts for key in part if graph.successors(key)), _rank(graph, parts))
+        for _, parts in sorted(knots.items())
     ]
-    return sorted(chains, key=lambda chain: len(chain[0]), reverse=True)
+    return sorted(found, key=lambda knot: len(knot.waiters), reverse=True)
 
 
-def _open_graph(vertices: Mapping[str, Vertex], stuck: set[str]) -> nx.DiGraph[str]:
-    graph: nx.DiGraph[str] = nx.DiGraph()
+def _open_graph(vertices: Mapping[str, Vertex], stuck: set[str]) -> Digraph[str]:
+    """Who waits, and may go on, and those among the others for whom; who waits for the stuck alone is an end."""
+    ahead: dict[str, list[str]] = {}
     for vertex in vertices.values():
-        if vertex.wait is None or vertex.key in stuck:
-            continue
-        for group in vertex.wait.groups:
-            graph.add_edges_from((vertex.key, t.vertex) for t in group.targets if t.vertex not in stuck)
-    return graph
+        if vertex.wait is None or vertex.key in stuck or vertex.kind == "lifetime":
+            continue  # a lifetime may end in many ways: it is told as it is, not all who could end it
+        targets = [t.vertex for group in vertex.wait.groups for t in group.targets if t.vertex not in stuck]
+        if targets:
+            ahead[vertex.key] = unique(targets)
+    for target in unique(target for targets in ahead.values() for target in targets):
+        ahead.setdefault(target, [])
+    return Digraph(ahead)
 
 
-def _rank(graph: nx.DiGraph[str], parts: Parts) -> list[FinalBlocker]:
+def _rank(graph: Digraph[str], parts: Parts) -> list[FinalBlocker]:
     """The vertices that wait for nothing, by how many wait on them in all, then directly."""
-    ends = [key for part in parts for key in part if not graph.out_degree(key)]
+    ends = [key for part in parts for key in part if not graph.successors(key)]
     if len(ends) > MAX_RANKED:
         shares = _shares(graph, parts)
         ends = sorted(ends, key=lambda key: (-shares[key], key))[:MAX_RANKED]
     blockers = [
-        FinalBlocker(vertex=key, waiters_direct=graph.in_degree(key), waiters_total=total)
+        FinalBlocker(vertex=key, waiters_direct=len(graph.predecessors(key)), waiters_total=total)
         for key, total in zip(ends, _waiters(graph, parts, ends), strict=True)
     ]
     return sorted(blockers, key=lambda b: (-b.waiters_total, -b.waiters_direct, b.vertex))
 
 
-def _waiters(graph: nx.DiGraph[str], parts: Parts, ends: Sequence[str]) -> list[int]:
+def _waiters(graph: Digraph[str], parts: Parts, ends: Sequence[str]) -> list[int]:
     """How many wait for each end in all, in one pass: every vertex carries the set of ends it leads to as bits."""
     leads_to = {key: 1 << bit for bit, key in enumerate(ends)}
     waiters: Counter[int] = Counter()
@@ -68,7 +79,7 @@ def _waiters(graph: nx.DiGraph[str], parts: Parts, ends: Sequence[str]) -> list[
     return [sum(count for reached, count in waiters.items() if reached >> bit & 1) for bit in range(len(ends))]
 
 
-def _shares(graph: nx.DiGraph[str], parts: Parts) -> dict[str, float]:
+def _shares(graph: Digraph[str], parts: Parts) -> dict[str, float]:
     """Each end's share of all waiters, when every waiter gives its weight to its targets in equal parts.
 
     A cheap order by which to choose the ends worth counting exactly.

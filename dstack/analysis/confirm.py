@@ -13,7 +13,7 @@ import msgspec
 
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Target, Vertex
-from dstack.model import Sample, Thread, WorkerSample
+from dstack.model import Sample, Task, Thread, WorkerSample
 
 
 def confirm(
@@ -22,17 +22,23 @@ def confirm(
     """The graph of what is known to hold at that instant, and of what could not be looked at again.
 
     A wait that stands is taken from the second sample and marked so; one that moved is dropped, and its vertex counts
-    as able to go on; one nobody could look at again is kept as it was, unmarked.
+    as able to go on; one nobody could look at again is kept as it was, unmarked. So is one with a timeout that moved,
+    while what it polls is still not there.
     """
     confirmed: dict[str, Vertex] = {}
     for key, vertex in before.items():
         again = after.get(key)
-        if (vertex.wait is None and vertex.never is None) or not _was_looked_at(vertex, first, second):
+        if vertex.wait is None and vertex.never is None:
+            begun = again is not None and again.task_id not in (None, vertex.task_id)
+            confirmed[key] = msgspec.structs.replace(again, wait=None, never=None) if again and begun else vertex
+        elif not _was_looked_at(vertex, first, second):
             confirmed[key] = vertex
         elif again is not None and _is_same(vertex, again, first, second):
             confirmed[key] = msgspec.structs.replace(again, label=vertex.label, stands=True)
-        else:
+        elif not _may_come_back(vertex, after):
             confirmed[key] = msgspec.structs.replace(vertex, wait=None, never=None)
+        else:
+            confirmed[key] = vertex
     for key, vertex in after.items():
         if key not in before:
             confirmed[key] = msgspec.structs.replace(vertex, wait=None, never=None)
@@ -60,7 +66,13 @@ def _completed(before: WorkerSample | None, after: WorkerSample) -> WorkerSample
         after,
         process=after.process if after.process and after.process.threads else before.process,
         running_task_ids=before.running_task_ids if after.running_task_ids is None else after.running_task_ids,
+        held=before.held if after.running_task_ids is None else after.held,
     )
+
+
+def _may_come_back(vertex: Vertex, after: Mapping[str, Vertex]) -> bool:
+    """Whether it waited with a timeout for what is still not there: it moves between its looks at that."""
+    return vertex.wait is not None and vertex.wait.is_timed and all(t.vertex in after for t in _targets(vertex))
 
 
 def _was_looked_at(vertex: Vertex, first: Observed, second: Observed) -> bool:
@@ -87,11 +99,16 @@ def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -
     if vertex.task_id != again.task_id:
         return False
     before, after = first.tasks.get(vertex.task_id or ""), second.tasks.get(vertex.task_id or "")
-    if before and after and (before.state, before.attempt) != (after.state, after.attempt):
+    if before and after and _progress(before) != _progress(after):
         return False
     if vertex.kind == "execution":
         return _is_same_call(vertex, first, second)
     return _targets(vertex) <= _targets(again)
+
+
+def _progress(task: Task) -> tuple[str, int, int]:
+    """How far a task has come, by what its owner knows."""
+    return task.state, task.attempt, task.items
 
 
 def _targets(vertex: Vertex) -> set[Target]:
@@ -109,5 +126,4 @@ def _is_same_call(vertex: Vertex, first: Observed, second: Observed) -> bool:
 
 
 def _thread(observed: Observed, vertex: Vertex) -> Thread | None:
-    threads = observed.threads(vertex.worker_id or "")
-    return next((thread for thread in threads if thread.os_thread_id == vertex.os_thread_id), None)
+    return observed.thread(vertex.worker_id, vertex.os_thread_id)

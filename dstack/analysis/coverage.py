@@ -10,7 +10,7 @@ from dstack.model import Snapshot
 
 def coverage_of(snapshot: Snapshot) -> Coverage:
     """Nodes and workers seen of those that are alive. A worker is seen when both its state and its stacks were."""
-    seen = _seen_workers(snapshot)
+    seen = seen_workers(snapshot)
     unseen_nodes = {worker.node_id for worker in snapshot.workers if worker.worker_id not in seen}
     seen_nodes = {worker.node_id for worker in snapshot.workers if worker.worker_id in seen}
     alive = {node.node_id for node in snapshot.nodes if node.alive}
@@ -24,7 +24,7 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
 
 def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
     """Whether somebody who was not observed could be stuck, or be what others wait for."""
-    if len(_seen_workers(snapshot)) < len(snapshot.workers):
+    if len(seen_workers(snapshot)) < len(snapshot.workers):
         return True
     if any(failure.stage in ("control plane", "core worker", "node probe") for failure in snapshot.failures):
         return True
@@ -32,7 +32,8 @@ def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
     return any(vertices[t.vertex].unobserved for wait in waits for group in wait.groups for t in group.targets)
 
 
-def _seen_workers(snapshot: Snapshot) -> set[str]:
+def seen_workers(snapshot: Snapshot) -> set[str]:
+    """The workers of which both the state and the stacks were seen."""
     return {
         worker.worker_id
         for sample in snapshot.samples

@@ -38,8 +38,7 @@ class Member(Model, frozen=True):
         """``actor Left "left", pid 2907, node 10.0.0.1``, as far as known."""
         actor = None
         if self.actor_id:
-            name = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
-            actor = f"actor {self.actor_class} {name}"
+            actor = names.actor_in_words(self.actor_class or "", self.actor_name or "", self.actor_id)
         parts = (actor, f"pid {self.pid}" if self.pid else None, f"node {self.node_ip}" if self.node_ip else None)
         return ", ".join(part for part in parts if part)
 
@@ -96,6 +95,4 @@ def source_line(observed: Observed, frame: Frame) -> str | None:
 
 def thread_of(observed: Observed, vertex: Vertex) -> Thread | None:
     """The thread of an execution."""
-    if vertex.os_thread_id is None or vertex.worker_id is None:
-        return None
-    return next((t for t in observed.threads(vertex.worker_id) if t.os_thread_id == vertex.os_thread_id), None)
+    return observed.thread(vertex.worker_id, vertex.os_thread_id)

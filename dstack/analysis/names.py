@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
-from dstack.model import Actor, Frame, Node, PlacementGroup, Thread, Worker, actor_of_task
+from dstack.diagnosis import Since
+from dstack.model import Actor, Frame, GoneWorker, Node, PlacementGroup, Thread, Worker, actor_of_task
 
 SHORT = 8
+SHORTEST_S = 0.05
+"""A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
 
 
@@ -17,12 +21,24 @@ def short(identifier: str) -> str:
 
 
 def actor(value: Actor) -> str:
-    """``actor Trainer "left"`` where it has a name, else ``actor Trainer 5f8aed75``."""
-    return (
-        f'actor {value.class_name} "{value.name}"'
-        if value.name
-        else f"actor {value.class_name} {short(value.actor_id)}"
-    )
+    """``actor Trainer "left"`` where it has a name, else ``actor Trainer 5f8aed75``.
+
+    That of one of Ray's libraries by what it is there.
+    """
+    return actor_in_words(value.class_name, value.name, value.actor_id)
+
+
+def actor_in_words(class_name: str, name: str, actor_id: str) -> str:
+    """The same, from its parts."""
+    if part := libraries.part(class_name, name, actor_id):
+        return f"{part.name}{part.which}"
+    return f'actor {class_name} "{name}"' if name else f"actor {class_name} {short(actor_id)}"
+
+
+def call_of(label: str, value: Actor) -> str:
+    """A call with its actor, where its label alone might be that of another actor's."""
+    part = libraries.part(value.class_name, value.name, value.actor_id)
+    return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
 
 
 def node(value: Node) -> str:
@@ -51,9 +67,18 @@ def bundles(group: PlacementGroup) -> str:
 
 
 def task(observed: Observed, task_id: str) -> str:
-    """A task's name as its owner gave it, or the beginning of its id where no owner answered."""
+    """A task's name as its owner gave it, or the beginning of its id where no owner answered.
+
+    A library's by what it does for the user.
+    """
     known = observed.tasks.get(task_id)
-    return known.name if known else f"task {short(task_id)}"
+    if known is None:
+        return f"task {short(task_id)}"
+    called = actor_of(observed, task_id)
+    part = libraries.part(called.class_name, called.name, called.actor_id) if called else None
+    if part:
+        return part.call(known.name)
+    return libraries.data_operator(known.name) or known.name
 
 
 def actor_of(observed: Observed, task_id: str) -> Actor | None:
@@ -67,6 +92,13 @@ def worker(observed: Observed, value: Worker) -> str:
         return "worker"
     job = observed.jobs.get(value.job_id or "")
     return f"driver {script(job.entrypoint)}" if job and job.entrypoint else "driver"
+
+
+def place(observed: Observed, value: Worker | GoneWorker) -> str:
+    """``worker (pid 7, node 10.0.0.1)``; a driver by its script where that is known."""
+    host = observed.nodes.get(value.node_id)
+    what = worker(observed, value) if isinstance(value, Worker) else "driver" if value.is_driver else "worker"
+    return f"{what} (pid {value.pid}, node {host.ip if host else short(value.node_id)})"
 
 
 def script(entrypoint: str) -> str:
@@ -87,14 +119,58 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return outermost.function if known.startswith("task ") and outermost else known
     if owner and owner.pid == thread.os_thread_id:
         return place
+    if thread.role == "loop":
+        return event_loop(observed, owner, thread)
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
+
+
+def event_loop(observed: Observed, owner: Worker | None, thread: Thread) -> str:
+    """``event loop of actor Server "s"``, with its concurrency group where that is not the default one.
+
+    Ray names the threads of async actors ``AsyncIO Thread: GROUP``; seen on Ray 2.46 and 2.60.
+    """
+    group = thread.name.partition(": ")[2]
+    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    of = f" of {actor(known)}" if known else ""
+    return ("event loop" if group in ("", "default") else f'event loop "{group}"') + of
 
 
 def user_frame(frames: tuple[Frame, ...], *, outermost: bool = False) -> Frame | None:
     """The frame of the user's own code nearest the leaf, or farthest from it; None where all is others' code."""
     own = [frame for frame in frames if frame.origin == "user"]
     return own[-1 if outermost else 0] if own else None
+
+
+def waiting(count: int) -> str:
+    """``1 waits`` or ``10,000 wait``."""
+    return f"{count:,} wait{'s' * (count == 1)}"
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, size, smaller, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def lasting(since: Since | None) -> str:
+    """``for 3 min 20 s``, ``for 0.4 s to 5 min``, ``for at least 0.4 s``, ``for at most 5 min``; empty if unknown."""
+    if since is None:
+        return ""
+    least, most = since.at_least_s or 0.0, since.at_most_s
+    if most is None:
+        return f"for at least {duration(least)}" if least >= SHORTEST_S else ""
+    if least < SHORTEST_S:
+        return f"for at most {duration(most)}"
+    if most - least <= max(2.0, 0.1 * most) or duration(least) == duration(most):
+        return f"for {duration(least)}"
+    return f"for {duration(least)} to {duration(most)}"
 
 
 def listed(words: Sequence[str], joint: str = " and ") -> str:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cached_property
 
 from dstack.model import (
+    ACTOR_HANDLE,
     Actor,
+    GoneWorker,
     Job,
     Node,
     PlacementGroup,
     Process,
     Ref,
+    Role,
     Sample,
     Snapshot,
     Task,
     Thread,
     Worker,
     WorkerSample,
+    producer_task_id,
 )
 
 ENDED = ("FINISHED", "FAILED")
-ACTOR_HANDLE = "f" * 16
-"""Ray counts a handle of an actor as a ref; its id begins so, and no task makes it."""
 
 
 class Observed:
@@ -31,6 +34,11 @@ class Observed:
     def __init__(self, snapshot: Snapshot, sample: Sample) -> None:
         self.snapshot = snapshot
         self.sample = sample
+
+    @property
+    def looked_at(self) -> float:
+        """When this sample began, in Unix seconds."""
+        return self.snapshot.taken_at + self.sample.began_s
 
     @cached_property
     def seen(self) -> dict[str, WorkerSample]:
@@ -41,6 +49,30 @@ class Observed:
     def workers(self) -> dict[str, Worker]:
         """All workers by id."""
         return {worker.worker_id: worker for worker in self.snapshot.workers}
+
+    @cached_property
+    def gone_workers(self) -> dict[str, GoneWorker]:
+        """Dead workers by id, as far as somebody waits for what they owned."""
+        return {worker.worker_id: worker for worker in self.snapshot.gone_workers}
+
+    @cached_property
+    def owner_of(self) -> dict[str, str]:
+        """The worker that owns a ref, by ref, as those know it who wait for it and are there to be told by Ray."""
+        there = (worker for worker in self.sample.workers if worker.running_task_ids is not None)
+        calls = (t.call for worker in there for t in self.threads(worker.worker_id) if t.call)
+        return {ref: owner for call in calls for ref, owner in zip(call.refs, call.owners, strict=False) if owner}
+
+    @cached_property
+    def awaited_tasks(self) -> set[str]:
+        """The tasks of which somebody waits for a value that is not there."""
+        calls = (t.call for worker in self.sample.workers for t in self.threads(worker.worker_id) if t.call)
+        return {producer_task_id(ref) for call in calls for ref in call.refs if not self.is_given(ref)}
+
+    @cached_property
+    def without_owner(self) -> set[str]:
+        """The refs that name no owner where somebody waits for them."""
+        calls = (t.call for worker in self.sample.workers for t in self.threads(worker.worker_id) if t.call)
+        return {ref for call in calls for ref, owner in zip(call.refs, call.owners, strict=False) if not owner}
 
     @cached_property
     def actors(self) -> dict[str, Actor]:
@@ -59,8 +91,27 @@ class Observed:
 
     @cached_property
     def tasks(self) -> dict[str, Task]:
-        """Unfinished tasks by id, as their owners know them."""
-        return {task.task_id: task for task in self.sample.tasks}
+        """Unfinished tasks by id, as their owners know them, and creations that are the control plane's own task."""
+        owned = {task.task_id: task for task in self.sample.tasks}
+        return {task.task_id: task for task in self._recreations()} | owned
+
+    def _recreations(self) -> Iterator[Task]:
+        """Restarts of actors, which are no process's tasks, and creations whose owner is gone (seen on Ray 2.60)."""
+        for actor in self.snapshot.actors:
+            is_left_alone = actor.state == "PENDING_CREATION" and actor.owner_id not in self.workers
+            if actor.state == "RESTARTING" or is_left_alone:
+                yield Task(
+                    task_id=ACTOR_HANDLE + actor.actor_id,
+                    owner_id=actor.owner_id or "",
+                    name=f"{actor.class_name}.__init__" + f" (restart {actor.num_restarts})" * bool(actor.num_restarts),
+                    kind="ACTOR_CREATION_TASK",
+                    state="SUBMITTED_TO_WORKER" if actor.worker_id else "PENDING_NODE_ASSIGNMENT",
+                    job_id=actor.job_id,
+                    actor_id=actor.actor_id,
+                    attempt=actor.num_restarts,
+                    required_resources=actor.required_resources,
+                    placement_group_id=actor.placement_group_id,
+                )
 
     @cached_property
     def groups(self) -> dict[str, PlacementGroup]:
@@ -96,7 +147,24 @@ class Observed:
     @cached_property
     def creations(self) -> dict[str, Task]:
         """By actor: its creation, while that is unfinished."""
-        return {t.actor_id: t for t in self.sample.tasks if t.actor_id and t.kind == "ACTOR_CREATION_TASK"}
+        return {t.actor_id: t for t in self.tasks.values() if t.actor_id and t.kind == "ACTOR_CREATION_TASK"}
+
+    def has_arrived(self, call: Task) -> bool:
+        """Whether an actor call is known to be with its actor, with all its arguments."""
+        return self.sample.arrived.get(call.task_id) == call.attempt
+
+    def on_their_way(self, call: Task) -> tuple[str, ...]:
+        """Calls by the same caller, sent to the same actor, that neither run nor are known to have arrived."""
+        return tuple(self._on_their_way.get((call.owner_id, call.actor_id), ()))
+
+    @cached_property
+    def _on_their_way(self) -> dict[tuple[str, str | None], list[str]]:
+        calls: dict[tuple[str, str | None], list[str]] = defaultdict(list)
+        for task in self.sample.tasks:
+            is_sent = task.kind == "ACTOR_TASK" and task.state == "SUBMITTED_TO_WORKER"
+            if is_sent and task.task_id not in self.running_on and not self.has_arrived(task):
+                calls[task.owner_id, task.actor_id].append(task.task_id)
+        return calls
 
     @cached_property
     def calls_without_arguments(self) -> dict[tuple[str, str], list[Task]]:
@@ -110,19 +178,83 @@ class Observed:
     def is_given(self, ref: str) -> bool:
         """Whether some process knows the ref's value, or an error in its place, to be there.
 
-        A ref that the task's executor owns itself was made by ``ray.put`` and is known with its size at once.
+        A ref that the task's executor owns itself was made by ``ray.put`` and is known with its size at once. A value
+        that was lost keeps the size it had, though its task runs again.
         """
-        return any(known.size_bytes >= 0 or known.state in ENDED for known in self._refs.get(ref, ()))
+        known = self._refs.get(ref, ())
+        return not any(map(_is_remade, known)) and any(one.size_bytes >= 0 or one.state in ENDED for one in known)
+
+    def is_silent(self, worker_id: str) -> bool:
+        """Whether a worker is there but did not say what it runs and owns."""
+        sample = self.seen.get(worker_id)
+        return worker_id in self.workers and (sample is None or sample.running_task_ids is None)
 
     def process(self, worker_id: str) -> Process | None:
         """A worker's process, if it was seen."""
         worker = self.seen.get(worker_id)
         return worker.process if worker else None
 
+    @cached_property
+    def _threads_by_role(self) -> dict[tuple[str, Role], list[Thread]]:
+        by_role: dict[tuple[str, Role], list[Thread]] = defaultdict(list)
+        for worker in self.sample.workers:
+            for thread in self.threads(worker.worker_id):
+                by_role[worker.worker_id, thread.role].append(thread)
+        return by_role
+
+    def threads_with_role(self, worker_id: str, role: Role) -> list[Thread]:
+        """Those of a worker's threads that are for this."""
+        return self._threads_by_role.get((worker_id, role), [])
+
+    @cached_property
+    def _thread_by_id(self) -> dict[tuple[str, int], Thread]:
+        return {
+            (worker.worker_id, thread.os_thread_id): thread
+            for worker in reversed(self.sample.workers)
+            for thread in reversed(self.threads(worker.worker_id))
+        }
+
+    def thread(self, worker_id: str | None, os_thread_id: int | None) -> Thread | None:
+        """One thread of a worker, if it was seen."""
+        return self._thread_by_id.get((worker_id or "", os_thread_id or 0))
+
+    @cached_property
+    def task_on(self) -> dict[tuple[str, int], str]:
+        """By worker and OS thread: the task it runs, as read there, or the only one where each has but one."""
+        tasks: dict[tuple[str, int], str] = {}
+        for worker in self.sample.workers:
+            running = worker.running_task_ids or ()
+            threads = self.threads_with_role(worker.worker_id, "task")
+            if self.knows_tasks(worker.worker_id):
+                read = {t.os_thread_id: t.task_id for t in threads if t.task_id in running}
+            else:
+                is_certain = len(running) == len(threads) == 1 and not self.threads_with_role(worker.worker_id, "loop")
+                read = {threads[0].os_thread_id: running[0]} if is_certain else {}
+            tasks.update({(worker.worker_id, thread): task for thread, task in read.items() if task})
+        return tasks
+
+    @cached_property
+    def thread_of_task(self) -> dict[str, tuple[str, int]]:
+        """The other way round: worker and OS thread by task."""
+        return {task_id: place for place, task_id in self.task_on.items()}
+
+    def knows_tasks(self, worker_id: str) -> bool:
+        """Whether it was read which task each of a worker's threads runs."""
+        process = self.process(worker_id)
+        return process is not None and process.tasks_read
+
     def threads(self, worker_id: str) -> tuple[Thread, ...]:
         """A worker's threads, none if its process was not seen."""
         process = self.process(worker_id)
         return process.threads if process else ()
+
+
+def _is_remade(ref: Ref) -> bool:
+    """Whether a value that was lost is made again, by what its owner says: its task is at a further attempt.
+
+    Only of a task's first ref: a generator's items are there while its task runs (seen on Ray 2.60).
+    """
+    return ref.size_bytes >= 0 and ref.attempt > 0 and ref.state not in (None, *ENDED) and ref.ref.endswith("01000000")
 
 
 def thread_key(worker_id: str, os_thread_id: int) -> str:
@@ -148,3 +280,13 @@ def any_key(kind: str, whose: str) -> str:
 def is_any_key(key: str) -> bool:
     """Whether a vertex is nothing by itself, but stands for any one of many."""
     return key.startswith("any:")
+
+
+def scheduler_key(what: str) -> str:
+    """The vertex of the scheduler that has not placed something which it could place."""
+    return f"unknown:scheduler/{what}"
+
+
+def is_scheduler_key(key: str) -> bool:
+    """Whether a vertex is the scheduler, as far as something is concerned that it could place."""
+    return key.startswith("unknown:scheduler/")

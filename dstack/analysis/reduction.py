@@ -7,18 +7,18 @@ twice. What does not wait is released from the start; a vertex all of whose requ
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
-import networkx as nx
+from dstack.analysis.digraph import Digraph, strong_components, unique
 
 V = TypeVar("V", bound=Hashable)
 Requirement = tuple[int, Sequence[V]]
 Waits = Mapping[V, Sequence[Requirement[V]]]
 
-MAX_CYCLE_STEPS = 1_000_000
+MAX_CYCLE_STEPS = 300_000
 """The shortest cycle is looked for from as many vertices as this allows: from all, in a core of a few hundred."""
 
 
@@ -27,22 +27,22 @@ def residue(waits: Waits[V]) -> set[V]:
     missing: list[int] = []
     waiter_of: list[V] = []
     unmet: dict[V, int] = {}
-    requirements_on: dict[V, list[int]] = defaultdict(list)
+    requirements_on: dict[V, list[int]] = {waiter: [] for waiter in waits}
     for waiter, requirements in waits.items():
-        unmet[waiter] = 0
+        before = len(missing)
         for needs, targets in requirements:
-            if needs <= 0:
-                continue
-            for target in targets:
-                requirements_on[target].append(len(missing))
-            missing.append(needs)
-            waiter_of.append(waiter)
-            unmet[waiter] += 1
-    released = deque(target for target in requirements_on if target not in unmet)
-    released.extend(waiter for waiter, count in unmet.items() if not count)
+            held = [requirements_on[target] for target in targets if target in requirements_on]
+            lacks = needs - (len(targets) - len(held))
+            if lacks > 0:
+                for on_target in held:
+                    on_target.append(len(missing))
+                missing.append(lacks)
+                waiter_of.append(waiter)
+        unmet[waiter] = len(missing) - before
+    released = deque(waiter for waiter, count in unmet.items() if not count)
     stuck = {waiter for waiter, count in unmet.items() if count}
     while released:
-        for index in requirements_on.get(released.popleft(), ()):
+        for index in requirements_on[released.popleft()]:
             missing[index] -= 1
             if missing[index] == 0:
                 waiter = waiter_of[index]
@@ -53,50 +53,52 @@ def residue(waits: Waits[V]) -> set[V]:
     return stuck
 
 
-def stuck_graph(waits: Waits[V], stuck: set[V]) -> nx.DiGraph[V]:
+def stuck_graph(waits: Waits[V], stuck: set[V]) -> Digraph[V]:
     """The residue as a graph: an edge from each stuck waiter to each stuck target it needs.
 
     Of a core, with what it waits for outside of it taken as released. In the order of ``waits``.
     """
-    graph: nx.DiGraph[V] = nx.DiGraph()
-    graph.add_nodes_from(waiter for waiter in waits if waiter in stuck)
-    graph.add_edges_from(_stuck_edges(waits, stuck))
-    return graph
-
-
-def _stuck_edges(waits: Waits[V], stuck: set[V]) -> Iterator[tuple[V, V]]:
+    ahead: dict[V, list[V]] = {}
     for waiter, requirements in waits.items():
         if waiter in stuck:
+            needed: list[V] = []
             for needs, targets in requirements:
                 held = [target for target in targets if target in stuck]
                 if len(targets) - len(held) < needs:
-                    yield from ((waiter, target) for target in held)
+                    needed += held
+            ahead[waiter] = unique(needed) if len(needed) > 1 else needed
+    return Digraph(ahead)
 
 
-def cores(waits: Waits[V], graph: nx.DiGraph[V]) -> list[set[V]]:
+def cores(waits: Waits[V], graph: Digraph[V]) -> list[set[V]]:
     """The sets of vertices that wait only for each other, largest first.
 
     These are the strongly connected components of the stuck graph without an edge out; and, were those and the dead
     ends released, such components of what then is still stuck: deadlocks that only happen to wait for others besides.
+    Since a component comes after all it waits for, it need only be looked at with all of that released.
     """
     found: list[set[V]] = []
-    while knots := _knots(graph):
-        closed = [knot for knot in knots if _is_closed(graph, knot)]
-        found += closed
-        if len(closed) == len(knots):
-            break
-        released = set(dead_ends(graph)).union(*closed)
-        rest = {vertex: waits[vertex] for vertex in graph if vertex not in released}
-        graph = stuck_graph(rest, residue(rest))
+    graphs = [graph]
+    while graphs:
+        graph = graphs.pop()
+        for component in strong_components(graph):
+            knot = set(component)
+            if not _is_knot(graph, knot):
+                continue
+            if _is_closed(graph, knot):
+                found.append(knot)
+            else:
+                rest = {vertex: waits[vertex] for vertex in component}
+                graphs.append(stuck_graph(rest, residue(rest)))
     return sorted(found, key=len, reverse=True)
 
 
-def dead_ends(graph: nx.DiGraph[V]) -> list[V]:
+def dead_ends(graph: Digraph[V]) -> list[V]:
     """The stuck vertices that wait for nothing stuck: what they need can never be given by anyone."""
-    return [vertex for vertex, degree in graph.out_degree() if not degree]
+    return [vertex for vertex in graph if not graph.successors(vertex)]
 
 
-def behind(graph: nx.DiGraph[V], those: Iterable[V]) -> set[V]:
+def behind(graph: Digraph[V], those: Iterable[V]) -> set[V]:
     """All who wait for any of those, directly or through others, but not those themselves."""
     begin = level = set(those)
     reached = set(begin)
@@ -106,19 +108,19 @@ def behind(graph: nx.DiGraph[V], those: Iterable[V]) -> set[V]:
     return reached - begin
 
 
-def shortest_cycle(graph: nx.DiGraph[V]) -> list[V]:
-    """A shortest cycle in the stuck graph of a core, in the order of waiting."""
+def shortest_cycle(graph: Digraph[V], through: Iterable[V] = ()) -> list[V]:
+    """A shortest cycle in the stuck graph of a core, in the order of waiting; one of those ``through`` any of these."""
     edges = graph.number_of_edges()
     starts = 1 if edges == len(graph) else 1 + MAX_CYCLE_STEPS // edges  # one edge a vertex: a plain ring
     best: list[V] = []
-    for start in islice(graph, starts):
+    for start in islice(list(through) or graph, starts):
         cycle = _cycle_through(graph, start, len(best))
         if cycle and (not best or len(cycle) < len(best)):
             best = cycle
     return best
 
 
-def _cycle_through(graph: nx.DiGraph[V], start: V, limit: int) -> list[V]:
+def _cycle_through(graph: Digraph[V], start: V, limit: int) -> list[V]:
     """The shortest cycle through ``start``, or nothing when there is none shorter than ``limit`` (0: no limit)."""
     came_from: dict[V, V] = {}
     level = [start]
@@ -143,11 +145,10 @@ def _path(came_from: Mapping[V, V], start: V, end: V) -> list[V]:
     return path[::-1]
 
 
-def _is_closed(graph: nx.DiGraph[V], component: set[V]) -> bool:
-    return all(target in component for vertex in component for target in graph[vertex])
+def _is_closed(graph: Digraph[V], component: set[V]) -> bool:
+    return all(component.issuperset(graph.successors(vertex)) for vertex in component)
 
 
-def _knots(graph: nx.DiGraph[V]) -> list[set[V]]:
-    """The strongly connected components with a cycle in them."""
-    components = nx.strongly_connected_components(graph)
-    return [part for part in components if len(part) > 1 or any(graph.has_edge(vertex, vertex) for vertex in part)]
+def _is_knot(graph: Digraph[V], component: set[V]) -> bool:
+    """Whether a strongly connected component has a cycle in it."""
+    return len(component) > 1 or any(vertex in graph.successors(vertex) for vertex in component)

@@ -1,152 +1,232 @@
-"""Who waits for which resources, which nodes could ever give them, and who holds what is missing there.
+"""Who waits for which resources, which nodes could ever give them, and who must let go first.
 
-Nothing here says that a holder can never let go: an actor's resources, or a placement group's, are held by an unknown
-target. Only what a running task holds leads on to that task.
+A request is satisfied by any one node that could ever fit it. On a node, everything that is missing must be freed: of
+each resource so many of its holders must let go, those of the largest parts first, since no fewer can be enough.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
-from dstack.analysis import names
-from dstack.analysis.observed import Observed
-from dstack.diagnosis import Group, Target, Wait
-from dstack.model import Node, PlacementGroup
+import msgspec
 
-EPSILON = 1e-4
-"""Ray counts resources in units of 1/10,000."""
+from dstack.analysis import labels, names
+from dstack.analysis.amounts import EPSILON, Amounts, bundle_of, fits, in_group, is_implied, plain, wanted
+from dstack.analysis.graph import FEW, Graph, waits_for
+from dstack.analysis.holders import Holders
+from dstack.analysis.observed import any_key, group_key, scheduler_key
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import Node, Task
 
-Amounts = Mapping[str, float]
-
-
-class UnknownTarget(Protocol):
-    """Makes a target whose own waits are not known."""
-
-    def __call__(self, what: str, *, worker_id: str | None = None) -> Target:
-        """A target in these words, at this worker."""
-        ...
+AWAITED_GROUP = ("PENDING", "PREPARED")
+Why = tuple[Wait | None, str | None]
+"""What something waits for, or why it can never be given."""
 
 
 class Resources:
-    """The cluster's resources in one sample. ``key_of_running`` gives a running task's vertex."""
+    """The cluster's resources in one sample."""
 
-    def __init__(self, observed: Observed, key_of_running: Callable[[str], str]) -> None:
-        self._seen = observed
-        self._key_of_running = key_of_running
-        self._nodes = [node for node in observed.snapshot.nodes if node.alive]
-        self._holders_on: dict[str, list[tuple[Target, Amounts]]] | None = None
-        self._waits: dict[frozenset[tuple[str, float]], tuple[Wait | None, str | None]] = {}
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._seen = graph.observed
+        self.nodes = [node for node in self._seen.snapshot.nodes if node.alive]
+        self.holders = Holders(graph)
+        self._known: dict[object, Why] = {}
 
-    def wait_of(self, required: Amounts, unknown: UnknownTarget) -> tuple[Wait | None, str | None]:
-        """The wait for ``required`` on any one node, or why no node can ever give it."""
-        key = frozenset(required.items())
-        if key not in self._waits:
-            self._waits[key] = self._find_wait(required, unknown)
-        return self._waits[key]
+    def wait_of_task(self, task: Task) -> Why:
+        """Why a task, or the creation of an actor, has no node yet."""
+        selector = task.label_selector
+        if task.kind == "ACTOR_CREATION_TASK" and (actor := self._seen.actors.get(task.actor_id or "")):
+            selector = {**selector, **actor.label_selector}
+        places = map(in_group, task.required_resources)
+        group_id = task.placement_group_id or next((place.group for place in places if place), None)
+        wait = self._wait_for_group(group_id) if group_id else None
+        return (wait, None) if wait else self.wait_of(task.required_resources, selector, group_id)
 
-    def _find_wait(self, required: Amounts, unknown: UnknownTarget) -> tuple[Wait | None, str | None]:
-        wanted = {name: amount for name, amount in required.items() if amount > EPSILON}
-        able = [node for node in self._nodes if _fits(wanted, node.resources)]
+    def wait_of(self, required: Amounts, selector: Mapping[str, str] | None = None, group_id: str | None = None) -> Why:
+        """Why nothing gives ``required`` now: on one node, which has the labels, perhaps in a placement group."""
+        request, selector = wanted(required), selector or {}
+        key = (tuple(request.items()), tuple(sorted(selector.items())), group_id)
+        if key not in self._known:
+            self._known[key] = self._find(request, selector, group_id)
+        return self._known[key]
+
+    def _find(self, request: Amounts, selector: Mapping[str, str], group_id: str | None) -> Why:
+        able = [n for n in self.nodes if fits(request, self.holders.total(n)) and labels.match(selector, n.labels)]
+        asked = self._asked(request, group_id)
         if not able:
-            return None, f"asks for {names.amounts(wanted)}, and {self._best_offer(wanted)}"
-        missing = {node.node_id: self._missing(wanted, node) for node in able}
-        if not all(missing.values()):
-            place = next(node for node in able if not missing[node.node_id])
-            what = f"scheduler, though {names.amounts(wanted)} is free on {names.node(place)}"
-            return self._wait([unknown(what)], tuple(wanted)), None
-        targets = [target for node in able for target in self._holders(node, missing[node.node_id], unknown)]
-        return self._wait(targets, tuple(sorted({name for names_ in missing.values() for name in names_}))), None
+            return self._nowhere(request, selector, group_id, asked)
+        free = next((node for node in able if not self.missing(request, node)), None)
+        if free is not None:
+            return self.not_placed(asked, f"it is free on {names.node(free)}", free.node_id), None
+        rooms = [self._shortages(node, self.missing(request, node)) for node in able]
+        return self._any_of(rooms, tuple(request.items()), group_id), None
 
-    def wait_of_group(self, group: PlacementGroup, unknown: UnknownTarget) -> tuple[Wait | None, str | None]:
-        """The wait of a pending placement group, as far as its bundles tell."""
-        wanted: dict[str, float] = defaultdict(float)
-        for bundle in group.bundles:
-            for name, amount in bundle.resources.items():
-                wanted[name] += amount
-        if group.scheduling_state == "INFEASIBLE":
-            return (
-                None,
-                f"asks for {names.bundles(group)} ({group.strategy}), and the cluster's nodes cannot hold that",
-            )
-        holders = [target for node in self._nodes for target in self._holders(node, wanted, unknown)]
-        what = unknown(f"room for {names.bundles(group)} ({group.strategy})")
-        return self._wait([*holders, what], tuple(sorted(wanted))), None
+    def _asked(self, request: Amounts, group_id: str | None) -> str:
+        """``1 CPU in bundle 0 of placement group trainers``."""
+        asked = names.amounts(plain(request))
+        if group_id is None:
+            return asked
+        group = self._seen.groups.get(group_id)
+        bundle = bundle_of(request)
+        where = names.placement_group(group) if group else "its placement group"
+        return f"{asked} in {f'bundle {bundle} of ' if bundle is not None else ''}{where}"
 
-    @staticmethod
-    def _wait(targets: list[Target], resources: tuple[str, ...]) -> Wait:
-        """Satisfied at the earliest when one of the holders lets go."""
-        groups = (Group(needs=1, targets=tuple(dict.fromkeys(targets))),)
-        reason = "any of the holders may let go first"
-        return Wait(kind="resources", groups=groups, evidence="inferred", inferred=reason, resources=resources)
+    def _nowhere(self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: str) -> Why:
+        """What no node that is there could ever give."""
+        if group_id and not self._is_known(group_id):
+            return self._graph.waits_for_unknown("resources", f"room for {asked}"), None
+        autoscaler = None if group_id else self.wait_for_autoscaler(request)
+        if autoscaler:
+            return autoscaler, None
+        offer = "no bundle has it" if group_id else self._best_offer(request, selector)
+        return None, f"asks for {asked}, and {offer}"
 
-    def _missing(self, wanted: Amounts, node: Node) -> set[str]:
-        available = self._seen.sample.available.get(node.node_id, {})
-        return {name for name, amount in wanted.items() if available.get(name, 0.0) < amount - EPSILON}
+    def _is_known(self, group_id: str) -> bool:
+        """Whether all nodes of a placement group show its resources."""
+        group = self._seen.groups.get(group_id)
+        totals = {node.node_id: self.holders.total(node) for node in self.nodes}
+        places = {bundle.node_id for bundle in group.bundles} if group else set()
+        return bool(places) and all(
+            node_id in totals and any((place := in_group(name)) and place.group == group_id for name in totals[node_id])
+            for node_id in places
+        )
 
-    def _holders(self, node: Node, missing: Mapping[str, float] | set[str], unknown: UnknownTarget) -> list[Target]:
-        """Who holds any of the missing resources on a node, and an unknown where the sum does not come out."""
-        targets: list[Target] = []
-        accounted: dict[str, float] = defaultdict(float)
-        for target, held in self._all_holders(unknown)[node.node_id]:
-            if any(held.get(name, 0.0) > EPSILON for name in missing):
-                targets.append(target)
-                for name, amount in held.items():
-                    accounted[name] += amount
-        available = self._seen.sample.available.get(node.node_id, {})
-        for name in sorted(missing):
-            taken = node.resources.get(name, 0.0) - available.get(name, 0.0)
-            if taken > accounted[name] + EPSILON:
-                targets.append(unknown(f"{name} taken on {names.node(node)} by somebody who was not identified"))
-        return targets
-
-    def _all_holders(self, unknown: UnknownTarget) -> dict[str, list[tuple[Target, Amounts]]]:
-        """By node: who holds how much of what."""
-        if self._holders_on is None:
-            self._holders_on = defaultdict(list)
-            for node_id, target, amounts in chain(self._running_tasks(), self._reservations(unknown)):
-                self._holders_on[node_id].append((target, amounts))
-        return self._holders_on
-
-    def _running_tasks(self) -> Iterator[tuple[str, Target, Amounts]]:
-        """What normal tasks hold that run, by node; the CPU of one that waits for values is lent back."""
-        for task_id, worker_id in self._seen.running_on.items():
-            task = self._seen.tasks.get(task_id)
-            worker = self._seen.workers.get(worker_id)
-            if task is None or worker is None or task.kind != "NORMAL_TASK":
-                continue
-            lends = any(
-                t.call and t.call.kind != "thread.join" for t in self._seen.threads(worker_id) if t.role == "task"
-            )
-            amounts = {k: v for k, v in task.required_resources.items() if not (lends and k == "CPU")}
-            yield worker.node_id, Target(vertex=self._key_of_running(task_id)), amounts
-
-    def _reservations(self, unknown: UnknownTarget) -> Iterator[tuple[str, Target, Amounts]]:
-        """What actors hold until they end, and placement groups until they are removed, by node."""
-        for actor in self._seen.snapshot.actors:
-            if actor.state == "ALIVE" and actor.node_id and actor.required_resources and not actor.placement_group_id:
-                what = f"end of {names.actor(actor)}, which holds {names.amounts(actor.required_resources)} for life"
-                yield actor.node_id, unknown(what, worker_id=actor.worker_id), actor.required_resources
-        for group in self._seen.sample.placement_groups:
-            for bundle in group.bundles:
-                if group.state == "CREATED" and bundle.node_id:
-                    what = f"removal of {names.placement_group(group)}, which holds {names.amounts(bundle.resources)}"
-                    yield bundle.node_id, unknown(what), bundle.resources
-
-    def _best_offer(self, wanted: Amounts) -> str:
+    def _best_offer(self, request: Amounts, selector: Mapping[str, str]) -> str:
         """The first resource that rules out every node, with the most any node has of it."""
-        for name, amount in wanted.items():
-            most = max((node.resources.get(name, 0.0) for node in self._nodes), default=0.0)
+        for name, amount in request.items():
+            most = max((self.holders.total(node).get(name, 0.0) for node in self.nodes), default=0.0)
             if most < amount - EPSILON:
-                return (
-                    f"no node has any {name}"
-                    if most <= EPSILON
-                    else f"the most a node has is {names.amounts({name: most})}"
-                )
+                told = names.amounts({name: most})
+                return f"no node has any {name}" if most <= EPSILON else f"the most a node has is {told}"
+        if selector:
+            return f"no node that has it has the labels {names.listed([f'{k}: {v}' for k, v in selector.items()])}"
         return "no one node has all of it"
 
+    # What is missing, and who has it
 
-def _fits(wanted: Amounts, total: Amounts) -> bool:
-    return all(total.get(name, 0.0) >= amount - EPSILON for name, amount in wanted.items())
+    def missing(self, request: Amounts, node: Node) -> dict[str, float]:
+        """How much of what has to be freed on a node; of what is missing in a bundle, not also in all of its group."""
+        free = self.holders.available(node)
+        amounts = ((name, amount - free.get(name, 0.0)) for name, amount in request.items())
+        short = {name: amount for name, amount in amounts if amount > EPSILON}
+        return {name: amount for name, amount in short.items() if not is_implied(name, short)}
+
+    def _shortages(self, node: Node, missing: Amounts) -> list[tuple[Node, str, int]]:
+        """What is missing on a node: of which resource how many holders must let go."""
+        return [(node, name, self.holders.needed(node, name, amount)) for name, amount in missing.items()]
+
+    def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: object, group_id: str | None) -> Wait:
+        """The wait for everything missing on any one node."""
+        autoscaler = None if group_id else self._seen.snapshot.autoscaler
+        resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
+        if len(rooms) == 1 and not autoscaler:
+            return self._room(rooms[0], resources)
+        targets: list[Target] = []
+        for room in rooms:
+            targets += self._targets(room)
+        if autoscaler:
+            targets.append(self._autoscaler(autoscaler))
+        wait = self._resource_wait(targets, 1, resources)
+        return self._shared(any_key("room", str(key)), "room on any node", wait)
+
+    def _targets(self, room: list[tuple[Node, str, int]]) -> Sequence[Target]:
+        """Any of which makes room on a node: the holders themselves, or what stands for their going together."""
+        node, name, needs = room[0]
+        holdings = self.holders.of(node, name)
+        if len(room) == 1 and (needs == 1 or len(holdings) == 1) and len(holdings) <= FEW:
+            return [held.target for held in holdings]
+        what = ", ".join(f"{needs} of {name}" for _, name, needs in room)
+        key = any_key("room", f"{node.node_id}/{what}")
+        if key not in self._graph.vertices:
+            wait = self._room(room, plain(dict.fromkeys((name for _, name, _ in room), 0.0)))
+            self._graph.add(Vertex(key=key, kind="room", label=f"room on {names.node(node)}", wait=wait))
+        return [Target(vertex=key)]
+
+    def _room(self, room: list[tuple[Node, str, int]], resources: Amounts) -> Wait:
+        """The wait for all that is missing on one node."""
+        groups = tuple(self._held(node, name, needs) for node, name, needs in room)
+        total = sum(len(self.holders.of(node, name)) for node, name, _ in room)
+        wait = self._resource_wait([], sum(needs for _, _, needs in room), resources, total)
+        return msgspec.structs.replace(wait, groups=groups)
+
+    def _held(self, node: Node, name: str, needs: int) -> Group:
+        """``needs`` of those who hold a resource on a node."""
+        targets = [held.target for held in self.holders.of(node, name)]
+        if len(targets) <= FEW:
+            return Group(needs=needs, targets=tuple(targets))
+        key = any_key("holders", f"{node.node_id}/{name}/{needs}")
+        if key not in self._graph.vertices:
+            (resource,) = plain({name: 0.0}) or {name: 0.0}
+            label = f"{needs} of the {len(targets)} holders of {resource} on {names.node(node)}"
+            wait = self._resource_wait(targets, needs, {resource: 0.0})
+            self._graph.add(Vertex(key=key, kind="room", label=label, wait=wait))
+        return Group(needs=1, targets=(Target(vertex=key),))
+
+    def _resource_wait(self, targets: Sequence[Target], needs: int, resources: Amounts, total: int = 0) -> Wait:
+        several = tuple(dict.fromkeys(targets)) if needs == 1 else tuple(targets)
+        total = total or len(several)
+        wait = Wait(
+            kind="resources",
+            groups=(Group(needs=needs, targets=several),),
+            needed=needs,
+            total=total,
+            resources=tuple(sorted(resources)),
+        )
+        if total <= needs:
+            return wait
+        reason = f"any {needs} of the {total} holders may let go first" if needs > 1 else "any holder may let go first"
+        return msgspec.structs.replace(wait, evidence="inferred", inferred=reason)
+
+    def _shared(self, key: str, label: str, wait: Wait) -> Wait:
+        if len(wait.groups[0].targets) <= FEW:
+            return wait
+        if key not in self._graph.vertices:
+            self._graph.add(Vertex(key=key, kind="room", label=label, wait=wait))
+        return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
+
+    # What is not a matter of holders
+
+    def not_placed(self, asked: str, because: str, key: str) -> Wait:
+        """The wait for the scheduler, which could place it: an anomaly once two looks have shown the same.
+
+        Ray tells of no task which node it is bound to by affinity, so that one may be what it waits for.
+        """
+        what = f"scheduler, which has not placed {asked}"
+        if len(self._seen.snapshot.samples) > 1:
+            what = f"scheduler, which does not place {asked} though {because}"
+        return waits_for("resources", self._graph.unknown(what, key=scheduler_key(f"{key}/{asked}")))
+
+    def _autoscaler(self, name: str) -> Target:
+        return self._graph.unknown(f"{name}, which may add a node")
+
+    def _wait_for_group(self, group_id: str) -> Wait | None:
+        """A task inside of a placement group waits for that first."""
+        group = self._seen.groups.get(group_id)
+        if group is None:
+            return self._graph.waits_for_unobserved("placement group", "placement group that nobody lists")
+        if group.state in AWAITED_GROUP:
+            return waits_for("placement group", Target(vertex=group_key(group_id)))
+        if group.state != "CREATED":
+            what = f"room in {names.placement_group(group)} ({group.state})"
+            return self._graph.waits_for_unknown("placement group", what)
+        return None
+
+    # For placement groups
+
+    def is_free(self, request: Amounts) -> bool:
+        """Whether some node has all of it to give."""
+        return any(fits(request, self.holders.available(node)) for node in self.nodes)
+
+    def wait_for_autoscaler(self, request: Amounts) -> Wait | None:
+        """The wait for a new node, where something may add one."""
+        name = self._seen.snapshot.autoscaler
+        return self._resource_wait([self._autoscaler(name)], 1, plain(request)) if name else None
+
+    def wait_for_any_holder(self, request: Amounts, key: str) -> Wait | None:
+        """The wait for one of all who hold any of these on any node, or for a new node."""
+        held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
+        name = self._seen.snapshot.autoscaler
+        targets = [*held, self._autoscaler(name)] if name else held
+        wait = self._resource_wait(targets, 1, plain(request))
+        return self._shared(key, "anybody who holds any of it", wait) if targets else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -58,7 +58,7 @@ def vertices_in(node: StackNode) -> set[str]:
 
 
 def roots(vertices: Mapping[str, Vertex], members: set[str]) -> list[str]:
-    """Those waiting members that nobody waits for, or the first when all wait in a circle; executions first."""
+    """Those waiting members that nobody waits for, or one where all wait in a circle; executions, if there are any."""
     awaited = {
         target.vertex
         for key in members
@@ -66,9 +66,24 @@ def roots(vertices: Mapping[str, Vertex], members: set[str]) -> list[str]:
         for group in wait.groups
         for target in group.targets
     }
-    tops = [key for key in members if key not in awaited and vertices[key].wait] or sorted(members)[:1]
-    executions = [key for key in tops if vertices[key].kind == "execution"]
-    return sorted(executions or tops)
+    tops = sorted(key for key in members if key not in awaited and vertices[key].wait)
+    executions = [key for key in tops or sorted(members) if vertices[key].kind == "execution"]
+    return (executions or tops) if tops else (executions or sorted(members))[:1]
+
+
+def alike(vertices: Mapping[str, Vertex], keys: Sequence[str]) -> list[list[str]]:
+    """The keys in groups of pending things that are called alike and wait for the same; who runs is one of a kind."""
+    groups: dict[object, list[str]] = {}
+    for key in keys:
+        groups.setdefault(likeness(vertices[key]), []).append(key)
+    return list(groups.values())
+
+
+def likeness(vertex: Vertex) -> object:
+    """What makes pending things alike; the key itself of what runs."""
+    if vertex.worker_id is not None or vertex.kind != "task":
+        return vertex.key
+    return vertex.label, vertex.never, vertex.stands, vertex.wait and (vertex.wait.kind, vertex.wait.groups)
 
 
 class _Stitcher:
@@ -97,7 +112,9 @@ class _Stitcher:
         targets, left_out = self._targets(vertex)
         if len(above) >= MAX_DEPTH or len(self._built) > MAX_NODES:
             return self._shaped(msgspec.structs.replace(node, goes_on=bool(targets)))
-        children = _folded([self.node(target, above | {key}) for target in targets])
+        within = above | {key}
+        nodes = [msgspec.structs.replace(self.node(first, within), count=1 + len(more)) for first, *more in targets]
+        children = _folded(nodes)
         self._built[key] = self._shaped(msgspec.structs.replace(node, children=children, left_out=left_out))
         return self._built[key]
 
@@ -107,8 +124,8 @@ class _Stitcher:
         what = (node.who.execution, node.wait_kind, node.frames, node.repeats, node.goes_on, node.left_out, children)
         return msgspec.structs.replace(node, shape=self._shapes.setdefault(what, len(self._shapes)))
 
-    def _targets(self, vertex: Vertex) -> tuple[list[str], int]:
-        """The vertices to follow, and how many are left out.
+    def _targets(self, vertex: Vertex) -> tuple[list[list[str]], int]:
+        """The vertices to follow, alike ones together, and how many are left out.
 
         Of targets that are only inferred, those are left out which are in the same case themselves.
         """
@@ -120,7 +137,8 @@ class _Stitcher:
         if wait.evidence == "inferred":
             firm = [key for key in targets if not self._is_inferred(key, wait.kind)]
             followed = firm or targets[:1]
-        return followed[:MAX_CHILDREN], len(targets) - len(followed[:MAX_CHILDREN])
+        groups = alike(self._vertices, followed)[:MAX_CHILDREN]
+        return groups, len(targets) - sum(map(len, groups))
 
     def _is_inferred(self, key: str, kind: str) -> bool:
         wait = self._vertices[key].wait
@@ -130,7 +148,9 @@ class _Stitcher:
 def _folded(nodes: list[StackNode]) -> tuple[StackNode, ...]:
     """Equal branches as one with a count, in the order of their first."""
     first = {node.shape: node for node in reversed(nodes)}
-    counts = Counter(node.shape for node in nodes)
+    counts: Counter[int] = Counter()
+    for node in nodes:
+        counts[node.shape] += node.count
     return tuple(msgspec.structs.replace(first[shape], count=count) for shape, count in counts.items())
 
 

@@ -7,6 +7,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +16,24 @@ import psutil
 
 import dstack
 from dstack.errors import ClusterError
-from dstack.model import Failure, Node, Process, Sample, Snapshot, Worker, WorkerSample
+from dstack.model import Failure, GoneWorker, Node, Process, Sample, Snapshot, TaskTimes, Worker, WorkerSample
 from dstack.probes.assemble import Assembly
 from dstack.probes.background import begin
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import Inventory, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
 from dstack.probes.node.probe import PROCESS_GONE, NodeProbe
+from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.probes.remote import RemoteProbes
+from dstack.probes.task_events import ask_arrived_calls
+from dstack.probes.task_times import ask_task_times
 
 Plain = dict[str, Any]
 Progress = Callable[[str], None]
 Seen = tuple[list[str], Plain]
 """Node ids, and what a probe told of them."""
 RPC_TIMEOUT_S = 3.0
+TIMES_TIMEOUT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,14 @@ class ClusterProbe:
         self._progress = progress
         progress("connecting")
         self.cluster: Cluster = connect(address)
+        self._thread_context = begin(thread_context_layout)
         self._assembly = Assembly()
         self._inventory = Inventory()
         self._job_of: dict[str, str | None] = {}
         self._actor_of: dict[str, str | None] = {}
         self._elsewhere: set[str] = set()
         self._ended: set[str | None] = set()
+        self._gone: dict[str, GoneWorker] = {}
         self._own_jobs: set[str | None] = set()
         self._own_drivers: set[tuple[str, int]] = set()
         self._given_up: set[str] = set()
@@ -70,6 +77,7 @@ class ClusterProbe:
         self._remote: RemoteProbes | None = None
         self._local = NodeProbe()
         self._samples: list[Sample] = []
+        self._times: Future[dict[str, TaskTimes]] | None = None
         self._failures: list[Failure] = []
 
     def __enter__(self) -> ClusterProbe:
@@ -85,6 +93,7 @@ class ClusterProbe:
         self._progress("reading the control plane")
         self._inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s))
         self._failures += self._inventory.failures
+        self._gone.update(self._inventory.gone_workers)
         self._note_own(self._inventory)
         self._sample(self._inventory, {w.worker_id for w in self._inventory.workers}, began, deadline_s)
 
@@ -103,11 +112,19 @@ class ClusterProbe:
             self._failures.append(Failure(stage="control plane", reason=error.message, remedy=error.remedy, sample=2))
             return
         self._failures += inventory.failures
+        self._gone.update(inventory.gone_workers)
         self._note_own(inventory)
         wanted = {*worker_ids, *(w.worker_id for w in inventory.workers if w.worker_id not in known)}
+        self._inventory.actors = inventory.actors or self._inventory.actors
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.workers = (*self._inventory.workers, *new)
         self._sample(inventory, wanted, began, deadline_s)
+
+    def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
+        """Begins to ask since when these tasks are in their states; :meth:`snapshot` takes in the answer."""
+        if task_ids and deadline_s > 0:
+            timeout_s = min(TIMES_TIMEOUT_S, deadline_s)
+            self._times = begin(lambda: ask_task_times(self.cluster, task_ids, timeout_s))
 
     def snapshot(self) -> Snapshot:
         """All that has been seen so far."""
@@ -117,14 +134,17 @@ class ClusterProbe:
             taken_at=self._taken_at,
             address=self.cluster.address,
             ray_version=self.cluster.ray_version,
+            autoscaler=self._inventory.autoscaler,
             nodes=tuple(self._with_host_figures(node) for node in self._inventory.nodes),
             jobs=self._inventory.jobs,
             actors=self._inventory.actors,
             workers=tuple(self._with_ids(w) for w in self._inventory.workers if w.worker_id not in hidden),
+            gone_workers=tuple(self._gone[owner] for owner in sorted(_owners(self._samples) & self._gone.keys())),
             frames=self._assembly.frames,
             stacks=self._assembly.stacks,
             sources=self._assembly.sources,
             samples=tuple(self._samples),
+            task_times=self._times.result() if self._times else {},
             failures=tuple(failure for failure in self._failures if failure.worker_id not in hidden),
             notes=self.cluster.notes,
             total_s=round(time.monotonic() - self._began, 3),
@@ -151,6 +171,7 @@ class ClusterProbe:
         self._note_ended(number)
         workers = [worker for worker in workers if worker.worker_id not in self._ended]
         answers = {w.worker_id: answers[w.worker_id] for w in workers if w.worker_id in answers}
+        arrived = self._arrived_calls(answers.values(), timeout_s, number)
         self._samples.append(
             Sample(
                 began_s=round(began - self._began, 4),
@@ -159,9 +180,26 @@ class ClusterProbe:
                 tasks=tuple(task for answer in answers.values() for task in answer.tasks),
                 refs=tuple(relevant_refs(answers.values(), _awaited(processes.values()))),
                 placement_groups=inventory.placement_groups,
+                total=inventory.total,
                 available=inventory.available,
+                arrived=arrived,
             )
         )
+
+    def _arrived_calls(self, answers: Iterable[CoreWorkerStats], timeout_s: float, sample: int) -> dict[str, int]:
+        """Of the calls that seem to be queued at an actor: those known to be there, with their attempts."""
+        running = {task_id for answer in answers for task_id in answer.running_task_ids}
+        queued = {
+            task.task_id
+            for answer in answers
+            for task in answer.tasks
+            if task.kind == "ACTOR_TASK" and task.state == "SUBMITTED_TO_WORKER" and task.task_id not in running
+        }
+        if not queued:
+            return {}
+        arrived, failures = ask_arrived_calls(self.cluster, timeout_s, sample)
+        self._failures += failures
+        return {task_id: attempt for task_id, attempt in arrived.items() if task_id in queued}
 
     def _see_processes(self, workers: Sequence[Worker], sample: int, deadline: float) -> list[Seen]:
         """What probes tell of the workers: of those on this host directly, of others through probes on their nodes."""
@@ -221,8 +259,7 @@ class ClusterProbe:
         return processes
 
     def _plain_options(self) -> Plain:
-        options: Plain = msgspec.to_builtins(self._options)
-        return options
+        return {**msgspec.to_builtins(self._options), "thread_context": self._thread_context.result()}
 
     def _is_here(self, node_id: str) -> bool:
         """Whether the node's processes are, to all appearances, this host's."""
@@ -273,12 +310,22 @@ class ClusterProbe:
 
 def _worker_sample(worker_id: str, answers: dict[str, CoreWorkerStats], processes: dict[str, Process]) -> WorkerSample:
     answer = answers.get(worker_id)
-    running = answer.running_task_ids if answer else None
-    return WorkerSample(worker_id=worker_id, running_task_ids=running, process=processes.get(worker_id))
+    return WorkerSample(
+        worker_id=worker_id,
+        running_task_ids=answer.running_task_ids if answer else None,
+        held=answer.held if answer else {},
+        process=processes.get(worker_id),
+    )
 
 
 def _awaited(processes: Iterable[Process]) -> set[str]:
     return {ref for process in processes for thread in process.threads if thread.call for ref in thread.call.refs}
+
+
+def _owners(samples: Iterable[Sample]) -> set[str]:
+    """The workers that own what somebody waits for."""
+    processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
+    return {owner for process in processes for thread in process.threads if thread.call for owner in thread.call.owners}
 
 
 def _targets(workers: Iterable[Worker]) -> list[Plain]:

@@ -5,19 +5,24 @@ Asked by gRPC, so neither the dashboard nor a driver is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 
 from dstack.errors import ClusterError
-from dstack.model import Actor, Bundle, Failure, Job, Node, PlacementGroup, Worker
+from dstack.model import Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
+from dstack.probes import autoscaler
 from dstack.probes.connect import Cluster
-from dstack.probes.rpc import Call, Refused, call_all
+from dstack.probes.rpc import Call, Refused, Request, call_all
 
 PROBE_NAMESPACE = "_dstack"
 """Ray namespace of dstack's own drivers and probes; whatever is in it is left out of every picture."""
+
+GUESSES = " Some common causes include"
+"""From here on Ray's reason of a worker's death is the same for all (seen on Ray 2.46 and 2.60)."""
+MAX_CAUSE = 300
 
 
 @dataclass
@@ -25,7 +30,8 @@ class Inventory:
     """The cluster as its control plane lists it; jobs and actors without dstack's own, which ``own_*`` name.
 
     ``raylets`` are host and port by node id. ``workers`` are those on live nodes: the GCS lists the workers of a node
-    that died as alive for ever, though everybody has given them up (seen on Ray 2.60).
+    that died as alive for ever, though everybody has given them up (seen on Ray 2.60). ``gone_workers`` are all others
+    that it lists, by id.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -35,14 +41,19 @@ class Inventory:
     own_drivers: frozenset[tuple[str, int]] = frozenset()
     actors: tuple[Actor, ...] = ()
     workers: tuple[Worker, ...] = ()
+    gone_workers: dict[str, GoneWorker] = field(default_factory=dict)
     placement_groups: tuple[PlacementGroup, ...] = ()
+    total: dict[str, dict[str, float]] = field(default_factory=dict)
     available: dict[str, dict[str, float]] = field(default_factory=dict)
+    autoscaler: str | None = None
     failures: tuple[Failure, ...] = ()
 
 
 def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inventory:
     """All that the GCS tells. Raises :class:`ClusterError` when it does not tell the nodes and workers."""
-    answers = dict(zip(_REQUESTS, call_all(_calls(cluster, timeout_s), cluster.metadata), strict=True))
+    requests = _requests()
+    calls = [Call(cluster.address, *request, timeout_s) for request in requests.values()]
+    answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
     for name in ("nodes", "workers"):
         if isinstance(answers[name], Refused):
             remedy = "Check the gcs_server process on the head node."
@@ -52,7 +63,9 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     own = frozenset(job.job_id for job in own_jobs)
     nodes = tuple(_node(row) for row in answers["nodes"].node_info_list)
     alive = {node.node_id for node in nodes if node.alive}
+    dead = {node.node_id: node for node in nodes if not node.alive}
     workers = (_worker(row) for row in answers["workers"].worker_table_data if row.is_alive)
+    gone = (_gone_worker(row, dead) for row in answers["workers"].worker_table_data)
     return Inventory(
         nodes=nodes,
         raylets={
@@ -64,13 +77,18 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
         own_drivers=frozenset((job.driver_ip, job.driver_pid) for job in own_jobs),
         actors=tuple(a for a in map(_actor, _rows(answers["actors"], "actor_table_data")) if a.job_id not in own),
         workers=tuple(worker for worker in workers if worker.node_id in alive),
+        gone_workers={worker.worker_id: worker for worker in gone if worker},
         placement_groups=tuple(
             _placement_group(row) for row in _rows(answers["placement groups"], "placement_group_table_data")
         ),
+        total={
+            row.node_id.hex(): dict(row.resources_total) for row in _rows(answers["total resources"], "resources_list")
+        },
         available={
             row.node_id.hex(): dict(row.resources_available)
             for row in _rows(answers["available resources"], "resources_list")
         },
+        autoscaler=autoscaler.active(answers["autoscaler's report"], answers["autoscaler's state"]),
         failures=tuple(
             Failure(stage="control plane", reason=f"the GCS does not list its {name}: {reply.reason}", sample=sample)
             for name, reply in answers.items()
@@ -79,27 +97,28 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     )
 
 
-_REQUESTS = {
+_LISTS = {
     "nodes": ("NodeInfo", "GetAllNodeInfo"),
     "workers": ("WorkerInfo", "GetAllWorkerInfo"),
     "actors": ("ActorInfo", "GetAllActorInfo"),
     "jobs": ("JobInfo", "GetAllJobInfo"),
     "placement groups": ("PlacementGroupInfo", "GetAllPlacementGroup"),
+    "total resources": ("NodeResourceInfo", "GetAllTotalResources"),
     "available resources": ("NodeResourceInfo", "GetAllAvailableResources"),
 }
 
 
-def _calls(cluster: Cluster, timeout_s: float) -> list[Call]:
-    return [
-        Call(
-            cluster.address,
+def _requests() -> dict[str, Request]:
+    """What the GCS is asked, by what that gives: stub, method and message."""
+    lists = {
+        name: (
             getattr(gcs_service_pb2_grpc, f"{service}GcsServiceStub"),
             method,
             getattr(gcs_service_pb2, f"{method}Request")(),
-            timeout_s,
         )
-        for service, method in _REQUESTS.values()
-    ]
+        for name, (service, method) in _LISTS.items()
+    }
+    return {**lists, **autoscaler.REQUESTS}
 
 
 def _rows(reply: Any, name: str) -> Iterable[Any]:
@@ -125,6 +144,8 @@ def _node(row: Any) -> Node:
         is_head=row.is_head_node,
         resources=dict(row.resources_total),
         labels=dict(row.labels),
+        ended_at=_seconds(row.end_time_ms),
+        death_cause=_sentence(row.death_info.reason_message),
     )
 
 
@@ -136,6 +157,7 @@ def _job(row: Any) -> Job:
         driver_ip=row.driver_ip_address,
         driver_pid=row.driver_pid,
         is_dead=row.is_dead,
+        submission_id=dict(row.config.metadata).get("job_submission_id"),
     )
 
 
@@ -148,6 +170,25 @@ def _worker(row: Any) -> Worker:
         port=address.port,
         pid=row.pid,
         is_driver=row.worker_type == common_pb2.DRIVER,
+    )
+
+
+def _gone_worker(row: Any, dead_nodes: Mapping[str, Node]) -> GoneWorker | None:
+    """The worker, if it is dead or its node is; a driver that is left by its job's end is dead too."""
+    worker = _worker(row)
+    node = dead_nodes.get(worker.node_id)
+    if row.is_alive and node is None:
+        return None
+    cause, ended_at = _sentence(row.exit_detail), _seconds(row.end_time_ms)
+    if row.is_alive and node is not None:
+        cause, ended_at = f"its node died: {node.death_cause or 'no cause given'}", node.ended_at
+    return GoneWorker(
+        worker_id=worker.worker_id,
+        node_id=worker.node_id,
+        pid=worker.pid,
+        is_driver=worker.is_driver,
+        ended_at=ended_at,
+        cause=cause,
     )
 
 
@@ -165,10 +206,13 @@ def _actor(row: Any) -> Actor:
         pid=row.pid,
         is_detached=row.is_detached,
         required_resources=dict(row.required_resources),
+        held={held.name: sum(part.quantity for part in held.resource_ids) for held in row.resource_mapping},
+        label_selector=dict(getattr(row, "label_selector", {})),
         placement_group_id=_id(row.placement_group_id),
         num_restarts=row.num_restarts,
         max_restarts=row.max_restarts,
         death_cause=_death_cause(row.death_cause),
+        ended_at=_seconds(row.end_time),
     )
 
 
@@ -178,7 +222,18 @@ def _death_cause(cause: Any) -> str | None:
         return None
     context = getattr(cause, kind)
     text = getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "")
-    return (text.strip().splitlines() or [kind.replace("_", " ")])[0][:300]
+    return _sentence(text) or kind.replace("_", " ")
+
+
+def _sentence(text: str) -> str | None:
+    """The first line, without the list of all that may cause such a thing, and without a full stop."""
+    line = (text.strip().splitlines() or [""])[0].partition(GUESSES)[0]
+    return line.strip()[:MAX_CAUSE].rstrip(".") or None
+
+
+def _seconds(milliseconds: int) -> float | None:
+    """Unix seconds; None where Ray has none, which it writes as 0."""
+    return milliseconds / 1000 if milliseconds > 0 else None
 
 
 def _placement_group(row: Any) -> PlacementGroup:
@@ -186,6 +241,7 @@ def _placement_group(row: Any) -> PlacementGroup:
     return PlacementGroup(
         placement_group_id=row.placement_group_id.hex(),
         name=row.name,
+        namespace=row.ray_namespace,
         state=states.Name(row.state),
         strategy=common_pb2.PlacementStrategy.Name(row.strategy),
         bundles=tuple(Bundle(resources=dict(b.unit_resources), node_id=_id(b.node_id)) for b in row.bundles),
@@ -193,4 +249,5 @@ def _placement_group(row: Any) -> PlacementGroup:
         creator_actor_id=_id(row.creator_actor_id),
         is_detached=row.is_detached,
         scheduling_state=gcs_pb2.PlacementGroupStats.SchedulingState.Name(row.stats.scheduling_state),
+        requested_at=max(0.0, row.stats.creation_request_received_ns / 1e9) or None,
     )

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ray.core.generated import common_pb2, core_worker_pb2, core_worker_pb2_grpc
 
-from dstack.model import Failure, Ref, Task, Worker
+from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker
 from dstack.probes.connect import Metadata
 from dstack.probes.rpc import Call, Refused, call_all
 
@@ -20,15 +22,22 @@ LIMIT = 2_000_000
 
 ENDED = ("FINISHED", "FAILED")
 
+_IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
+
 
 @dataclass
 class CoreWorkerStats:
-    """One worker's answer. Tasks that ended are left out; ``refs`` are all it knows."""
+    """One worker's answer. Tasks that ended are left out; ``refs`` are all it knows.
+
+    ``held`` is what came with its last lease: in a placement group it names the bundle, which its task's entry does
+    only where the task asked for one. A CPU that is lent back while the task waits is still in it.
+    """
 
     worker_id: str
     job_id: str | None
     actor_id: str | None
     running_task_ids: tuple[str, ...]
+    held: dict[str, float] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
     refs: list[Ref] = field(default_factory=list)
 
@@ -60,8 +69,13 @@ def ask_core_workers(
 
 
 def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str]) -> list[Ref]:
-    """The refs somebody waits for, and those that may be the missing argument of a pending task."""
-    return [ref for answer in answers for ref in answer.refs if ref.ref in awaited or _may_be_a_missing_argument(ref)]
+    """The refs somebody waits for, those that may be the missing argument of a pending task, and handles of actors."""
+    return [
+        ref
+        for answer in answers
+        for ref in answer.refs
+        if ref.ref in awaited or ref.ref.startswith(ACTOR_HANDLE) or _may_be_a_missing_argument(ref)
+    ]
 
 
 def _may_be_a_missing_argument(ref: Ref) -> bool:
@@ -102,13 +116,15 @@ def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:
     stats = reply.core_worker_stats
     refs = [_ref(worker_id, row) for row in stats.object_refs]
     attempts = {ref.ref[:48]: ref.attempt for ref in refs if ref.attempt}
-    tasks = [_task(worker_id, row, attempts) for row in reply.owned_task_info_entries]
+    items = Counter(ref.ref[:48] for ref in refs if _is_item(ref))
+    tasks = [_task(worker_id, row, attempts, items) for row in reply.owned_task_info_entries]
     job_id, actor_id = stats.job_id.hex(), stats.actor_id.hex()
     return CoreWorkerStats(
         worker_id=worker_id,
         job_id=None if not job_id.strip("f") else job_id,
         actor_id=None if not actor_id.strip("f") else actor_id,
         running_task_ids=tuple(task_id.hex() for task_id in reply.running_task_ids),
+        held={name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
         tasks=[task for task in tasks if task.state not in ENDED],
         refs=refs,
     )
@@ -122,11 +138,19 @@ def _ref(worker_id: str, row: Any) -> Ref:
         state=None if state == "NIL" else state,
         size_bytes=row.object_size,
         argument_uses=row.submitted_task_ref_count,
+        local_uses=row.local_ref_count,
+        is_contained=bool(row.contained_in_owned) or row.pinned_in_memory,
         attempt=row.attempt_number,
     )
 
 
-def _task(worker_id: str, row: Any, attempts: dict[str, int]) -> Task:
+def _is_item(ref: Ref) -> bool:
+    """Whether it is a value of an unfinished task of this worker's, other than its first ref: a generator's."""
+    is_unfinished = ref.state not in (None, *ENDED)
+    return is_unfinished and ref.size_bytes >= 0 and int.from_bytes(bytes.fromhex(ref.ref[48:56]), "little") > 1
+
+
+def _task(worker_id: str, row: Any, attempts: dict[str, int], items: Mapping[str, int]) -> Task:
     task_id = row.task_id.hex()
     return Task(
         task_id=task_id,
@@ -140,6 +164,16 @@ def _task(worker_id: str, row: Any, attempts: dict[str, int]) -> Task:
         node_id=row.node_id.hex() or None,
         attempt=attempts.get(task_id, 0),
         required_resources=dict(row.required_resources),
-        placement_group_id=row.placement_group_id.hex() or None,
+        placement_group_id=row.placement_group_id.hex() or group_asked_for(row.required_resources),
         label_selector=dict(getattr(row, "label_selector", {})),
+        items=items.get(task_id, 0),
     )
+
+
+def group_asked_for(resources: Iterable[str]) -> str | None:
+    """The placement group that a task asks for by the names of its resources, as ``CPU_group_0_ID``.
+
+    Its owner fills in no id of the group, on Ray 2.46 to 2.60.
+    """
+    found = (_IN_GROUP.fullmatch(name) for name in resources)
+    return next((match[1] for match in found if match), None)

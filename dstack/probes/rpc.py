@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import grpc
@@ -13,6 +15,8 @@ from dstack.probes.background import begin
 from dstack.probes.connect import Metadata, open_aio_channel
 
 MAX_CONCURRENT = 256
+Request = tuple[Callable[[Any], Any], str, Any]
+"""What makes the service's stub from a channel, the method, and the message."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,21 @@ class Refused:
 def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
     """The replies, in order; a :class:`Refused` where there is none.
 
-    Runs its own event loop on its own thread, so it may be called from anywhere, also from inside another loop.
+    Runs on an event loop of its own, so it may be called from anywhere, also from inside another loop.
     """
-    return begin(lambda: asyncio.run(_call_all(calls, metadata))).result()
+    return asyncio.run_coroutine_threadsafe(_call_all(calls, metadata), _loop(os.getpid())).result()
+
+
+@cache
+def _loop(pid: int) -> asyncio.AbstractEventLoop:
+    """One loop for the life of a process, and gRPC set up as long: else it takes itself down after the last channel.
+
+    It does so on whichever thread that happens, and then complains on stderr of a loop that it meets there at work.
+    """
+    grpc.aio.init_grpc_aio()
+    loop = asyncio.new_event_loop()
+    begin(loop.run_forever)
+    return loop
 
 
 async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:

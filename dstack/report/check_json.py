@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Sequence
 from statistics import median
 from typing import Any
 
@@ -10,11 +10,14 @@ import msgspec
 
 from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Diagnosis, Finding, Step, Target, Vertex, Wait
+from dstack.analysis.stitching import alike
+from dstack.diagnosis import Diagnosis, Finding, Since, Step, Target, Vertex, Wait
 from dstack.model import Sample, Snapshot
 from dstack.snapshot_file import to_json
 
 SCHEMA = "dstack.check/1"
+MANY = 1000
+"""Lists of members longer than this are shortened to one of each kind of pending ones, with their number."""
 Json = dict[str, Any]
 
 
@@ -37,6 +40,7 @@ class _Document:
             "schema": SCHEMA,
             "verdict": self._diagnosis.verdict,
             "incomplete": self._diagnosis.incomplete,
+            "job": self._diagnosis.job,
             "findings": [self._finding(finding) for finding in self._diagnosis.findings],
             "coverage": self._coverage(),
             "timing": self._timing(),
@@ -46,15 +50,23 @@ class _Document:
         return {
             "kind": finding.kind,
             "confirmed": finding.confirmed,
+            "assumed": list(finding.assumed),
             "summary": finding.summary,
             "advice": finding.advice,
             "explanation": [_sentence(step) for step in finding.explanation],
             "resources": list(finding.resources),
+            "jobs": list(finding.jobs),
+            "waiters_direct": finding.waiters_direct,
+            "waiters_total": finding.waiters_total,
+            "watched_s": finding.watched_s,
+            "since_s": _bounds(finding.since),
             "members": self._members(finding.members),
             "blocked_behind": self._members(finding.blocked_behind, {*finding.members, *finding.blocked_behind}),
+            "polled_by": self._members(finding.polled_by),
             "final_blockers": [
                 {
                     **self._member(self._diagnosis.vertices[blocker.vertex]),
+                    "alike": 0,
                     "waiters_direct": blocker.waiters_direct,
                     "waiters_total": blocker.waiters_total,
                 }
@@ -62,15 +74,19 @@ class _Document:
             ],
         }
 
-    def _members(self, keys: Iterable[str], within: Container[str] | None = None) -> list[Json]:
-        return [self._member(self._diagnosis.vertices[key], within) for key in keys]
+    def _members(self, keys: Sequence[str], within: Container[str] | None = None) -> list[Json]:
+        """Everybody; of very many, of pending ones that are alike only the first, with how many more are."""
+        vertices = self._diagnosis.vertices
+        groups = [[key] for key in keys] if len(keys) <= MANY else alike(vertices, keys)
+        return [{**self._member(vertices[first], within), "alike": len(more)} for first, *more in groups]
 
     def _member(self, vertex: Vertex, within: Container[str] | None = None) -> Json:
         """A vertex with what it waits for; of that, only what is ``within`` a finding that it is behind."""
         who = member(self._observed, vertex)
         fields = {name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")}
         waits = [self._wait(vertex.wait, within)] if vertex.wait else []
-        return {**fields, "coroutine": False, "never": vertex.never, "waits_for": waits}
+        since = _bounds(vertex.since)
+        return {**fields, "coroutine": False, "never": vertex.never, "since_s": since, "waits_for": waits}
 
     def _wait(self, wait: Wait, within: Container[str] | None) -> Json:
         targets = (target for group in wait.groups for target in group.targets)
@@ -115,6 +131,11 @@ class _Document:
             "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in self._snapshot.samples],
             "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
         }
+
+
+def _bounds(since: Since | None) -> Json:
+    """For how many seconds it has lasted; null where nothing is known."""
+    return {"at_least": since.at_least_s if since else None, "at_most": since.at_most_s if since else None}
 
 
 def pauses_ms(snapshot: Snapshot) -> list[float]:

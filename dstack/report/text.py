@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
+from time import localtime, strftime
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from dstack.analysis import names
 from dstack.analysis.observed import Observed
-from dstack.analysis.stitching import StackNode, roots, stitch, vertices_in
+from dstack.analysis.stitching import StackNode, alike, roots, stitch, vertices_in
 from dstack.diagnosis import Diagnosis, Finding, Step, Verdict
 from dstack.model import Failure, Frame, Snapshot
 from dstack.report.check_json import pauses_ms
@@ -48,7 +50,8 @@ def headline(diagnosis: Diagnosis) -> str:
     """The verdict in one line, without its word."""
     count = len(diagnosis.findings)
     if not count:
-        return "nobody waits for anybody" + (", as far as could be seen" if diagnosis.incomplete else "")
+        who = "nobody" if diagnosis.job is None else f"nobody of job {diagnosis.job}"
+        return f"{who} waits for anybody" + (", as far as could be seen" if diagnosis.incomplete else "")
     first = diagnosis.findings[0]
     more = f" (+{count - 1} more)" if count > 1 else ""
     certain = ("" if first.confirmed else "suspected: ") if diagnosis.verdict in ("deadlock", "hang") else ""
@@ -60,8 +63,9 @@ def headline(diagnosis: Diagnosis) -> str:
 def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
     word = SafeText(diagnosis.verdict.upper(), STYLES[diagnosis.verdict])
     _print_hanging(console, word.append("  "), SafeText(headline(diagnosis), "bold"))
-    taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken_at))
-    console.print(SafeText(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}", "dim"))
+    taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
+    job = f", job {diagnosis.job} only" if diagnosis.job else ""
+    console.print(SafeText(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}", "dim"))
     for note in snapshot.notes:
         console.print(SafeText(note, "yellow"))
 
@@ -70,7 +74,10 @@ def _print_finding(console: Console, number: int, finding: Finding, *, is_only: 
     """One finding; its summary is in the headline already where it is the only one."""
     console.print()
     summary = "" if is_only else f": {finding.summary}"
-    title = SafeText.assemble((f"{finding.kind}{_certainty(finding)}", "bold"), summary)
+    lasting = (
+        f", there {time}" if finding.kind in ("deadlock", "stalled") and (time := names.lasting(finding.since)) else ""
+    )
+    title = SafeText.assemble((f"{finding.kind}{_certainty(finding)}{lasting}", "bold"), summary)
     _print_hanging(console, SafeText(f"{number}. ", "bold"), title)
     for step in finding.explanation:
         _print_step(console, step)
@@ -80,7 +87,11 @@ def _print_finding(console: Console, number: int, finding: Finding, *, is_only: 
 def _certainty(finding: Finding) -> str:
     if finding.kind not in ("deadlock", "infeasible", "orphaned"):
         return ""
-    return ", confirmed by a second look" if finding.confirmed else ", suspected: not confirmed by a second look"
+    if finding.confirmed:
+        return ", confirmed by a second look"
+    if finding.assumed:
+        return f", suspected: seen in two looks, and assuming that {names.listed(finding.assumed)}"
+    return ", suspected: not confirmed by a second look"
 
 
 def _print_step(console: Console, step: Step) -> None:
@@ -102,13 +113,14 @@ def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
     shown: set[str] = set()
     printed = left_out = 0
     for finding in diagnosis.findings[:SHOWN_FINDINGS]:
-        for key in roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind}):
+        beginnings = roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind})
+        for key, *others in alike(diagnosis.vertices, beginnings):
             if key in shown:
                 continue
             if printed == SHOWN_STACKS:
-                left_out += 1
+                left_out += 1 + len(others)
                 continue
-            node = stitch(observed, diagnosis.vertices, key)
+            node = msgspec.structs.replace(stitch(observed, diagnosis.vertices, key), count=1 + len(others))
             shown |= vertices_in(node)
             _print_stack(console, node, snapshot.sources)
             printed += 1
@@ -138,7 +150,7 @@ def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> Non
         tree.add(SafeText("and so on from there", "dim"))
     left_out = node.left_out + sum(child.count for child in node.children[SHOWN_BRANCHES:])
     if left_out:
-        tree.add(SafeText(f"and {left_out} more, not followed", "dim"))
+        tree.add(SafeText(f"and {left_out:,} more, not followed", "dim"))
 
 
 def _node_text(node: StackNode, via: str | None = None) -> SafeText:
@@ -146,7 +158,7 @@ def _node_text(node: StackNode, via: str | None = None) -> SafeText:
     if via:
         text.append(f"{via} → ", "magenta")
     if node.count > 1:
-        text.append(f"{node.count} × ", "bold")
+        text.append(f"{node.count:,} × ", "bold")
     text.append(node.who.execution, "bold")
     if node.repeats:
         return text.append(" … which is above", "red")
@@ -200,7 +212,7 @@ def _failure(snapshot: Snapshot, failure: Failure) -> str:
 
 def _print_rest(console: Console, count: int, what: str) -> None:
     if count > 0:
-        console.print(SafeText(f"   and {count} more {what}", "dim"))
+        console.print(SafeText(f"   and {count:,} more {what}", "dim"))
 
 
 def _print_hanging(console: Console, lead: Text, body: Text) -> None:

@@ -76,7 +76,7 @@ def test_hosts_are_cut_off_mended_and_killed_and_leave_nothing_even_if_the_test_
     with unchanged_machine(), pytest.raises(ZeroDivisionError):
         cut_mend_kill_and_fail(hosts)
 
-    assert not carrying(hosts.tag)
+    wait_until(lambda: not carrying(hosts.tag), deadline_s=10, what=lambda: f"the end of {carrying(hosts.tag)}")
     assert not Path(hosts.tag[1]).exists()
 
 

@@ -29,12 +29,14 @@ from dstack.analysis.observed import Observed, group_key, task_key, thread_key
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import (
+    ACTOR_HANDLE,
     Actor,
     BlockedCall,
     Bundle,
     CallKind,
     Failure,
     Frame,
+    GoneWorker,
     Job,
     Node,
     PlacementGroup,
@@ -48,24 +50,33 @@ from dstack.model import (
     Thread,
     Worker,
     WorkerSample,
+    job_of_task,
 )
 
 JOB = "01000000"
+TAKEN_AT = 1.7e9
 APP = "/srv/app/app.py"
 RAY_WORKER = "/usr/lib/python3/site-packages/ray/_private/worker.py"
+RAY_GENERATOR = "/usr/lib/python3/site-packages/ray/_private/object_ref_generator.py"
 LEAVES: dict[CallKind, Frame] = {
     "ray.get": Frame(function="get_objects", file=RAY_WORKER, line=900, origin="ray"),
     "ray.wait": Frame(function="wait", file=RAY_WORKER, line=3000, origin="ray"),
+    "generator": Frame(function="_next_sync", file=RAY_GENERATOR, line=290, origin="ray"),
     "thread.join": Frame(function="join", file="/usr/lib/python3/threading.py", line=1100, origin="stdlib"),
+    "future": Frame(function="result", file="/usr/lib/python3/concurrent/futures/_base.py", line=450, origin="stdlib"),
+    "other": Frame(function="wait", file="/usr/lib/python3/threading.py", line=330, origin="stdlib"),
 }
+OTHER_LEAF = Frame(function="wait", file="/usr/lib/python3/threading.py", line=320, origin="stdlib")
+SELECT = Frame(function="select", file="/usr/lib/python3/selectors.py", line=460, origin="stdlib")
 Amounts = Mapping[str, float]
 
 
 @dataclass(eq=False)
 class Call:
-    """A task or actor call as its owner knows it, and the ref of its value."""
+    """A task or actor call as its owner knows it, and the ref of its value; whether its actor has reported it."""
 
     task: Task
+    has_arrived: bool = False
 
     @property
     def ref(self) -> str:
@@ -75,6 +86,11 @@ class Call:
     def key(self) -> str:
         """Its vertex while it does not run."""
         return task_key(self.task.task_id)
+
+    def arrives(self) -> Call:
+        """Is with its actor, with all arguments, by the actor's own report."""
+        self.has_arrived = True
+        return self
 
     def becomes(self, **changes: Any) -> Call:
         """Changes what its owner knows of it."""
@@ -94,6 +110,11 @@ class Strand:
     function: str = "run"
     line: int = 1
     is_still: bool = True
+    is_asleep: bool = False
+    is_in_ray: bool = False
+    leaf: Frame | None = None
+    is_idle_loop: bool = False
+    task_id: str | None = None
 
     @property
     def key(self) -> str:
@@ -101,19 +122,48 @@ class Strand:
 
     def gets(self, *refs: Call | str, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``ray.get``."""
-        return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=_ids(refs), timeout_s=timeout_s))
+        ids, owners = _ids(refs), _owners(refs)
+        return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=ids, owners=owners, timeout_s=timeout_s))
 
     def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``ray.wait``."""
-        ids = _ids(refs)
+        ids, owners = _ids(refs), _owners(refs)
         return self._is_in(
-            BlockedCall(kind="ray.wait", frame=0, refs=ids, num_returns=num_returns, timeout_s=timeout_s)
+            BlockedCall(kind="ray.wait", frame=0, refs=ids, owners=owners, num_returns=num_returns, timeout_s=timeout_s)
         )
 
     def joins(self, other: Strand | int, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``Thread.join`` for another strand, or for one of this OS thread id."""
         tid = other if isinstance(other, int) else other.tid
-        return self._is_in(BlockedCall(kind="thread.join", frame=0, joins=tid, timeout_s=timeout_s))
+        return self._is_in(BlockedCall(kind="thread.join", frame=0, threads=(tid,), timeout_s=timeout_s))
+
+    def is_in(
+        self, what: str, object_id: str | None = None, *, kind: CallKind = "other", timeout_s: float | None = None
+    ) -> Strand:
+        """Is blocked in a call that somebody must end of whom nothing is known, as ``threading.Condition.wait``."""
+        call = BlockedCall(kind=kind, frame=0, what=what, object_id=object_id, timeout_s=timeout_s)
+        return self._is_in(call)
+
+    def wants_lock(self, lock: str, *holders: Strand, timeout_s: float | None = None, **known: Any) -> Strand:
+        """Is blocked on a lock of this name, which these hold or may hold."""
+        tids = tuple(holder.tid for holder in holders)
+        call = BlockedCall(kind="lock", frame=0, what="threading.Lock.acquire", object_id=lock, threads=tids, **known)
+        return self._is_in(replace(call, timeout_s=timeout_s))
+
+    def awaits_future(self, *runners: Strand, timeout_s: float | None = None, inferred: str | None = None) -> Strand:
+        """Is blocked in ``Future.result`` of what one of these runs, or will."""
+        tids = tuple(runner.tid for runner in runners)
+        call = BlockedCall(kind="future", frame=0, what="Future.result", threads=tids)
+        return self._is_in(replace(call, timeout_s=timeout_s, inferred=inferred))
+
+    def awaits_all(self, *futures: tuple[Strand, ...]) -> Strand:
+        """Is blocked in ``concurrent.futures.wait``, where each future is given by one of its strands."""
+        tids = tuple(tuple(runner.tid for runner in runners) for runners in futures)
+        return self._is_in(BlockedCall(kind="future", frame=0, what="concurrent.futures.wait", all_of=tids))
+
+    def takes_next(self, item: str, timeout_s: float | None = None) -> Strand:
+        """Is blocked in the next of a generator, for this ref."""
+        return self._is_in(BlockedCall(kind="generator", frame=0, refs=(item,), timeout_s=timeout_s))
 
     def waits_unreadably(self, why: str) -> Strand:
         """Is blocked in ``ray.get`` for refs that could not be read."""
@@ -122,6 +172,7 @@ class Strand:
     def computes(self) -> Strand:
         """Is not blocked."""
         self.call = None
+        self.is_idle_loop = False
         return self
 
     def is_moving(self) -> Strand:
@@ -130,11 +181,18 @@ class Strand:
         return self
 
     def frames(self) -> tuple[Frame, ...]:
+        if self.is_in_ray:
+            return (Frame(function="main_loop", file=RAY_WORKER, line=1000, origin="ray"),)
+        if self.is_idle_loop:
+            return (SELECT,)
+        if self.leaf:
+            return (self.leaf,)
         own = Frame(function=self.function, file=APP, line=self.line)
-        return (LEAVES[self.call.kind], own) if self.call else (own,)
+        return (LEAVES.get(self.call.kind, OTHER_LEAF), own) if self.call else (own,)
 
     def _is_in(self, call: BlockedCall) -> Strand:
         self.call = call
+        self.is_idle_loop = False
         return self
 
 
@@ -149,9 +207,12 @@ class Proc:
     running: list[Call] = field(default_factory=list)
     submitted: list[Call] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
     is_silent: bool = False
     is_unseen: bool = False
     has_no_stacks: bool = False
+    groups: dict[str, str] | None = None
+    tasks_read: bool = False
 
     @property
     def worker_id(self) -> str:
@@ -163,6 +224,11 @@ class Proc:
         return self.strands[0].key
 
     @property
+    def slots(self) -> list[Strand]:
+        """The strands that run tasks."""
+        return [strand for strand in self.strands if strand.role == "task"]
+
+    @property
     def actor_id(self) -> str:
         assert self.actor is not None
         return self.actor.actor_id
@@ -170,13 +236,18 @@ class Proc:
     def strand(self, name: str = "", role: Role = "task") -> Strand:
         """One more thread."""
         tid = self.worker.pid + len(self.strands)
-        self.strands.append(Strand(process=self, tid=tid, role=role, name=name, line=tid // 100 + len(self.strands)))
-        return self.strands[-1]
+        line = tid // 100 + len(self.strands)
+        strand = Strand(process=self, tid=tid, role=role, name=name, line=line, is_idle_loop=role == "loop")
+        self.strands.append(strand)
+        return strand
 
     def runs(self, *calls: Call) -> Proc:
-        """Runs these calls now, the first on its first strand."""
+        """Runs these calls now, the first on its first strand that runs tasks."""
         self.running = list(calls)
-        for strand, call in zip(self.strands, calls, strict=False):
+        for strand in self.slots:
+            strand.task_id = None
+        for strand, call in zip(self.slots, calls, strict=False):
+            strand.task_id = call.task.task_id
             strand.function = call.task.name.rpartition(".")[2]
             strand.computes()
         return self
@@ -193,6 +264,10 @@ class Proc:
         self.strands[0].joins(other, timeout_s=timeout_s)
         return self
 
+    def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> Proc:
+        self.strands[0].is_in(what, object_id, timeout_s=timeout_s)
+        return self
+
     def computes(self) -> Proc:
         self.strands[0].computes()
         return self
@@ -205,6 +280,21 @@ class Proc:
         """Has passed refs that have no value yet as arguments."""
         for ref in refs:
             self.knows(ref, state="SUBMITTED_TO_WORKER", argument_uses=1)
+        return self
+
+    def holds(self, actor: Proc | Actor, **known: Any) -> Proc:
+        """Has a handle of an actor, in a variable if nothing else is known."""
+        whose = actor.actor if isinstance(actor, Proc) else actor
+        assert whose is not None
+        return self.knows(f"{ACTOR_HANDLE}{whose.actor_id}01000000", **{"local_uses": 1} | known)
+
+    def idles(self) -> Proc:
+        """Runs nothing: its main thread waits for calls."""
+        self.running = []
+        for strand in self.strands:
+            strand.role = "ray"
+            strand.name = "MainThread"
+            strand.computes()
         return self
 
     def knows(self, ref: Call | str, **known: Any) -> Proc:
@@ -233,7 +323,11 @@ class Scene:
         self.actors: list[Actor] = []
         self.groups: list[PlacementGroup] = []
         self.available: dict[str, dict[str, float]] = {}
+        self.total: dict[str, dict[str, float]] = {}
+        self.autoscaler: str | None = None
+        self.jobs = [Job(job_id=JOB, entrypoint="python train.py", namespace="default")]
         self.failures: list[Failure] = []
+        self.gone: list[GoneWorker] = []
         self.samples: list[Sample] = []
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -248,8 +342,8 @@ class Scene:
         self.available[node.node_id] = dict(resources if free is None else free)
         return node
 
-    def driver(self, node: Node | None = None) -> Proc:
-        return self._proc("user", node, is_driver=True, job_id=JOB)
+    def driver(self, node: Node | None = None, job_id: str = JOB) -> Proc:
+        return self._proc("user", node, is_driver=True, job_id=job_id)
 
     def worker(self, node: Node | None = None) -> Proc:
         return self._proc("task", node)
@@ -258,19 +352,38 @@ class Scene:
         """An actor that is alive, with its process."""
         proc = self._proc("task", node)
         actor = Actor(
-            actor_id=f"{next(self._number):024x}{JOB}",
-            job_id=JOB,
+            actor_id=f"{next(self._number):024x}{known.get('job_id', JOB)}",
             class_name=class_name,
-            **{"state": "ALIVE", "node_id": proc.worker.node_id, "worker_id": proc.worker_id} | known,
+            **{"job_id": JOB, "state": "ALIVE", "node_id": proc.worker.node_id, "worker_id": proc.worker_id} | known,
         )
         proc.actor, proc.worker = actor, replace(proc.worker, actor_id=actor.actor_id)
         self.actors.append(actor)
         return proc
 
+    def threaded_actor(self, slots: int, class_name: str = "Actor", **known: Any) -> Proc:
+        """An actor that runs its calls on so many threads of their own, none of them the main thread."""
+        proc = self.actor(class_name, **known)
+        proc.strands[0].role = "ray"
+        for _ in range(slots):
+            proc.strand()
+        return proc
+
+    def async_actor(self, class_name: str = "Actor", loops: int = 1, **known: Any) -> Proc:
+        """An actor that runs its calls in coroutines on event loops, its last strands, all of them idle."""
+        proc = self.actor(class_name, **known)
+        proc.strands[0].role = "ray"
+        for number in range(loops):
+            proc.strand("AsyncIO Thread: " + (f"group{number}" if number else "default"), "loop")
+        return proc
+
     def pending_actor(self, class_name: str, by: Proc, **needs: float) -> tuple[Actor, Call]:
         """An actor that is not created yet, and its creation."""
         actor = Actor(
-            actor_id=f"{next(self._number):024x}{JOB}", job_id=JOB, class_name=class_name, state="PENDING_CREATION"
+            actor_id=f"{next(self._number):024x}{JOB}",
+            job_id=JOB,
+            class_name=class_name,
+            state="PENDING_CREATION",
+            owner_id=by.worker_id,
         )
         self.actors.append(actor)
         task_id = f"{'f' * 16}{actor.actor_id}"
@@ -297,13 +410,39 @@ class Scene:
 
     def task(self, name: str, by: Proc, **known: Any) -> Call:
         """A normal task, sent to a worker."""
-        task_id = f"{next(self._number):016x}{'f' * 24}{JOB}"
+        task_id = f"{next(self._number):016x}{'f' * 24}{by.worker.job_id or JOB}"
         return self._submitted(task_id, name, by, "NORMAL_TASK", None, **known)
 
     def run(self, name: str, by: Proc, node: Node | None = None, **needs: float) -> tuple[Call, Proc]:
         """A normal task that runs, and the worker that runs it."""
         call = self.task(name, by, required_resources=needs)
         return call, self.worker(node).runs(call)
+
+    # Who dies
+
+    def dies(self, proc: Proc, cause: str = "killed", ago_s: float = 600.0) -> None:
+        """Ends a process, and the actor in it."""
+        ended_at = TAKEN_AT - ago_s
+        worker = proc.worker
+        self.procs.remove(proc)
+        self.gone.append(
+            GoneWorker(
+                worker_id=worker.worker_id,
+                node_id=worker.node_id,
+                pid=worker.pid,
+                is_driver=worker.is_driver,
+                ended_at=ended_at,
+                cause=cause,
+            )
+        )
+        if proc.actor is not None:
+            self.becomes(proc.actor, state="DEAD", death_cause=cause, ended_at=ended_at)
+
+    def becomes(self, actor: Actor, **changes: Any) -> Actor:
+        """Changes what the control plane knows of an actor."""
+        changed = replace(actor, **changes)
+        self.actors[self.actors.index(actor)] = changed
+        return changed
 
     # What was seen
 
@@ -320,7 +459,9 @@ class Scene:
                 tasks=tuple(call.task for proc in answering for call in proc.submitted),
                 refs=tuple(ref for proc in answering for ref in proc.refs.values()),
                 placement_groups=tuple(self.groups),
+                total={node: dict(all_) for node, all_ in self.total.items()},
                 available={node: dict(free) for node, free in self.available.items()},
+                arrived={c.task.task_id: c.task.attempt for p in self.procs for c in p.submitted if c.has_arrived},
             )
         )
         return self
@@ -336,13 +477,15 @@ class Scene:
         frames = tuple(self._frames)
         return Snapshot(
             dstack_version="0.1.0",
-            taken_at=1.7e9,
+            taken_at=TAKEN_AT,
             address="10.0.0.1:6379",
             ray_version="2.60.0",
             nodes=tuple(self.nodes),
-            jobs=(Job(job_id=JOB, entrypoint="python train.py"),),
+            autoscaler=self.autoscaler,
+            jobs=tuple(self.jobs),
             actors=tuple(self.actors),
             workers=tuple(proc.worker for proc in self.procs),
+            gone_workers=tuple(self.gone),
             frames=frames,
             stacks=tuple(self._stacks),
             sources={APP: {frame.line: f"    return {frame.function}_of(me)" for frame in frames if frame.file == APP}},
@@ -382,7 +525,7 @@ class Scene:
         return proc
 
     def _submitted(self, task_id: str, name: str, by: Proc, kind: TaskKind, actor_id: str | None, **known: Any) -> Call:
-        task = partial(Task, state="SUBMITTED_TO_WORKER", job_id=JOB, actor_id=actor_id)
+        task = partial(Task, state="SUBMITTED_TO_WORKER", job_id=job_of_task(task_id), actor_id=actor_id)
         call = Call(task(task_id=task_id, owner_id=by.worker_id, name=name, kind=kind, **known))
         by.submitted.append(call)
         return call
@@ -391,12 +534,15 @@ class Scene:
         process = Process(
             pid=proc.worker.pid,
             started_at=proc.started_at,
+            tasks_read=proc.tasks_read,
+            concurrency_groups=proc.groups,
             threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
         )
         return WorkerSample(
             worker_id=proc.worker_id,
             running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
             process=None if proc.is_unseen else process,
+            held=dict(proc.held),
         )
 
     def _thread(self, strand: Strand) -> Thread:
@@ -406,8 +552,9 @@ class Scene:
             name=strand.name,
             stack=self._stacks.setdefault(frames, len(self._stacks)),
             role=strand.role,
-            on_cpu=strand.call is None,
+            on_cpu=strand.call is None and not strand.is_asleep,
             still=strand.is_still,
+            task_id=strand.task_id,
             call=strand.call,
         )
 
@@ -423,6 +570,10 @@ def groups_of(wait: Wait) -> list[tuple[int, list[str]]]:
 
 def _ids(refs: Iterable[Call | str]) -> tuple[str, ...]:
     return tuple(map(_id, refs))
+
+
+def _owners(refs: Iterable[Call | str]) -> tuple[str, ...]:
+    return tuple(ref.task.owner_id if isinstance(ref, Call) else "" for ref in refs)
 
 
 def _id(ref: Call | str) -> str:

@@ -8,7 +8,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstack.analysis.chains import MAX_RANKED, open_chains
+from dstack.analysis.chains import MAX_RANKED, open_knots
 from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
 
 Graph = dict[str, list[str]]
@@ -35,7 +35,7 @@ def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(gra
     edges = [(key, target) for key in graph.keys() - stuck for target in graph[key] if target not in stuck]
     waits_for: nx.DiGraph[str] = nx.DiGraph(edges)
 
-    chains = open_chains(vertices_of(graph), stuck)
+    chains = open_knots(vertices_of(graph), stuck)
 
     expected = []
     for knot in nx.weakly_connected_components(waits_for):
@@ -56,7 +56,7 @@ def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(gra
 @given(graphs)
 @settings(max_examples=100, deadline=None)
 def test_the_longest_chain_and_the_most_waited_for_come_first(graph: Graph) -> None:
-    chains = open_chains(vertices_of(graph), set())
+    chains = open_knots(vertices_of(graph), set())
 
     lengths = [len(waiters) for waiters, _ in chains]
     assert lengths == sorted(lengths, reverse=True)
@@ -69,7 +69,7 @@ def test_of_very_many_ends_the_most_waited_for_are_ranked() -> None:
     ends = [f"end{number:02}" for number in range(3 * MAX_RANKED)]
     graph = {"all": ends} | {f"fan{number}": [ends[-1]] for number in range(4)} | {"other": [ends[-2]]}
 
-    ((_, blockers),) = open_chains(vertices_of(graph), set())
+    ((_, blockers),) = open_knots(vertices_of(graph), set())
 
     assert len(blockers) == MAX_RANKED
     assert [(blocker.vertex, blocker.waiters_total) for blocker in blockers[:3]] == [
@@ -83,7 +83,7 @@ def test_layers_that_all_wait_for_all_are_ranked_at_once() -> None:
     layers = [[f"{layer}/{number}" for number in range(100)] for layer in range(50)]
     graph = {key: below for above, below in pairwise(layers) for key in above}
 
-    ((waiters, blockers),) = open_chains(vertices_of(graph), set())
+    ((waiters, blockers),) = open_knots(vertices_of(graph), set())
 
     assert len(waiters) == 4900
     assert {blocker.waiters_total for blocker in blockers} == {4900}

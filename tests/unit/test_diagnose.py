@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from dstack.analysis.chains import MAX_RANKED
 from dstack.analysis.diagnose import diagnose, suspects
-from dstack.analysis.explain import SHOWN_CYCLE
+from dstack.analysis.findings.deadlock import SHOWN_CYCLE
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save
@@ -281,8 +281,9 @@ def test_an_actor_that_can_never_be_created_holds_its_callers() -> None:
 def test_a_call_of_a_dead_actor_is_orphaned() -> None:
     scene = Scene()
     driver = scene.driver()
-    gone = scene.actor("Gone", state="DEAD", death_cause="out of memory")
+    gone = scene.actor("Gone")
     call = scene.call(gone, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    scene.dies(gone, "out of memory")
     driver.gets(call)
 
     diagnosis = scene.diagnose()
@@ -404,6 +405,15 @@ def test_a_circle_that_one_polls_is_polling() -> None:
     assert kinds(scene.diagnose()) == ["polling"]
 
 
+def test_so_it_is_where_somebody_waits_for_them_without_a_timeout() -> None:
+    scene = Scene()
+    left, _ = ring(scene, "Left", "Right")
+    left.gets(left.submitted[0], timeout_s=1.0)
+    scene.procs[0].gets(left.running[0])
+
+    assert kinds(scene.diagnose()) == ["polling"]
+
+
 def test_two_who_poll_each_other_have_no_final_blocker() -> None:
     scene = Scene()
     for actor in ring(scene, "Left", "Right"):
@@ -510,6 +520,23 @@ def test_suspects_are_those_who_seem_stuck() -> None:
     found = suspects(scene.snapshot())
 
     assert found == {proc.worker_id for proc in (left, right, owner, behind)}
+
+
+def test_who_made_a_group_that_never_fits_is_suspect_even_where_nobody_waits_for_it() -> None:
+    scene = Scene()
+    owner, maker, _ = scene.driver(), scene.actor(), scene.actor()
+    scene.group(
+        "PENDING",
+        Bundle(resources={"GPU": 99}),
+        scheduling_state="INFEASIBLE",
+        job_id=owner.worker.job_id,
+        creator_actor_id=maker.actor_id,
+    )
+
+    (finding,) = scene.look_again().diagnose().findings
+
+    assert finding.confirmed
+    assert suspects(scene.snapshot()) == {owner.worker_id, maker.worker_id}
 
 
 def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:

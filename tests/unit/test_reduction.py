@@ -9,6 +9,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dstack.analysis.digraph import Digraph
 from dstack.analysis.reduction import Waits, behind, cores, dead_ends, residue, shortest_cycle, stuck_graph
 
 Graph = dict[int, list[tuple[int, list[int]]]]
@@ -66,8 +67,15 @@ def ends_of_all_orders(waits: Graph) -> set[frozenset[int]]:
     return ends
 
 
-def stuck_graph_of(waits: Graph) -> nx.DiGraph[int]:
+def stuck_graph_of(waits: Graph) -> Digraph[int]:
     return stuck_graph(waits, residue(waits))
+
+
+def as_networkx(graph: Digraph[int]) -> nx.DiGraph[int]:
+    same: nx.DiGraph[int] = nx.DiGraph()
+    same.add_nodes_from(graph)
+    same.add_edges_from((vertex, target) for vertex in graph for target in graph.successors(vertex))
+    return same
 
 
 # Who is stuck
@@ -153,7 +161,7 @@ def test_the_stuck_graph_leads_from_the_stuck_to_the_stuck_they_need(waits: Grap
         for target in targets
     }
     assert set(graph) == stuck
-    assert set(graph.edges) == {(waiter, target) for waiter, target in needed if target in stuck}
+    assert set(as_networkx(graph).edges) == {(waiter, target) for waiter, target in needed if target in stuck}
 
 
 @given(st.one_of(graphs(), knots()))
@@ -163,8 +171,8 @@ def test_a_core_is_stuck_and_everybody_in_it_waits_for_everybody(waits: Graph) -
 
     for core in cores(waits, graph):
         assert core <= residue(waits)
-        assert nx.is_strongly_connected(graph.subgraph(core))
-        assert nx.is_strongly_connected(stuck_graph(waits, core))
+        assert nx.is_strongly_connected(as_networkx(graph).subgraph(core))
+        assert nx.is_strongly_connected(as_networkx(stuck_graph(waits, core)))
 
 
 @given(st.one_of(graphs(), knots()))
@@ -185,7 +193,19 @@ def test_a_core_goes_on_when_it_is_given_what_it_waits_for_in_itself(waits: Grap
         assert residue(rest) == set()
 
 
-@given(st.one_of(graphs(), knots()))
+@given(st.one_of(graphs(possible=True), knots()))
+@hundreds
+def test_whoever_in_a_core_stops_waiting_goes_on_and_ends_a_ring_whole(waits: Graph) -> None:
+    for core in cores(waits, stuck_graph_of(waits)):
+        own = {vertex: waits[vertex] for vertex in core}
+        ring = stuck_graph(own, core)
+        for member in core:
+            left = residue({vertex: own[vertex] for vertex in core - {member}})
+            assert member not in left
+            assert ring.number_of_edges() > len(core) or not left
+
+
+@given(graphs())
 @hundreds
 def test_cores_have_no_member_in_common(waits: Graph) -> None:
     found = cores(waits, stuck_graph_of(waits))
@@ -246,9 +266,10 @@ def test_who_only_waits_for_a_cycle_is_no_part_of_its_core() -> None:
 @hundreds
 def test_the_shortest_cycle_is_one_and_none_is_shorter(waits: Graph) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
-        graph = stuck_graph(waits, core)
+        own = stuck_graph(waits, core)
+        graph = as_networkx(own)
 
-        cycle = shortest_cycle(graph)
+        cycle = shortest_cycle(own)
 
         assert len(cycle) == len(set(cycle))
         assert all(graph.has_edge(waiter, target) for waiter, target in pairwise([*cycle, cycle[0]]))
@@ -287,4 +308,4 @@ def test_behind_are_all_from_whom_a_way_leads_there(waits: Graph, those: set[int
     graph = stuck_graph_of(waits)
     those &= set(graph)
 
-    assert behind(graph, those) == set().union(*(nx.ancestors(graph, vertex) for vertex in those)) - those
+    assert behind(graph, those) == set().union(*(nx.ancestors(as_networkx(graph), vertex) for vertex in those)) - those

@@ -17,7 +17,7 @@ from rich.console import Console
 from dstack.analysis.diagnose import diagnose
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
-from dstack.report.check_json import check_json
+from dstack.report.check_json import MANY, check_json
 from dstack.report.safe_text import visible
 from dstack.report.text import WIDTH, print_report, short_path
 from dstack.snapshot_file import save
@@ -86,7 +86,7 @@ def run(*arguments: str) -> Result:
 def test_the_verdict_comes_first_then_the_story_then_what_it_rests_on() -> None:
     text = text_of(confirmed(deadlocked()).snapshot())
 
-    assert text.startswith("DEADLOCK  Left.ping and Right.pong wait for each other\n")
+    assert text.startswith("DEADLOCK  Left.ping and Right.pong wait for each other; 1 waits behind them\n")
     assert "1. deadlock, confirmed by a second look" in text
     parts = [text.index(part) for part in ("DEADLOCK", "1. deadlock", "Way out:", "Distributed stack", "Seen", "Took")]
     assert parts == sorted(parts)
@@ -254,6 +254,11 @@ class JsonWait(msgspec.Struct):
     targets: list[JsonTarget]
 
 
+class JsonSince(msgspec.Struct):
+    at_least: float | None
+    at_most: float | None
+
+
 class JsonMember(msgspec.Struct):
     execution: str
     task_id: str | None
@@ -268,10 +273,12 @@ class JsonMember(msgspec.Struct):
     pid: int | None
     thread: str | None
     coroutine: bool
+    alike: int
     file: str | None
     line: int | None
     function: str | None
     source: str | None
+    since_s: JsonSince
     waits_for: list[JsonWait]
 
 
@@ -287,8 +294,14 @@ class JsonFinding(msgspec.Struct):
     advice: str
     explanation: list[str]
     resources: list[str]
+    jobs: list[str]
+    waiters_direct: int
+    waiters_total: int
+    watched_s: float | None
+    since_s: JsonSince
     members: list[JsonMember]
     blocked_behind: list[JsonMember]
+    polled_by: list[JsonMember]
     final_blockers: list[JsonBlocker]
 
 
@@ -328,6 +341,7 @@ class JsonCheck(msgspec.Struct):
     schema: Literal["dstack.check/1"]
     verdict: Literal["deadlock", "hang", "stalled", "blocked", "clear"]
     incomplete: bool
+    job: str | None
     findings: list[JsonFinding]
     coverage: JsonCoverage
     timing: JsonTiming
@@ -416,3 +430,32 @@ def test_bad_input_ends_in_a_sentence_and_its_code(arguments: list[str], code: i
 
 def test_the_examples_are_listed() -> None:
     assert re.search(r"^two_actors +Two actors", run("demo", "--list").stdout, re.MULTILINE)
+
+
+def test_of_very_many_pending_alike_the_first_is_listed_with_their_number() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    calls = [scene.call(clerk, "stamp", by=driver) for _ in range(2 * MANY)]
+    clerk.runs(calls[0])
+    driver.gets(*calls)
+
+    (finding,) = json_of(scene.snapshot()).findings
+
+    assert [(member.execution, member.alike) for member in finding.members] == [
+        ("Clerk.stamp", 2 * MANY - 2),
+        ("driver train.py", 0),
+    ]
+    assert finding.waiters_total == 2 * MANY
+    assert f"{2 * MANY - 1:,} × Clerk.stamp" in text_of(scene.snapshot())
+
+
+def test_alike_ones_that_nobody_waits_for_begin_one_stack() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    calls = [scene.call(clerk, "stamp", by=driver) for _ in range(50)]
+    clerk.runs(calls[0])
+
+    text = text_of(scene.snapshot())
+
+    assert "\n49 × Clerk.stamp" in text
+    assert "begin elsewhere" not in text

@@ -12,6 +12,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
+from tests.unit.holding_worlds import Show as HoldingShow
+from tests.unit.holding_worlds import World as HoldingWorld
+from tests.unit.holding_worlds import holding_worlds
 from tests.unit.scenes import Proc
 from tests.unit.worlds import Show, World, worlds
 
@@ -48,17 +51,26 @@ def hide(proc: Proc, how: str) -> None:
             strand.waits_unreadably("its memory moved")
     if how == "forgetful":
         del proc.submitted[::2]
+    if how == "without events":
+        for call in proc.submitted:
+            call.has_arrived = False
     if how == "half seen":
         del proc.strands[1:]
 
 
-hidings = st.lists(
-    st.sampled_from(
-        ["", "silent", "unseen", "lost", "without stacks", "moving", "unreadable", "forgetful", "half seen"]
-    ),
-    min_size=12,
-    max_size=12,
+HOW_TO_HIDE = (
+    "",
+    "silent",
+    "unseen",
+    "lost",
+    "without stacks",
+    "moving",
+    "unreadable",
+    "forgetful",
+    "half seen",
+    "without events",
 )
+hidings = st.lists(st.sampled_from(HOW_TO_HIDE), min_size=12, max_size=12)
 
 
 @given(worlds(), st.randoms(use_true_random=False))
@@ -140,3 +152,49 @@ def test_what_goes_on_between_two_looks_makes_nobody_stuck(
     }
 
     assert confirmed <= stuck(world)
+
+
+# Who holds resources, and can end those who do
+
+
+@given(holding_worlds())
+@many
+def test_whoever_is_said_to_wait_for_good_for_resources_does(world: HoldingWorld) -> None:
+    show = HoldingShow(world)
+    who = show.who()
+
+    found = {who[key] for key in said(show.scene.diagnose()) if key in who}
+
+    event("stuck" if found else "not stuck")
+    assert found <= world.stuck()
+
+
+@given(holding_worlds(one_gpu_each=True))
+@many
+def test_whoever_waits_for_good_for_one_gpu_is_found(world: HoldingWorld) -> None:
+    show = HoldingShow(world)
+    who = show.who()
+
+    found = {who[key] for key in said(show.scene.diagnose()) if key in who}
+
+    event("stuck" if world.stuck() else "not stuck")
+    assert found == world.stuck()
+
+
+@given(holding_worlds(), hidings)
+@many
+def test_who_was_not_seen_may_let_go(world: HoldingWorld, hidings: list[str]) -> None:
+    show = HoldingShow(world)
+    who = show.who()
+    for proc, how in zip(show.scene.procs, hidings, strict=False):
+        hide(proc, how)
+
+    found = {who[key] for key in said(show.scene.diagnose()) if key in who}
+
+    assert found <= world.stuck()
+
+
+def said(diagnosis: Diagnosis) -> set[str]:
+    """The vertices of those who are said never to go on."""
+    findings = [finding for finding in diagnosis.findings if finding.kind in FOR_GOOD]
+    return {key for finding in findings for key in (*finding.members, *finding.blocked_behind)}

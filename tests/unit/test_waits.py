@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from dstack.analysis.graph import MANY
 from dstack.analysis.observed import any_key
-from dstack.analysis.waits import MANY
 from dstack.diagnosis import Target, Vertex, Wait
 from tests.unit.scenes import Proc, Scene, groups_of
 
@@ -35,10 +36,8 @@ def unknown_labels(scene: Scene, wait: Wait) -> list[str]:
 
 
 def busy_actor(scene: Scene, by: Proc, count: int = 1) -> Proc:
-    """An actor that runs ``count`` calls, each on a thread of its own."""
-    actor = scene.actor()
-    for _ in range(count - 1):
-        actor.strand()
+    """An actor that runs ``count`` calls; more than one of them on threads of their own."""
+    actor = scene.actor() if count == 1 else scene.threaded_actor(count)
     return actor.runs(*(scene.call(actor, "work", by=by) for _ in range(count)))
 
 
@@ -254,8 +253,30 @@ def test_a_task_on_one_of_several_threads_goes_on_when_any_of_them_does() -> Non
 
     assert groups_of(scene.wait_of(driver)) == [(1, [actor.running[0].key])]
     wait = scene.wait_of(actor.running[0])
-    assert groups_of(wait) == [(1, [strand.key for strand in actor.strands])]
+    assert groups_of(wait) == [(1, [strand.key for strand in actor.slots])]
     assert wait.evidence == "inferred"
+
+
+def test_a_task_runs_on_the_thread_that_has_it() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver, count=2)
+    actor.tasks_read = True
+    driver.gets(actor.running[1])
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [actor.slots[1].key])]
+    assert scene.graph()[actor.slots[1].key].task_id == actor.running[1].task.task_id
+
+
+def test_a_task_that_no_thread_has_is_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver, count=2)
+    actor.tasks_read = True
+    actor.slots[1].task_id = None
+    driver.gets(actor.running[1])
+
+    assert unobserved_targets(scene, scene.wait_of(actor.running[1]))
 
 
 def test_many_tasks_on_many_threads_keep_the_graph_small() -> None:
@@ -265,7 +286,7 @@ def test_many_tasks_on_many_threads_keep_the_graph_small() -> None:
     graph = scene.graph()
 
     (shared,) = {target.vertex for call in actor.running for target in target_of(graph, call.key)}
-    assert [target.vertex for target in target_of(graph, shared)] == [strand.key for strand in actor.strands]
+    assert [target.vertex for target in target_of(graph, shared)] == [strand.key for strand in actor.slots]
 
 
 def test_a_task_whose_thread_shows_no_python_does_not_run_on_that_of_another() -> None:
@@ -288,16 +309,67 @@ def test_helper_threads_do_not_hide_which_thread_runs_the_task() -> None:
     assert groups_of(scene.wait_of(driver)) == [(1, [actor.key])]
 
 
+def busy_async_actor(scene: Scene, by: Proc, loops: int = 1) -> Proc:
+    actor = scene.async_actor(loops=loops)
+    return actor.runs(scene.call(actor, "work", by=by))
+
+
 def test_what_runs_on_an_event_loop_is_unobserved() -> None:
     scene = Scene()
-    driver = scene.driver()
-    actor = busy_actor(scene, driver)
-    actor.strands[0].role = "loop"
-    driver.gets(actor.running[0])
+    actor = busy_async_actor(scene, scene.driver())
 
     (target,) = unobserved_targets(scene, scene.wait_of(actor.running[0]))
 
     assert target.label == "coroutine of Actor.work, which was not read"
+
+
+def test_what_runs_on_an_event_loop_waits_for_the_call_that_blocks_the_loop() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_async_actor(scene, driver)
+    loop = actor.strands[-1].gets(scene.call(actor, "inner", by=actor))
+
+    wait = scene.wait_of(actor.running[0])
+
+    assert (wait.kind, wait.evidence) == ("event loop", "exact")
+    assert groups_of(wait) == [(1, [loop.key])]
+    assert scene.graph()[loop.key].label == f"event loop of actor Actor {actor.actor_id[:8]}"
+
+
+def test_an_actor_that_blocks_its_only_loop_to_wait_for_itself_is_deadlocked() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_async_actor(scene, driver)
+    inner = scene.call(actor, "inner", by=actor)
+    actor.running.append(inner)
+    driver.gets(actor.running[0])
+    loop = actor.strands[-1].gets(inner)
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "deadlock"
+    assert set(diagnosis.findings[0].members) == {loop.key, inner.key}
+
+
+def test_an_event_loop_that_computes_is_what_its_calls_wait_for() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_async_actor(scene, driver)
+    driver.gets(actor.running[0])
+    loop = actor.strands[-1].computes()
+
+    diagnosis = scene.diagnose()
+
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+    assert diagnosis.findings[0].final_blockers[0].vertex == loop.key
+
+
+def test_a_call_on_one_of_two_loops_is_unobserved_while_one_of_them_is_idle() -> None:
+    scene = Scene()
+    actor = busy_async_actor(scene, scene.driver(), loops=2)
+    actor.strands[-1].gets(scene.call(actor, "inner", by=actor))
+
+    assert unobserved_targets(scene, scene.wait_of(actor.running[0]))
 
 
 def test_what_runs_in_a_process_that_was_not_seen_is_unobserved() -> None:
@@ -341,10 +413,115 @@ def test_a_call_waits_for_any_of_those_that_its_actor_runs() -> None:
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=3)
 
-    wait = scene.wait_of(scene.call(actor, "queued", by=driver))
+    wait = scene.wait_of(scene.call(actor, "queued", by=driver).arrives())
 
     assert groups_of(wait) == [(1, [call.key for call in actor.running])]
     assert wait.evidence == "inferred"
+
+
+def test_a_call_that_is_not_known_to_have_arrived_may_have_a_free_slot() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver, count=3)
+
+    (target,) = unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
+
+    assert target.label.startswith("free slot of actor Actor")
+
+
+def test_a_call_that_arrived_in_an_earlier_attempt_has_not_arrived_in_this_one() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = busy_actor(scene, driver, count=3)
+    call = scene.call(actor, "queued", by=driver).arrives()
+    scene.look()
+    (seen,) = scene.samples
+    scene.samples = [replace(seen, tasks=tuple(replace(task, attempt=1) for task in seen.tasks))]
+
+    assert unobserved_targets(scene, scene.wait_of(call))
+
+
+def test_a_call_waits_also_for_those_its_caller_sent_before_and_that_have_not_arrived() -> None:
+    scene = Scene()
+    driver, other = scene.driver(), scene.driver()
+    actor = busy_actor(scene, driver, count=2)
+    on_its_way = scene.call(actor, "first", by=driver)
+    scene.call(actor, "of another", by=other)
+
+    wait = scene.wait_of(scene.call(actor, "queued", by=driver).arrives())
+
+    assert groups_of(wait) == [(1, [*(call.key for call in actor.running), on_its_way.key])]
+
+
+def grouped(scene: Scene, by: Proc) -> Proc:
+    """An actor with a slot in each of two concurrency groups and in the default one, all taken."""
+    actor = scene.threaded_actor(3)
+    actor.groups, actor.tasks_read = {"read": "io", "write": "io", "train": "compute"}, True
+    return actor.runs(*(scene.call(actor, method, by=by) for method in ("read", "train", "other")))
+
+
+def test_a_call_waits_for_those_in_its_own_concurrency_group_as_its_method_declares_it() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = grouped(scene, driver)
+    reading, training, other = (strand.key for strand in actor.slots)
+
+    wait = scene.wait_of(scene.call(actor, "write", by=driver).arrives())
+
+    assert groups_of(wait) == [(1, [reading])]
+    assert wait.assumed == "Actor.write is in the concurrency group io of its actor, as declared"
+    assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.if_not] == [
+        (1, [reading, training, other])
+    ]
+
+
+def test_a_call_of_a_method_without_a_group_waits_for_those_in_the_default_one() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = grouped(scene, driver)
+
+    wait = scene.wait_of(scene.call(actor, "another", by=driver).arrives())
+
+    assert groups_of(wait) == [(1, [actor.slots[2].key])]
+
+
+def test_a_call_with_a_name_of_its_own_may_be_in_any_group() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = grouped(scene, driver)
+    named = scene.call(actor, "write", by=driver).becomes(name="nightly write").arrives()
+    written = scene.call(actor, "write", by=driver).arrives()
+    actor.running[1].becomes(name="training")
+
+    assert len(groups_of(scene.wait_of(named))[0][1]) == 3
+    assert groups_of(scene.wait_of(written)) == [(1, [strand.key for strand in actor.slots[:2]])]
+
+
+def test_a_deadlock_within_a_declared_concurrency_group_is_suspected_and_says_what_it_assumes() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = grouped(scene, driver)
+    actor.slots[0].gets(scene.call(actor, "write", by=actor).arrives())
+    driver.gets(actor.running[0])
+
+    (finding, *_) = scene.look().look_again().diagnose().findings
+
+    assert (finding.kind, finding.confirmed) == ("deadlock", False)
+    assert finding.assumed == ("Actor.write is in the concurrency group io of its actor, as declared",)
+
+
+def test_what_a_group_assumes_is_of_no_account_where_all_of_the_actor_is_stuck() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = grouped(scene, driver)
+    queued = scene.call(actor, "write", by=actor).arrives()
+    for strand in actor.slots:
+        strand.gets(queued)
+    driver.gets(actor.running[0])
+
+    (finding, *_) = scene.look().look_again().diagnose().findings
+
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", True, ())
 
 
 def test_a_call_of_an_actor_that_runs_nothing_is_about_to_begin() -> None:
@@ -386,7 +563,7 @@ def test_many_calls_behind_many_running_ones_keep_the_graph_small() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=MANY + 1)
-    calls = [scene.call(actor, "queued", by=driver) for _ in range(100)]
+    calls = [scene.call(actor, "queued", by=driver).arrives() for _ in range(100)]
 
     graph = scene.graph()
 
@@ -589,14 +766,9 @@ def test_a_call_of_an_actor_whose_creation_nobody_tells_of_waits_for_something_u
     assert label.startswith("creation of actor Late")
 
 
-def test_a_call_of_a_dead_actor_never_runs() -> None:
+def test_a_task_that_waits_for_what_it_does_not_return_does_not_wait_for_its_own_end() -> None:
     scene = Scene()
-    driver = scene.driver()
-    actor = scene.actor("Gone", state="DEAD", death_cause="out of memory")
-    call = scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    call, worker = scene.run("reserve", by=scene.driver())
+    worker.gets(f"{call.task.task_id}01e1f505")
 
-    vertex = scene.graph()[call.key]
-
-    assert vertex.wait is None
-    assert vertex.never is not None
-    assert vertex.never.endswith("is dead: out of memory")
+    assert scene.diagnose().verdict == "blocked"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.unit.scenes import Call, Proc, Scene, Strand
 
-Phase = Literal["runs", "queued", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]
+Phase = Literal["runs", "queued", "on its way", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]
 DRIVER = -1
 
 
@@ -34,7 +34,7 @@ class Block:
 
 @dataclass
 class Work:
-    """A task or actor call; ``begun`` is the slot of the actor in which it runs."""
+    """A task or actor call; ``slot`` is the one of its actor in which it runs, one of its concurrency group's."""
 
     actor: int | None
     owner: int
@@ -43,24 +43,28 @@ class Work:
     arguments: tuple[int, ...] = ()
     has_gpu: bool = False
     slot: int = 0
+    group: int = 0
 
 
 @dataclass
 class World:
-    """Works by number, actors by number with their slots, and the driver."""
+    """Works by number, actors by number with the slots of their concurrency groups, and the driver."""
 
-    slots: list[int]
+    slots: list[tuple[int, ...]]
     works: list[Work]
     driver: Block | None
     free_gpus: int
+    reads_tasks: bool = False
 
     def steps(self) -> Iterator[tuple[str, int]]:
         """What may happen next."""
         for number, work in enumerate(self.works):
             if work.phase == "runs" and self.is_free(work.block):
                 yield "ends", number
-            elif work.phase == "queued" and self.free_slots(work.actor):
+            elif work.phase == "queued" and self.free_slots(work):
                 yield "begins", number
+            elif work.phase == "on its way":
+                yield "arrives", number
             elif work.phase in ("lacks arguments", "behind") and self.is_ready(number):
                 yield "is sent", number
             elif work.phase == "wants a GPU" and self.free_gpus:
@@ -79,8 +83,10 @@ class World:
                 work.phase = "ended"
                 self.free_gpus += work.has_gpu
             case "begins":
-                work.slot = self.free_slots(work.actor)[0]
+                work.slot = self.free_slots(work)[0]
                 work.phase = "runs"
+            case "arrives":
+                work.phase = "queued"
             case "gets a GPU":
                 self.free_gpus -= 1
                 work.has_gpu = True
@@ -104,10 +110,13 @@ class World:
             return True
         return sum(self.works[number].phase == "ended" for number in block.works) >= block.needs
 
-    def free_slots(self, actor: int | None) -> list[int]:
-        assert actor is not None
-        taken = {work.slot for work in self.works if work.actor == actor and work.phase == "runs"}
-        return [slot for slot in range(self.slots[actor]) if slot not in taken]
+    def free_slots(self, work: Work) -> list[int]:
+        """The slots of its concurrency group in which nothing runs."""
+        assert work.actor is not None
+        groups = self.slots[work.actor]
+        first = sum(groups[: work.group])
+        taken = {other.slot for other in self.works if other.actor == work.actor and other.phase == "runs"}
+        return [slot for slot in range(first, first + groups[work.group]) if slot not in taken]
 
     def is_ready(self, number: int) -> bool:
         return self.has_arguments(self.works[number]) and not self.is_behind(number)
@@ -140,8 +149,8 @@ class Show:
         self.node = self.scene.node(CPU=8.0, GPU=float(self.gpus))
         self.driver = self.scene.driver()
         self.actors = [self._actor(slots) for slots in self.world.slots]
-        self.dead = self.scene.actor("Dead", state="DEAD")
-        self.scene.procs.remove(self.dead)
+        self.dead = self.scene.actor("Dead")
+        self.scene.dies(self.dead)
         for number, work in enumerate(works):
             if work.phase == "runs":
                 self.procs[number] = self._place(work)
@@ -160,16 +169,18 @@ class Show:
         self._show_records()
         for proc in self.scene.procs:
             proc.running = []
-            del proc.strands[max(1, self._slots_of(proc)) :]
+            proc.tasks_read = self.world.reads_tasks
+            del proc.strands[max(1, self._slots_of(proc)) + self._is_threaded(proc) :]
             for strand in proc.strands if proc is not self.driver else ():
-                strand.role = "ray"
+                strand.role, strand.task_id = "ray", None
                 strand.computes()
         for number, work in enumerate(self.world.works):
             if work.phase == "runs":
                 proc = self.procs[number] = self.procs.get(number) or self._place(work)
                 proc.running.append(self.calls[number])
-                proc.strands[work.slot].role = "task"
-                self._show_block(proc, proc.strands[work.slot], work.block)
+                self._strand(number).role = "task"
+                self._strand(number).task_id = self.calls[number].task.task_id
+                self._show_block(proc, self._strand(number), work.block)
         self._show_block(self.driver, self.driver.strands[0], self.world.driver)
         self.scene.available[self.node.node_id]["GPU"] = float(self.world.free_gpus)
 
@@ -178,21 +189,26 @@ class Show:
         keys = {call.key: number for number, call in enumerate(self.calls)} | {self.driver.key: DRIVER}
         for number, work in enumerate(self.world.works):
             if work.phase == "runs":
-                keys[self.procs[number].strands[work.slot].key] = number
+                keys[self._strand(number).key] = number
         for proc in self.scene.procs:
             for strand in proc.strands:
                 if strand.name.startswith("helper of "):
                     keys[strand.key] = keys[strand.name.removeprefix("helper of ")]
         return keys
 
-    def _actor(self, slots: int) -> Proc:
-        actor = self.scene.actor()
-        for _ in range(slots - 1):
-            actor.strand()
-        return actor
+    def _actor(self, groups: tuple[int, ...]) -> Proc:
+        return self.scene.actor() if groups == (1,) else self.scene.threaded_actor(sum(groups))
+
+    def _is_threaded(self, proc: Proc) -> bool:
+        return self._slots_of(proc) > 1
+
+    def _strand(self, number: int) -> Strand:
+        """Where a work runs; the main thread of a threaded actor runs none."""
+        proc = self.procs[number]
+        return proc.strands[self.world.works[number].slot + self._is_threaded(proc)]
 
     def _slots_of(self, proc: Proc) -> int:
-        return self.world.slots[self.actors.index(proc)] if proc in self.actors else 1
+        return sum(self.world.slots[self.actors.index(proc)]) if proc in self.actors else 1
 
     def _place(self, work: Work) -> Proc:
         return self.scene.worker() if work.actor is None else self.actors[work.actor]
@@ -215,6 +231,7 @@ class Show:
                 owner.has(call)
                 continue
             owner.submitted.append(call.becomes(state=_state(work)))
+            call.has_arrived = work.phase == "queued" and not self.world.free_slots(work)  # else it begins at once
             if work.phase == "lacks arguments":
                 missing = [a for a in work.arguments if self.world.works[a].phase != "ended"]
                 owner.passes(*(self.calls[a] for a in missing))
@@ -241,6 +258,7 @@ def _state(work: Work) -> str:
         "lacks arguments": "PENDING_ARGS_AVAIL",
         "runs": "SUBMITTED_TO_WORKER",
         "queued": "SUBMITTED_TO_WORKER",
+        "on its way": "SUBMITTED_TO_WORKER",
     }.get(work.phase, "PENDING_NODE_ASSIGNMENT")
 
 
@@ -248,12 +266,18 @@ def _state(work: Work) -> str:
 def worlds(draw: st.DrawFn, *, exact: bool = False) -> World:
     """Worlds of a few works, most of them blocked.
 
-    In an ``exact`` one a look can show all there is: each actor runs one call, and of what an owner passes on, only one
-    argument is missing, which no actor's call lacks.
+    In an ``exact`` one a look can show all there is: which thread runs what, no actor has concurrency groups, no call
+    is on its way, and of what an owner passes on, only one argument is missing, which no actor's call lacks.
     """
-    slots = draw(st.lists(st.integers(1, 1 if exact else 2), max_size=3))
+    kinds = [(1,), (2,)] if exact else [(1,), (1,), (2,), (1, 1), (1, 2)]
+    world = World(
+        slots=draw(st.lists(st.sampled_from(kinds), max_size=3)),
+        works=[],
+        driver=None,
+        free_gpus=draw(st.integers(0, 1)),
+        reads_tasks=exact or draw(st.booleans()),
+    )
     count = draw(st.integers(1, 7))
-    world = World(slots=slots, works=[], driver=None, free_gpus=draw(st.integers(0, 1)))
     for number in range(count):
         world.works.append(draw(_works(world, number, count, exact)))
     for work in world.works:
@@ -270,7 +294,7 @@ def _settle(world: World) -> None:
         for work in complete:
             work.phase = "ended"
     for number, work in enumerate(world.works):
-        if work.phase == "queued" and world.is_behind(number):
+        if work.phase in ("queued", "on its way") and world.is_behind(number):
             work.phase = "behind"
 
 
@@ -279,17 +303,20 @@ def _works(draw: st.DrawFn, world: World, number: int, count: int, exact: bool) 
     runners = [number for number, work in enumerate(world.works) if work.phase == "runs"]
     actor = draw(st.sampled_from([None, *range(len(world.slots))]))
     work = Work(actor=actor, owner=draw(st.sampled_from([DRIVER, *runners])), phase="runs")
+    if actor is not None:
+        work.group = draw(st.integers(0, len(world.slots[actor]) - 1))
     others = [other for other in range(count) if other != number]
     is_certain = actor is None and work.owner not in {other.owner for other in world.works if other.arguments}
     lacking: list[Phase] = ["lacks arguments"] if others and (is_certain or not exact) else []
+    on_its_way: list[Phase] = [] if exact else ["on its way"]
     phases: list[Phase]
     if actor is None:
         phases = ["runs", "runs", "runs", "wants a GPU", "impossible", "ended", *lacking]
-    elif free := world.free_slots(actor):
+    elif free := world.free_slots(work):
         work.slot = free[0]
-        phases = ["runs", "runs", *lacking]
+        phases = ["runs", "runs", "runs", *on_its_way, *lacking]
     else:
-        phases = ["queued", "queued", *lacking]
+        phases = ["queued", "queued", "queued", *on_its_way, *lacking]
     work.phase = draw(st.sampled_from(phases))
     if work.phase == "lacks arguments":
         arguments = st.lists(st.sampled_from(others), min_size=1, max_size=1 if exact else 2, unique=True)

@@ -1,19 +1,38 @@
-"""Recognises the frame a thread is blocked in, and reads from memory what it waits for.
+"""What a thread is blocked in, and for what or whom it waits there.
 
-Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.13. py-spy gives qualified function names from CPython 3.11 on and
-plain ones on 3.10, so only the last part of a name is compared.
+Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.13. Names and locals of frames are py-spy's; what they do not tell is
+read from memory. A thread counts as waiting only where its innermost frame is a known wait, or the kernel shows
+that it sleeps on a lock of that frame.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from dstack.probes.node.frames import Frames
+from dstack.probes.node.futures import Executors
+from dstack.probes.node.kernel import SystemCall, system_call
+from dstack.probes.node.layout import Layout
+from dstack.probes.node.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
 from dstack.probes.node.memory import ProcessMemory, Unreadable
+from dstack.probes.node.objects import Objects
+from dstack.probes.node.on_demand import on_demand
+from dstack.probes.node.places import (
+    CHANNELS,
+    IDLE,
+    WAITS,
+    Place,
+    RawFrame,
+    function_of,
+    place_of,
+    places_outward,
+)
 from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.refs import GENERATOR, object_ref, owners, ref_of_generator
 
-RawFrame = dict[str, Any]
 Call = dict[str, Any]
 """A :class:`dstack.model.BlockedCall` as plain data."""
 
@@ -21,85 +40,253 @@ RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
 RAY_WORKER_FILE = "ray/_private/worker.py"
+GENERATOR_FILE = "ray/_private/object_ref_generator.py"
+FUTURES_FILE = "/concurrent/futures/_base.py"
+NAMES_OF_LOCKS = {LOCK: "threading.Lock.acquire", RLOCK: "threading.RLock.acquire"}
+NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multiprocessing lock"}
 
 
-def blocked_call(thread: RawThread, threads: list[RawThread], memory: ProcessMemory) -> Call | None:
-    """What the thread's innermost frames wait for, or None where they are not a wait dstack knows."""
-    frames = thread["frames"]
-    if not frames:
-        return None
-    for reader in (_ray_get, _ray_wait):
-        call = _guarded(reader, frames[0], memory)
-        if call:
-            return call
-    return _thread_join(frames, threads)
+class Reader:
+    """Reads the calls of one process's threads.
 
-
-def function_of(frame: RawFrame) -> str:
-    """The plain name of the frame's function."""
-    return str(frame["name"]).rpartition(".")[2]
-
-
-def _guarded(
-    reader: Callable[[RawFrame, ProcessMemory], Call | None], frame: RawFrame, memory: ProcessMemory
-) -> Call | None:
-    try:
-        return reader(frame, memory)
-    except Unreadable as error:
-        kind = "ray.get" if reader is _ray_get else "ray.wait"
-        return {"kind": kind, "frame": 0, "unread": str(error)}
-
-
-def _ray_get(frame: RawFrame, memory: ProcessMemory) -> Call | None:
-    """``Worker.get_objects(object_refs, timeout)``: blocked in C++ when it is the leaf; -1 is no timeout."""
-    if function_of(frame) != "get_objects" or not _is_ray_worker(frame):
-        return None
-    refs = [memory.object_ref(item) for item in memory.items(_address(frame, "object_refs"))]
-    timeout = _seconds(frame, "timeout")
-    return {"kind": "ray.get", "frame": 0, "refs": refs, "timeout_s": None if timeout == -1 else timeout}
-
-
-def _ray_wait(frame: RawFrame, memory: ProcessMemory) -> Call | None:
-    """``wait(ray_waitables, num_returns=, timeout=)``: blocked in C++ when it is the leaf."""
-    if function_of(frame) != "wait" or not _is_ray_worker(frame):
-        return None
-    refs = [memory.object_ref(item) for item in memory.items(_address(frame, "ray_waitables"))]
-    timeout = _seconds(frame, "timeout")
-    count = _seconds(frame, "num_returns")
-    if count is None:
-        raise Unreadable("num_returns is not a number")
-    forever = timeout == RAY_WAIT_FOR_EVER
-    return {
-        "kind": "ray.wait",
-        "frame": 0,
-        "refs": refs,
-        "num_returns": int(count),
-        "timeout_s": None if forever else timeout,
-    }
-
-
-def _thread_join(frames: list[RawFrame], threads: list[RawThread]) -> Call | None:
-    """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before.
-
-    The thread waited for is the one whose bootstrap frame has the same Thread object as ``self``.
+    ``layout`` gives the layout of the reader's own interpreter or raises :class:`Unreadable`; ``is_user`` tells the
+    user's frames. ``unreadable`` says, by OS thread id, why it could not be read what a thread sleeps on.
     """
-    at = 1 if function_of(frames[0]) == "_wait_for_tstate_lock" and len(frames) > 1 else 0
-    frame = frames[at]
-    if function_of(frame) != "join" or not str(frame["filename"]).endswith("/threading.py"):
-        return None
-    try:
-        joined = _address(frame, "self")
-        timeout = _seconds(frame, "timeout")
-    except Unreadable as error:
-        return {"kind": "thread.join", "frame": at, "unread": str(error)}
-    for other in threads:
-        if any(function_of(f) == "_bootstrap_inner" and _local(f, "self") == joined for f in other["frames"]):
-            return {"kind": "thread.join", "frame": at, "joins": other["os_thread_id"], "timeout_s": timeout}
-    return {"kind": "thread.join", "frame": at, "unread": "the thread it joins was not seen"}
+
+    def __init__(
+        self,
+        threads: Sequence[RawThread],
+        memory: ProcessMemory,
+        layout: Callable[[], Layout],
+        is_user: Callable[[RawFrame], bool],
+    ) -> None:
+        self._threads = [thread for thread in threads if thread["os_thread_id"] is not None]
+        self._memory = memory
+        self._get_layout = layout
+        self._is_user = is_user
+        self.unreadable: dict[int, str] = {}
+
+    def call_of(self, thread: RawThread) -> Call | None:
+        """What the thread waits for, or None where that is not known to be a wait."""
+        frames: list[RawFrame] = thread["frames"]
+        if not frames or thread["os_thread_id"] is None:
+            return None
+        call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+        return self._named(call, frames) if call else None
+
+    # Ray
+
+    def _ray_call(self, frames: list[RawFrame]) -> Call | None:
+        """``ray.get`` and ``ray.wait``, which are blocked in C++ when their own frames are the leaf."""
+        kind = {"get_objects": "ray.get", "wait": "ray.wait"}.get(function_of(frames[0]))
+        if kind is None or not _is_in(frames[0], RAY_WORKER_FILE):
+            return None
+        try:
+            return self._ray_get(frames) if kind == "ray.get" else self._ray_wait(frames)
+        except Unreadable as error:
+            return {"kind": kind, "frame": 0, "unread": str(error)}
+
+    def _ray_get(self, frames: list[RawFrame]) -> Call:
+        """``Worker.get_objects(object_refs, timeout)``; -1 is no timeout."""
+        refs = self._refs(self.objects.items(_address(frames[0], "object_refs")))
+        timeout = _seconds(frames[0], "timeout")
+        timeout_s = None if timeout == -1 else timeout
+        channel = place_of(frames[1], CHANNELS) if len(frames) > 1 else None
+        if channel:
+            return {"kind": "other", "frame": 1, "what": channel.name, "timeout_s": timeout_s}
+        return {"kind": "ray.get", "frame": 0, **refs, "timeout_s": timeout_s}
+
+    def _ray_wait(self, frames: list[RawFrame]) -> Call:
+        """``wait(ray_waitables, num_returns=, timeout=)``.
+
+        A generator among them stands for its next item, of which Ray does not tell whether it is there already: not
+        where one of all is enough, else this thread would have gone on.
+        """
+        items = self.objects.items(_address(frames[0], "ray_waitables"))
+        timeout, count = _seconds(frames[0], "timeout"), _seconds(frames[0], "num_returns")
+        if count is None:
+            raise Unreadable("num_returns is not a number")
+        call: Call = {"kind": "ray.wait", "frame": 0, **self._refs(items)}
+        call["timeout_s"] = None if timeout == RAY_WAIT_FOR_EVER else timeout
+        at = next((i for i, frame in enumerate(frames) if _is_next_of_generator(frame)), None)
+        if at is not None and not any(map(self._is_user, frames[:at])):
+            return {**call, "kind": "generator", "frame": at}
+        generators = sum(self.objects.is_a(item, GENERATOR) for item in items)
+        call["num_returns"] = int(count)
+        if generators and count > 1:
+            call["num_returns"] = max(1, int(count) - generators)
+            call["inferred"] = "items of generators may be there already"
+        return call
+
+    def _refs(self, waitables: Sequence[int]) -> Call:
+        """The refs themselves, and of generators those of their tasks, with the workers that own them."""
+        refs = [ref_of_generator(self.objects, waitable) for waitable in waitables]
+        return {"refs": [object_ref(self.objects, ref) for ref in refs], "owners": owners(self.objects, refs)}
+
+    # Threads
+
+    def _thread_join(self, frames: list[RawFrame]) -> Call | None:
+        """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before.
+
+        The thread waited for is the one whose bootstrap frame has the same Thread object as ``self``.
+        """
+        at = 1 if function_of(frames[0]) == "_wait_for_tstate_lock" and len(frames) > 1 else 0
+        frame = frames[at]
+        if function_of(frame) != "join" or not _is_in(frame, "/threading.py"):
+            return None
+        try:
+            joined = _address(frame, "self")
+            timeout = _seconds(frame, "timeout")
+        except Unreadable as error:
+            return {"kind": "thread.join", "frame": at, "unread": str(error)}
+        for other in self._threads:
+            if any(function_of(f) == "_bootstrap_inner" and _local(f, "self") == joined for f in other["frames"]):
+                return {"kind": "thread.join", "frame": at, "threads": [other["os_thread_id"]], "timeout_s": timeout}
+        return {"kind": "thread.join", "frame": at, "unread": "the thread it joins was not seen"}
+
+    # Everything that sleeps in the kernel
+
+    def _sleep(self, thread: RawThread) -> Call | None:
+        blocked_in = system_call(self._memory.pid, thread["os_thread_id"])
+        if blocked_in is None or blocked_in.is_sleep:
+            return None
+        frames: list[RawFrame] = thread["frames"]
+        leaf = place_of(frames[0], WAITS)
+        if leaf is None or _may_take_lock_back(frames[0]):
+            slept_on = self._slept_on(thread, blocked_in)
+            if slept_on is None:
+                return None
+            if leaf and slept_on.address == _local(frames[0], "waiter"):
+                return self._known_wait(frames, leaf, None)
+            if slept_on.type_name in NAMES_OF_LOCKS:
+                return self._lock(slept_on)
+            leaf = Place("", "", NAMES_OF_OTHERS[slept_on.type_name], "")
+            return self._known_wait(frames, leaf, hex(slept_on.address), slept_on.timeout_s)
+        identity = _local(frames[0], "self")
+        return self._known_wait(frames, leaf, hex(identity) if identity else None)
+
+    def _slept_on(self, thread: RawThread, blocked_in: SystemCall) -> SleptOn | None:
+        if blocked_in.futex is None:
+            return None
+        try:
+            return self._locks.slept_on(thread["thread_id"], blocked_in)
+        except Unreadable as error:
+            self.unreadable[thread["os_thread_id"]] = str(error)
+            return None
+
+    def _lock(self, lock: SleptOn) -> Call:
+        """A lock, with the threads that hold it or may: an RLock names its owner."""
+        call: Call = {"kind": "lock", "frame": 0, "what": NAMES_OF_LOCKS[lock.type_name], "timeout_s": lock.timeout_s}
+        call["object_id"] = hex(lock.address)
+        ids = {thread["thread_id"]: thread["os_thread_id"] for thread in self._threads}
+        try:
+            if lock.type_name == RLOCK:
+                owner = ids.get(self._locks.owner(lock.address))
+                return {**call, "threads": [owner]} if owner else call
+            holders = self._locks.holders(lock.address, ids)
+        except Unreadable as error:
+            return {**call, "unread": str(error)}
+        if not holders:
+            return call
+        return {**call, "threads": [ids[holder] for holder in holders], "inferred": "it is in a with block of the lock"}
+
+    def _known_wait(
+        self, frames: list[RawFrame], leaf: Place, identity: str | None, timeout_s: float | None = None
+    ) -> Call | None:
+        """A wait by name; the frame is the outermost that belongs to it."""
+        places = [(0, leaf), *((at, place) for at, place in places_outward(frames, self._is_user) if at)]
+        if any(place.name == IDLE for _, place in places):
+            return None
+        for at, place in places:
+            if at and _is_in(frames[at], FUTURES_FILE):
+                return self._future(frames, at, place)
+        at, place = places[-1]
+        if at:
+            outer = _local(frames[at], "self")
+            identity = hex(outer) if outer and not place.is_meeting else None
+        timeout_s = timeout_s or _timeout_s(frames[at::-1])
+        return {"kind": "other", "frame": at, "what": place.name, "object_id": identity, "timeout_s": timeout_s}
+
+    # Futures
+
+    def _future(self, frames: list[RawFrame], at: int, place: Place) -> Call:
+        call: Call = {"kind": "future", "frame": at, "what": place.name}
+        try:
+            futures, needs_all = self._futures_of(frames[at])
+            call["timeout_s"] = _seconds(frames[at], "timeout")
+            call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
+            return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
+        except Unreadable as error:
+            return {**call, "unread": str(error)}
+
+    def _futures_of(self, frame: RawFrame) -> tuple[Sequence[int], bool]:
+        """The futures that a function of ``concurrent.futures`` waits for, and whether it needs all of them."""
+        match function_of(frame):
+            case "result" | "exception":
+                return [_address(frame, "self")], True
+            case "as_completed":
+                return self.objects.set_items(_address(frame, "pending")), False
+            case _:
+                needs_all = self.objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
+                return self.objects.set_items(_address(frame, "fs")), needs_all
+
+    def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Call:
+        """Of which threads one must go on, in all or for each future."""
+        found = [self._executors.givers(future) for future in futures]
+        given: Call = {}
+        if not all(is_certain for _, is_certain in found):
+            given["inferred"] = "a future that is still queued may be run by any thread of its executor"
+        if needs_all and len(found) > 1:
+            return {**given, "all_of": [list(threads) for threads, _ in found]}
+        if any(not threads for threads, _ in found):
+            return {}  # somebody who was not seen may give it
+        return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
+
+    # Names
+
+    def _named(self, call: Call, frames: list[RawFrame]) -> Call:
+        """The call with what it is called further out, where its kind alone does not say it."""
+        names = [place.name for at, place in places_outward(frames, self._is_user) if at > call["frame"]]
+        own = place_of(frames[call["frame"]], CHANNELS) if call["kind"] == "other" else None
+        if names and names[-1] != IDLE and call["kind"] != "lock" and own is None:
+            call["what"] = names[-1]
+        return call
+
+    # What is read on demand
+
+    @on_demand
+    def objects(self) -> Objects:
+        """The Python objects of this process."""
+        return Objects(self._memory, lambda: self._layout.cached_keys)
+
+    @on_demand
+    def _layout(self) -> Layout:
+        return self._get_layout()
+
+    @on_demand
+    def _locks(self) -> Locks:
+        return Locks(self.objects, Frames(self.objects, self._layout), self._layout)
+
+    @on_demand
+    def _executors(self) -> Executors:
+        return Executors(self._threads, self.objects, self._layout)
 
 
-def _is_ray_worker(frame: RawFrame) -> bool:
-    return str(frame["filename"]).endswith(RAY_WORKER_FILE)
+def _is_in(frame: RawFrame, file: str) -> bool:
+    return str(frame["filename"]).endswith(file)
+
+
+def _is_next_of_generator(frame: RawFrame) -> bool:
+    """``ObjectRefGenerator.__next__`` in Python (Ray 2.60); in Cython (2.46) only its ``ray.wait`` is seen."""
+    return function_of(frame) == "_next_sync" and _is_in(frame, GENERATOR_FILE)
+
+
+def _may_take_lock_back(frame: RawFrame) -> bool:
+    """Whether ``Condition.wait`` was notified or gave up, and perhaps waits for its lock now."""
+    if not _is_in(frame, "/threading.py") or function_of(frame) != "wait":
+        return False
+    values = {local["name"]: local["repr"] for local in frame["locals"] or ()}
+    return values.get("gotit") == "True" or values.get("timeout") != "None"
 
 
 def _local(frame: RawFrame, name: str) -> int | None:
@@ -127,3 +314,13 @@ def _seconds(frame: RawFrame, name: str) -> float | None:
                 return float(text)
             raise Unreadable(f"{name} is {text[:40]!r}, not a number")
     raise Unreadable(f"there is no local {name}")
+
+
+def _timeout_s(frames: Sequence[RawFrame]) -> float | None:
+    """The first timeout among these frames; a negative one is none."""
+    for frame in frames:
+        with contextlib.suppress(Unreadable):
+            timeout = _seconds(frame, "timeout")
+            if timeout is not None and timeout >= 0:
+                return timeout
+    return None

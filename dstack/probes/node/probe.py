@@ -5,20 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 
 from dstack.probes.node.activity import activity, unmoved
-from dstack.probes.node.calls import blocked_call
+from dstack.probes.node.calls import Reader
+from dstack.probes.node.groups import concurrency_groups
+from dstack.probes.node.layout import Layout, calibrate
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.places import EVENT_LOOP
 from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
-from dstack.probes.node.stacks import Origins, StackTable, role_of
+from dstack.probes.node.stacks import Origins, StackTable, is_event_loop, is_made_by_python, role_of
+from dstack.probes.node.thread_tasks import ThreadTasks
 
 ATTEMPTS = 3
+IDLE_WORKER = "ray::IDLE"
+"""What a worker is called by itself before it is an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
+NOBODY = "f" * 16
+"""How the actor's part begins in the id of a normal task, and the whole id of an actor's creation."""
 DUMP_TIMEOUT_S = 5.0
 POOL_SIZE = 2
 PROCESS_GONE = "the process is gone"
@@ -41,6 +50,8 @@ class NodeProbe:
         self._own_pid = os.getpid() if is_guest else None
         path = find_pyspy()
         self._pyspy = PySpy(path) if path else None
+        self._calibrating = threading.Lock()
+        self._layout: Layout | None = None
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
@@ -54,7 +65,8 @@ class NodeProbe:
         """What the target processes do.
 
         Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``; options are ``native``, ``locals``,
-        ``nonblocking`` (booleans) and ``deadline_s``. Returns ``frames``, ``stacks``, ``sources``, ``processes`` (by
+        ``nonblocking`` (booleans), ``deadline_s`` and ``thread_context`` (see
+        :mod:`dstack.probes.node.thread_tasks`). Returns ``frames``, ``stacks``, ``sources``, ``processes`` (by
         worker id), ``failures`` and ``host``.
         """
         deadline = time.monotonic() + options["deadline_s"]
@@ -65,7 +77,10 @@ class NodeProbe:
         result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
         pool = ThreadPoolExecutor(POOL_SIZE)
         try:
-            looks = [pool.submit(self._look, Look(target, options, origins), owners, deadline) for target in targets]
+            looks = [
+                pool.submit(self._look, Look(target, options, origins, self.layout), owners, deadline)
+                for target in targets
+            ]
             for target, future in zip(targets, looks, strict=True):
                 self._record(future.result(), target, table, result)
         finally:
@@ -88,6 +103,13 @@ class NodeProbe:
         look.elapsed_s = time.monotonic() - began
         return look
 
+    def layout(self) -> Layout:
+        """Where this interpreter keeps what, found out when first needed. Raises :class:`Unreadable`."""
+        with self._calibrating:
+            if self._layout is None:
+                self._layout = calibrate()
+        return self._layout
+
     def _tool(self) -> PySpy:
         if self._pyspy is None:
             raise DumpFailed("there is no py-spy on this node", "Install it there: pip install py-spy.")
@@ -103,15 +125,20 @@ class NodeProbe:
 class Look:
     """One look at one process: its figures, its threads, and what failed."""
 
-    def __init__(self, target: Plain, options: Plain, origins: Origins) -> None:
+    def __init__(self, target: Plain, options: Plain, origins: Origins, layout: Callable[[], Layout]) -> None:
         self.target = target
         self.pid: int = target["pid"]
         self.options = options
         self.origins = origins
+        self.layout = layout
+        self.title = ""
         self.figures: Plain = {}
         self.threads: list[RawThread] = []
         self.calls: dict[int, Plain] = {}
+        self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
+        self.tasks: dict[int, str | None] | None = None
+        self.groups: dict[str, str] | None = None
         self.paused_ms = 0.0
         self.elapsed_s = 0.0
         self.failures: list[Plain] = []
@@ -128,6 +155,7 @@ class Look:
         if owner is not None and owner != self.pid:
             raise NotThisWorker(f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}")
         with process.oneshot():
+            self.title = process.name()
             times = process.cpu_times()
             self.figures = {
                 "pid": self.pid,
@@ -159,6 +187,7 @@ class Look:
                 raise problem
         elif problem or self.options["native"] or any(self._moved(thread) for thread in self.threads):
             self._read_paused(tool, deadline)
+        self._report_unreadable()
 
     def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
         before = activity(self.pid)
@@ -178,31 +207,72 @@ class Look:
     def _calls(self, threads: list[RawThread], known: Collection[int]) -> dict[int, Plain]:
         calls = {}
         try:
-            with open_memory(self.pid) as memory:
+            with open_memory(self.pid, keeps_pages=True) as memory:
                 _name_threads(threads, memory, known)
+                self.tasks = self._read_tasks(threads, memory)
+                reader = Reader(threads, memory, self.layout, lambda frame: self.origins.of(frame) == "user")
                 for thread in threads:
-                    call = blocked_call(thread, threads, memory)
-                    if call:
+                    call = reader.call_of(thread)
+                    if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
                         calls[thread["os_thread_id"]] = call
+                self.unreadable = reader.unreadable
+                pool = [thread for thread in threads if thread["os_thread_id"] != self.pid]
+                self.groups = concurrency_groups(pool, reader.objects)
         except (OSError, Unreadable) as error:
             self.fail("memory", f"its memory could not be read: {error}")
         return calls
+
+    def _read_tasks(self, threads: list[RawThread], memory: ProcessMemory) -> dict[int, str | None] | None:
+        """The task each thread runs, by OS thread id; None where that cannot be read, or means nothing.
+
+        The threads of async actors hold ids of tasks that they are done with.
+        """
+        layout = self.options["thread_context"]
+        try:
+            if layout is None or any(is_event_loop(thread) for thread in threads):
+                return None
+            tasks = ThreadTasks(self.pid, memory, layout)
+            return {thread["os_thread_id"]: self._if_real(tasks.task_of(thread["thread_id"])) for thread in threads}
+        except Unreadable:
+            return None
+
+    def _if_real(self, task_id: str | None) -> str | None:
+        """The task, unless it is one that a fresh worker has before its first: that seems to be some actor's."""
+        is_of_actor = task_id is not None and NOBODY not in (task_id[:16], task_id[16:32])
+        return None if is_of_actor and self.title == IDLE_WORKER else task_id
+
+    def _report_unreadable(self) -> None:
+        """One failure for all threads of the application of which it is not known what they sleep on."""
+        roles = {thread["os_thread_id"]: self._role(thread) for thread in self.threads}
+        reasons = [why for tid, why in self.unreadable.items() if tid in self.still and roles.get(tid) != "ray"]
+        if reasons:
+            self.fail("memory", f"what some of its threads wait for could not be read: {reasons[0]}")
 
     def _moved(self, thread: RawThread) -> bool:
         """Whether a thread of the application ran while it was read; what Ray's own threads do is of no interest."""
         return thread["os_thread_id"] not in self.still and self._role(thread) != "ray"
 
     def _role(self, thread: RawThread) -> str:
-        return role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], origins=self.origins)
+        role = role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], origins=self.origins)
+        return "task" if role == "ray" and self._runs_task_in_cpp(thread) else role
+
+    def _runs_task_in_cpp(self, thread: RawThread) -> bool:
+        """Whether a thread that shows no task has one: fetching arguments, storing results, yielding an item."""
+        has_task = (self.tasks or {}).get(thread["os_thread_id"]) is not None
+        return has_task and not self.target["is_driver"] and not is_made_by_python(thread)
 
     def _is_blocked(self, thread: RawThread) -> bool:
-        return thread["os_thread_id"] in self.calls
+        """Whether it waits for somebody in particular; who waits for work or for a while comes and goes."""
+        call = self.calls.get(thread["os_thread_id"])
+        return call is not None and call["kind"] != "other"
 
     def as_process(self, table: StackTable) -> Plain:
         """The process as plain data, its stacks entered into the table."""
         cwd = _cwd(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
-        return {**self.figures, "paused_ms": round(self.paused_ms, 2), "threads": threads}
+        paused_ms = round(self.paused_ms, 2)
+        read = {"tasks_read": self.tasks is not None, "concurrency_groups": self.groups}
+        return {**self.figures, "paused_ms": paused_ms, **read, "threads": threads}
 
     def _as_thread(self, thread: RawThread, table: StackTable, cwd: str) -> Plain:
         tid = thread["os_thread_id"] or 0
@@ -213,6 +283,7 @@ class Look:
             "role": self._role(thread),
             "on_cpu": bool(thread["active"]) and tid not in self.still,
             "still": tid in self.still,
+            "task_id": (self.tasks or {}).get(tid),
         }
         if tid in self.still and tid in self.calls:
             plain["call"] = self._relocated(self.calls[tid], thread)

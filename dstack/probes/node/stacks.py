@@ -8,7 +8,8 @@ import site
 import sysconfig
 from typing import Any
 
-from dstack.probes.node.calls import RAY_WORKER_FILE, RawFrame, function_of
+from dstack.probes.node.calls import RAY_WORKER_FILE
+from dstack.probes.node.places import RawFrame, function_of
 from dstack.probes.node.pyspy import RawThread
 
 CONTEXT_LINES = 2
@@ -88,15 +89,26 @@ def role_of(thread: RawThread, *, pid: int, is_driver: bool, origins: Origins) -
     that C++ made, so without Python's bootstrap below. Seen on Ray 2.46 and 2.60.
     """
     frames = thread["frames"]
-    if str(thread["thread_name"] or "").startswith("AsyncIO Thread"):
+    if is_event_loop(thread):
         return "loop"
     if not frames:
         return "ray"
     if thread["os_thread_id"] == pid:
         return "user" if is_driver else "ray" if _is_idle(frames) else "task"
-    if function_of(frames[-1]) == "_bootstrap" and origins.of(frames[-1]) == "stdlib":
+    if is_made_by_python(thread):
         return "user" if any(origins.of(frame) == "user" for frame in frames) else "ray"
     return "user" if is_driver else "task"
+
+
+def is_event_loop(thread: RawThread) -> bool:
+    """Whether the thread runs an async actor's event loop, by the name that Ray gives those."""
+    return str(thread["thread_name"] or "").startswith("AsyncIO Thread")
+
+
+def is_made_by_python(thread: RawThread) -> bool:
+    """Whether the thread began in Python's own bootstrap; those that C++ made, and main threads, did not."""
+    frames = thread["frames"]
+    return bool(frames) and function_of(frames[-1]) == "_bootstrap" and "threading" in str(frames[-1]["filename"])
 
 
 def _is_idle(frames: list[RawFrame]) -> bool:

@@ -1,0 +1,31 @@
+"""ray.wait and ray.get in loops with timeouts, for slow tasks with arguments that are made by others."""
+
+import contextlib
+import time
+
+import ray
+from ray.exceptions import GetTimeoutError
+
+
+@ray.remote(num_cpus=0)
+def bake(seconds: float, *ingredients: float) -> float:
+    time.sleep(seconds)
+    return seconds + sum(ingredients)
+
+
+def main() -> None:
+    ray.init()
+    print("ready", flush=True)
+    while True:
+        dough = bake.remote(0.5)
+        bread = [bake.remote(0.1, dough) for _ in range(3)]
+        while bread:
+            bread = ray.wait(bread, num_returns=len(bread), timeout=0.15)[1]
+        cake = bake.remote(0.2, bake.remote(0.2), bake.remote(0.4))
+        while not ray.wait([cake], timeout=0)[0]:
+            with contextlib.suppress(GetTimeoutError):
+                ray.get(cake, timeout=0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Ray Train without a framework: two workers that report in step, again and again."""
+
+import tempfile
+import time
+from typing import Any
+
+import ray
+from ray import train
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+
+def learn(config: dict[str, Any]) -> None:
+    for step in range(20):
+        time.sleep(0.05 * (1 + train.get_context().get_world_rank()))
+        train.report({"step": step})
+
+
+def main() -> None:
+    ray.init(log_to_driver=False)
+    print("ready", flush=True)
+    while True:
+        with tempfile.TemporaryDirectory() as directory:
+            trainer = DataParallelTrainer(
+                learn,
+                scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+                run_config=train.RunConfig(storage_path=directory),
+            )
+            assert trainer.fit().error is None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Ray Tune: more trials than there is room for, which report and end."""
+
+import tempfile
+import time
+
+import ray
+from ray import tune
+
+
+def climb(config: dict[str, float]) -> None:
+    for step in range(5):
+        time.sleep(0.1)
+        tune.report({"height": config["slope"] * step})
+
+
+def main() -> None:
+    ray.init(log_to_driver=False)
+    print("ready", flush=True)
+    while True:
+        with tempfile.TemporaryDirectory() as directory:
+            tuner = tune.Tuner(
+                tune.with_resources(climb, {"cpu": 1}),
+                param_space={"slope": tune.grid_search([1.0, 2.0, 3.0, 4.0])},
+                run_config=tune.RunConfig(storage_path=directory, verbose=0),
+            )
+            assert tuner.fit().get_best_result("height", "max").config["slope"] == 4.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The vertices of what runs: threads, and tasks whose thread is not certain."""
+
+from __future__ import annotations
+
+from dstack.analysis import names, placing
+from dstack.analysis.calls import threads_of_call, wait_of_call
+from dstack.analysis.graph import Graph
+from dstack.analysis.observed import thread_key
+from dstack.analysis.streams import wait_of_producer
+from dstack.diagnosis import Target, Vertex, Wait
+from dstack.model import BlockedCall, Thread, WorkerSample
+
+
+def add_executions(graph: Graph, worker: WorkerSample) -> None:
+    """Adds a worker's threads that run somebody's code, wait or are waited for, and the tasks it runs."""
+    threads = graph.observed.threads(worker.worker_id)
+    awaited = {thread_id for thread in threads if thread.call for thread_id in threads_of_call(thread.call)}
+    for thread in threads:
+        is_execution = thread.role in ("task", "user") or placing.is_blocked_loop(graph.observed, thread)
+        if is_execution or thread.os_thread_id in awaited or (thread.call and _is_for_somebody(thread.call)):
+            _add_thread(graph, worker.worker_id, thread)
+    for task_id in worker.running_task_ids or ():
+        _add_running(graph, task_id)
+
+
+def _is_for_somebody(call: BlockedCall) -> bool:
+    """Whether somebody in particular is waited for, if only he could be seen."""
+    return bool(call.refs or threads_of_call(call) or call.unread is not None)
+
+
+def _add_thread(graph: Graph, worker_id: str, thread: Thread) -> None:
+    task_id = placing.task_of(graph.observed, worker_id, thread)
+    vertex = Vertex(
+        key=thread_key(worker_id, thread.os_thread_id),
+        kind="execution",
+        label=names.execution(graph.observed, worker_id, thread, task_id),
+        worker_id=worker_id,
+        os_thread_id=thread.os_thread_id,
+        task_id=task_id,
+        wait=wait_of_call(graph, worker_id, thread.call) if thread.call else wait_of_producer(graph, thread, task_id),
+    )
+    graph.add(vertex)
+
+
+def _add_running(graph: Graph, task_id: str) -> None:
+    """A vertex for a running task whose thread is not certain."""
+    key = placing.key_of_running(graph.observed, task_id)
+    if not key.startswith("task:"):
+        return
+    worker_id = graph.observed.running_on[task_id]
+    vertex = Vertex(
+        key=key,
+        kind="task",
+        label=names.task(graph.observed, task_id),
+        worker_id=worker_id,
+        task_id=task_id,
+        wait=_wait_of_running(graph, worker_id, task_id),
+    )
+    graph.add(vertex)
+
+
+def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
+    """Any of the threads that may run it."""
+    observed = graph.observed
+    threads = observed.threads_with_role(worker_id, "task")
+    name = names.task(observed, task_id)
+    if observed.threads_with_role(worker_id, "loop"):
+        return _wait_for_loop(graph, worker_id, name)
+    if not observed.knows_tasks(worker_id) and 1 < len(threads) >= len(observed.seen[worker_id].running_task_ids or ()):
+        return graph.one_of(
+            "thread",
+            threads,
+            lambda thread: Target(vertex=thread_key(worker_id, thread.os_thread_id)),
+            f"it runs on one of {len(threads)} threads",
+            worker_id,
+        )
+    if threads:
+        return graph.waits_for_unobserved("thread", f"thread that runs {name}, which was not seen")
+    if observed.process(worker_id) is None:
+        return graph.waits_for_unobserved("thread", f"stack of {name}, which was not read")
+    return None
+
+
+def _wait_for_loop(graph: Graph, worker_id: str, name: str) -> Wait:
+    """A call of an async actor can go on only when its event loop does; what else it waits for was not read."""
+    observed = graph.observed
+    loops = observed.threads_with_role(worker_id, "loop")
+    if not all(placing.is_blocked_loop(observed, loop) for loop in loops):
+        return graph.waits_for_unobserved("coroutine", f"coroutine of {name}, which was not read")
+    return graph.one_of(
+        "event loop",
+        loops,
+        lambda loop: Target(vertex=thread_key(worker_id, loop.os_thread_id)),
+        f"it runs on one of {len(loops)} event loops",
+        worker_id,
+    )

@@ -1,0 +1,104 @@
+"""All kinds of findings, one module each: the rule that finds it, the sentences that tell it, and its advice.
+
+A new kind is one file, its entry in one of the two lists here, and its name in ``FindingKind``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from dstack.analysis.chains import Knot
+from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.situation import Situation
+from dstack.analysis.findings.standstill import is_idle
+from dstack.analysis.findings.telling import Teller
+from dstack.analysis.lasting import of_all
+from dstack.diagnosis import VERDICTS, Finding, FindingKind, Since, Step, Verdict
+
+
+class Kind(Protocol):
+    """What every module of a kind offers."""
+
+    KIND: FindingKind
+    VERDICT: Verdict
+
+    def summary(self, finding: Finding, teller: Teller) -> str:
+        """The finding in one sentence, without its full stop."""
+
+    def steps(self, finding: Finding, teller: Teller) -> Iterator[Step]:
+        """The story in the order of waiting, up to those who are behind."""
+
+    def advice(self, finding: Finding, teller: Teller) -> str:
+        """One way out that fits."""
+
+
+class StuckKind(Kind, Protocol):
+    """A kind about those who can never go on."""
+
+    def find(self, situation: Situation) -> Iterable[Finding]:
+        """The findings of this kind, without words."""
+
+
+class OpenKind(Kind, Protocol):
+    """A kind about those who may go on."""
+
+    def find_in(self, situation: Situation, knot: Knot) -> Finding | None:
+        """The finding about an open knot, without words, if it is of this kind."""
+
+
+STUCK: tuple[StuckKind, ...] = (deadlock, orphaned, infeasible)
+OPEN: tuple[OpenKind, ...] = (stalled, starved, polling, blocked)
+"""The first that fits an open knot tells it."""
+
+KIND_OF: dict[FindingKind, Kind] = {kind.KIND: kind for kind in (*STUCK, *OPEN)}
+
+
+def find_all(situation: Situation) -> Iterator[Finding]:
+    """Everything that is wrong, worst verdict first, in words."""
+    found = [*_stuck(situation), *_open(situation)]
+    found.sort(key=lambda finding: VERDICTS.index(verdict_of(finding)))
+    teller = Teller(situation)
+    return (_told(finding, situation, teller) for finding in found)
+
+
+def verdict_of(finding: Finding) -> Verdict:
+    """The verdict of a snapshot in which this is the worst finding."""
+    return KIND_OF[finding.kind].VERDICT
+
+
+def _stuck(situation: Situation) -> Iterator[Finding]:
+    for kind in STUCK:
+        for finding in kind.find(situation):
+            direct = situation.directly_behind(finding.members)
+            polled_by = situation.pollers_of((*finding.members, *finding.blocked_behind))
+            polled_directly = situation.pollers_of(finding.members)
+            yield msgspec.structs.replace(
+                finding,
+                polled_by=polled_by,
+                waiters_direct=len(direct) + len(polled_directly),
+                waiters_total=sum(map(situation.is_somebody, finding.blocked_behind)) + len(polled_by),
+            )
+
+
+def _open(situation: Situation) -> Iterator[Finding]:
+    for knot in situation.knots:
+        if not is_idle(situation, knot):
+            found = (kind.find_in(situation, knot) for kind in OPEN)
+            yield next(finding for finding in found if finding)
+
+
+def _told(finding: Finding, situation: Situation, teller: Teller) -> Finding:
+    kind = KIND_OF[finding.kind]
+    since = of_all([vertex.since or Since() for vertex in teller.vertices_of(finding.members)])
+    ends = (blocker.vertex for blocker in finding.final_blockers)
+    jobs = situation.jobs_of((*finding.members, *finding.blocked_behind, *finding.polled_by, *ends))
+    finding = msgspec.structs.replace(finding, jobs=jobs, since=since)
+    return msgspec.structs.replace(
+        finding,
+        summary=kind.summary(finding, teller),
+        advice=kind.advice(finding, teller),
+        explanation=(*kind.steps(finding, teller), *teller.behind(finding)),
+    )

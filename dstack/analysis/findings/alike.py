@@ -1,0 +1,107 @@
+"""Groups of alike executions in a call that somebody else must end, as a collective: who is in it, and who is not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dstack.analysis import names
+from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.telling import Teller, more
+from dstack.analysis.sentences import at
+from dstack.diagnosis import Finding, Step, Vertex
+from dstack.model import Actor
+
+SHOWN_GROUPS = 3
+SHOWN_ABSENT = 3
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """Alike executions of one job: those ``inside`` the call, and those that are ``absent``.
+
+    Alike are those of one task, by its name; of threads that are not known to run a certain task, those of one actor,
+    and then nobody counts as absent. ``idle`` are actors of the same class that do not run that task, dead or alive.
+    """
+
+    call: str
+    name: str
+    inside: Sequence[Vertex]
+    absent: Sequence[Vertex]
+    idle: Sequence[Actor] = ()
+
+    @property
+    def is_most(self) -> bool:
+        """Whether the call is where they belong, by majority, so that the others are the odd ones."""
+        return len(self.inside) > len(self.absent) + len(self.idle)
+
+
+def gatherings(finding: Finding, situation: Situation) -> list[Gathering]:
+    """The groups at the ends of a finding's chains, the largest first; none for those absent from a larger one."""
+    groups: dict[tuple[str, str, str | None, bool], list[Vertex]] = defaultdict(list)
+    for vertex in map(situation.vertices.__getitem__, finding.members):
+        for call in sorted({call for key in targets_of(vertex) if (call := situation.vertices[key].other_side_of)}):
+            kind = (call, *_likeness(situation, vertex))
+            groups[kind].append(vertex)
+    found: list[Gathering] = []
+    odd: set[str] = set()
+    for (call, name, job, is_task), inside in sorted(groups.items(), key=lambda group: -len(group[1])):
+        if odd.issuperset(vertex.key for vertex in inside):
+            continue
+        keys = {vertex.key for vertex in inside}
+        alike = situation.running_tasks.get((name, job), ()) if is_task else ()
+        absent = [vertex for vertex in alike if vertex.key not in keys]
+        idle = _idle_actors(situation, [*inside, *absent], job) if is_task else []
+        found.append(Gathering(call, name, inside, absent, idle))
+        odd.update(vertex.key for vertex in found[-1].absent if found[-1].is_most)
+    return found
+
+
+def _likeness(situation: Situation, vertex: Vertex) -> tuple[str, str | None, bool]:
+    """What makes executions alike: a name and a job; and whether the name is a task's."""
+    worker = situation.observed.workers.get(vertex.worker_id or "")
+    actor = situation.observed.actors.get((worker.actor_id if worker else None) or "")
+    if vertex.task_id is None and actor is not None:
+        return f"threads of actor {actor.class_name}", situation.job_of(vertex), False
+    return vertex.label, situation.job_of(vertex), vertex.task_id is not None
+
+
+def _idle_actors(situation: Situation, running: Sequence[Vertex], job: str | None) -> list[Actor]:
+    """The other actors of their class in the job, where all of these run in actors of one class."""
+    actors = [names.actor_of(situation.observed, vertex.task_id or "") for vertex in running]
+    classes = {actor.class_name if actor else None for actor in actors}
+    if len(classes) > 1 or None in classes or len(running) == 1:
+        return []
+    busy = {actor.actor_id for actor in actors if actor}
+    everybody = situation.observed.snapshot.actors
+    return [a for a in everybody if a.class_name in classes and a.job_id == job and a.actor_id not in busy]
+
+
+def memberships(groups: Sequence[Gathering], teller: Teller) -> Iterator[Step]:
+    """For each group: how many are in the call, where the first of them is, and who is not in it."""
+    for group in groups[:SHOWN_GROUPS]:
+        yield _inside(group, teller)
+        if group.is_most:
+            for vertex in group.absent[:SHOWN_ABSENT]:
+                step = teller.step(vertex.key)
+                yield Step(text=f"Not in it: {step.text}", file=step.file, line=step.line, source=step.source)
+            yield from map(_idle, group.idle[:SHOWN_ABSENT])
+            unshown = max(0, len(group.absent) - SHOWN_ABSENT) + max(0, len(group.idle) - SHOWN_ABSENT)
+            yield from more(unshown, "that are not in it")
+    yield from more(len(groups) - SHOWN_GROUPS, "such calls")
+
+
+def _idle(actor: Actor) -> Step:
+    why = f"is dead: {actor.death_cause or 'no cause given'}" if actor.state == "DEAD" else "does not run it at all"
+    return Step(text=f"Not in it: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
+
+
+def _inside(group: Gathering, teller: Teller) -> Step:
+    first = teller.member(group.inside[0])
+    count, total = len(group.inside), len(group.inside) + len(group.absent)
+    if total == 1:
+        name = group.name if group.inside[0].task_id else group.inside[0].label
+        return at(f"{name} ({first.place}) is in {group.call}", first)
+    who = f"{'All ' * (count == total)}{count}{f' of {total}' * (count < total)} {group.name}"
+    return at(f"{who} are in {group.call}; the first of them ({first.place}) is at", first)

@@ -1,0 +1,47 @@
+"""What :mod:`infeasible` and :mod:`orphaned` share: something is waited for that nobody can ever give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from dstack.analysis import names, reduction
+from dstack.analysis.findings.situation import Situation
+from dstack.analysis.findings.telling import Teller, waiting
+from dstack.analysis.sentences import reason
+from dstack.diagnosis import Finding, FindingKind, Step
+
+
+def find_alike(situation: Situation, kind: FindingKind) -> Iterator[Finding]:
+    """One finding for those that ask in vain for the same, by the same name."""
+    alike: dict[tuple[str, str | None, bool], list[str]] = defaultdict(list)
+    for key in reduction.dead_ends(situation.graph):
+        vertex = situation.vertices[key]
+        if vertex.never_kind == kind:
+            alike[vertex.label, vertex.never, key in situation.certain].append(key)
+    for (_, _, confirmed), keys in alike.items():
+        yield Finding(kind=kind, confirmed=confirmed, members=tuple(keys), blocked_behind=situation.behind(keys))
+
+
+def sentence(finding: Finding, teller: Teller, because: str) -> str:
+    """Who can never run, or what can never be given, why, and how many wait for that."""
+    members = finding.members
+    first = teller.vertices[members[0]]
+    who = first.label if len(members) == 1 else f"{len(members):,} × {first.label}"
+    what = "run" if first.task_id in teller.observed.tasks or first.task_id is None else "be given"
+    return f"{who} can never {what}: {because}{waiting(finding, 'for it' if len(members) == 1 else 'for them')}"
+
+
+def submissions(finding: Finding, teller: Teller) -> Iterator[Step]:
+    """Who asked for what can never be given."""
+    yield from teller.alike(finding.members, "", lambda key: _submission(teller, key), "pending ")
+
+
+def _submission(teller: Teller, key: str) -> Step:
+    vertex = teller.vertices[key]
+    task = teller.observed.tasks.get(vertex.task_id or "")
+    owner = teller.observed.workers.get(task.owner_id) if task else None
+    if owner is None:
+        return Step(text=f"{vertex.label} {reason(vertex)}")
+    where = f"pid {owner.pid}, node {owner.ip}"
+    return Step(text=f"{vertex.label} was submitted by {names.worker(teller.observed, owner)} ({where})")

@@ -1,0 +1,108 @@
+"""What all findings about waits that may still end share: their final blockers, and how those are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from dstack.analysis import names
+from dstack.analysis.chains import Knot
+from dstack.analysis.findings.alike import Gathering, gatherings, memberships
+from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.standstill import others
+from dstack.analysis.findings.telling import Teller, more
+from dstack.analysis.sentences import at, doing, introduced
+from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step
+
+SHOWN_BLOCKERS = 3
+MAX_ENDERS = 20
+"""So many of those who can end something are looked at, of each thing that only stands for others."""
+
+
+def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
+    """The finding of an open knot; its final blockers that are somebody known come first."""
+    waiters = set(knot.waiters)
+    direct = [key for key in knot.waiters if any(t not in waiters for t in targets_of(situation.vertices[key]))]
+    blockers = sorted(knot.blockers, key=lambda blocker: bool(situation.vertices[blocker.vertex].other_side_of))
+    blockers += _enders(situation, blockers)
+    return Finding(
+        kind=kind,
+        confirmed=False,
+        members=tuple(knot.waiters),
+        final_blockers=tuple(blockers),
+        resources=situation.resources(knot.waiters),
+        waiters_direct=sum(map(situation.is_somebody, direct)),
+        waiters_total=sum(map(situation.is_somebody, knot.waiters)),
+        watched_s=situation.watched_s,
+    )
+
+
+def _enders(situation: Situation, blockers: list[FinalBlocker]) -> list[FinalBlocker]:
+    """Those who run and can end what holds resources for life; for them wait all who wait for that."""
+    found: dict[str, FinalBlocker] = {blocker.vertex: blocker for blocker in blockers}
+    for blocker in blockers[:SHOWN_BLOCKERS]:
+        for key in _behind_lifetime(situation, blocker.vertex):
+            found.setdefault(key, msgspec.structs.replace(blocker, vertex=key))
+    return [ender for key, ender in found.items() if ender not in blockers]
+
+
+def _behind_lifetime(situation: Situation, key: str) -> Iterator[str]:
+    """The first executions that do not wait, behind all that only stands for others."""
+    ahead, seen = [key], {key}
+    while ahead:
+        vertex = situation.vertices[ahead.pop()]
+        if vertex.kind == "lifetime":
+            targets = set(targets_of(vertex)) - seen
+            seen |= targets
+            ahead += sorted(targets)[:MAX_ENDERS]
+        elif vertex.kind == "execution" and vertex.wait is None:
+            yield vertex.key
+
+
+def summary(finding: Finding, teller: Teller) -> str:
+    """How many wait, and in the end for whom."""
+    blockers = finding.final_blockers
+    if not blockers:
+        return f"{names.waiting(finding.waiters_total)} for each other's timeouts"
+    first = teller.vertices[blockers[0].vertex]
+    rest = f" and {len(blockers) - 1:,} more" if len(blockers) > 1 else ""
+    resources = f"{names.listed(finding.resources)}: " if finding.resources else ""
+    who = names.waiting(finding.waiters_total)
+    return f"{who}, in the end for {resources}{teller.name(first)}{teller.spot(first)}{rest}"
+
+
+def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+    """The calls in which chains end, who is in them and who of their like is not; then the other final blockers."""
+    groups = gatherings(finding, teller.situation)
+    yield from memberships(groups, teller)
+    told = {vertex.key for group in groups if group.is_most for vertex in group.absent}
+    blockers = [b for b in finding.final_blockers if b.vertex not in told and not _is_other_side(b, teller)]
+    yield from (_blocker_step(blocker, teller) for blocker in blockers[:SHOWN_BLOCKERS])
+    yield from more(len(blockers) - SHOWN_BLOCKERS, "at the end of a chain")
+    yield from _candidates(finding, groups, teller)
+
+
+def _is_other_side(blocker: FinalBlocker, teller: Teller) -> bool:
+    return teller.vertices[blocker.vertex].other_side_of is not None
+
+
+def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
+    vertex = teller.vertices[blocker.vertex]
+    who = teller.member(vertex)
+    total, direct = blocker.waiters_total, blocker.waiters_direct
+    count = f"{names.waiting(total)} on it" + (f", {direct:,} directly" if direct != total else "")
+    if vertex.kind == "lifetime":
+        step = teller.step(vertex.key)
+        return msgspec.structs.replace(step, text=f"the {step.text}; {count}")
+    if vertex.kind == "unknown":
+        return at(f"the {vertex.label}; {count}" + ("; it is now at" if who.file else ""), who)
+    return at(f"{introduced(vertex, who)} {doing(vertex, who)}; {count}", who)
+
+
+def _candidates(finding: Finding, groups: list[Gathering], teller: Teller) -> Iterator[Step]:
+    """Where all chains end in calls that somebody unknown must end: those of the job who run, and so might."""
+    if groups and all(_is_other_side(blocker, teller) for blocker in finding.final_blockers):
+        able = (vertex.key for vertex in others(teller.situation, finding.jobs) if not vertex.unobserved)
+        members = set(finding.members)
+        yield from teller.alike([key for key in able if key not in members], "Runs, and might end it: ")

@@ -1,0 +1,50 @@
+"""Polling: a chain that is waited for with timeouts, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dstack.analysis import names
+from dstack.analysis.chains import Knot
+from dstack.analysis.findings import open_chain
+from dstack.analysis.findings.open_chain import finding_of, summary
+from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.telling import Teller
+from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
+
+__all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
+KIND: FindingKind = "polling"
+VERDICT: Verdict = "blocked"
+
+
+def find_in(situation: Situation, knot: Knot) -> Finding | None:
+    """The finding of an open knot whose beginnings all have timeouts, or which ends in nothing but timeouts."""
+    awaited = {target for key in knot.waiters for target in targets_of(situation.vertices[key])}
+    tops = [key for key in knot.waiters if key not in awaited]
+    decisive = tops if tops and knot.blockers else ()
+    is_timed = [_is_timed(situation.vertices[key]) for key in decisive or knot.waiters]
+    return finding_of(situation, KIND, knot) if (all(is_timed) if decisive else any(is_timed)) else None
+
+
+def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+    """Who polls, whether they came back to it, and for what in the end."""
+    pollers = [vertex for vertex in teller.vertices_of(finding.members) if _is_timed(vertex)]
+    yield from teller.alike([vertex.key for vertex in pollers], "")
+    if finding.watched_s is not None:
+        again = sum(vertex.stands for vertex in pollers)
+        who = "It was" if len(pollers) == 1 else f"{again} of them were"
+        later = f", {names.duration(finding.watched_s)} later" if finding.watched_s >= names.SHORTEST_S else ""
+        if again:
+            yield Step(text=f"{who} in the same call for the same at a second look{later}")
+    yield from open_chain.steps(finding, teller)
+
+
+def advice(finding: Finding, teller: Teller) -> str:
+    """Look at what is polled."""
+    if not finding.final_blockers:
+        return "Each of these waits for the other's timeout: let one of them do without what it waits for."
+    return "Look at what is waited for in the end: the polling goes on, and comes to nothing, until that ends."
+
+
+def _is_timed(vertex: Vertex) -> bool:
+    return vertex.wait is not None and vertex.wait.is_timed

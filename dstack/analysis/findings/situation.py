@@ -1,0 +1,178 @@
+"""What the rules of findings look at: a sample's graph, reduced."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from dstack.analysis import reduction
+from dstack.analysis.chains import Knot, open_knots
+from dstack.analysis.coverage import seen_workers
+from dstack.analysis.digraph import Digraph
+from dstack.analysis.libraries import machinery
+from dstack.analysis.observed import Observed, is_any_key
+from dstack.diagnosis import Vertex
+from dstack.model import Thread, job_of_task
+
+Waits = dict[str, list[tuple[int, list[str]]]]
+
+
+class Situation:
+    """The graph of what holds, with who in it can never go on, and the open knots of all others.
+
+    ``watched_s`` is how long it was watched: from the end of the first look to the beginning of the second, None where
+    there was but one.
+    """
+
+    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex], watched_s: float | None = None) -> None:
+        self.observed = observed
+        self.vertices = vertices
+        self.watched_s = watched_s
+        self.waits = waits_of(vertices.values())
+        self.stuck = reduction.residue(self.waits)
+
+    @cached_property
+    def certain(self) -> set[str]:
+        """Who can never go on by what was seen twice alone, whatever may be assumed besides."""
+        return reduction.residue(waits_of((v for v in self.vertices.values() if v.stands), if_not=True))
+
+    @cached_property
+    def seen_twice(self) -> set[str]:
+        """Who can never go on by what was seen twice, if what is assumed of it is right."""
+        return reduction.residue(waits_of(v for v in self.vertices.values() if v.stands))
+
+    def assumed(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """What is assumed of those that were seen twice, nothing where they were not."""
+        if not self.seen_twice.issuperset(keys):
+            return ()
+        waits = (self.vertices[key].wait for key in keys)
+        return tuple(sorted({wait.assumed for wait in waits if wait and wait.assumed}))
+
+    @cached_property
+    def graph(self) -> Digraph[str]:
+        """Who is stuck, and which of the stuck each of them needs."""
+        return reduction.stuck_graph(self.waits, self.stuck)
+
+    @cached_property
+    def knots(self) -> list[Knot]:
+        """The separate knots of waits that may still end."""
+        return open_knots(self.vertices, self.stuck)
+
+    def behind(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """All who are stuck because those are."""
+        return tuple(sorted(reduction.behind(self.graph, keys)))
+
+    def directly_behind(self, keys: Iterable[str]) -> set[str]:
+        """Those who are stuck because they wait for one of those, be it through a vertex that does not count."""
+        begin = ahead = set(keys)
+        found: set[str] = set()
+        while ahead:
+            ahead = {waiter for key in ahead for waiter in self.graph.predecessors(key)} - begin - found
+            found |= ahead
+            ahead = {key for key in ahead if not self.is_somebody(key)}
+        return set(filter(self.is_somebody, found))
+
+    def pollers_of(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Those who wait for one of those with a timeout."""
+        return tuple(sorted({poller for key in keys for poller in self._pollers.get(key, ())}))
+
+    @cached_property
+    def _pollers(self) -> dict[str, list[str]]:
+        pollers: dict[str, list[str]] = defaultdict(list)
+        for vertex in self.vertices.values():
+            if vertex.wait is not None and vertex.wait.is_timed:
+                for target in targets_of(vertex):
+                    pollers[target].append(vertex.key)
+        return pollers
+
+    @cached_property
+    def running_tasks(self) -> dict[tuple[str, str | None], list[Vertex]]:
+        """What runs a task, by the task's name and job."""
+        named: dict[tuple[str, str | None], list[Vertex]] = defaultdict(list)
+        for vertex in self.vertices.values():
+            if vertex.worker_id is not None and vertex.task_id is not None:
+                named[vertex.label, self.job_of(vertex)].append(vertex)
+        return named
+
+    @cached_property
+    def runners(self) -> dict[str | None, list[Vertex]]:
+        """By job: those whose code runs, or where nobody could see what does; of no job where that is not known.
+
+        What a library of Ray's does for itself is left out.
+        """
+        runners: dict[str | None, list[Vertex]] = defaultdict(list)
+        machines = machinery(self.observed, self.vertices)
+        for vertex in self.vertices.values():
+            if vertex.unobserved or (vertex.key not in machines and self._runs(vertex)):
+                runners[None if vertex.unobserved else self.job_of(vertex)].append(vertex)
+        return runners
+
+    def _runs(self, vertex: Vertex) -> bool:
+        """Whether it runs a task or a driver's main code and does not wait for good; of other threads, if it may act.
+
+        Those of libraries sleep between their rounds for ever, so of them it is only who is on a CPU.
+        """
+        if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
+            return False
+        if vertex.task_id is not None or vertex.wait is not None:
+            return True
+        worker = self.observed.workers.get(vertex.worker_id)
+        thread = self.observed.thread(vertex.worker_id, vertex.os_thread_id)
+        is_main = worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
+        return is_main or (thread is not None and (thread.on_cpu or self._is_in_user_code(thread)))
+
+    def _is_in_user_code(self, thread: Thread) -> bool:
+        return any(frame.origin == "user" for frame in self.observed.snapshot.frames_of(thread))
+
+    @cached_property
+    def hidden_jobs(self) -> set[str | None]:
+        """The jobs of processes that were not seen, None among them where nobody knows whom one works for."""
+        snapshot = self.observed.snapshot
+        seen = seen_workers(snapshot)
+        return {worker.job_id for worker in snapshot.workers if worker.worker_id not in seen}
+
+    def is_somebody(self, key: str) -> bool:
+        """Whether a vertex counts: it is more than a name for any one of many, or for a call on some thread of many."""
+        wait = self.vertices[key].wait
+        return not is_any_key(key) and (wait is None or wait.kind != "thread")
+
+    def resources(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """What those wait for that wait for resources."""
+        waits = (self.vertices[key].wait for key in keys)
+        return tuple(sorted({name for wait in waits if wait for name in wait.resources}))
+
+    def job_of(self, vertex: Vertex) -> str | None:
+        """The job a vertex belongs to, as far as known."""
+        if vertex.task_id:
+            return job_of_task(vertex.task_id)
+        worker = self.observed.workers.get(vertex.worker_id or "")
+        group = self.observed.groups.get(vertex.placement_group_id or "")
+        return (worker and worker.job_id) or (group and group.job_id) or None
+
+    def jobs_of(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """The jobs those belong to."""
+        return tuple(sorted({job for key in keys if (job := self.job_of(self.vertices[key]))}))
+
+
+def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False) -> Waits:
+    """The reduction's view: a wait with a timeout is none, and what can never be given waits for nobody.
+
+    With ``if_not``, nothing is assumed.
+    """
+    waits: Waits = {}
+    for vertex in vertices:
+        if vertex.never is not None:
+            waits[vertex.key] = [(1, [])]
+        elif vertex.wait is not None and not vertex.wait.is_timed:
+            groups = vertex.wait.if_not if if_not and vertex.wait.assumed else vertex.wait.groups
+            waits[vertex.key] = [(group.needs, [t.vertex for t in group.targets]) for group in groups]
+    return waits
+
+
+def targets_of(vertex: Vertex) -> Iterator[str]:
+    """All that a vertex waits for."""
+    if vertex.wait is not None:
+        for group in vertex.wait.groups:
+            for target in group.targets:
+                yield target.vertex

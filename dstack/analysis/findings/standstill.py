@@ -1,0 +1,61 @@
+"""Whether an open knot stands still: all of it ends in calls that somebody else must end, and nobody is seen to.
+
+A condition, a queue, a collective or a channel is ended by somebody, but nothing tells by whom. Where everybody in the
+knot was seen twice in the same wait, and nobody else of its jobs was seen to run, or escaped being seen, it is likely
+that nobody will. That is no proof: a message may yet come from outside of Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dstack.analysis.chains import Knot
+from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.diagnosis import Vertex
+
+
+def is_idle(situation: Situation, knot: Knot) -> bool:
+    """Whether nobody in it waits through Ray: a consumer at its queue, a driver parked until it is told to end."""
+    return _ends_elsewhere(situation, knot) and not _is_through_ray(situation, knot)
+
+
+def may_stand_still(situation: Situation, knot: Knot) -> bool:
+    """Whether the knot has the shape of a standstill; what was seen of it need not have been seen twice."""
+    if not (_ends_elsewhere(situation, knot) and _is_through_ray(situation, knot)):
+        return False
+    waits = (situation.vertices[key].wait for key in knot.waiters)
+    return not any(wait.is_timed for wait in waits if wait)
+
+
+def stands_still(situation: Situation, knot: Knot) -> bool:
+    """Whether the knot has that shape, did not move between two looks, and nobody seems to be the other side."""
+    if not may_stand_still(situation, knot):
+        return False
+    if not all(situation.vertices[key].stands for key in knot.waiters):
+        return False
+    jobs = situation.jobs_of(knot.waiters)
+    return situation.hidden_jobs.isdisjoint((*jobs, None)) and not any(others(situation, jobs))
+
+
+def others(situation: Situation, jobs: Iterable[str]) -> Iterator[Vertex]:
+    """Those of the jobs who run, or may: each of them could be the other side."""
+    for job in (*jobs, None):
+        yield from situation.runners.get(job, ())
+
+
+def _ends_elsewhere(situation: Situation, knot: Knot) -> bool:
+    """Whether all chains of the knot end in calls that somebody unknown must end."""
+    waiters = set(knot.waiters)
+    targets = {target for key in knot.waiters for target in targets_of(situation.vertices[key])} - waiters
+    ends = [target for target in targets if target not in situation.stuck]
+    return bool(ends) and all(situation.vertices[end].other_side_of for end in ends)
+
+
+def _is_through_ray(situation: Situation, knot: Knot) -> bool:
+    """Whether somebody in the knot waits for what is outside of its own process."""
+    return any(
+        vertex.worker_id is None or situation.vertices[target].worker_id != vertex.worker_id
+        for vertex in (situation.vertices[key] for key in knot.waiters)
+        for target in targets_of(vertex)
+        if situation.vertices[target].other_side_of is None
+    )

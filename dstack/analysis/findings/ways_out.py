@@ -1,0 +1,68 @@
+"""Ways out of a deadlock, by the shape of its circle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dstack.analysis import names
+from dstack.diagnosis import Vertex
+from dstack.model import actor_of_task
+
+LET_GO = (
+    "End an actor that is done (drop its last handle, or ray.kill) or remove a placement group, let those that hold "
+    "something for life ask for less (num_cpus=0), create fewer of them"
+)
+"""What helps against what is held until somebody ends it."""
+
+
+def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
+    """One piece of advice: where the circle is best broken."""
+    kinds = {vertex.wait.kind for vertex in members if vertex.wait}
+    queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
+    callers = [vertex for vertex in cycle if vertex.kind == "execution"]
+    if any(vertex.kind == "lifetime" for vertex in members):
+        return f"{LET_GO}, or add resources."
+    if kinds & {"resources", "placement group"}:
+        return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources})
+    if "lock" in kinds:
+        return (
+            "Take the locks in the same order everywhere, and hold none while waiting for a value or a call: "
+            "get it first, then take the lock."
+        )
+    if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
+        return (
+            f"Call {queued[0].label} directly (self.method()) instead of through the actor's own handle, "
+            "or make the actor able to run both: max_concurrency=2 or async methods."
+        )
+    if "event loop" in kinds:
+        return "Await the ObjectRef (await ref) instead of ray.get in an async method: ray.get holds up the whole loop."
+    if "order" in kinds or "arguments" in kinds:
+        return (
+            "Break the circle at one place: make what is passed as an argument before the call that needs it is sent, "
+            "or pass it in a list, which the call receives as an ObjectRef, at once."
+        )
+    if queued:
+        labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+        return (
+            f"Break the circle at one place: let {labels} run while its actor waits (async method, "
+            "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it."
+        )
+    if kinds & {"thread.join", "future"}:
+        return "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later."
+    return "Break the circle at one place: pass the ObjectRef on instead of getting it inside."
+
+
+def _of_resources(resources: set[str]) -> str:
+    if resources <= {"CPU"}:
+        return (
+            "Let the waiting tasks ask for less (num_cpus=0 for those that only wait), end them before they wait, "
+            "or add resources: what they hold is what the others need."
+        )
+    return (
+        f"Do not hold {names.listed(sorted(resources))} while waiting for who needs the same: start that one first, "
+        "let it ask for less, return its ObjectRef instead of getting it, or add resources."
+    )
+
+
+def _actor_of(vertex: Vertex) -> str | None:
+    return actor_of_task(vertex.task_id) if vertex.task_id else None

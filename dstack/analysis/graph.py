@@ -1,0 +1,98 @@
+"""The wait-for graph while it is drawn: its vertices, and the shapes of wait that all readers of a sample share.
+
+A claim is made only where it follows from what was seen. Where several things could be what is waited for, the wait is
+for any one of them and marked inferred: the truth can only be harder to satisfy, so nothing is called stuck that is
+not. Where nothing is known, the target is an ``unknown`` vertex, which counts as able to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from dstack.analysis.observed import Observed, any_key
+from dstack.diagnosis import Group, Target, Vertex, Wait
+
+T = TypeVar("T")
+FEW = 8
+"""So many possible targets of waits of which there may be very many are named in each."""
+MANY = 32
+"""More possible targets than this are shared through a vertex of their own, so that the graph stays small."""
+
+
+class Graph:
+    """The vertices of one sample by key, waiting or not."""
+
+    def __init__(self, observed: Observed) -> None:
+        self.observed = observed
+        self.vertices: dict[str, Vertex] = {}
+
+    def add(self, vertex: Vertex) -> None:
+        """Enters a vertex under its key."""
+        self.vertices[vertex.key] = vertex
+
+    def unknown(
+        self, what: str, *, key: str | None = None, unobserved: bool = False, worker_id: str | None = None
+    ) -> Target:
+        """A target whose waits are not known, so it counts as able to go on; the same words are the same target.
+
+        ``unobserved`` says that it is one only because nobody could look; ``worker_id`` where it is, if known.
+        """
+        key = key or f"unknown:{what}"
+        if key not in self.vertices:
+            threads = self.observed.threads_with_role(worker_id, "task") if worker_id else []
+            vertex = Vertex(
+                key=key,
+                kind="unknown",
+                label=what,
+                unobserved=unobserved,
+                worker_id=worker_id,
+                os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
+            )
+            self.add(vertex)
+        return Target(vertex=key)
+
+    def other_side(self, call: str, where: str) -> Target:
+        """Whoever ends a call that was seen, but not who can end it; ``where`` tells two of the same name apart."""
+        key = f"unknown:{call}@{where}"
+        if key not in self.vertices:
+            self.add(Vertex(key=key, kind="unknown", label="other side, which is not known", other_side_of=call))
+        return Target(vertex=key)
+
+    def waits_for_unknown(self, kind: str, what: str) -> Wait:
+        """A wait for something whose own waits are not known."""
+        return waits_for(kind, self.unknown(what))
+
+    def waits_for_unobserved(self, kind: str, what: str) -> Wait:
+        """A wait for something that nobody could look at."""
+        return waits_for(kind, self.unknown(what, unobserved=True))
+
+    def one_of(
+        self, kind: str, several: Sequence[T], target_of: Callable[[T], Target], reason: str, whose: str
+    ) -> Wait:
+        """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many."""
+        key = any_key(kind, whose)
+        known = self.vertices.get(key)
+        if known is not None and known.wait is not None:
+            return self.shared(key, known.wait)
+        groups = (Group(needs=1, targets=tuple(map(target_of, several))),)
+        if len(several) == 1:
+            return Wait(kind=kind, groups=groups)
+        wait = Wait(kind=kind, groups=groups, evidence="inferred", inferred=reason, total=len(several))
+        return self.shared(key, wait)
+
+    def shared(self, key: str, wait: Wait) -> Wait:
+        """The wait as it is, or if it is for many, through a vertex that all share who wait for the same."""
+        count = len(wait.groups[0].targets)
+        if count <= MANY:
+            return wait
+        if key not in self.vertices:
+            self.add(Vertex(key=key, kind="task", label=f"any of {count}", wait=wait))
+        return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
+
+
+def waits_for(kind: str, target: Target) -> Wait:
+    """A wait for one thing."""
+    return Wait(kind=kind, groups=(Group(needs=1, targets=(target,)),))

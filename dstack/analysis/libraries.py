@@ -1,0 +1,179 @@
+"""Ray's own libraries: what their actors and tasks are to those who use them, and which of them are mere machinery.
+
+They are recognised by names: an actor's class and name, a task's name. Those are Ray's own and may change with any
+version, so what is not recognised is called as everything else is. Seen on Ray 2.46 and 2.60.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from dstack.analysis.observed import Observed, is_any_key
+from dstack.diagnosis import Vertex
+from dstack.model import actor_of_task
+
+SHORT = 8
+NEVER = r"(?!)"
+"""A pattern that matches nothing."""
+
+
+class Recogniser(NamedTuple):
+    """How actors of a library are recognised, by patterns, and what they are to its user.
+
+    ``name`` and ``which``, which tells it from others of that name, are formatted with the groups of the patterns and
+    the actor's short ``id``. ``work`` are the methods that do what the user asked for, in words.
+    An actor that ``is_machinery`` runs no code of the user; of others, the calls in ``upkeep`` do not. Only actors are
+    called so whose names are Ray's, too: a class of the user's may be called the same.
+    """
+
+    class_name: str
+    name: str
+    which: str = ""
+    actor_name: str = r".*"
+    work: tuple[str, str] = (NEVER, "")
+    upkeep: str = NEVER
+    is_machinery: bool = False
+
+
+RECOGNISERS = (
+    # Serve
+    Recogniser(
+        r"ServeReplica:(?P<app>[^:]*):(?P<deployment>.+)",
+        "Serve deployment {deployment} of app {app}",
+        which=", replica {replica}",
+        actor_name=r"SERVE_REPLICA::.*#(?P<replica>[^#]+)",
+        work=(r"handle_request\w*", "request to"),
+        upkeep=r"check_health|record_routing_stats|get_num_ongoing_requests|push_proxy_handle|is_allocated|"
+        r"was_initialized|list_outbound_deployments|reserve_slot|release_slot|perform_graceful_shutdown",
+    ),
+    Recogniser(r"ServeController", "Serve's controller", actor_name=r"SERVE_CONTROLLER_ACTOR.*", is_machinery=True),
+    Recogniser(r"ProxyActor", "Serve's proxy", actor_name=r"SERVE_PROXY_ACTOR.*", is_machinery=True),
+    # Data; up to 2.46 the class of a map worker does not name its operator, but its tasks do
+    Recogniser(
+        r"MapWorker\((?P<operator>.+)\)", "Data operator {operator}", which=", worker {id}", work=("submit", "task of")
+    ),
+    Recogniser(r"_MapWorker", "Data operator", which=", worker {id}", work=("submit", "task of")),
+    Recogniser(r"HashShuffleAggregator", "Data's shuffle", which=", aggregator {id}"),
+    Recogniser(r"SplitCoordinator", "Data's streaming_split", which=" {id}"),
+    Recogniser(r"_StatsActor", "Data's statistics", actor_name=r"datasets_stats_actor", is_machinery=True),
+    Recogniser(
+        r"AutoscalingRequester|_AutoscalingCoordinatorActor",
+        "Data's autoscaling",
+        actor_name=r"AutoscalingRequester.*|AutoscalingCoordinator",
+        is_machinery=True,
+    ),
+    Recogniser(
+        r"ActorLocationTracker", "Data's list of its workers", actor_name=r"ActorLocationTracker", is_machinery=True
+    ),
+    # Train and Tune
+    Recogniser(r"TrainController", "Train's controller", which=" {id}"),
+    Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}"),
+    Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}"),
+    Recogniser(r"PlacementGroupCleaner", "Train's cleaner of placement groups", which=" {id}"),
+    Recogniser(r"ImplicitFunc", "Tune trial", which=" {id}", work=("train", "step of")),
+    # Others
+    Recogniser(r"JobSupervisor", "job {job}", actor_name=r"_ray_internal_job_actor_(?P<job>.+)", is_machinery=True),
+    Recogniser(r"_QueueActor", "ray.util.queue.Queue", which=" {id}"),
+    Recogniser(r"PoolActor", "ray.util.multiprocessing.Pool", which=", process {id}", work=("run_batch", "batch of")),
+)
+
+OPERATORS = r"Read\w*|Write\w*|Map|MapBatches|MapRows|FlatMap|Filter|Project|Limit|Repartition|SplitBlocks"
+DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\(.*?\))?)*")
+"""A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be anybody's."""
+
+
+class Part(NamedTuple):
+    """An actor recognised as a part of a library."""
+
+    name: str
+    which: str
+    recogniser: Recogniser
+
+    def call(self, task_name: str) -> str:
+        """What a call is: ``request to ...``, ``start of ...``, else ``METHOD of ...``."""
+        whose, _, method = task_name.rpartition(".")
+        pattern, words = self.recogniser.work
+        if not re.fullmatch(pattern, method):
+            words = "start of" if method == "__init__" else f"{method} of"
+        return f"{words} {data_operator(whose) or self.name}"
+
+    def is_upkeep(self, task_name: str) -> bool:
+        """Whether a call runs nothing of the user's."""
+        method = task_name.rpartition(".")[2]
+        return self.recogniser.is_machinery or re.fullmatch(self.recogniser.upkeep, method) is not None
+
+
+@lru_cache(maxsize=10_000)
+def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
+    """What an actor is in one of Ray's libraries, if it is in one."""
+    for known in RECOGNISERS:
+        by_class = re.fullmatch(known.class_name, class_name)
+        by_name = re.fullmatch(known.actor_name, actor_name)
+        if by_class and by_name:
+            words = {"id": actor_id[:SHORT], **by_class.groupdict(), **by_name.groupdict()}
+            return Part(known.name.format(**words), known.which.format(**words), known)
+    return None
+
+
+def data_operator(task_name: str) -> str | None:
+    """``Data operator ReadParquet->Map(parse)`` for the name of a task that Data made."""
+    return f"Data operator {task_name}" if DATA_TASK.fullmatch(task_name) else None
+
+
+def machinery(observed: Observed, vertices: Mapping[str, Vertex]) -> set[str]:
+    """Those who are a library at work for itself."""
+    machines = _machines(observed)
+    return {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)} if machines else set()
+
+
+def without_idle_machinery(observed: Observed, vertices: dict[str, Vertex]) -> dict[str, Vertex]:
+    """The graph in which machinery waits for nothing, unless something else needs it, directly or through others.
+
+    Serve's controller, say, always has calls in which others wait for news, whether or not any will come.
+    """
+    machines = _machines(observed)
+    if not machines:
+        return vertices
+    idle = {key for key, vertex in vertices.items() if is_any_key(key) or _is_machinery(observed, machines, vertex)}
+    idle -= _needed(vertices, vertices.keys() - idle)
+    at_rest = {key: msgspec.structs.replace(vertices[key], wait=None, never=None) for key in idle}
+    return {**vertices, **at_rest}
+
+
+def _machines(observed: Observed) -> dict[str, Part]:
+    """The actors, by id, that do something for the library alone."""
+    parts = ((actor.actor_id, part(actor.class_name, actor.name, actor.actor_id)) for actor in observed.actors.values())
+    return {key: one for key, one in parts if one and (one.recogniser.is_machinery or one.recogniser.upkeep != NEVER)}
+
+
+def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vertex) -> bool:
+    """Whether this is a library at work for itself, and no code of the user's."""
+    if vertex.task_id is not None:
+        machine = machines.get(actor_of_task(vertex.task_id) or "")
+        task = observed.tasks.get(vertex.task_id)
+        return machine is not None and machine.is_upkeep(task.name if task else "")
+    worker = observed.workers.get(vertex.worker_id or "")
+    machine = machines.get(worker.actor_id or "") if worker else None
+    return machine is not None and machine.recogniser.is_machinery
+
+
+def _needed(vertices: Mapping[str, Vertex], by: Iterable[str]) -> set[str]:
+    """All that these wait for, directly or through others, and these themselves."""
+    reached = set(by)
+    ahead = list(reached)
+    while ahead:
+        for target in _targets(vertices[ahead.pop()]):
+            if target not in reached:
+                reached.add(target)
+                ahead.append(target)
+    return reached
+
+
+def _targets(vertex: Vertex) -> Iterator[str]:
+    for group in vertex.wait.groups if vertex.wait else ():
+        yield from (target.vertex for target in group.targets)

@@ -1,0 +1,120 @@
+"""What waits without running: tasks and actor calls, actors to be created, placement groups."""
+
+from __future__ import annotations
+
+from dstack.analysis import names, placing
+from dstack.analysis.gone import cause_of, why_gone
+from dstack.analysis.graph import MANY, Graph, waits_for
+from dstack.analysis.groups import wait_of_group
+from dstack.analysis.observed import group_key, task_key
+from dstack.analysis.producers import maker
+from dstack.analysis.resources import Resources, Why
+from dstack.analysis.slots import wait_for_slot
+from dstack.diagnosis import Target, Vertex, Wait
+from dstack.model import Actor, PlacementGroup, Task, producer_task_id
+
+PENDING_GROUP = ("PENDING", "RESCHEDULING", "PREPARED")
+
+
+class Pending:
+    """Adds pending tasks and placement groups to the graph of one sample."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._seen = graph.observed
+        self._resources = Resources(graph)
+
+    def add_task(self, task: Task) -> None:
+        """A task or actor call that nobody is known to run."""
+        gone = why_gone(self._seen, task)
+        wait, never = (None, gone) if gone else self._why_pending(task)
+        vertex = Vertex(
+            key=task_key(task.task_id),
+            kind="task",
+            label=names.task(self._seen, task.task_id),
+            task_id=task.task_id,
+            wait=wait,
+            never=never,
+            never_kind="orphaned" if gone else "infeasible",
+        )
+        self._graph.add(vertex)
+
+    def add_group(self, group: PlacementGroup) -> None:
+        """A placement group, if it has no place yet."""
+        if group.state not in PENDING_GROUP:
+            return
+        wait, never = wait_of_group(self._resources, group)
+        vertex = Vertex(
+            key=group_key(group.placement_group_id),
+            kind="placement group",
+            label=names.placement_group(group),
+            placement_group_id=group.placement_group_id,
+            wait=wait,
+            never=never,
+        )
+        self._graph.add(vertex)
+
+    def _why_pending(self, task: Task) -> Why:
+        if task.state == "PENDING_ARGS_AVAIL":
+            return self._wait_for_arguments(task), None
+        if task.state == "SUBMITTED_TO_WORKER":
+            return wait_for_slot(self._graph, task), None
+        if task.state != "PENDING_NODE_ASSIGNMENT":
+            return self._graph.waits_for_unknown("scheduler", f"scheduler ({task.state})"), None
+        if task.kind == "ACTOR_TASK":
+            return self._wait_for_actor(task)
+        return self._resources.wait_of_task(task)
+
+    def _wait_for_arguments(self, task: Task) -> Wait:
+        """One of the refs that its owner knows as arguments and that are not there; which, Ray does not tell."""
+        refs = self._seen.arguments_of_owner.get(task.owner_id, [])
+        if len(refs) <= MANY:
+            refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
+        if not refs:
+            return self._graph.waits_for_unobserved("arguments", "argument that was not seen")
+        return self._graph.one_of(
+            "arguments",
+            refs,
+            lambda ref: maker(self._graph, ref),
+            f"any of the {len(refs)} refs its owner passes as arguments and that are not there",
+            task.owner_id,
+        )
+
+    # Actor calls
+
+    def _running(self, task_id: str) -> Target:
+        return Target(vertex=placing.key_of_running(self._seen, task_id))
+
+    def _wait_for_actor(self, task: Task) -> Why:
+        """A call not yet sent: its actor is not there yet, or an earlier call of the same caller is not ready."""
+        actor = self._seen.actors.get(task.actor_id or "")
+        if actor is None:
+            what = "actor that the control plane does not list"
+            return self._graph.waits_for_unobserved("actor creation", what), None
+        if actor.state == "DEAD":
+            what = f"error in place of its value, since {names.actor(actor)} has just died: {cause_of(actor)}"
+            return self._graph.waits_for_unknown("actor creation", what), None
+        if actor.state != "ALIVE":
+            return self._wait_for_creation(actor), None
+        return self._wait_for_order(task, actor), None
+
+    def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
+        earlier = self._seen.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
+        if not earlier:
+            return self._graph.waits_for_unknown("order", "caller, which has not sent it yet")
+        return self._graph.one_of(
+            "order",
+            earlier,
+            lambda call: Target(vertex=task_key(call.task_id)),
+            f"any of {len(earlier)} calls by the same caller that lack arguments",
+            f"{task.owner_id}/{actor.actor_id}",
+        )
+
+    def _wait_for_creation(self, actor: Actor) -> Wait:
+        creation = self._seen.creations.get(actor.actor_id)
+        if creation is None:
+            what = f"creation of {names.actor(actor)} ({actor.state})"
+            return self._graph.waits_for_unknown("actor creation", what)
+        running = creation.task_id in self._seen.running_on
+        target = self._running(creation.task_id) if running else Target(vertex=task_key(creation.task_id))
+        return waits_for("actor creation", target)

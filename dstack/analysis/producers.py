@@ -1,0 +1,62 @@
+"""Who makes the value of an ObjectRef."""
+
+from __future__ import annotations
+
+from dstack.analysis import names, placing
+from dstack.analysis.gone import dead_owner, is_long_ago
+from dstack.analysis.graph import Graph
+from dstack.analysis.observed import Observed, task_key
+from dstack.analysis.promises import is_promise, is_returned, promise
+from dstack.diagnosis import Target, Vertex
+from dstack.model import GoneWorker, producer_task_id
+
+THERE = "value that is there already and is being fetched"
+
+
+def maker(graph: Graph, ref: str) -> Target:
+    """The vertex that gives a ref; a value that is there is an unknown target, since somebody need only fetch it."""
+    return Target(vertex=_vertex(graph, ref), ref=ref)
+
+
+def _vertex(graph: Graph, ref: str) -> str:
+    observed = graph.observed
+    if observed.is_given(ref):
+        return graph.unknown(THERE).vertex
+    if is_promise(observed, ref):
+        return promise(graph, ref)
+    task_id = producer_task_id(ref)
+    if is_returned(ref) and task_id in observed.running_on:
+        return placing.key_of_running(observed, task_id)
+    if is_returned(ref) and task_id in observed.tasks:
+        return task_key(task_id)
+    if owner := dead_owner(observed, ref):
+        return _never_told(graph, ref, owner)
+    return graph.unknown(
+        _untold(observed, ref), key=f"unknown:{task_id if is_returned(ref) else ref}", unobserved=True
+    ).vertex
+
+
+def _never_told(graph: Graph, ref: str, owner: GoneWorker) -> str:
+    """The value of a ref whose owner is dead: Ray owes an error in its place, or has failed to give it."""
+    place, cause = names.place(graph.observed, owner), owner.cause or "no cause given"
+    if not is_long_ago(graph.observed, owner.ended_at):
+        what = f"value of {names.short(ref)} or an error in its place, since its owner, {place}, has just died: {cause}"
+        return graph.unknown(what).vertex
+    vertex = Vertex(
+        key=task_key(producer_task_id(ref)),
+        kind="task",
+        label=f"value of {names.short(ref)}",
+        task_id=producer_task_id(ref),
+        never=f"its owner, {place}, died: {cause}",
+        never_kind="orphaned",
+    )
+    graph.add(vertex)
+    return vertex.key
+
+
+def _untold(observed: Observed, ref: str) -> str:
+    """Why nobody knows who makes a ref."""
+    owner = observed.workers.get(observed.owner_of.get(ref, ""))
+    if owner is not None and observed.is_silent(owner.worker_id):
+        return f"value of {names.short(ref)}, whose owner, {names.place(observed, owner)}, did not answer"
+    return f"value of {names.short(ref)}, which no process that answered knows to be pending"

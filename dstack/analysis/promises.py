@@ -1,0 +1,53 @@
+"""Refs that a process makes without a task and without a value: those of ``PlacementGroup.ready()``.
+
+In Ray 2.60 such a ref has an index as those of ``ray.put`` have, and names no owner, which is the process; its core
+worker gives it the group once that is placed. (In Ray 2.46 ``ready()`` is a task in the group.) Nobody tells which
+group it is for, but nothing else makes such refs: so it waits for any of those that are pending.
+"""
+
+from __future__ import annotations
+
+from dstack.analysis.graph import Graph
+from dstack.analysis.observed import Observed, any_key, group_key
+from dstack.diagnosis import Group, Target, Vertex, Wait
+
+FIRST_PUT = 100_000_001
+"""The index of the first ref that a task makes itself; those before are of what it returns (Ray 2.46 to 2.60)."""
+
+PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
+
+
+def is_promise(observed: Observed, ref: str) -> bool:
+    """Whether a ref is as ``ready()`` makes it, and there are groups that it may be for."""
+    return ref in observed.without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(observed))
+
+
+def promise(graph: Graph, ref: str) -> str:
+    """The vertex of such a ref."""
+    key = any_key("ready", ref)
+    targets = tuple(Target(vertex=group) for group in _pending_groups(graph.observed))
+    wait = Wait(
+        kind="placement group",
+        groups=(Group(needs=1, targets=targets),),
+        evidence="inferred",
+        inferred="a ref that no task makes is one of PlacementGroup.ready(), of any group that is pending",
+        total=len(targets),
+    )
+    graph.add(Vertex(key=key, kind="task", label="PlacementGroup.ready()", wait=graph.shared("promise", wait)))
+    return key
+
+
+def is_returned(ref: str) -> bool:
+    """Whether the end of its task gives a ref; what the task makes itself, it may wait for itself."""
+    return _index(ref) < FIRST_PUT
+
+
+def _index(ref: str) -> int:
+    try:
+        return int.from_bytes(bytes.fromhex(ref[48:]), "little")
+    except ValueError:  # in a file from a stranger
+        return 0
+
+
+def _pending_groups(observed: Observed) -> list[str]:
+    return [group_key(id_) for id_, group in observed.groups.items() if group.state in PENDING]

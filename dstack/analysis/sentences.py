@@ -1,0 +1,130 @@
+"""One sentence for each thing in the graph: who it is and where, what it waits for, and from whom.
+
+A new kind of wait gets its verb here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dstack.analysis import names
+from dstack.analysis.members import Member, member
+from dstack.analysis.observed import Observed
+from dstack.diagnosis import Step, Target, Vertex, Wait
+
+SHOWN_TARGETS = 3
+Vertices = Mapping[str, Vertex]
+
+
+def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
+    """The sentence about a vertex, with the line it is at."""
+    who = member(observed, vertex)
+    if vertex.never is not None:
+        return at(f"{introduced(vertex, who)} {vertex.never}", who)
+    if vertex.wait is None:
+        return at(f"{introduced(vertex, who)} {doing(vertex, who)}", who)
+    return at(f"{introduced(vertex, who)} {_waits(observed, vertices, vertex.wait)}", who)
+
+
+def name(observed: Observed, vertex: Vertex) -> str:
+    """A target by name, with its actor where another actor of the class could be meant."""
+    if vertex.other_side_of:
+        return f"whoever ends {vertex.other_side_of}"
+    if vertex.kind in ("unknown", "lifetime"):
+        return vertex.label if vertex.label.startswith("anybody") else f"the {vertex.label}"
+    actor = names.actor_of(observed, vertex.task_id) if vertex.task_id else None
+    return names.call_of(vertex.label, actor) if actor else vertex.label
+
+
+def introduced(vertex: Vertex, who: Member) -> str:
+    """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
+    return f"{vertex.label} ({who.place})" if who.place else vertex.label
+
+
+def doing(vertex: Vertex, who: Member) -> str:
+    """What somebody does who does not wait."""
+    if vertex.kind != "execution":
+        return "can go on"
+    return "runs" if who.on_cpu else "runs, but not on a CPU just now: it sleeps, or is in a call outside Python"
+
+
+def reason(vertex: Vertex) -> str:
+    """Why something can never be given, as a verb of its own."""
+    if vertex.never is None:
+        return "cannot go on"
+    return f"is never given: {vertex.never}" if vertex.never_kind == "orphaned" else vertex.never
+
+
+def at(text: str, who: Member) -> Step:
+    """The sentence, at the line where somebody is."""
+    return Step(text=text, file=who.file, line=who.line, source=who.source)
+
+
+def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+    """The verb of the sentence: what this vertex does and for whom."""
+    targets = _targets(observed, vertices, wait)
+    match wait.kind:
+        case "ray.get":
+            return f"{_lasting('ray.get', wait)} for {targets}"
+        case "ray.wait":
+            return f"{_lasting('ray.wait', wait)} for {wait.needed} of {wait.total}: {targets}"
+        case "thread.join":
+            return f"{_lasting('Thread.join', wait)} for {targets}"
+        case "generator":
+            return f"{_lasting('next of a generator', wait)} for {targets}"
+        case "future":
+            return f"{_lasting('Future.result', wait)} for {targets}" + _inferred(wait)
+        case "lock":
+            return f"waits for a lock, held by {targets}" + _inferred(wait)
+        case "actor slot":
+            return f"is queued there until {targets} ends"
+        case "event loop":
+            return f"cannot go on before {targets} gets free"
+        case "order":
+            return f"must follow {targets}, which its caller sent before and whose arguments are not ready"
+        case "arguments":
+            return f"waits for its argument, made by {targets}" + _inferred(wait)
+        case "resources":
+            return _resources(observed, vertices, wait)
+        case "lifetime":
+            return f"comes only when {targets} goes on"
+        case "backpressure":
+            return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
+        case "actor creation":
+            return "waits for its actor to be created"
+        case _ if any(vertices[target.vertex].other_side_of for group in wait.groups for target in group.targets):
+            return f"{_lasting(wait.kind, wait)}, which somebody else must end"
+        case _:
+            return f"waits for {targets}"
+
+
+def _lasting(call: str, wait: Wait) -> str:
+    """``waits in ray.get``, and with which timeout, if any."""
+    return f"waits in {call}" + (f", with a timeout of {wait.timeout_s:g} s," if wait.timeout_s is not None else "")
+
+
+def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+    """What is missing and who has it, or where there would be room."""
+    found = [vertices[key] for key in dict.fromkeys(t.vertex for group in wait.groups for t in group.targets)]
+    labels = [vertex.holder or name(observed, vertex) for vertex in found]
+    what = f"waits for {names.listed(wait.resources) or 'room'}"
+    if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
+        return f"{what}: {_shortly(labels)}"
+    many = f"{wait.needed} of " if 1 < wait.needed < wait.total else ""
+    return f"{what}, held by {many}{_shortly(labels, ' or ' if wait.needed < wait.total else ' and ')}"
+
+
+def _targets(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+    targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
+    labels = list(dict.fromkeys(name(observed, vertices[target.vertex]) for target in targets))
+    return _shortly(labels, " and " if wait.kind == "ray.get" else " or ")
+
+
+def _shortly(labels: Sequence[str], word: str = " or ") -> str:
+    if len(labels) > SHOWN_TARGETS:
+        return f"{', '.join(labels[:SHOWN_TARGETS])} and {len(labels) - SHOWN_TARGETS} more"
+    return names.listed(labels, word)
+
+
+def _inferred(wait: Wait) -> str:
+    return f" (inferred: {wait.inferred})" if wait.inferred else ""

@@ -1,0 +1,52 @@
+"""Streaming generators that have given more than was taken, and wait for their consumer.
+
+With ``_generator_backpressure_num_objects`` a producer blocks in C++ after each value until enough are taken. Its task
+is listed as running, its thread shows none of its code, and its owner has values of it, though not how many were taken
+(seen on Ray 2.46 and 2.60). Only the owner can take them: a generator cannot be passed on.
+"""
+
+from __future__ import annotations
+
+from dstack.analysis import names, placing
+from dstack.analysis.graph import Graph
+from dstack.analysis.observed import thread_key
+from dstack.diagnosis import Group, Target, Wait
+from dstack.model import Task, Thread
+
+HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs", "ray_import_thread")
+"""Threads of Ray's own in every worker and driver that take no values (seen on Ray 2.46 and 2.60)."""
+
+
+def wait_of_producer(graph: Graph, thread: Thread, task_id: str | None) -> Wait | None:
+    """The wait of a thread for its task's consumer, where that seems to be a generator under backpressure."""
+    task = graph.observed.tasks.get(task_id or "")
+    if task is None or not task.items or task_id in graph.observed.awaited_tasks:
+        return None
+    if not thread.still or any(frame.origin != "ray" for frame in graph.observed.snapshot.frames_of(thread)):
+        return None
+    return Wait(
+        kind="backpressure",
+        groups=(Group(needs=1, targets=_consumers(graph, task)),),
+        evidence="inferred",
+        inferred=f"it has given {task.items} values that are still kept, and rests outside its code",
+    )
+
+
+def _consumers(graph: Graph, task: Task) -> tuple[Target, ...]:
+    """Any execution of the owner's process, where these are all that can take a value there."""
+    observed, owner_id = graph.observed, task.owner_id
+    owner = observed.workers.get(owner_id)
+    if owner is None or not observed.threads(owner_id):
+        return (graph.unknown(f"consumer of {names.task(observed, task.task_id)}", unobserved=True),)
+    threads = [t for role in ("task", "user") for t in observed.threads_with_role(owner_id, role)]
+    is_closed = owner.is_driver or placing.has_one_slot(observed, owner_id)
+    if not is_closed or any(map(_may_take, observed.threads(owner_id))):
+        what = f"consumer of {names.task(observed, task.task_id)} in {names.place(observed, owner)}"
+        return (graph.unknown(what, worker_id=owner_id),)
+    return tuple(Target(vertex=thread_key(owner_id, thread.os_thread_id)) for thread in threads)
+
+
+def _may_take(thread: Thread) -> bool:
+    """Whether a thread that is no execution may run code that takes values: an event loop, or a library's thread."""
+    is_main_or_native = not thread.name or thread.name == "MainThread"
+    return thread.role not in ("task", "user") and not is_main_or_native and thread.name not in HOUSEKEEPING

@@ -1,0 +1,173 @@
+"""Functions in which threads wait, and what these waits are called in the user's words.
+
+A thread whose innermost frame is in :data:`WAITS`, and which the kernel shows blocked, waits there. Going outward from
+there, or from a wait that is known otherwise, each further frame that is in one of the tables names the wait better,
+up to the first frame of the user's own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+RawFrame = dict[str, Any]
+
+IDLE = ""
+"""The name of what is no wait: a thread that has nothing to do."""
+EVENT_LOOP = "asyncio event loop"
+"""The name of an event loop that waits for what comes; not one that is blocked in a call."""
+ALL_PYTHONS = "Python 3.10 to 3.13"
+BOTH_RAYS = "Ray 2.46 and 2.60"
+NOT_RUN = "torch's own names, not run"
+
+CHANNEL = "/ray/experimental/channel/shared_memory_channel.py"
+COLLECTIVE = "/ray/util/collective/collective.py"
+DATA = "/ray/data/_internal/execution/streaming_executor_state.py"
+TORCH = "/torch/distributed/distributed_c10d.py"
+TRAIN = "/ray/train/v2/_internal/execution/collective_impl.py"
+
+
+class Place(NamedTuple):
+    """A function by the end of its file's path; ``having`` is a local that tells it from others of the same name.
+
+    ``seen`` says on which versions it was found so. In a meeting those of alike processes wait for each other, whatever
+    object each of them calls.
+    """
+
+    file: str
+    function: str
+    name: str
+    seen: str
+    having: str | None = None
+    is_meeting: bool = False
+
+
+WAITS = (
+    Place("/threading.py", "wait", "threading.Condition.wait", ALL_PYTHONS, having="waiter"),
+    Place("/threading.py", "_shutdown", "end of the other threads of a process that is to exit", ALL_PYTHONS),
+    Place("/selectors.py", "select", "selectors.select", ALL_PYTHONS),
+    Place("/subprocess.py", "_try_wait", "subprocess.Popen.wait", ALL_PYTHONS),
+    Place("/multiprocessing/connection.py", "_recv", "multiprocessing.Connection.recv", ALL_PYTHONS),
+    Place("/multiprocessing/popen_fork.py", "poll", "multiprocessing.Process.join", ALL_PYTHONS),
+    Place("/multiprocessing/synchronize.py", "__enter__", "multiprocessing lock", ALL_PYTHONS),
+    Place("/multiprocessing/synchronize.py", "wait", "multiprocessing.Condition.wait", ALL_PYTHONS),
+    Place("/socket.py", "accept", "socket.accept", ALL_PYTHONS),
+    Place("/socket.py", "readinto", "reading from a socket", ALL_PYTHONS),
+    Place("/ssl.py", "read", "reading from a socket", ALL_PYTHONS),
+    Place("/concurrent/futures/thread.py", "_worker", IDLE, ALL_PYTHONS),
+    Place("/multiprocessing/pool.py", "worker", IDLE, ALL_PYTHONS),
+    Place("/ray/_private/worker.py", "main_loop", IDLE, BOTH_RAYS),
+    Place("/ray/_private/function_manager.py", "fetch_registered_method", "a function's code from the GCS", BOTH_RAYS),
+    Place(CHANNEL, "write", "write to a compiled graph's channel", BOTH_RAYS),
+    Place(TORCH, "all_gather", "all_gather of torch.distributed", NOT_RUN),
+    Place(TORCH, "all_gather_into_tensor", "all_gather of torch.distributed", NOT_RUN),
+    Place(TORCH, "all_gather_object", "all_gather of torch.distributed", NOT_RUN),
+    Place(TORCH, "all_reduce", "all_reduce of torch.distributed", NOT_RUN),
+    Place(TORCH, "all_to_all", "all_to_all of torch.distributed", NOT_RUN),
+    Place(TORCH, "all_to_all_single", "all_to_all of torch.distributed", NOT_RUN),
+    Place(TORCH, "barrier", "barrier of torch.distributed", NOT_RUN),
+    Place(TORCH, "broadcast", "broadcast of torch.distributed", NOT_RUN),
+    Place(TORCH, "broadcast_object_list", "broadcast of torch.distributed", NOT_RUN),
+    Place(TORCH, "gather", "gather of torch.distributed", NOT_RUN),
+    Place(TORCH, "init_process_group", "init_process_group of torch.distributed", NOT_RUN),
+    Place(TORCH, "monitored_barrier", "barrier of torch.distributed", NOT_RUN),
+    Place(TORCH, "new_group", "new_group of torch.distributed", NOT_RUN),
+    Place(TORCH, "recv", "recv of torch.distributed", NOT_RUN),
+    Place(TORCH, "reduce", "reduce of torch.distributed", NOT_RUN),
+    Place(TORCH, "reduce_scatter", "reduce_scatter of torch.distributed", NOT_RUN),
+    Place(TORCH, "reduce_scatter_tensor", "reduce_scatter of torch.distributed", NOT_RUN),
+    Place(TORCH, "scatter", "scatter of torch.distributed", NOT_RUN),
+    Place(TORCH, "send", "send of torch.distributed", NOT_RUN),
+    Place("/torch/distributed/rendezvous.py", "_create_c10d_store", "init_process_group of torch.distributed", NOT_RUN),
+    Place("/torch/cuda/__init__.py", "synchronize", "torch.cuda.synchronize", NOT_RUN),
+    Place("/torch/cuda/streams.py", "synchronize", "torch.cuda.synchronize", NOT_RUN),
+)
+
+NAMES = (
+    Place("/threading.py", "wait", "threading.Event.wait", ALL_PYTHONS, having="signaled"),
+    Place("/threading.py", "_wait", "threading.Barrier.wait", ALL_PYTHONS),
+    Place("/threading.py", "acquire", "threading.Semaphore.acquire", ALL_PYTHONS, having="rc"),
+    Place("/queue.py", "get", "queue.Queue.get", ALL_PYTHONS),
+    Place("/queue.py", "put", "queue.Queue.put", ALL_PYTHONS),
+    Place("/queue.py", "join", "queue.Queue.join", ALL_PYTHONS),
+    Place("/asyncio/base_events.py", "_run_once", EVENT_LOOP, ALL_PYTHONS),
+    Place("/socketserver.py", "serve_forever", IDLE, ALL_PYTHONS),
+    Place("/subprocess.py", "communicate", "subprocess.Popen.communicate", ALL_PYTHONS),
+    Place("/multiprocessing/connection.py", "wait", "multiprocessing.connection.wait", ALL_PYTHONS),
+    Place("/multiprocessing/queues.py", "get", "multiprocessing.Queue.get", ALL_PYTHONS),
+    Place("/multiprocessing/queues.py", "put", "multiprocessing.Queue.put", ALL_PYTHONS),
+    Place("/multiprocessing/synchronize.py", "wait", "multiprocessing.Event.wait", ALL_PYTHONS),
+    Place("/multiprocessing/managers.py", "_callmethod", "a multiprocessing manager's answer", ALL_PYTHONS),
+    Place("/multiprocessing/pool.py", "get", "multiprocessing.Pool result", ALL_PYTHONS),
+    Place("/multiprocessing/pool.py", "next", "multiprocessing.Pool result", ALL_PYTHONS),
+    Place("/multiprocessing/process.py", "join", "multiprocessing.Process.join", ALL_PYTHONS),
+    Place("/concurrent/futures/_base.py", "result", "Future.result", ALL_PYTHONS),
+    Place("/concurrent/futures/_base.py", "exception", "Future.exception", ALL_PYTHONS),
+    Place("/concurrent/futures/_base.py", "wait", "concurrent.futures.wait", ALL_PYTHONS),
+    Place("/concurrent/futures/_base.py", "as_completed", "concurrent.futures.as_completed", ALL_PYTHONS),
+    Place("/concurrent/futures/thread.py", "shutdown", "ThreadPoolExecutor.shutdown", ALL_PYTHONS),
+    Place("/concurrent/futures/process.py", "shutdown", "ProcessPoolExecutor.shutdown", ALL_PYTHONS),
+    Place("/concurrent/futures/process.py", "wait_result_broken_or_wakeup", IDLE, ALL_PYTHONS),
+    Place("/ray/util/queue.py", "get", "Queue.get of ray.util.queue", BOTH_RAYS),
+    Place("/ray/util/queue.py", "put", "Queue.put of ray.util.queue", BOTH_RAYS),
+    Place("/ray/util/actor_pool.py", "get_next", "ActorPool.get_next", BOTH_RAYS),
+    Place("/ray/util/actor_pool.py", "get_next_unordered", "ActorPool.get_next_unordered", BOTH_RAYS),
+    Place("/ray/util/multiprocessing/pool.py", "get", "ray.util.multiprocessing.Pool result", BOTH_RAYS),
+    Place("/ray/util/multiprocessing/pool.py", "next", "ray.util.multiprocessing.Pool result", BOTH_RAYS),
+    Place("/ray/util/multiprocessing/pool.py", "join", "ray.util.multiprocessing.Pool.join", BOTH_RAYS),
+    Place("/ray/util/placement_group.py", "wait", "PlacementGroup.wait", BOTH_RAYS),
+    Place(COLLECTIVE, "allreduce", "allreduce of ray.util.collective", BOTH_RAYS),
+    Place(COLLECTIVE, "allgather", "allgather of ray.util.collective", BOTH_RAYS),
+    Place(COLLECTIVE, "barrier", "barrier of ray.util.collective", BOTH_RAYS),
+    Place(COLLECTIVE, "broadcast", "broadcast of ray.util.collective", BOTH_RAYS),
+    Place(COLLECTIVE, "init_collective_group", "start of a ray.util.collective group", BOTH_RAYS),
+    Place(COLLECTIVE, "recv", "recv of ray.util.collective", BOTH_RAYS),
+    Place(COLLECTIVE, "reduce", "reduce of ray.util.collective", BOTH_RAYS),
+    Place(COLLECTIVE, "reducescatter", "reducescatter of ray.util.collective", BOTH_RAYS),
+    Place(COLLECTIVE, "send", "send of ray.util.collective", BOTH_RAYS),
+    Place("/ray/experimental/compiled_dag_ref.py", "get", "CompiledDAGRef.get", BOTH_RAYS),
+    Place("/ray/serve/handle.py", "result", "DeploymentResponse.result", BOTH_RAYS),
+    Place("/ray/serve/handle.py", "__next__", "next of a DeploymentResponseGenerator", BOTH_RAYS),
+    Place(DATA, "process_completed_tasks", "Ray Data's executor", BOTH_RAYS),
+    Place(DATA, "get_output_blocking", "Ray Data's next output", BOTH_RAYS),
+    Place("/ray/data/_internal/iterator/stream_split_iterator.py", "gen_blocks", "Ray Data's next block", BOTH_RAYS),
+    Place("/ray/data/_internal/execution/streaming_executor.py", "shutdown", "end of Ray Data's executor", BOTH_RAYS),
+    Place("/ray/train/_internal/session.py", "report", "ray.train.report", BOTH_RAYS, is_meeting=True),
+    Place("/ray/train/v2/_internal/execution/context.py", "report", "ray.train.report", BOTH_RAYS, is_meeting=True),
+    Place(TRAIN, "barrier", "barrier of ray.train.collective", "Ray 2.60"),
+    Place(TRAIN, "broadcast_from_rank_zero", "broadcast of ray.train.collective", "Ray 2.60"),
+)
+
+CHANNELS = (
+    Place(CHANNEL, "read", "read of a compiled graph's channel", BOTH_RAYS),
+    Place(CHANNEL, "release_buffer", "read of a compiled graph's channel", BOTH_RAYS),
+)
+"""What calls ``ray.get`` on a ref that is written again and again: that its value is there says nothing."""
+
+
+def function_of(frame: RawFrame) -> str:
+    """The plain name of the frame's function: py-spy gives the qualified one from CPython 3.11 on."""
+    return str(frame["name"]).rpartition(".")[2]
+
+
+def place_of(frame: RawFrame, table: Sequence[Place]) -> Place | None:
+    """The row of a table that this frame is in."""
+    file, function = str(frame["filename"]), function_of(frame)
+    for place in table:
+        if place.function == function and file.endswith(place.file) and _has(frame, place.having):
+            return place
+    return None
+
+
+def places_outward(frames: Sequence[RawFrame], is_user: Callable[[RawFrame], bool]) -> Iterator[tuple[int, Place]]:
+    """Frames that name a wait, with their index from the leaf, up to the user's own code."""
+    for index, frame in enumerate(frames):
+        if is_user(frame):
+            return
+        place = place_of(frame, (*CHANNELS, *NAMES) if index else WAITS)
+        if place:
+            yield index, place
+
+
+def _has(frame: RawFrame, local: str | None) -> bool:
+    return local is None or any(one["name"] == local for one in frame["locals"] or ())

@@ -1,0 +1,43 @@
+"""An actor that is asked something while it is still being made.
+
+The plugin registers in `__init__` and waits until that is done. The registry asks the plugin for its version first, and
+calls on an actor start when its `__init__` has ended.
+
+Expected: deadlock
+Members: plugin:Plugin.__init__, Registry.register, Plugin.version
+Points at: self.number: int = ray.get(registry.register.remote(me))
+"""
+
+import os
+from typing import Any
+
+import ray
+
+
+class Registry:
+    def register(self, plugin: Any) -> int:
+        version: int = ray.get(plugin.version.remote())
+        return version
+
+
+class Plugin:
+    def __init__(self, registry: Any) -> None:
+        me = ray.get_runtime_context().current_actor
+        self.number: int = ray.get(registry.register.remote(me))
+
+    def version(self) -> int:
+        return 3
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    registry: Any = ray.remote(Registry).options(name="registry").remote()
+    ray.get(registry.__ray_ready__.remote())
+    plugin: Any = ray.remote(Plugin).options(name="plugin").remote(registry)
+    print("ready", flush=True)
+    print(ray.get(plugin.version.remote()))
+
+
+if __name__ == "__main__":
+    main()

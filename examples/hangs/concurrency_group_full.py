@@ -1,0 +1,47 @@
+"""A call to another concurrency group that comes back to the first.
+
+The server has one thread for `requests` and one for `logs`. A request waits for the log, and the log waits for a small
+request of its own, for which the thread of that group is not free.
+
+Expected: deadlock
+Members: Server.handle, Server.write_log, Server.user
+Points at: user: str = ray.get(server.user.remote())
+"""
+
+import os
+from typing import Any
+
+import ray
+
+
+class Server:
+    @ray.method(concurrency_group="requests")
+    def user(self) -> str:
+        return "somebody"
+
+    @ray.method(concurrency_group="requests")
+    def handle(self) -> int:
+        server = ray.get_runtime_context().current_actor
+        length: int = ray.get(server.write_log.remote())
+        return length
+
+    @ray.method(concurrency_group="logs")
+    def write_log(self) -> int:
+        server = ray.get_runtime_context().current_actor
+        user: str = ray.get(server.user.remote())
+        return len(user)
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    groups = {"requests": 1, "logs": 1}
+    server: Any = ray.remote(concurrency_groups=groups)(Server).options(name="server").remote()
+    ray.get(server.user.remote())
+    length = server.handle.remote()
+    print("ready", flush=True)
+    print(ray.get(length))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""An actor that may run only on nodes with a label, which no node has.
+
+There are CPUs enough, but none of them is in the right place.
+
+Expected: hang (finding: infeasible)
+Members: station:Station.__init__
+Points at: print(ray.get(station.report.remote()))
+"""
+
+import os
+from typing import Any
+
+import ray
+
+
+class Station:
+    def report(self) -> str:
+        return "cold"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    station: Any = ray.remote(Station).options(name="station", label_selector={"zone": "antarctica"}).remote()
+    print("ready", flush=True)
+    print(ray.get(station.report.remote()))
+
+
+if __name__ == "__main__":
+    main()

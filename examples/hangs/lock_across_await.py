@@ -1,0 +1,43 @@
+"""A thread's lock that a coroutine holds while it awaits (as in ray#54201 and ray#51190).
+
+`write` takes the lock and awaits a pause. Meanwhile the loop begins a second `write`, which waits for the lock as a
+thread does, with the whole loop; so the first never wakes up to release it.
+
+Expected: stalled
+Later: deadlock, once it can be seen which coroutine holds the lock
+Members: driver lock_across_await.py, Journal.write
+Points at: with self.lock:
+"""
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+import ray
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lines: list[str] = []
+
+    async def write(self, line: str) -> int:
+        with self.lock:
+            await asyncio.sleep(1.0)
+            self.lines.append(line)
+        return len(self.lines)
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    journal: Any = ray.remote(Journal).options(name="journal").remote()
+    ray.get(journal.__ray_ready__.remote())
+    written = [journal.write.remote("first"), journal.write.remote("second")]
+    print("ready", flush=True)
+    print(ray.get(written))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""A thread that holds a Lock while it waits for a call that comes back and needs the lock.
+
+A Lock does not know who holds it; the `with` block on the stack of `restock` tells. It asks the warehouse, which asks
+the shelf what is on it, on the shelf's other thread.
+
+Expected: deadlock
+Members: Warehouse.pick
+Points at: with self.lock:
+"""
+
+import os
+import threading
+from typing import Any
+
+import ray
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.goods = ["tea"]
+
+    def show(self) -> list[str]:
+        with self.lock:
+            return self.goods
+
+    def restock(self, warehouse: Any) -> int:
+        shelf = ray.get_runtime_context().current_actor
+        with self.lock:
+            self.goods += ray.get(warehouse.pick.remote(shelf))
+            return len(self.goods)
+
+
+class Warehouse:
+    def pick(self, shelf: Any) -> list[str]:
+        there: list[str] = ray.get(shelf.show.remote())
+        return [one for one in ("tea", "rice") if one not in there]
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    shelf: Any = ray.remote(Shelf).options(name="shelf", max_concurrency=2).remote()
+    warehouse: Any = ray.remote(Warehouse).options(name="warehouse").remote()
+    ray.get([shelf.__ray_ready__.remote(), warehouse.__ray_ready__.remote()])
+    count = shelf.restock.remote(warehouse)
+    print("ready", flush=True)
+    print(ray.get(count))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A task on the only GPU that waits for another task on a GPU (as in ray#5790).
+
+A task that waits lends its CPU back, so the same program without GPUs goes on. A GPU is not lent back: the memory on
+it is still in use. (Ray counts slots; no GPU is needed to run this.)
+
+Expected: deadlock
+Members: train, evaluate
+Points at: score: float = ray.get(evaluate.remote(0.5))
+"""
+
+import os
+
+import ray
+
+
+@ray.remote(num_gpus=1)
+def evaluate(weight: float) -> float:
+    return weight / 2
+
+
+@ray.remote(num_gpus=1)
+def train() -> float:
+    score: float = ray.get(evaluate.remote(0.5))
+    return score
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    own = address == "local"
+    ray.init(address, num_cpus=2 if own else None, num_gpus=1 if own else None, include_dashboard=False)
+    score = train.remote()
+    print("ready", flush=True)
+    print(ray.get(score))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""A thread that holds an RLock while it waits for a call that comes back and needs the lock.
+
+The account may run two calls at a time and guards its balance with an RLock. `pay` keeps the lock while the bank
+confirms, and the bank looks at the balance first: on the account's other thread, where the lock is not its own.
+
+Expected: deadlock
+Members: Bank.confirm
+Points at: with self.lock:
+"""
+
+import os
+import threading
+from typing import Any
+
+import ray
+
+
+class Account:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.amount = 100
+
+    def balance(self) -> int:
+        with self.lock:
+            return self.amount
+
+    def pay(self, amount: int, bank: Any) -> int:
+        account = ray.get_runtime_context().current_actor
+        with self.lock:
+            if ray.get(bank.confirm.remote(amount, account)):
+                self.amount -= amount
+        return self.amount
+
+
+class Bank:
+    def confirm(self, amount: int, account: Any) -> bool:
+        balance: int = ray.get(account.balance.remote())
+        return balance >= amount
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    account: Any = ray.remote(Account).options(name="account", max_concurrency=2).remote()
+    bank: Any = ray.remote(Bank).options(name="bank").remote()
+    ray.get([account.__ray_ready__.remote(), bank.__ray_ready__.remote()])
+    amount = account.pay.remote(30, bank)
+    print("ready", flush=True)
+    print(ray.get(amount))
+
+
+if __name__ == "__main__":
+    main()

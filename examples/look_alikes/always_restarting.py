@@ -1,0 +1,37 @@
+"""A call on an actor that dies each time it is made (as in ray#11990).
+
+Ray makes it again as often as it is told to, and the call waits. From outside nobody can know that the next attempt
+will fail too; after a quarter of an hour, one does not.
+
+Expected: blocked
+Members: driver always_restarting.py, Engine.start
+Points at: print(ray.get(engine.start.remote()))
+"""
+
+import os
+import time
+from typing import Any
+
+import ray
+
+
+class Engine:
+    def __init__(self, warm_at: float) -> None:
+        time.sleep(0.3)
+        if time.time() < warm_at:
+            os._exit(1)  # too cold
+
+    def start(self) -> str:
+        return "running"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    engine: Any = ray.remote(Engine).options(name="engine", max_restarts=-1).remote(time.time() + 900.0)
+    print("ready", flush=True)
+    print(ray.get(engine.start.remote()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""A C function that keeps Python's lock, so that nothing else in its process runs (as in ray#41431).
+
+The actor is asynchronous and should answer `ping` in between. But a call into C that never lets go of the lock stops
+its event loop with all other threads, until it returns.
+
+Expected: blocked, incomplete
+Later: blocked, once it can be seen that a call waits for the lock of Python
+Members: driver gil_held_in_c.py
+Points at: ctypes.PyDLL(None).sleep(seconds)
+"""
+
+import ctypes
+import os
+import time
+from typing import Any
+
+import ray
+
+
+class Cruncher:
+    async def crunch(self, seconds: int) -> str:
+        ctypes.PyDLL(None).sleep(seconds)
+        return "crunched"
+
+    async def ping(self) -> str:
+        return "pong"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    cruncher: Any = ray.remote(Cruncher).options(name="cruncher").remote()
+    ray.get(cruncher.ping.remote())
+    cruncher.crunch.remote(900)
+    time.sleep(1.0)  # until it has begun
+    answer = cruncher.ping.remote()
+    print("ready", flush=True)
+    print(ray.get(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A consumer of a queue whose producer takes its time.
+
+The queue is an async actor; its `get` is a coroutine that waits inside of it until somebody puts a dish.
+
+Expected: blocked, incomplete
+Later: blocked, once it can be seen what the coroutines of a queue wait for
+Members: Consumer.eat
+Points at: time.sleep(seconds)
+"""
+
+import os
+import time
+from typing import Any
+
+import ray
+from ray.util.queue import Queue
+
+
+class Consumer:
+    def eat(self, dishes: Any) -> str:
+        return str(dishes.get())
+
+
+class Producer:
+    def cook(self, dishes: Any, seconds: float) -> None:
+        time.sleep(seconds)
+        dishes.put("roast")
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    dishes = Queue(actor_options={"num_cpus": 0})
+    consumer: Any = ray.remote(Consumer).options(name="consumer").remote()
+    producer: Any = ray.remote(Producer).options(name="producer").remote()
+    ray.get([consumer.__ray_ready__.remote(), producer.__ray_ready__.remote()])
+    eaten = consumer.eat.remote(dishes)
+    cooked = producer.cook.remote(dishes, 900.0)
+    print("ready", flush=True)
+    print(ray.get([eaten, cooked]))
+
+
+if __name__ == "__main__":
+    main()

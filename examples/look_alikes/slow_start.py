@@ -1,0 +1,36 @@
+"""A task whose worker process is still being set up.
+
+Every worker of this job first warms up, for a quarter of an hour. Until then the task has its CPU and its worker, and
+does not run.
+
+Expected: blocked, incomplete
+Later: blocked, once it can be seen to which worker a task was sent
+Members: driver slow_start.py, work
+Points at: print(ray.get(work.remote()))
+"""
+
+import os
+import time
+
+import ray
+
+
+def warm_up() -> None:
+    time.sleep(900.0)
+
+
+@ray.remote
+def work() -> str:
+    return "worked"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    setup = {"worker_process_setup_hook": warm_up}
+    ray.init(address, num_cpus=2 if address == "local" else None, runtime_env=setup, include_dashboard=False)
+    print("ready", flush=True)
+    print(ray.get(work.remote()))
+
+
+if __name__ == "__main__":
+    main()

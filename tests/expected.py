@@ -1,0 +1,119 @@
+"""What an example says that is right to say of it, in the last lines of its docstring.
+
+    Expected: deadlock                              the verdict
+    Expected: hang (finding: infeasible)            and the kind of finding, where it is not called like the verdict
+    Expected: blocked, incomplete                   and that not all was seen that could change the verdict
+    Later: deadlock, once coroutines are read       what will be right, and what is missing for it
+    Members: Cashier.order, Kitchen.cook            who is among the members of that finding
+    Behind: driver two_actors.py                    who is among those behind it
+    Points at: return ray.get(ref)                  a line of code that the findings point at
+    Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with how many wait for it
+    Needs: two nodes                                the cluster, where one node of 2 CPUs and 1 GPU does not do
+
+Only the first is always there. The others follow or precede it in one paragraph.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.dstack import Json
+
+ALARMS = ("deadlock", "hang")
+"""The verdicts that say somebody is stuck for good."""
+
+_EXPECTED = re.compile(r"(\w+)(, incomplete)?(?: \(finding: (\w+)\))?")
+_ENDS_IN = re.compile(r"(.+), (\d+) directly, (\d+) in all")
+_ROLES = ("members", "blocked_behind", "final_blockers")
+_KEYS = ("Expected", "Later", "Members", "Behind", "Points at", "Ends in", "Needs")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The verdict and its finding; what is None or empty is left open. ``later`` is the verdict alone."""
+
+    verdict: str
+    finding: str
+    incomplete: bool
+    members: frozenset[str]
+    behind: frozenset[str]
+    line: str | None
+    blocker: tuple[str, int, int] | None
+    needs: str | None
+    later: str | None
+
+    def is_met_by(self, document: Json) -> bool:
+        """Whether ``dstack check --json`` says all of it."""
+        return not any(self.differences(document))
+
+    def differences(self, document: Json) -> Iterator[str]:
+        """What ``dstack check --json`` does not say, or says otherwise."""
+        told = (document["verdict"], document["incomplete"])
+        if told != (self.verdict, self.incomplete):
+            yield f"verdict and incomplete are {told}"
+        findings = [one for one in document["findings"] if one["kind"] == self.finding]
+        if self.verdict in ALARMS:
+            findings = [one for one in findings if one["confirmed"] or one["assumed"]]  # seen in two looks
+        if not any(self._is_in(one) for one in findings):
+            yield f"no finding {self.finding!r} has {set(self.members)} and {set(self.behind)} behind it"
+        if self.line and self.line not in lines(document):
+            yield f"not pointed at: {self.line}"
+        if self.blocker and self.blocker not in blockers(document)[:1]:
+            yield f"final blockers are {blockers(document)}"
+
+    def is_denied_by(self, document: Json) -> bool:
+        """Whether it is a false alarm: somebody is said to be stuck for good, in a way that nobody is."""
+        return document["verdict"] in ALARMS and document["verdict"] not in (self.verdict, self.later)
+
+    def _is_in(self, finding: Json) -> bool:
+        return self.members <= _executions(finding["members"]) and self.behind <= _executions(finding["blocked_behind"])
+
+
+def expected_of(path: Path) -> Expected:
+    """Reads the docstring of an example; an :class:`AssertionError` says what is wrong with it."""
+    last = (ast.get_docstring(ast.parse(path.read_text())) or "").rpartition("\n\n")[2]
+    pairs = [line.partition(": ") for line in last.splitlines()]
+    told = {key: value for key, _, value in pairs}
+    assert [key for key in told if key in _KEYS] == [key for key, _, _ in pairs], f"{path} ends with {last!r}"
+    match = _EXPECTED.fullmatch(told.get("Expected", ""))
+    assert match, f"{path} says not what to expect: {last!r}"
+    ends_in = _ENDS_IN.fullmatch(told.get("Ends in", ""))
+    return Expected(
+        verdict=match[1],
+        finding=match[3] or match[1],
+        incomplete=match[2] is not None,
+        members=_names(told.get("Members")),
+        behind=_names(told.get("Behind")),
+        line=told.get("Points at"),
+        blocker=(ends_in[1], int(ends_in[2]), int(ends_in[3])) if ends_in else None,
+        needs=told.get("Needs"),
+        later=re.split(r"\W", told["Later"])[0] if "Later" in told else None,
+    )
+
+
+def lines(document: Json) -> set[str]:
+    """All source lines that the findings point at."""
+    found = document["findings"]
+    shown = (one for finding in found for role in _ROLES for one in finding[role])
+    return {one["source"] for one in shown if one["source"]}
+
+
+def blockers(document: Json) -> list[tuple[str, int, int]]:
+    """The final blockers of all findings with their waiters, directly and in all."""
+    return [
+        (one["execution"], one["waiters_direct"], one["waiters_total"])
+        for finding in document["findings"]
+        for one in finding["final_blockers"]
+    ]
+
+
+def _executions(members: list[Json]) -> set[str]:
+    return {member["execution"] for member in members}
+
+
+def _names(value: str | None) -> frozenset[str]:
+    return frozenset(value.split(", ")) if value else frozenset()

@@ -1,0 +1,71 @@
+"""Every program in examples/hangs and examples/look_alikes is judged as it expects, on real Ray.
+
+And while it gets there: no look at it, however early, calls anybody stuck for good who is not.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+import pytest
+from ray.core.generated import gcs_pb2
+
+from tests.clusters import EXAMPLES
+from tests.dstack import Json
+from tests.expected import expected_of
+from tests.shared_cluster import SharedCluster, shared_cluster
+
+pytestmark = pytest.mark.ray
+
+CLUSTERS: dict[str | None, dict[str, Any]] = {
+    None: {"nodes": 1, "num_cpus": 2, "num_gpus": 1, "resources": {"licence": 1}},
+    "two nodes": {"nodes": 2, "num_cpus": 1},
+}
+"""By what a program says it needs."""
+
+KNOWS_LABELS = "label_selector" in gcs_pb2.ActorTableData.DESCRIPTOR.fields_by_name
+
+PROGRAMS = sorted(
+    path.relative_to(EXAMPLES).with_suffix("").as_posix()
+    for folder in ("hangs", "look_alikes")
+    for path in (EXAMPLES / folder).glob("*.py")
+)
+
+
+def needs(name: str) -> str | None:
+    return expected_of(EXAMPLES / f"{name}.py").needs
+
+
+PROGRAMS.sort(key=lambda name: needs(name) or "")
+
+
+@pytest.fixture(scope="module")
+def cluster_for() -> Iterator[Callable[[str | None], SharedCluster]]:
+    """Gives the cluster that a program needs; there is one at a time, as long as the programs want the same."""
+    with ExitStack() as stack:
+        running: dict[str | None, SharedCluster] = {}
+
+        def cluster(wanted: str | None) -> SharedCluster:
+            if wanted not in running:
+                running.clear()
+                stack.close()
+                running[wanted] = stack.enter_context(shared_cluster(**CLUSTERS[wanted]))
+            return running[wanted]
+
+        yield cluster
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_judged_as_it_expects(name: str, cluster_for: Callable[[str | None], SharedCluster]) -> None:
+    if name == "hangs/label_of_no_node" and not KNOWS_LABELS:
+        pytest.skip("this version of Ray does not choose nodes by labels")
+    expected = expected_of(EXAMPLES / f"{name}.py")
+    cluster = cluster_for(expected.needs)
+    looks: list[Json] = []
+
+    with cluster.running(name) as example:
+        cluster.settled(expected, seen=looks.append)
+        assert psutil.Process(example.pid).status() != psutil.STATUS_ZOMBIE, example.output()
+
+    assert not [told for told in looks if expected.is_denied_by(told)]

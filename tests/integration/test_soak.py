@@ -1,0 +1,24 @@
+"""Twenty seconds of the soak: what works is never called stuck."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.clusters import REPOSITORY
+
+pytestmark = pytest.mark.ray
+
+MINUTES = "0.33"
+WORKLOADS = "generators,placement_groups,queues,scarce_resources,threads"
+"""What needs more than Ray itself is for ``make soak``; these are where analyses go wrong most easily."""
+
+
+def test_nobody_who_works_is_called_stuck() -> None:
+    command = [sys.executable, "-m", "benchmarks.soak", MINUTES, "--workloads", WORKLOADS, "--together", "5"]
+
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=170, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "false alarms: 0" in done.stdout
+    print(done.stdout)

@@ -1,0 +1,265 @@
+"""Waits for somebody who is gone: called orphaned only where it is certain that nobody answers any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dstack.diagnosis import Finding
+from dstack.model import Actor, Task
+from tests.unit.scenes import JOB, Call, Proc, Scene, groups_of
+
+
+def only_finding(scene: Scene) -> Finding:
+    (finding,) = scene.diagnose().findings
+    return finding
+
+
+def waits_for_task_of(scene: Scene, owner: Proc) -> Call:
+    """A task of which another got the ref, and now waits for it."""
+    task, worker = scene.run("slow", by=owner)
+    scene.procs.remove(worker)
+    scene.driver().gets(task)
+    return task
+
+
+# Owners
+
+
+def test_a_ref_whose_owner_died_long_ago_is_orphaned() -> None:
+    scene = Scene()
+    owner = scene.worker()
+    task = waits_for_task_of(scene, owner)
+    scene.dies(owner, "out of memory")
+    scene.look().look_again()
+
+    diagnosis = scene.diagnose()
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("hang", False)
+    assert (finding.kind, finding.members, finding.confirmed) == ("orphaned", (task.key,), True)
+    pid = owner.worker.pid
+    assert f"its owner, worker (pid {pid}, node 10.0.0.2), died: out of memory" in finding.summary
+    assert "can never be given" in finding.summary
+
+
+def test_a_ref_whose_owner_died_just_now_may_yet_give_an_error() -> None:
+    scene = Scene()
+    owner = scene.worker()
+    waits_for_task_of(scene, owner)
+    scene.dies(owner, "out of memory", ago_s=3)
+
+    finding = only_finding(scene)
+
+    assert finding.kind == "blocked"
+    assert "or an error in its place, since its owner" in finding.summary
+
+
+def test_a_ref_whose_owner_does_not_answer_is_unknown() -> None:
+    scene = Scene()
+    owner = scene.worker()
+    waits_for_task_of(scene, owner)
+    owner.is_silent = owner.has_no_stacks = True
+    scene.look().look_again()
+
+    diagnosis = scene.diagnose()
+
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+    assert f"whose owner, worker (pid {owner.worker.pid}, node 10.0.0.2), did not answer" in str(diagnosis.findings)
+
+
+def test_a_ref_whose_owner_nobody_lists_is_unknown() -> None:
+    scene = Scene()
+    owner = scene.worker()
+    waits_for_task_of(scene, owner)
+    scene.procs.remove(owner)
+
+    diagnosis = scene.diagnose()
+
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+
+
+def test_a_task_that_still_runs_is_not_orphaned_by_its_owners_death() -> None:
+    scene = Scene()
+    owner = scene.worker()
+    task, _ = scene.run("slow", by=owner)
+    scene.driver().gets(task)
+    scene.dies(owner)
+
+    assert only_finding(scene).kind == "blocked"
+
+
+def test_a_value_that_is_there_is_not_orphaned_by_its_owners_death() -> None:
+    scene = Scene()
+    owner, reader = scene.worker(), scene.driver()
+    task = scene.task("slow", by=owner)
+    reader.gets(task)
+    reader.has(task)
+    scene.dies(owner)
+
+    assert only_finding(scene).kind == "blocked"
+
+
+def test_who_waits_with_a_timeout_is_not_stuck_by_a_death() -> None:
+    scene = Scene()
+    owner = scene.worker()
+    scene.driver().gets(scene.task("slow", by=owner), timeout_s=5.0)
+    scene.dies(owner)
+
+    assert all(not finding.blocked_behind for finding in scene.diagnose().findings)
+
+
+# Actors
+
+
+@pytest.mark.parametrize("state", ["PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER"])
+def test_a_call_of_a_dead_actor_never_runs(state: str) -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Gone")
+    call = scene.call(actor, "work", by=driver, state=state)
+    scene.dies(actor, "out of memory")
+
+    vertex = scene.graph()[call.key]
+
+    assert (vertex.wait, vertex.never_kind) == (None, "orphaned")
+    assert (vertex.never or "").endswith("is dead: out of memory")
+
+
+@pytest.mark.parametrize("state", ["PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER"])
+def test_the_caller_of_an_actor_that_died_just_now_is_about_to_be_told(state: str) -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Gone")
+    driver.gets(scene.call(actor, "work", by=driver, state=state))
+    scene.dies(actor, ago_s=1)
+
+    assert only_finding(scene).kind == "blocked"
+
+
+def test_an_actor_that_is_exiting_still_ends_its_calls() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Leaving")
+    call = scene.call(actor, "work", by=driver)
+    assert actor.actor is not None
+    scene.becomes(actor.actor, state="DEAD", ended_at=1.0)
+
+    assert scene.graph()[call.key].never is None
+
+
+# Restarts
+
+
+def restarting(scene: Scene, by: Proc, **known: Any) -> tuple[Actor, Call]:
+    """An actor that is being restarted, and a call that waits for that."""
+    actor = scene.actor("Phoenix").actor
+    assert actor is not None
+    scene.procs.pop()
+    actor = scene.becomes(
+        actor, state="RESTARTING", owner_id=by.worker_id, **{"worker_id": None, "num_restarts": 2} | known
+    )
+    call = scene.call(actor, "work", by=by, state="PENDING_NODE_ASSIGNMENT")
+    by.gets(call)
+    return actor, call
+
+
+def test_a_restart_that_no_node_can_take_is_infeasible() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, call = restarting(scene, by=driver, required_resources={"special": 1.0})
+    scene.look().look_again()
+
+    finding = only_finding(scene)
+
+    assert (finding.kind, finding.confirmed) == ("infeasible", True)
+    assert {call.key, driver.key} == set(finding.blocked_behind)
+    assert finding.summary.startswith("Phoenix.__init__ (restart 2) can never run: it asks for 1 special")
+
+
+def test_a_restart_that_is_under_way_is_waited_for_where_it_runs() -> None:
+    scene = Scene()
+    driver, worker = scene.driver(), scene.worker()
+    actor, call = restarting(scene, by=driver, worker_id=worker.worker_id)
+    task_id = f"{'f' * 16}{actor.actor_id}"
+    worker.runs(Call(Task(task_id=task_id, owner_id="", name="", kind="ACTOR_CREATION_TASK", state="", job_id=JOB)))
+
+    assert groups_of(scene.wait_of(call)) == [(1, [worker.key])]
+
+
+def test_a_restart_on_a_worker_that_does_not_answer_is_unknown() -> None:
+    scene = Scene()
+    driver, worker = scene.driver(), scene.worker()
+    restarting(scene, by=driver, worker_id=worker.worker_id, required_resources={"special": 1.0})
+    worker.is_silent = True
+
+    diagnosis = scene.diagnose()
+
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+
+
+def test_a_creation_that_its_dead_owner_left_behind_can_be_infeasible() -> None:
+    scene = Scene()
+    owner, driver = scene.worker(), scene.driver()
+    actor, _ = scene.pending_actor("Left", by=owner)
+    actor = scene.becomes(actor, is_detached=True, required_resources={"special": 1.0})
+    driver.gets(scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT"))
+    scene.dies(owner)
+
+    assert only_finding(scene).kind == "infeasible"
+
+
+# Placement groups
+
+
+def test_a_task_in_a_removed_placement_group_is_orphaned() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED", name="trainers")
+    task = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", placement_group_id=group.placement_group_id)
+    driver.gets(task)
+
+    finding = only_finding(scene)
+
+    assert (finding.kind, finding.members) == ("orphaned", (task.key,))
+    assert "placement group trainers, in which it is to run, was removed" in finding.summary
+
+
+def test_a_call_of_an_actor_in_a_removed_placement_group_is_behind_its_creation() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    group = scene.group("REMOVED")
+    actor, creation = scene.pending_actor("Trainer", by=driver)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT", placement_group_id=group.placement_group_id)
+    call = scene.call(actor, "train", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    driver.gets(call)
+
+    finding = only_finding(scene)
+
+    assert (finding.kind, finding.members) == ("orphaned", (creation.key,))
+    assert {driver.key, call.key} == set(finding.blocked_behind)
+
+
+# Lost values
+
+
+def test_a_lost_value_that_is_made_again_is_waited_for_as_if_it_never_was() -> None:
+    scene = Scene()
+    owner, borrower = scene.driver(), scene.driver()
+    task = scene.task("load", by=owner, state="PENDING_NODE_ASSIGNMENT", required_resources={"special": 1.0}, attempt=1)
+    owner.knows(task, state="PENDING_NODE_ASSIGNMENT", size_bytes=1000, attempt=1)
+    borrower.has(task, size_bytes=1000)
+    borrower.gets(task)
+
+    finding = only_finding(scene)
+
+    assert (finding.kind, finding.blocked_behind) == ("infeasible", (borrower.key,))
+
+
+def test_an_item_of_a_generator_that_runs_again_is_there() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    stream, _ = scene.run("stream", by=driver)
+    item = f"{stream.task.task_id}02000000"
+    driver.knows(item, state="SUBMITTED_TO_WORKER", size_bytes=8, attempt=1)
+    driver.gets(item)
+
+    assert "is there already" in only_finding(scene).summary

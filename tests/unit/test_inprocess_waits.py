@@ -1,0 +1,326 @@
+"""Waits of threads for each other within a process: locks, futures, generators, and what nobody knows the end of."""
+
+from __future__ import annotations
+
+from dstack.diagnosis import Vertex, Wait
+from tests.unit.scenes import Proc, Scene, Strand, groups_of
+
+
+def labels(scene: Scene, wait: Wait) -> list[str]:
+    """The labels of what is waited for, which is unknown though everything was observed."""
+    graph = scene.graph()
+    targets: list[Vertex] = [graph[target.vertex] for group in wait.groups for target in group.targets]
+    assert all(target.kind == "unknown" and not target.unobserved for target in targets), targets
+    return [target.label for target in targets]
+
+
+def other_sides(scene: Scene, wait: Wait) -> list[str]:
+    """The calls of which somebody else must be the other side."""
+    graph = scene.graph()
+    targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
+    return [target.other_side_of for target in targets if target.other_side_of]
+
+
+def driver_with(scene: Scene, *names: str) -> tuple[Proc, list[Strand]]:
+    driver = scene.driver()
+    return driver, [driver.strand(name, "user") for name in names]
+
+
+# Locks
+
+
+def test_a_lock_is_waited_for_at_its_holder() -> None:
+    scene = Scene()
+    _, (holder, waiter) = driver_with(scene, "holder", "waiter")
+    waiter.wants_lock("0x10", holder)
+
+    wait = scene.wait_of(waiter)
+
+    assert (wait.kind, wait.evidence) == ("lock", "exact")
+    assert groups_of(wait) == [(1, [holder.key])]
+
+
+def test_an_inferred_holder_is_marked_so() -> None:
+    scene = Scene()
+    _, (holder, waiter) = driver_with(scene, "holder", "waiter")
+    waiter.wants_lock("0x10", holder, inferred="it is in a with block of the lock")
+
+    wait = scene.wait_of(waiter)
+
+    assert (wait.evidence, wait.inferred) == ("inferred", "it is in a with block of the lock")
+
+
+def test_all_who_want_a_lock_that_nobody_is_seen_to_hold_want_the_same() -> None:
+    scene = Scene()
+    _, (one, two, other) = driver_with(scene, "one", "two", "other")
+    one.wants_lock("0x10")
+    two.wants_lock("0x10")
+    other.wants_lock("0x20")
+
+    waits = [scene.wait_of(strand) for strand in (one, two, other)]
+
+    assert waits[0].groups == waits[1].groups != waits[2].groups
+    assert other_sides(scene, waits[0]) == ["threading.Lock.acquire"]
+
+
+def test_a_holder_that_was_not_seen_is_unobserved() -> None:
+    scene = Scene()
+    driver, (gone, waiter) = driver_with(scene, "gone", "waiter")
+    waiter.wants_lock("0x10", gone)
+    driver.strands.remove(gone)
+
+    (target,) = (target for group in scene.wait_of(waiter).groups for target in group.targets)
+
+    assert scene.graph()[target.vertex].unobserved
+
+
+# Futures
+
+
+def test_a_queued_future_is_waited_for_at_any_thread_of_its_executor() -> None:
+    scene = Scene()
+    _, (waiter, one, two) = driver_with(scene, "waiter", "pool_0", "pool_1")
+    waiter.awaits_future(one, two, inferred="it is queued")
+
+    wait = scene.wait_of(waiter)
+
+    assert groups_of(wait) == [(1, [one.key, two.key])]
+    assert wait.evidence == "inferred"
+
+
+def test_several_futures_are_needed_each() -> None:
+    scene = Scene()
+    _, (waiter, one, two) = driver_with(scene, "waiter", "pool_0", "pool_1")
+    waiter.awaits_all((one,), (one, two), ())
+
+    wait = scene.wait_of(waiter)
+
+    assert groups_of(wait)[:2] == [(1, [one.key]), (1, [one.key, two.key])]
+    assert other_sides(scene, wait) == ["concurrent.futures.wait"]
+    assert (wait.needed, wait.total) == (3, 3)
+
+
+def test_a_future_that_nobody_is_seen_to_run_can_come() -> None:
+    scene = Scene()
+    _, (waiter,) = driver_with(scene, "waiter")
+    waiter.awaits_future()
+
+    assert other_sides(scene, scene.wait_of(waiter)) == ["Future.result"]
+    assert scene.diagnose().verdict == "clear"
+
+
+def test_threads_that_run_futures_are_there_though_no_code_of_the_user_is_on_them() -> None:
+    scene = Scene()
+    driver, (waiter,) = driver_with(scene, "waiter")
+    runner = driver.strand("pool_0", "ray")
+    waiter.awaits_all((runner,))
+
+    assert groups_of(scene.wait_of(waiter)) == [(1, [runner.key])]
+    assert runner.key in scene.graph()
+
+
+# Generators
+
+
+def test_the_next_item_is_made_by_the_generators_task() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("numbers", by=driver)
+    driver.strands[0].takes_next(f"{call.task.task_id}03000000")
+
+    wait = scene.wait_of(driver)
+
+    assert wait.kind == "generator"
+    assert groups_of(wait) == [(1, [worker.key])]
+
+
+def test_an_item_of_an_ended_generator_is_about_to_come() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call = scene.task("numbers", by=driver)
+    item = f"{call.task.task_id}03000000"
+    driver.knows(item, state="FINISHED").strands[0].takes_next(item)
+
+    assert labels(scene, scene.wait_of(driver)) == ["value that is there already and is being fetched"]
+
+
+# What nobody knows the other side of
+
+
+def test_a_task_in_a_named_wait_waits_for_an_unknown_of_that_name() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, worker = scene.run("consume", by=driver)
+    worker.strands[0].is_in("queue.Queue.get", "0x30")
+
+    wait = scene.wait_of(worker)
+
+    assert wait.kind == "queue.Queue.get"
+    assert other_sides(scene, wait) == ["queue.Queue.get"]
+
+
+def test_threads_in_the_background_that_wait_for_work_are_no_finding() -> None:
+    scene = Scene()
+    driver, (consumer,) = driver_with(scene, "consumer")
+    consumer.is_in("queue.Queue.get")
+    rays = driver.strand("logs", "ray").is_in("queue.Queue.get")
+
+    assert other_sides(scene, scene.wait_of(consumer)) == ["queue.Queue.get"]
+    assert rays.key not in scene.graph()
+    assert scene.diagnose().verdict == "clear"
+
+
+def test_a_thread_of_rays_that_somebody_waits_for_is_there() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    rays = driver.strand("logs", "ray").is_in("queue.Queue.get")
+    driver.joins(rays)
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [rays.key])]
+    assert other_sides(scene, scene.wait_of(rays)) == ["queue.Queue.get"]
+
+
+def test_a_task_that_waits_for_a_lock_keeps_its_cpu() -> None:
+    scene = Scene()
+    node = scene.node(CPU=1.0, free={"CPU": 0.0})
+    driver = scene.driver()
+    _, holder = scene.run("hold", by=driver, node=node, CPU=1.0)
+    asks = scene.task("ask", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"CPU": 1.0})
+    holder.strands[0].wants_lock("0x10")
+
+    assert groups_of(scene.wait_of(asks)) == [(1, [holder.key])]
+
+
+# Deadlocks that pass through threads, and what only looks like one
+
+
+def ring(scene: Scene) -> tuple[Proc, Proc, Strand, Strand]:
+    """A driver waits for an actor's call, which needs a lock that a thread has, which waits for the driver's task.
+
+    The actor runs ``work``, blocked on a lock; its thread ``holder`` has the lock and gets ``back`` of a second actor,
+    which is queued there behind ``ask``, which gets ``more`` of the first, which is queued behind ``work``.
+    """
+    driver, first, second = scene.driver(), scene.actor("First"), scene.actor("Second")
+    work = scene.call(first, "work", by=driver)
+    holder = first.strand("holder", "user")
+    ask = scene.call(second, "ask", by=driver)
+    more = scene.call(first, "more", by=second)
+    back = scene.call(second, "back", by=first)
+    driver.gets(work)
+    first.runs(work)
+    first.strands[0].wants_lock("0x10", holder, inferred="it is in a with block of the lock")
+    holder.gets(back)
+    second.runs(ask).gets(more)
+    return first, second, first.strands[0], holder
+
+
+def test_a_ring_through_a_lock_and_a_thread_is_a_deadlock() -> None:
+    scene = Scene()
+    _, second, worker, holder = ring(scene)
+
+    diagnosis = scene.look().look_again().diagnose()
+
+    (finding,) = diagnosis.findings
+    assert (finding.kind, finding.confirmed) == ("deadlock", False)
+    assert finding.assumed == ("a lock is held by the thread in a with block of it",)
+    assert {worker.key, holder.key, second.key} <= set(finding.cycle)
+    assert any("waits for a lock, held by" in step.text and "inferred" in step.text for step in finding.explanation)
+    assert len(finding.members) == 5  # these three, and the two queued calls
+    assert finding.blocked_behind == (scene.procs[0].key,)
+
+
+def test_it_is_none_where_the_holder_runs() -> None:
+    scene = Scene()
+    *_, holder = ring(scene)
+    holder.computes()
+
+    assert scene.look().look_again().diagnose().verdict == "blocked"
+
+
+def test_it_is_none_where_the_lock_is_waited_for_with_a_timeout() -> None:
+    scene = Scene()
+    _, _, worker, holder = ring(scene)
+    worker.wants_lock("0x10", holder, timeout_s=60.0)
+
+    assert scene.look().look_again().diagnose().verdict == "blocked"
+
+
+def test_it_is_likely_but_not_proven_where_nobody_is_seen_to_hold_the_lock() -> None:
+    scene = Scene()
+    _, _, worker, _ = ring(scene)
+    worker.wants_lock("0x10")
+
+    assert scene.look().look_again().diagnose().verdict == "stalled"
+
+
+def test_it_is_not_confirmed_where_another_lock_is_waited_for_the_second_time() -> None:
+    scene = Scene()
+    _, _, worker, holder = ring(scene)
+    scene.look()
+    worker.wants_lock("0x20", holder, inferred="it is in a with block of the lock")
+
+    assert scene.look_again().diagnose().verdict == "blocked"
+
+
+def test_threads_that_take_two_locks_the_other_way_round_are_a_deadlock() -> None:
+    scene = Scene()
+    _, (one, two) = driver_with(scene, "one", "two")
+    one.wants_lock("0x10", two)
+    two.wants_lock("0x20", one)
+
+    (finding,) = scene.look().look_again().diagnose().findings
+
+    assert (finding.kind, set(finding.members)) == ("deadlock", {one.key, two.key})
+
+
+def test_a_thread_that_takes_its_own_lock_again_is_a_deadlock() -> None:
+    scene = Scene()
+    _, (one,) = driver_with(scene, "one")
+    one.wants_lock("0x10", one)
+
+    assert scene.diagnose().verdict == "deadlock"
+
+
+def test_an_executor_all_of_whose_threads_wait_for_what_is_queued_in_it_is_a_deadlock() -> None:
+    scene = Scene()
+    driver, pool = driver_with(scene, "pool_0", "pool_1")
+    for thread in pool:
+        thread.awaits_future(*pool, inferred="it is queued")
+    driver.strands[0].awaits_future(pool[0])
+
+    (finding,) = scene.diagnose().findings
+
+    assert finding.kind == "deadlock"
+    assert finding.blocked_behind == (driver.key,)
+
+
+def test_it_is_none_while_one_of_them_runs() -> None:
+    scene = Scene()
+    driver, pool = driver_with(scene, "pool_0", "pool_1")
+    pool[0].awaits_future(*pool, inferred="it is queued")
+    driver.strands[0].awaits_future(pool[0])
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_all_futures_are_waited_for_though_one_of_them_runs() -> None:
+    scene = Scene()
+    driver, (runs, hangs) = driver_with(scene, "runs", "hangs")
+    hangs.wants_lock("0x10", hangs)
+    driver.strands[0].awaits_all((runs,), (hangs,))
+
+    assert driver.key in scene.diagnose().findings[0].blocked_behind
+
+
+def test_a_consumer_and_a_producer_that_wait_for_each_other_are_a_deadlock() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = scene.actor("Producer")
+    numbers = scene.call(actor, "numbers", by=driver)
+    other = scene.call(actor, "other", by=driver)
+    task, consumer = scene.run("consume", by=driver)
+    consumer.strands[0].takes_next(f"{numbers.task.task_id}02000000")
+    actor.runs(numbers).gets(task)
+
+    assert other.key in scene.graph()
+    assert scene.look().look_again().diagnose().verdict == "deadlock"

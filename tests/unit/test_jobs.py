@@ -1,0 +1,97 @@
+"""Findings of one job, and deadlocks across several."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.jobs import find_job
+from dstack.cli import main
+from dstack.errors import UsageError
+from dstack.model import Job, Snapshot
+from dstack.snapshot_file import save
+from tests.unit.scenes import JOB, Proc, Scene
+
+OTHER = "02000000"
+JOBS = (
+    Job(job_id=JOB, entrypoint="python -u /srv/train.py --fast", submission_id="raysubmit_Ab1"),
+    Job(job_id=OTHER, entrypoint="python serve.py"),
+    Job(job_id="0a000000", entrypoint="python serve.py", is_dead=True),
+)
+
+
+def two_jobs() -> Snapshot:
+    """A driver of one job waits for a task that runs; one of another for what there is nowhere."""
+    scene = Scene()
+    first, second = scene.driver(), scene.driver(job_id=OTHER)
+    call, _ = scene.run("work", by=first)
+    first.gets(call)
+    second.gets(scene.task("big", by=second, state="PENDING_NODE_ASSIGNMENT", required_resources={"TPU": 1.0}))
+    return replace(scene.snapshot(), jobs=JOBS)
+
+
+def across() -> Snapshot:
+    """Actors of two jobs that wait for each other."""
+    scene = Scene()
+    driver = scene.driver()
+    left, right = scene.actor("Left"), scene.actor("Right", job_id=OTHER)
+    cross(scene, driver, left, right)
+    return replace(scene.snapshot(), jobs=JOBS)
+
+
+def cross(scene: Scene, driver: Proc, left: Proc, right: Proc) -> None:
+    left.runs(scene.call(left, "run", by=driver))
+    right.runs(scene.call(right, "run", by=driver))
+    left.gets(scene.call(right, "step", by=left))
+    right.gets(scene.call(left, "step", by=right))
+
+
+@pytest.mark.parametrize("wanted", [JOB, "01", "raysubmit_Ab1", "train.py", "python -u /srv/train.py --fast"])
+def test_a_job_is_found_by_its_id_the_beginning_of_it_its_submission_or_its_script(wanted: str) -> None:
+    assert find_job(two_jobs(), wanted) == JOB
+
+
+def test_of_jobs_by_one_name_the_one_that_runs_is_meant() -> None:
+    assert find_job(two_jobs(), "serve.py") == OTHER
+
+
+@pytest.mark.parametrize("wanted", ["0", "3", "", "other.py"])
+def test_a_job_that_is_none_or_several_is_a_usage_error_that_names_those_there_are(wanted: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find_job(two_jobs(), wanted)
+
+    assert f"{JOB} (train.py), {OTHER} (serve.py)" in (error.value.remedy or "")
+
+
+def test_only_what_the_job_takes_part_in_is_told() -> None:
+    snapshot = two_jobs()
+
+    whole, first, second = diagnose(snapshot), diagnose(snapshot, job=JOB), diagnose(snapshot, job=OTHER)
+
+    assert [finding.kind for finding in whole.findings] == ["infeasible", "blocked"]
+    assert (first.verdict, [finding.kind for finding in first.findings]) == ("blocked", ["blocked"])
+    assert (second.verdict, [finding.kind for finding in second.findings]) == ("hang", ["infeasible"])
+
+
+def test_a_deadlock_across_jobs_says_so_and_is_told_to_both() -> None:
+    snapshot = across()
+
+    for job in (JOB, OTHER):
+        (finding,) = diagnose(snapshot, job=job).findings
+        assert finding.kind == "deadlock"
+        assert finding.jobs == (JOB, OTHER)
+        assert finding.summary.startswith(f"Left.run and Right.run wait for each other, across jobs {JOB} and {OTHER}")
+
+
+def test_the_command_takes_a_job(tmp_path: object) -> None:
+    file = f"{tmp_path}/taken.json"
+    save(two_jobs(), file)
+    run = CliRunner().invoke
+
+    assert run(main, ["check", file]).exit_code == 1
+    assert run(main, ["check", file, "--job", "train.py"]).exit_code == 0
+    assert "job 01000000 only" in run(main, ["show", file, "--job", "01"]).stdout
+    unknown = run(main, ["show", file, "--job", "07000000"])
+    assert (unknown.exit_code, "Known jobs: 01000000 (train.py)" in unknown.stderr) == (2, True)

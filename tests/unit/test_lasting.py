@@ -1,0 +1,198 @@
+"""For how long each wait has lasted, from both looks and from the times of tasks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.names import duration, lasting
+from dstack.diagnosis import Since, Vertex
+from dstack.model import Snapshot, TaskTimes
+from tests.unit.scenes import Call, Proc, Scene
+
+TAKEN_AT = 1.7e9
+"""When scenes are looked at: once until 0.5 s later, then from 1.0 to 1.5 s."""
+
+
+class Queued(Scene):
+    """Actors that wait for each other, a driver behind them, a queued call, and when things were submitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver_, self.left, self.right = self.driver(), self.actor("Left"), self.actor("Right")
+        self.ping = self.call(self.left, "ping", by=self.driver_)
+        self.pong = self.call(self.right, "pong", by=self.left)
+        self.back = self.call(self.left, "back", by=self.right)
+        self.driver_.gets(self.ping)
+        self.left.runs(self.ping).gets(self.pong)
+        self.right.runs(self.pong).gets(self.back)
+        self.times: dict[str, TaskTimes] = {}
+
+    def submitted(self, call: Call, ago_s: float, attempt: int = 0, **states_ago_s: float) -> None:
+        states = {state: TAKEN_AT - ago for state, ago in states_ago_s.items()}
+        self.times[call.task.task_id] = TaskTimes(attempt=attempt, submitted_at=TAKEN_AT - ago_s, states=states)
+
+    def timed(self) -> Snapshot:
+        return replace(self.snapshot(), task_times=self.times)
+
+    def since(self, who: Proc | Call) -> Since | None:
+        return diagnose(self.timed()).vertices[who.key].since
+
+
+def test_what_stood_in_both_looks_lasted_from_one_to_the_other() -> None:
+    scene = Queued()
+    scene.look().look_again()
+
+    assert scene.since(scene.left) == Since(at_least_s=0.5)
+
+
+def test_seen_once_and_without_times_nothing_is_known() -> None:
+    scene = Queued()
+    scene.look()
+
+    assert scene.since(scene.left) is None
+
+
+def test_what_is_queued_has_been_since_its_owner_sent_it() -> None:
+    scene = Queued()
+    scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
+    scene.look().look_again()
+
+    assert scene.since(scene.back) == Since(at_least_s=61.0, at_most_s=61.5)
+
+
+def test_a_get_is_no_older_than_what_it_waits_for() -> None:
+    scene = Queued()
+    scene.submitted(scene.pong, 300.0)
+    scene.look().look_again()
+
+    assert scene.since(scene.left) == Since(at_least_s=0.5, at_most_s=301.5)
+
+
+def test_a_get_is_no_older_than_the_run_of_its_own_task() -> None:
+    scene = Queued()
+    scene.submitted(scene.pong, 300.0)
+    scene.submitted(scene.ping, 400.0, RUNNING=200.0)
+    scene.look()
+
+    assert scene.since(scene.left) == Since(at_most_s=200.5)
+
+
+def test_of_a_second_attempt_only_the_submission_of_the_first_bounds_who_waits_for_it() -> None:
+    scene = Queued()
+    scene.submitted(scene.pong, 300.0, attempt=1, PENDING_ARGS_AVAIL=10.0)
+    scene.look()
+
+    assert scene.since(scene.left) == Since(at_most_s=300.5)
+
+
+def test_times_of_an_older_attempt_do_not_tell_of_this_one() -> None:
+    scene = Queued()
+    scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
+    scene.back.becomes(attempt=1)
+    scene.look()
+
+    assert scene.since(scene.back) is None
+
+
+def test_a_placement_group_waits_since_it_was_asked_for() -> None:
+    scene = Scene()
+    scene.driver()
+    group = scene.group("PENDING", scheduling_state="NO_RESOURCES", requested_at=TAKEN_AT - 30.0)
+    scene.look()
+
+    assert scene.diagnose().vertices[f"group:{group.placement_group_id}"].since == Since(30.0, 30.5)
+
+
+def test_clocks_that_disagree_make_nothing_negative() -> None:
+    scene = Queued()
+    scene.submitted(scene.pong, -100.0)
+    scene.submitted(scene.back, -100.0, SUBMITTED_TO_WORKER=-100.0)
+    scene.look().look_again()
+
+    assert scene.since(scene.left) == Since(at_least_s=0.5, at_most_s=0.5)
+    assert scene.since(scene.back) == Since(at_least_s=0.5, at_most_s=0.5)
+
+
+def test_a_wait_with_a_timeout_has_no_bounds() -> None:
+    scene = Queued()
+    scene.submitted(scene.ping, 300.0)
+    scene.driver_.gets(scene.ping, timeout_s=1.0)
+    scene.look().look_again()
+
+    assert scene.since(scene.driver_) is None
+
+
+def test_a_deadlock_is_there_since_the_last_of_its_waits_began() -> None:
+    scene = Queued()
+    scene.submitted(scene.ping, 500.0, RUNNING=400.0)
+    scene.submitted(scene.pong, 300.0, RUNNING=299.0)
+    scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
+    scene.look().look_again()
+
+    (finding,) = diagnose(scene.timed()).findings
+
+    assert finding.since == Since(at_least_s=0.5, at_most_s=61.5)
+    assert any(step.text.endswith("ends, for 1 min 1 s now") for step in finding.explanation)
+
+
+def test_the_tasks_to_ask_about_begin_with_those_that_run_and_wait() -> None:
+    scene = Queued()
+    for _ in range(10):
+        scene.call(scene.left, "extra", by=scene.driver_)
+
+    tasks = of_interest(scene.snapshot()).tasks
+
+    assert tasks[:3] == [call.task.task_id for call in (scene.ping, scene.pong, scene.back)]
+    assert len(tasks) == 13
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.booleans())
+def test_bounds_are_never_negative_and_never_cross(ago: list[float], is_second: bool) -> None:
+    scene = Queued()
+    for call, seconds in zip((scene.ping, scene.pong, scene.back), ago, strict=True):
+        scene.submitted(call, seconds, RUNNING=seconds - 1.0, SUBMITTED_TO_WORKER=seconds)
+    scene.look()
+    if is_second:
+        scene.look_again()
+
+    vertices: list[Vertex] = list(diagnose(scene.timed()).vertices.values())
+
+    for since in filter(None, (vertex.since for vertex in vertices)):
+        assert since.at_least_s is None or since.at_least_s >= 0
+        assert since.at_most_s is None or since.at_most_s >= (since.at_least_s or 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (0.42, "0.4 s"),
+        (12.3, "12 s"),
+        (59.9, "1 min"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (3 * 86_400 + 4 * 3600, "3 d 4 h"),
+    ],
+)
+def test_durations_are_told_in_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("at_least_s", "at_most_s", "text"),
+    [
+        (None, None, ""),
+        (0.01, None, ""),
+        (0.4, None, "for at least 0.4 s"),
+        (None, 300.0, "for at most 5 min"),
+        (0.4, 300.0, "for 0.4 s to 5 min"),
+        (200.0, 201.0, "for 3 min 20 s"),
+    ],
+)
+def test_bounds_in_words(at_least_s: float | None, at_most_s: float | None, text: str) -> None:
+    assert lasting(Since(at_least_s=at_least_s, at_most_s=at_most_s)) == text

@@ -1,0 +1,144 @@
+"""What parts of Ray's own libraries are called, and that those at rest are nobody's trouble."""
+
+from __future__ import annotations
+
+import pytest
+
+from dstack.analysis.libraries import data_operator, part
+from tests.unit.scenes import Proc, Scene
+
+ID = "5f8aed750000000000000000" + "01000000"
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("class_name", "name", "called"),
+    [
+        (
+            "ServeReplica:shop:Front",
+            "SERVE_REPLICA::shop#Front#r6vh8w7t",
+            "Serve deployment Front of app shop, replica r6vh8w7t",
+        ),
+        ("ServeController", "SERVE_CONTROLLER_ACTOR", "Serve's controller"),
+        ("ProxyActor", "SERVE_PROXY_ACTOR-2056f72b", "Serve's proxy"),
+        ("MapWorker(ReadRange->MapBatches(f))", "", "Data operator ReadRange->MapBatches(f), worker 5f8aed75"),
+        ("_StatsActor", "datasets_stats_actor", "Data's statistics"),
+        ("RayTrainWorker", "", "Train worker 5f8aed75"),
+        ("ImplicitFunc", "", "Tune trial 5f8aed75"),
+        ("JobSupervisor", "_ray_internal_job_actor_raysubmit_Ab1", "job raysubmit_Ab1"),
+        ("_QueueActor", "", "ray.util.queue.Queue 5f8aed75"),
+    ],
+)
+def test_an_actor_of_a_library_is_called_by_what_it_is_there(class_name: str, name: str, called: str) -> None:
+    found = part(class_name, name, ID)
+
+    assert found is not None
+    assert f"{found.name}{found.which}" == called
+
+
+@pytest.mark.parametrize("class_name", ["ProxyActor", "ServeController", "JobSupervisor", "Trainer", "MapWorker"])
+def test_a_class_of_the_users_own_is_not_taken_for_one(class_name: str) -> None:
+    assert part(class_name, "mine", ID) is None
+
+
+@pytest.mark.parametrize(
+    ("class_name", "name", "task", "called"),
+    [
+        (
+            "ServeReplica:shop:Front",
+            "SERVE_REPLICA::shop#Front#r6",
+            "ServeReplica:shop:Front.handle_request_with_rejection",
+            "request to Serve deployment Front of app shop",
+        ),
+        ("MapWorker(Map(f))", "", "MapWorker(Map(f)).submit", "task of Data operator Map(f)"),
+        ("_MapWorker", "", "ReadRange->MapBatches(f).submit", "task of Data operator ReadRange->MapBatches(f)"),
+        ("ImplicitFunc", "", "ImplicitFunc.train", "step of Tune trial"),
+        ("RayTrainWorker", "", "RayTrainWorker.__init__", "start of Train worker"),
+        ("_QueueActor", "", "_QueueActor.get", "get of ray.util.queue.Queue"),
+    ],
+)
+def test_a_call_is_called_by_what_it_does(class_name: str, name: str, task: str, called: str) -> None:
+    found = part(class_name, name, ID)
+
+    assert found is not None
+    assert found.call(task) == called
+
+
+@pytest.mark.parametrize("name", ["ReadRange->MapBatches(f)", "Map(g.<locals>.<lambda>)", "ReadCSV->SplitBlocks(4)"])
+def test_a_task_of_data_is_called_by_its_operator(name: str) -> None:
+    assert data_operator(name) == f"Data operator {name}"
+
+
+@pytest.mark.parametrize("name", ["Map", "read", "Mapper.run", "train(3)", "ReadRange"])
+def test_other_tasks_are_not(name: str) -> None:
+    assert data_operator(name) is None
+
+
+# Machinery
+
+
+def controller(scene: Scene) -> Proc:
+    """Serve's controller, an async actor whose coroutines are not read."""
+    proc = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
+    proc.strands[0].role = "ray"
+    proc.strand("AsyncIO Thread: default", "loop")
+    return proc
+
+
+def test_calls_at_machinery_that_nobody_waits_for_are_nobodys_trouble() -> None:
+    scene = Scene()
+    driver, serve = scene.driver(), controller(scene)
+    serve.runs(*(scene.call(serve, "listen_for_change", by=driver) for _ in range(5)))
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "clear"
+    assert not diagnosis.incomplete
+
+
+def test_nor_are_many_that_queue_there() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    stats = scene.actor("_StatsActor", name="datasets_stats_actor")
+    running, *_ = [scene.call(stats, "update", by=driver) for _ in range(100)]
+    stats.runs(running)
+
+    assert scene.diagnose().verdict == "clear"
+
+
+def test_machinery_that_a_user_waits_for_is_told_and_missed() -> None:
+    scene = Scene()
+    driver, serve = scene.driver(), controller(scene)
+    deploy = scene.call(serve, "deploy", by=driver)
+    serve.runs(deploy)
+    driver.gets(deploy)
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "blocked"
+    assert diagnosis.incomplete
+    assert "deploy of Serve's controller" in diagnosis.findings[0].summary
+
+
+def test_a_deadlock_of_actors_that_are_only_called_alike_is_found() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    left, right = scene.actor("ProxyActor"), scene.actor("ProxyActor")
+    first = scene.call(left, "forward", by=driver)
+    second = scene.call(right, "forward", by=left)
+    third = scene.call(left, "back", by=right)
+    left.runs(first).gets(second)
+    right.runs(second).gets(third)
+
+    assert scene.diagnose().verdict == "deadlock"
+
+
+def test_a_replica_that_can_never_start_is_found() -> None:
+    scene = Scene()
+    serve = controller(scene)
+    _, creation = scene.pending_actor("ServeReplica:shop:Front", by=serve, GPU=1.0)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
+
+    assert [finding.kind for finding in scene.diagnose().findings] == ["infeasible"]

@@ -1,0 +1,293 @@
+"""Who can end an actor or remove a placement group, and so let go of what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.diagnosis import Vertex
+from dstack.model import Bundle, Frame, Job, Node
+from tests.unit.scenes import JOB, Call, Proc, Scene
+
+OTHER_JOB = "02000000"
+
+
+@dataclass
+class Held:
+    """The only GPU is held by an actor, and somebody waits for a task that needs it."""
+
+    scene: Scene
+    node: Node
+    driver: Proc
+    actor: Proc
+    call: Call
+
+    def enders(self) -> set[str]:
+        """Who can end the actor, by label, through everything that only stands for others."""
+        graph = self.scene.graph()
+        found: set[str] = set()
+        ahead = [f"any:end of actor/{self.actor.actor_id}"]
+        seen = set(ahead)
+        while ahead:
+            vertex = graph[ahead.pop()]
+            if vertex.kind != "lifetime":
+                found.add(vertex.label)
+                continue
+            assert vertex.wait is not None
+            targets = {target.vertex for group in vertex.wait.groups for target in group.targets} - seen
+            seen |= targets
+            ahead += targets
+        return found
+
+    def verdict(self) -> str:
+        return self.scene.diagnose().verdict
+
+
+def held(**known: Any) -> Held:
+    """Owned by the driver, which waits for the call in vain."""
+    scene = Scene()
+    node = scene.node(free={}, GPU=1.0)
+    driver = scene.driver()
+    actor = scene.actor("Trainer", held={"GPU": 1.0}, owner_id=driver.worker_id, **known).idles()
+    call = scene.task("wanting", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
+    driver.holds(actor).gets(call)
+    return Held(scene, node, driver, actor, call)
+
+
+def test_an_actor_whose_owner_waits_for_what_it_holds_never_lets_go() -> None:
+    it = held()
+
+    (finding,) = it.scene.diagnose().findings
+
+    assert it.enders() == {"driver train.py"}
+    assert finding.kind == "deadlock"
+    assert finding.resources == ("GPU",)
+    assert [it.scene.graph()[key].label for key in finding.cycle] == [
+        "driver train.py",
+        "wanting",
+        f"end of actor Trainer {it.actor.actor_id[:8]}, which holds 1 GPU for life",
+    ]
+
+
+def test_an_owner_that_goes_on_may_end_it() -> None:
+    it = held()
+    it.driver.computes()
+
+    (finding,) = it.scene.diagnose().findings
+
+    assert finding.kind == "starved"
+    assert "ends" not in finding.summary
+    assert "comes only when driver train.py goes on" in finding.explanation[0].text
+
+
+def test_another_thread_of_the_owner_may_end_it() -> None:
+    it = held()
+    it.driver.strand("helper", "user")
+
+    assert it.verdict() == "blocked"
+
+
+@pytest.mark.parametrize(("name", "is_stuck"), [("ray_print_logs", True), ("PythonGCThread", True), ("monitor", False)])
+def test_threads_of_ray_do_nothing_with_a_handle_but_those_of_libraries_may(name: str, is_stuck: bool) -> None:
+    it = held()
+    it.driver.strand(name, "ray")
+
+    assert it.verdict() == ("deadlock" if is_stuck else "blocked")
+
+
+def test_an_idle_thread_of_an_executor_does_nothing_by_itself() -> None:
+    it = held()
+    strand = it.driver.strand("ThreadPoolExecutor-0_0", "ray")
+    strand.leaf = Frame(
+        function="_worker", file="/usr/lib/python3/concurrent/futures/thread.py", line=1, origin="stdlib"
+    )
+
+    assert it.verdict() == "deadlock"
+
+
+def test_what_runs_in_it_may_end_it() -> None:
+    it = held()
+    method = it.scene.call(it.actor, "fit", by=it.driver)
+    it.actor.strands[0].role = "task"
+    it.actor.runs(method)
+
+    assert it.enders() == {"driver train.py", "Trainer.fit"}
+    assert it.verdict() == "blocked"
+
+
+def test_what_is_queued_there_may_end_it() -> None:
+    it = held()
+    argument = it.scene.task("other", by=it.driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"TPU": 1.0})
+    it.scene.call(it.actor, "fit", by=it.driver, state="PENDING_ARGS_AVAIL")
+    it.driver.passes(argument)
+
+    assert it.enders() == {"driver train.py", "Trainer.fit"}
+
+
+def test_who_has_a_handle_may_end_it() -> None:
+    it = held()
+    call, worker = it.scene.run("evaluate", by=it.driver)
+    worker.holds(it.actor)
+
+    assert it.enders() == {"driver train.py", "evaluate"}
+    assert it.verdict() == "blocked"
+    worker.gets(it.call)
+    assert it.verdict() == "blocked"
+    it.scene.samples.clear()
+    assert it.verdict() == "deadlock"
+    assert call.task.name == "evaluate"
+
+
+def test_an_idle_worker_that_has_a_handle_may_be_ended_with_it() -> None:
+    it = held()
+    it.scene.worker().idles().holds(it.actor)
+
+    assert it.verdict() == "blocked"
+
+
+def test_an_idle_actor_that_has_a_handle_goes_on_if_somebody_calls_it() -> None:
+    it = held()
+    other = it.scene.actor("Pool", owner_id=it.driver.worker_id).idles()
+    other.holds(it.actor).holds(other)
+    it.actor.holds(other)
+    it.driver.holds(other)
+    caller = it.scene.actor("Caller", owner_id=it.driver.worker_id)
+    caller.holds(other).runs(it.scene.call(caller, "work", by=it.driver))
+
+    assert it.enders() == {"driver train.py", "Caller.work"}
+    assert it.verdict() == "blocked"
+    it.scene.samples.clear()
+    caller.gets(it.call)
+    assert it.verdict() == "deadlock"
+
+
+def test_a_task_that_was_passed_a_handle_may_end_it() -> None:
+    it = held()
+    it.driver.holds(it.actor, argument_uses=1)
+    it.scene.task("other", by=it.driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"TPU": 1.0})
+
+    assert it.enders() == {"driver train.py", "wanting", "other"}
+    assert [finding.kind for finding in it.scene.diagnose().findings] == ["infeasible"]
+
+
+def test_a_handle_inside_another_value_may_be_anybodys_in_the_job() -> None:
+    it = held()
+    it.driver.holds(it.actor, is_contained=True)
+    _, worker = it.scene.run("evaluate", by=it.driver)
+    worker.worker = replace(worker.worker, job_id=JOB)
+
+    assert it.enders() == {"driver train.py", "wanting", "evaluate"}
+    assert it.verdict() == "blocked"
+
+
+def test_an_actor_with_a_name_may_be_ended_by_anybody_in_its_namespace() -> None:
+    it = held(name="left", namespace="default")
+    it.scene.jobs.append(Job(job_id=OTHER_JOB, namespace="default", entrypoint="python other.py"))
+    other = it.scene.driver()
+    other.worker = replace(other.worker, job_id=OTHER_JOB)
+
+    assert it.enders() == {"driver train.py", "wanting", "driver other.py"}
+    assert it.verdict() == "blocked"
+
+
+def test_a_detached_actor_outlives_its_job() -> None:
+    it = held(name="left", namespace="elsewhere", is_detached=True)
+    it.driver.refs.clear()
+
+    assert it.enders() == {'user outside of all jobs that run, who alone can look up actor Trainer "left",'}
+    assert it.scene.diagnose().findings[0].kind == "starved"
+
+
+def test_an_actor_that_is_started_again_may_do_anything() -> None:
+    it = held(state="RESTARTING")
+
+    assert it.enders() == {"driver train.py", "Trainer.__init__"}
+
+
+@pytest.mark.parametrize("how", ["silent", "unseen", "without stacks"])
+@pytest.mark.parametrize("who", ["driver", "actor", "bystander"])
+def test_who_was_not_seen_may_be_who_ends_it(who: str, how: str) -> None:
+    it = held()
+    bystander = it.scene.worker().idles()
+    proc = {"driver": it.driver, "actor": it.actor, "bystander": bystander}[who]
+    proc.is_silent, proc.is_unseen, proc.has_no_stacks = (how == one for one in ("silent", "unseen", "without stacks"))
+
+    is_stuck = who == "bystander" and how != "silent"  # it said that it knows of no handle
+
+    assert (it.verdict() == "deadlock") == is_stuck
+
+
+# Placement groups
+
+
+def reserved(**known: Any) -> tuple[Scene, Proc]:
+    """A driver that waits for a task that needs what its placement group holds."""
+    scene = Scene()
+    node = scene.node(free={}, GPU=1.0)
+    driver = scene.driver()
+    scene.group("CREATED", Bundle(resources={"GPU": 1.0}, node_id=node.node_id), **{"name": "", "job_id": JOB, **known})
+    call = scene.task("wanting", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
+    driver.gets(call)
+    return scene, driver
+
+
+def test_a_placement_group_is_removed_by_somebody_of_its_job() -> None:
+    scene, driver = reserved()
+
+    assert scene.diagnose().verdict == "deadlock"
+    scene.samples.clear()
+    driver.strand("helper", "user")
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_placement_group_with_a_name_is_removed_by_somebody_of_its_namespace() -> None:
+    scene, _ = reserved(name="trainers", namespace="default")
+    scene.jobs.append(Job(job_id=OTHER_JOB, namespace="default"))
+    other = scene.driver()
+    other.worker = replace(other.worker, job_id=OTHER_JOB)
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_placement_group_is_removed_by_an_actor_of_its_job_that_another_job_may_call() -> None:
+    scene, driver = reserved()
+    actor = scene.actor("Manager", owner_id=driver.worker_id).idles()
+    actor.worker = replace(actor.worker, job_id=JOB)
+    assert scene.diagnose().verdict == "deadlock"
+    scene.samples.clear()
+    scene.jobs.append(Job(job_id=OTHER_JOB, namespace="elsewhere"))
+    other = scene.driver().holds(actor)
+    other.worker = replace(other.worker, job_id=OTHER_JOB)
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_detached_placement_group_outlives_its_job() -> None:
+    scene, _ = reserved(name="trainers", namespace="elsewhere", is_detached=True, job_id=OTHER_JOB)
+
+    assert scene.diagnose().findings[0].kind == "starved"
+
+
+def test_the_group_of_an_actor_is_removed_with_it() -> None:
+    scene, driver = reserved()
+    creator = scene.actor("Tuner", owner_id=driver.worker_id)
+    scene.groups[-1] = replace(scene.groups[-1], creator_actor_id=creator.actor_id)
+    creator.runs(scene.call(creator, "tune", by=driver))
+
+    assert scene.diagnose().verdict == "blocked"
+
+
+def test_what_only_stands_for_others_is_nobody() -> None:
+    it = held()
+
+    (finding,) = it.scene.diagnose().findings
+    kinds = {vertex.kind for vertex in _members(it.scene, finding.members)}
+
+    assert kinds == {"execution", "task", "lifetime"}
+
+
+def _members(scene: Scene, keys: tuple[str, ...]) -> list[Vertex]:
+    return [scene.graph()[key] for key in keys]

@@ -1,0 +1,70 @@
+"""Who waits for a ref of `PlacementGroup.ready()` waits for a group that is pending."""
+
+from msgspec.structs import replace
+
+from dstack.model import Bundle
+from tests.unit.scenes import Proc, Scene, groups_of, key_of
+
+READY = f"00{'f' * 38}01000000{(100_000_001).to_bytes(4, 'little').hex()}"
+
+
+def awaits_group(scene: Scene, owner: str = "") -> Proc:
+    """A driver in `ray.get` for a ref of ``ready()``, which names no owner."""
+    driver = scene.driver()
+    driver.gets(READY).knows(READY, state=None, size_bytes=-1)
+    call = driver.strands[0].call
+    assert call is not None
+    driver.strands[0].call = replace(call, owners=(owner,))
+    return driver
+
+
+def test_it_waits_for_any_of_the_groups_that_are_pending() -> None:
+    scene = Scene()
+    driver = awaits_group(scene)
+    scene.group("CREATED", Bundle(resources={"CPU": 1}))
+    pending = [scene.group(state, Bundle(resources={"CPU": 1})) for state in ("PENDING", "RESCHEDULING")]
+
+    ((needs, (promise,)),) = groups_of(scene.wait_of(driver))
+    wait = scene.graph()[promise].wait
+
+    assert needs == 1
+    assert wait is not None
+    assert groups_of(wait) == [(1, [key_of(group) for group in pending])]
+    assert wait.evidence == "inferred"
+
+
+def test_who_awaits_a_group_that_never_fits_is_behind_it() -> None:
+    scene = Scene()
+    driver = awaits_group(scene)
+    group = scene.group(
+        "PENDING",
+        Bundle(resources={"GPU": 99}),
+        scheduling_state="INFEASIBLE",
+        job_id=driver.worker.job_id,
+    )
+
+    diagnosis = scene.look_again().diagnose()
+
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("hang", False)
+    assert diagnosis.findings[0].members == (key_of(group),)
+    assert driver.key in diagnosis.findings[0].blocked_behind
+
+
+def test_it_is_somebody_unknown_where_no_group_is_pending() -> None:
+    scene = Scene()
+    driver = awaits_group(scene)
+    scene.group("CREATED", Bundle(resources={"CPU": 1}))
+
+    ((_, (target,)),) = groups_of(scene.wait_of(driver))
+
+    assert target.startswith("unknown:")
+
+
+def test_a_value_that_another_process_puts_is_not_taken_for_a_group() -> None:
+    scene = Scene()
+    driver = awaits_group(scene, owner=scene.driver().worker_id)
+    scene.group("PENDING", Bundle(resources={"CPU": 1}))
+
+    ((_, (target,)),) = groups_of(scene.wait_of(driver))
+
+    assert target.startswith("unknown:")

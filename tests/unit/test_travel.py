@@ -1,0 +1,34 @@
+"""What runs on other nodes goes there by value, and needs nothing of dstack there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ray.cloudpickle
+
+import dstack.probes.node
+from dstack.probes.node.probe import NodeProbe
+
+ELSEWHERE = """
+import os, pickle, sys
+sys.modules["dstack"] = None  # whoever imports it now fails
+probe = pickle.load(sys.stdin.buffer)(is_guest=False)
+target = {"worker_id": "w", "pid": os.getppid(), "port": 1, "is_driver": True}
+options = {"native": False, "locals": False, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
+print(len(probe.sample([target], options)["processes"]["w"]["threads"]))
+"""
+
+
+def test_a_probe_travels_to_where_there_is_no_dstack(tmp_path: Path) -> None:
+    ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
+    try:
+        probe = ray.cloudpickle.dumps(NodeProbe)
+    finally:
+        ray.cloudpickle.unregister_pickle_by_value(dstack.probes.node)
+
+    there = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], input=probe, cwd=tmp_path, capture_output=True, check=False
+    )
+
+    assert there.returncode == 0, there.stderr.decode()
+    assert int(there.stdout) >= 1
