@@ -27,7 +27,7 @@ UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
 
 Origin = Literal["user", "library", "ray", "stdlib"]
 Role = Literal["task", "loop", "user", "ray"]
-CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", "lock", "other"]
+CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", "lock", "await", "other"]
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
 
@@ -46,14 +46,17 @@ class Frame(Model, frozen=True):
 
 
 class BlockedCall(Model, frozen=True):
-    """A call that a thread is inside of and that waits for something another execution must give.
+    """A call that a thread or coroutine is inside of and that waits for something another execution must give.
 
     ``frame`` is the index, from the leaf, of the frame that called into Ray or the standard library.
     ``refs`` are ObjectRefs in the order of the call; a generator's is the item that comes next. ``owners`` are the ids
     of the workers that own these, in the same order, ``""`` where that is not known, or none. ``threads`` are OS ids
     of threads of this process of which one must go on: the joined one, those that may run the future, the lock's
     holder; none where nobody knows. ``all_of``, where several futures are needed at once, has such threads for each of
-    them. ``inferred`` says how the threads are known, or how many refs are needed, where that is not exact.
+    them. ``coroutines`` are ids of coroutines of this process: with ``threads`` one of all these must go on.
+
+    An ``await`` is for ``num_returns``, or where that is None for all, of ``refs``, ``coroutines``, the futures in
+    ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``inferred`` says how the threads are known, or how many refs are needed, where that is not exact.
     ``object_id`` tells two locks, futures or queues of one process apart. ``what`` names the call in the user's words
     where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread`` says why what is
     waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
@@ -67,6 +70,8 @@ class BlockedCall(Model, frozen=True):
     timeout_s: float | None = None
     threads: tuple[Int, ...] = ()
     all_of: tuple[tuple[Int, ...], ...] = ()
+    coroutines: tuple[str, ...] = ()
+    others: Natural = 0
     inferred: str | None = None
     object_id: str | None = None
     what: str | None = None
@@ -94,11 +99,32 @@ class Thread(Model, frozen=True):
     locals: dict[str, dict[str, str]] | None = None
 
 
+class Coroutine(Model, frozen=True):
+    """A suspended asyncio task of a process, with its await chain in the place of a stack.
+
+    ``coroutine_id`` is the address of the asyncio task, in hex, and ``name`` its name. ``stack`` is an index into
+    ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop, None
+    where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made; ``is_task``
+    that it is this task itself, not something that the task began besides. ``still`` is true when it was read twice
+    alike, or its event loop did not run meanwhile: only then it has a ``call``.
+    """
+
+    coroutine_id: str
+    name: str
+    stack: Natural
+    os_thread_id: Int | None = None
+    task_id: str | None = None
+    is_task: bool = False
+    still: bool = False
+    call: BlockedCall | None = None
+
+
 class Process(Model, frozen=True):
     """A worker's or driver's process as the operating system shows it.
 
     ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped. ``tasks_read`` says
-    whether it could be read which task each thread runs. ``concurrency_groups`` are those of an actor's methods, by the
+    whether it could be read which task each thread runs, ``coroutines_read`` whether its event loops could be read, if
+    it has any: then all of their suspended coroutines are there. ``concurrency_groups`` are those of an actor's methods, by the
     method's name, as its class declares them; None where that was not read.
     """
 
@@ -110,8 +136,10 @@ class Process(Model, frozen=True):
     state: str = ""
     paused_ms: float = 0.0
     tasks_read: bool = False
+    coroutines_read: bool = False
     concurrency_groups: dict[str, str] | None = None
     threads: tuple[Thread, ...] = ()
+    coroutines: tuple[Coroutine, ...] = ()
 
 
 class Task(Model, frozen=True):
@@ -355,9 +383,9 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     notes: tuple[str, ...] = ()
     total_s: float = 0.0
 
-    def frames_of(self, thread: Thread) -> tuple[Frame, ...]:
-        """The thread's frames, leaf first."""
-        return tuple(self.frames[i] for i in self.stacks[thread.stack])
+    def frames_of(self, execution: Thread | Coroutine) -> tuple[Frame, ...]:
+        """The frames of a thread or coroutine, leaf first."""
+        return tuple(self.frames[i] for i in self.stacks[execution.stack])
 
 
 def producer_task_id(ref: str) -> str:
