@@ -48,18 +48,19 @@ class Frame(Model, frozen=True):
 class BlockedCall(Model, frozen=True):
     """A call that a thread or coroutine is inside of and that waits for something another execution must give.
 
-    ``frame`` is the index, from the leaf, of the frame that called into Ray or the standard library.
-    ``refs`` are ObjectRefs in the order of the call; a generator's is the item that comes next. ``owners`` are the ids
-    of the workers that own these, in the same order, ``""`` where that is not known, or none. ``threads`` are OS ids
-    of threads of this process of which one must go on: the joined one, those that may run the future, the lock's
-    holder; none where nobody knows. ``all_of``, where several futures are needed at once, has such threads for each of
-    them. ``coroutines`` are ids of coroutines of this process: with ``threads`` one of all these must go on.
+    ``frame`` is the index, from the leaf, of the frame that called into Ray or the standard library. ``refs`` are
+    ObjectRefs in the order of the call; a generator's is the item that comes next. ``owners`` are the ids of the
+    workers that own these, in the same order, ``""`` where that is not known, or none. ``threads`` are OS ids of
+    threads of this process of which one must go on: the joined one, those that may run the future, the lock's
+    holder; none where nobody knows. ``all_of``, where several futures are needed at once, has such threads for each
+    of them. ``coroutines`` are ids of coroutines of this process: with ``threads`` one of all these must go on.
 
     An ``await`` is for ``num_returns``, or where that is None for all, of ``refs``, ``coroutines``, the futures in
-    ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``inferred`` says how the threads are known, or how many refs are needed, where that is not exact.
-    ``object_id`` tells two locks, futures or queues of one process apart. ``what`` names the call in the user's words
-    where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread`` says why what is
-    waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
+    ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``inferred`` says how the
+    threads are known, or how many refs are needed, where that is not exact. ``object_id`` tells two locks, futures
+    or queues of one process apart. ``what`` names the call in the user's words where its kind does not, as
+    ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread`` says why what is waited for could not be
+    read, in which case ``refs`` and ``threads`` are empty and mean nothing.
     """
 
     kind: CallKind
@@ -82,10 +83,10 @@ class Thread(Model, frozen=True):
     """One Python thread of a process.
 
     ``stack`` is an index into ``Snapshot.stacks``. ``role`` says what the thread is for: ``task`` executes Ray
-    tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main
-    thread), ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that
-    the thread did not run at all while its stack and refs were read: the reading is then exact. ``task_id`` is the
-    Ray task it runs, None for none; it means something only where ``Process.tasks_read`` is true.
+    tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main thread),
+    ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that the thread did
+    not run at all while its stack and refs were read: the reading is then exact. ``task_id`` is the Ray task it
+    runs, None for none; it means something only where ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int
@@ -103,10 +104,10 @@ class Coroutine(Model, frozen=True):
     """A suspended asyncio task of a process, with its await chain in the place of a stack.
 
     ``coroutine_id`` is the address of the asyncio task, in hex, and ``name`` its name. ``stack`` is an index into
-    ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop, None
-    where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made; ``is_task``
-    that it is this task itself, not something that the task began besides. ``still`` is true when it was read twice
-    alike, or its event loop did not run meanwhile: only then it has a ``call``.
+    ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop,
+    None where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made;
+    ``is_task`` that it is this task itself, not something that the task began besides. ``still`` is true when it
+    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``.
     """
 
     coroutine_id: str
@@ -122,10 +123,10 @@ class Coroutine(Model, frozen=True):
 class Process(Model, frozen=True):
     """A worker's or driver's process as the operating system shows it.
 
-    ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped. ``tasks_read`` says
-    whether it could be read which task each thread runs, ``coroutines_read`` whether its event loops could be read, if
-    it has any: then all of their suspended coroutines are there. ``concurrency_groups`` are those of an actor's methods, by the
-    method's name, as its class declares them; None where that was not read.
+    ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped. ``tasks_read``
+    says whether it could be read which task each thread runs, ``coroutines_read`` whether its event loops could be
+    read, if it has any: then all of their suspended coroutines are there. ``concurrency_groups`` are those of an
+    actor's methods, by the method's name, as its class declares them; None where that was not read.
     """
 
     pid: Int
