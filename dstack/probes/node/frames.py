@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dstack.probes.node.kernel import address_in
 from dstack.probes.node.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.memory import Unreadable
-from dstack.probes.node.objects import VERSION, Objects
+from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
 
 MAX_THREADS = 10_000
@@ -87,7 +87,7 @@ class Frames:
     def _frame(self, address: int, code_address: int) -> MemoryFrame:
         code = self._code(code_address)
         words = self._memory.pointers(address + self._layout.frame_locals, code.locals + code.stack_size)
-        if VERSION == (3, 10):
+        if self._layout.version == (3, 10):
             blocks = self._blocks_3_10(address)
         else:
             instruction = self._memory.pointer(address + self._layout.frame_instruction)

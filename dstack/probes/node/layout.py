@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from dstack.probes.node.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.objects import VERSION, Objects
+from dstack.probes.node.objects import OWN_VERSION, Objects
 
 RUNTIME_BYTES = 1 << 16
 INTERPRETER_BYTES = 1 << 17
@@ -37,12 +37,14 @@ BLOCK_STACK_BYTES, BLOCK_BYTES = 240, 12
 
 @dataclass(frozen=True)
 class Layout:
-    """Offsets in bytes. ``thread_frame`` is the way from a thread to its leaf frame, one offset for each pointer.
+    """Offsets in bytes, in this minor ``version`` of CPython.
 
-    ``code_names`` are the tuples of names of locals, cells and free variables; ``code_exceptions`` and
-    ``cached_keys`` are None on 3.10, which has none. ``code_start`` is where the instructions stand in a code object.
+    ``thread_frame`` is the way from a thread to its leaf frame, one offset for each pointer. ``code_names`` are the
+    tuples of names of locals, cells and free variables; ``code_exceptions`` and ``cached_keys`` are None on 3.10, which
+    has none. ``code_start`` is where the instructions stand in a code object.
     """
 
+    version: tuple[int, int]
     runtime_address: int
     runtime_interpreter: int
     interpreter_threads: int
@@ -66,10 +68,8 @@ class Layout:
 
 def calibrate() -> Layout:
     """The layout of the interpreter this runs in. Raises :class:`Unreadable` where it is not as expected."""
-    if sys.implementation.name != "cpython" or not (3, 10) <= sys.version_info[:2] <= (3, 13):
-        raise Unreadable(
-            f"memory of {sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]} is not known"
-        )
+    if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 13):
+        raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not known")
     try:
         with open_memory(os.getpid()) as memory, Specimen() as specimen:
             return Calibration(memory, specimen).layout()
@@ -129,6 +129,7 @@ class Calibration:
     def __init__(self, memory: ProcessMemory, specimen: Specimen) -> None:
         self._memory = memory
         self._objects = Objects(memory)
+        self._version = self._objects.version
         self._specimen = specimen
         self._frame = specimen.frame()
         self._code = self._frame.f_code
@@ -140,8 +141,9 @@ class Calibration:
         first = _api("PyInterpreterState_ThreadHead")(interpreter)
         state = self._specimen.state
         leaf = self._address_of(self._frame)
-        start = id(self._code.co_code) if VERSION == (3, 10) else id(self._code) + type(self._code).__basicsize__
+        start = id(self._code.co_code) if self._version == (3, 10) else id(self._code) + type(self._code).__basicsize__
         return Layout(
+            version=self._version,
             runtime_address=runtime,
             runtime_interpreter=self._find(runtime, RUNTIME_BYTES, interpreter),
             interpreter_threads=self._find(interpreter, INTERPRETER_BYTES, first),
@@ -156,9 +158,9 @@ class Calibration:
             code_function=self._in_code("co_name"),
             code_names=self._names(),
             code_stack_size=self._stack_size(),
-            code_start=self._in_code("co_code") if VERSION == (3, 10) else type(self._code).__basicsize__,
-            code_exceptions=self._in_code("co_exceptiontable") if VERSION >= (3, 11) else None,
-            cached_keys=self._cached_keys() if VERSION >= (3, 11) else None,
+            code_start=self._in_code("co_code") if self._version == (3, 10) else type(self._code).__basicsize__,
+            code_exceptions=self._in_code("co_exceptiontable") if self._version >= (3, 11) else None,
+            cached_keys=self._cached_keys() if self._version >= (3, 11) else None,
             rlock_owner=self._rlock_owner(),
             queue_items=self._queue_items(),
         )
@@ -179,7 +181,7 @@ class Calibration:
         """Where the interpreter keeps a frame: in the frame object on 3.10, later elsewhere, and that points there."""
         if frame is None:
             raise LookupError("its frame has no caller")
-        if VERSION == (3, 10):
+        if self._version == (3, 10):
             return id(frame)
         for pointer in self._words(id(frame), FRAME_OBJECT_BYTES)[2:]:
             if pointer and id(frame.f_code) in self._words(pointer, FRAME_BYTES):
@@ -199,7 +201,7 @@ class Calibration:
 
     def _instruction(self, leaf: int, start: int) -> int:
         """The instruction in hand: on 3.10 its number, later its address."""
-        if VERSION >= (3, 11):
+        if self._version >= (3, 11):
             return self._find(leaf, FRAME_BYTES, start + self._frame.f_lasti)
         numbers = struct.unpack("<40i", self._memory.read(leaf, 160))
         return 4 * numbers.index(self._frame.f_lasti // 2, 4)
@@ -216,7 +218,7 @@ class Calibration:
         """The tuples of names whose lengths together are the number of a frame's locals."""
         code = _with_all_kinds_of_names("argument").__code__
         words = self._words(id(code), type(code).__basicsize__)
-        if VERSION == (3, 10):
+        if self._version == (3, 10):
             tuples = (code.co_varnames, code.co_cellvars, code.co_freevars)
             return tuple(8 * words.index(id(names)) for names in tuples)
         wanted = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}

@@ -25,6 +25,8 @@ REMOVED = 2**64 - 1
 BOUND_TO = 24
 """The object of a bound method, also of a built-in one."""
 TEXT_STATE, BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 32, 16, 24
+TEXT_HEADERS, TEXT_HEADERS_3_11 = (40, 56), (48, 72)
+"""Sizes of what stands before the characters of a string that is ASCII, and of any other; the latter up to 3.11."""
 TEXT_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 INLINE_VALUES, MANAGED_DICT = 1 << 2, 1 << 4
@@ -36,18 +38,24 @@ MAX_ITEMS = 1 << 20
 MAX_ATTRIBUTES = 1 << 12
 MAX_TEXT = 1 << 16
 MAX_DIGITS = 4
-VERSION = sys.version_info[:2]
+OWN_VERSION = sys.version_info[:2]
 
 
 class Objects:
     """The Python objects of one process.
 
-    ``cached_keys`` gives where a heap type keeps the names of its instances' attributes, if it has such a place; the
-    reader must run under the target's minor version. Every method raises :class:`Unreadable`.
+    ``cached_keys`` gives where a heap type keeps the names of its instances' attributes, if it has such a place;
+    ``version`` is the minor version of Python that the process runs. Every method raises :class:`Unreadable`.
     """
 
-    def __init__(self, memory: ProcessMemory, cached_keys: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        memory: ProcessMemory,
+        cached_keys: Callable[[], int | None] = lambda: None,
+        version: tuple[int, int] = OWN_VERSION,
+    ) -> None:
         self.memory = memory
+        self.version = version
         self._cached_keys = cached_keys
         self._type_names: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
@@ -99,7 +107,8 @@ class Objects:
         width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
         if not is_compact or width not in TEXT_WIDTHS or not 0 <= length <= MAX_TEXT:
             raise Unreadable(f"a string of {length} characters in {width} bytes each")
-        start = address + (ASCII_HEADER if is_ascii else COMPACT_HEADER)
+        ascii_header, compact_header = TEXT_HEADERS if self.version >= (3, 12) else TEXT_HEADERS_3_11
+        start = address + (ascii_header if is_ascii else compact_header)
         return self.memory.read(start, length * width).decode(TEXT_WIDTHS[width], "replace")
 
     def data(self, address: int) -> bytes:
@@ -116,7 +125,7 @@ class Objects:
 
     def _integer(self, address: int) -> int:
         size = self.memory.int64(address + SIZE)
-        if VERSION >= (3, 12):  # the lowest three bits tell the sign
+        if self.version >= (3, 12):  # the lowest three bits tell the sign
             count, is_negative = size >> 3, size & 3 == 2
         else:
             count, is_negative = abs(size), size < 0
@@ -130,7 +139,7 @@ class Objects:
         """The addresses of an instance's attributes, by name."""
         kind = self.memory.pointer(address + TYPE)
         flags = self.memory.pointer(kind + TYPE_FLAGS)
-        if VERSION >= (3, 11) and flags & MANAGED_DICT:
+        if self.version >= (3, 11) and flags & MANAGED_DICT:
             values, where = self._managed(address, kind, flags)
             return (
                 self._named(self.memory.pointer(kind + self._keys_of_type()), values) if values else self.named(where)
@@ -143,9 +152,9 @@ class Objects:
     def _managed(self, address: int, kind: int, flags: int) -> tuple[int, int]:
         """Where the values stand that have no dict, else 0, and where the dict is, if there is one."""
         where = self.memory.pointer(address + DICT)
-        if VERSION == (3, 11):
+        if self.version == (3, 11):
             return self.memory.pointer(address + VALUES_3_11), where
-        if VERSION == (3, 12):
+        if self.version == (3, 12):
             return (where + 1, 0) if where & 1 else (0, where)
         inline = address + self.memory.int64(kind + BASIC_SIZE)
         is_valid = not where and flags & INLINE_VALUES and self.memory.read(inline + 3, 1) != b"\0"
@@ -163,7 +172,7 @@ class Objects:
             return {}
         self.expect(address, "dict")
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
-        return self._named(keys, values + 8 if values and VERSION >= (3, 13) else values)
+        return self._named(keys, values + 8 if values and self.version >= (3, 13) else values)
 
     def _named(self, keys: int, values: int) -> dict[str, int]:
         """Values by name: each beside its name, or where ``values`` is given, there in the order of the names."""
@@ -187,7 +196,7 @@ class Objects:
 
     def _entries(self, keys: int) -> list[tuple[int, int]]:
         """Key and value of a dict's entries, in their order."""
-        start, count, width = self._keys_3_10(keys) if VERSION == (3, 10) else self._keys(keys)
+        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
         if not 0 <= count <= MAX_ATTRIBUTES:
             raise Unreadable(f"a dict of {count} names")
         words = self.memory.pointers(start, width * count)
@@ -206,8 +215,3 @@ class Objects:
             raise Unreadable("no keys of a dict")
         index_bytes = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4
         return keys + 40 + index_bytes * size, count, 3
-
-
-ASCII_HEADER = sys.getsizeof("") - 1
-COMPACT_HEADER = sys.getsizeof("\u0100") - 4
-"""Sizes of what stands before a string's characters, which end with a zero of the same width."""
