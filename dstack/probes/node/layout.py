@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
+from dstack.probes.node.coroutine_layout import CoroutineLayout, calibrate_coroutines
 from dstack.probes.node.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.objects import OWN_VERSION, Objects
 
@@ -64,6 +65,7 @@ class Layout:
     cached_keys: int | None
     rlock_owner: int
     queue_items: int
+    coroutines: CoroutineLayout
 
 
 def calibrate() -> Layout:
@@ -141,6 +143,7 @@ class Calibration:
         first = _api("PyInterpreterState_ThreadHead")(interpreter)
         state = self._specimen.state
         leaf = self._address_of(self._frame)
+        frame_code = self._find(leaf, FRAME_BYTES, id(self._code))
         start = id(self._code.co_code) if self._version == (3, 10) else id(self._code) + type(self._code).__basicsize__
         return Layout(
             version=self._version,
@@ -151,7 +154,7 @@ class Calibration:
             thread_id=self._find(state, THREAD_BYTES, self._specimen.ident),
             thread_frame=self._way(state, leaf),
             frame_previous=self._find(leaf, FRAME_BYTES, self._address_of(self._frame.f_back)),
-            frame_code=self._find(leaf, FRAME_BYTES, id(self._code)),
+            frame_code=frame_code,
             frame_instruction=self._instruction(leaf, start),
             frame_locals=self._locals(leaf),
             code_file=self._in_code("co_filename"),
@@ -163,6 +166,7 @@ class Calibration:
             cached_keys=self._cached_keys() if self._version >= (3, 11) else None,
             rlock_owner=self._rlock_owner(),
             queue_items=self._queue_items(),
+            coroutines=calibrate_coroutines(self._memory, interpreter, frame_code),
         )
 
     def _words(self, address: int, size: int) -> tuple[int, ...]:
