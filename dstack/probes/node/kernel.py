@@ -46,7 +46,7 @@ def system_call(pid: int, thread: int) -> SystemCall | None:
 
 def address_in(pid: int, own_address: int) -> int | None:
     """Where a process has what stands at ``own_address`` here, if it has mapped the same file."""
-    own = _mappings(os.getpid())
+    own = mappings(os.getpid())
     here = next((one for one in own if one.start <= own_address < one.end), None)
     if here is None:
         return None
@@ -56,32 +56,39 @@ def address_in(pid: int, own_address: int) -> int | None:
             return None
         here = before[-1]
     base = _base(own, here.file)
-    there = _base(_mappings(pid), here.file)
+    there = _base(mappings(pid), here.file)
     return None if base is None or there is None else own_address - base + there
 
 
 @dataclass(frozen=True)
-class _Mapping:
+class Mapping:
+    """Some of a process's memory, and the file it shows from ``offset`` on, if any.
+
+    ``file`` is its device and inode, which are the same under every path and in every container of this host; ``path``
+    is where the process has it.
+    """
+
     start: int
     end: int
     offset: int
     file: tuple[str, str] | None
-    """Device and inode, which are the same under every path and in every container of this host."""
+    path: str
 
 
-def _mappings(pid: int) -> list[_Mapping]:
+def mappings(pid: int) -> list[Mapping]:
+    """All of a process's memory, lowest first; none of one that is gone or another user's."""
     found = []
     with (
         contextlib.suppress(OSError, ValueError),
         open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file,
     ):
         for line in file:
-            where, _, offset, device, inode, *_ = line.split(None, 5)
+            where, _, offset, device, inode, *path = line.rstrip("\n").split(None, 5)
             start, _, end = where.partition("-")
-            key = (device, inode) if inode != "0" else None
-            found.append(_Mapping(int(start, 16), int(end, 16), int(offset, 16), key))
+            file_id = (device, inode) if inode != "0" else None
+            found.append(Mapping(int(start, 16), int(end, 16), int(offset, 16), file_id, "".join(path)))
     return found
 
 
-def _base(mappings: list[_Mapping], file: tuple[str, str] | None) -> int | None:
-    return next((one.start for one in mappings if one.file == file and one.offset == 0), None)
+def _base(among: list[Mapping], file: tuple[str, str] | None) -> int | None:
+    return next((one.start for one in among if one.file == file and one.offset == 0), None)

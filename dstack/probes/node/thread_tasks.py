@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dstack.probes.node.kernel import mappings
 from dstack.probes.node.memory import ProcessMemory, Unreadable
 
 DTV = 8
@@ -48,11 +49,7 @@ class ThreadTasks:
 
 
 def _load_address(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-            for line in maps:
-                if line.rstrip().endswith("/ray/_raylet.so") and line.split()[2] == "00000000":
-                    return int(line.partition("-")[0], 16)
-    except OSError as error:
-        raise Unreadable(f"its memory map: {error}") from error
+    for mapping in mappings(pid):
+        if mapping.path.endswith("/ray/_raylet.so") and mapping.offset == 0:
+            return mapping.start
     raise Unreadable("it has no _raylet.so")
