@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dstack.probes.node.frames import Frames, exception_table
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.kernel import FUTEX, SystemCall
-from dstack.probes.node.layout import Layout, calibrate
+from dstack.probes.node.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.locks import Locks
 from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.objects import Objects
@@ -159,7 +159,7 @@ def test_the_frames_of_a_thread_are_those_that_it_has(own: Objects, layout: Layo
     thread = threading.Thread(target=lambda: inner(gate))
     thread.start()
     time.sleep(0.05)
-    frames = [frame.function for frame in Frames(own, layout).of(thread.ident or 0)]
+    frames = [frame.function for frame in Frames(own, layout, runtime_address()).of(thread.ident or 0)]
     gate.set()
     thread.join()
 
@@ -169,7 +169,7 @@ def test_the_frames_of_a_thread_are_those_that_it_has(own: Objects, layout: Layo
 
 def test_a_thread_that_is_not_there_is_refused(own: Objects, layout: Layout) -> None:
     with pytest.raises(Unreadable):
-        next(Frames(own, layout).of(12345))
+        next(Frames(own, layout, runtime_address()).of(12345))
 
 
 def test_kept_pages_are_read_once_and_reads_may_cross_them() -> None:
@@ -245,7 +245,7 @@ class Deceived(Objects):
 
 def everything(objects: Objects, layout: Layout, start: int) -> list[Callable[[], object]]:
     """All that can be read of memory, at an address."""
-    frames = Frames(objects, layout)
+    frames = Frames(objects, layout, start)
     frames.__dict__["threads"] = {1: start}
     locks = Locks(objects, frames, layout)
     thread = {

@@ -14,6 +14,7 @@ from typing import Any
 
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
+from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.kernel import SystemCall, system_call
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
@@ -49,20 +50,20 @@ NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multipr
 class Reader:
     """Reads the calls of one process's threads.
 
-    ``layout`` gives the layout of the reader's own interpreter or raises :class:`Unreadable`; ``is_user`` tells the
-    user's frames. ``unreadable`` says, by OS thread id, why it could not be read what a thread sleeps on.
+    ``is_user`` tells the user's frames. ``unreadable`` says, by OS thread id, why it could not be read what a thread
+    sleeps on.
     """
 
     def __init__(
         self,
         threads: Sequence[RawThread],
         memory: ProcessMemory,
-        layout: Callable[[], Layout],
+        interpreter: Interpreter,
         is_user: Callable[[RawFrame], bool],
     ) -> None:
         self._threads = [thread for thread in threads if thread["os_thread_id"] is not None]
         self._memory = memory
-        self._get_layout = layout
+        self._interpreter = interpreter
         self._is_user = is_user
         self.unreadable: dict[int, str] = {}
 
@@ -257,15 +258,16 @@ class Reader:
     @on_demand
     def objects(self) -> Objects:
         """The Python objects of this process."""
-        return Objects(self._memory, lambda: self._layout.cached_keys)
+        return self._interpreter.objects(self._memory)
 
     @on_demand
     def _layout(self) -> Layout:
-        return self._get_layout()
+        return self._interpreter.layout()
 
     @on_demand
     def _locks(self) -> Locks:
-        return Locks(self.objects, Frames(self.objects, self._layout), self._layout)
+        frames = Frames(self.objects, self._layout, self._interpreter.runtime(self._memory.pid))
+        return Locks(self.objects, frames, self._layout)
 
     @on_demand
     def _executors(self) -> Executors:

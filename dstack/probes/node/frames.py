@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dstack.probes.node.kernel import address_in
 from dstack.probes.node.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.objects import Objects
@@ -46,21 +45,22 @@ class MemoryCode:
 
 
 class Frames:
-    """The threads of one process and their frames. Every method raises :class:`Unreadable`."""
+    """The threads of one process and their frames. Every method raises :class:`Unreadable`.
 
-    def __init__(self, objects: Objects, layout: Layout) -> None:
+    ``runtime`` is where the process has its ``_PyRuntime``.
+    """
+
+    def __init__(self, objects: Objects, layout: Layout, runtime: int) -> None:
         self._objects = objects
         self._memory = objects.memory
         self._layout = layout
+        self._runtime = runtime
         self._codes: dict[int, MemoryCode] = {}
 
     @on_demand
     def threads(self) -> dict[int, int]:
         """Where the interpreter keeps each thread, by the id Python has for it."""
-        runtime = address_in(self._memory.pid, self._layout.runtime_address)
-        if runtime is None:
-            raise Unreadable("it runs another build of Python than dstack")
-        interpreter = self._memory.pointer(runtime + self._layout.runtime_interpreter)
+        interpreter = self._memory.pointer(self._runtime + self._layout.runtime_interpreter)
         state = self._memory.pointer(interpreter + self._layout.interpreter_threads)
         found: dict[int, int] = {}
         while state and len(found) < MAX_THREADS:

@@ -46,7 +46,6 @@ class Layout:
     """
 
     version: tuple[int, int]
-    runtime_address: int
     runtime_interpreter: int
     interpreter_threads: int
     thread_next: int
@@ -77,6 +76,11 @@ def calibrate() -> Layout:
             return Calibration(memory, specimen).layout()
     except (LookupError, ValueError, StopIteration, OSError) as error:
         raise Unreadable(f"this interpreter is not laid out as expected: {error}") from error
+
+
+def runtime_address() -> int:
+    """Where ``_PyRuntime`` is in the reader's own process."""
+    return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 
 
 class Specimen:
@@ -138,7 +142,6 @@ class Calibration:
 
     def layout(self) -> Layout:
         """Everything, found."""
-        runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
         interpreter = _api("PyInterpreterState_Head")()
         first = _api("PyInterpreterState_ThreadHead")(interpreter)
         state = self._specimen.state
@@ -147,8 +150,7 @@ class Calibration:
         start = id(self._code.co_code) if self._version == (3, 10) else id(self._code) + type(self._code).__basicsize__
         return Layout(
             version=self._version,
-            runtime_address=runtime,
-            runtime_interpreter=self._find(runtime, RUNTIME_BYTES, interpreter),
+            runtime_interpreter=self._find(runtime_address(), RUNTIME_BYTES, interpreter),
             interpreter_threads=self._find(interpreter, INTERPRETER_BYTES, first),
             thread_next=self._find(state, THREAD_BYTES, _api("PyThreadState_Next")(state)),
             thread_id=self._find(state, THREAD_BYTES, self._specimen.ident),

@@ -16,6 +16,7 @@ import psutil
 from dstack.probes.node.activity import activity, unmoved
 from dstack.probes.node.calls import Reader
 from dstack.probes.node.groups import concurrency_groups
+from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout, calibrate
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.places import EVENT_LOOP
@@ -130,7 +131,7 @@ class Look:
         self.pid: int = target["pid"]
         self.options = options
         self.origins = origins
-        self.layout = layout
+        self.interpreter = Interpreter(target.get("python"), layout)
         self.title = ""
         self.figures: Plain = {}
         self.threads: list[RawThread] = []
@@ -210,7 +211,7 @@ class Look:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 _name_threads(threads, memory, known)
                 self.tasks = self._read_tasks(threads, memory)
-                reader = Reader(threads, memory, self.layout, lambda frame: self.origins.of(frame) == "user")
+                reader = Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user")
                 for thread in threads:
                     call = reader.call_of(thread)
                     if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):

@@ -1,0 +1,68 @@
+"""Writes ``dstack/probes/node/tables.py``: ``python -m tests.write_tables``.
+
+Every Python of a version that dstack reads, under pyenv or in ``/usr/bin``, calibrates itself; those of one minor
+version must agree. Ends with an error where one of the versions is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.compatibility import ROOT, run
+
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+TABLES = ROOT / "dstack/probes/node/tables.py"
+CALIBRATE = """
+import platform
+from dstack.probes.node.layout import calibrate
+print(platform.python_version(), repr(calibrate()), sep="\\n")
+"""
+HEAD = '''"""Where each minor version of CPython keeps what, for processes that run another one than their reader.
+
+Written by ``python -m tests.write_tables``; a test holds each against the interpreter that runs it. As calibrated on
+x86-64 with glibc by {seen}.
+"""
+
+from __future__ import annotations
+
+from dstack.probes.node.coroutine_layout import CoroutineLayout
+from dstack.probes.node.layout import Layout
+
+_TABLES = (
+'''
+TAIL = """
+)
+TABLES = {table.version: table for table in _TABLES}
+"""
+
+
+def main() -> None:
+    seen, layouts = [], []
+    for version in VERSIONS:
+        calibrated = dict(calibration(python) for python in interpreters(version))
+        if len(set(calibrated.values())) != 1:
+            sys.exit(f"Pythons {version} that are here: {', '.join(calibrated) or 'none'}; they must agree.")
+        seen += calibrated
+        layouts.append(calibrated.popitem()[1])
+    TABLES.write_text(HEAD.format(seen=", ".join(seen)) + "".join(f"{layout},\n" for layout in layouts) + TAIL)
+    run(sys.executable, "-m", "ruff", "format", "--quiet", str(TABLES))
+
+
+def interpreters(version: str) -> list[Path]:
+    under_pyenv = Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")
+    return sorted((*under_pyenv, *Path("/usr/bin").glob(f"python{version}")))
+
+
+def calibration(python: Path) -> tuple[str, str]:
+    """Its full version, and its layout as it stands in the tables."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    told = subprocess.run([python, "-c", CALIBRATE], env=environment, check=True, capture_output=True, text=True)
+    version, layout = told.stdout.splitlines()
+    return version, layout
+
+
+if __name__ == "__main__":
+    main()
