@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import site
 import sysconfig
 from typing import Any
@@ -15,6 +16,9 @@ from dstack.probes.node.pyspy import RawThread
 CONTEXT_LINES = 2
 MAX_SOURCE_BYTES = 2_000_000
 MAX_LINE = 160
+PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")
+STANDARD = re.compile(r"<frozen |/(?:.*/)?lib(?:64)?/python3\.\d+/")
+"""What is installed, and the standard library, of other Pythons than the reader's own."""
 
 
 class Origins:
@@ -38,9 +42,9 @@ class Origins:
         for root, origin in self._roots:
             if file.startswith(root):
                 return origin
-        if "/site-packages/" in file or "/dist-packages/" in file:
-            return "library"
-        return "stdlib" if file.startswith("<frozen ") else "user"
+        if packages := PACKAGES.findall(file):
+            return "ray" if packages[-1] == "ray" else "library"
+        return "stdlib" if STANDARD.match(file) else "user"
 
 
 class StackTable:
