@@ -17,6 +17,7 @@ READING = (
     "tests/unit/test_report.py",
     "tests/unit/test_snapshot_file.py",
     "tests/unit/test_travel.py",
+    "tests/integration/test_foreign_pythons.py",
     "tests/integration/test_inprocess.py",
     "tests/integration/test_reading.py",
     "tests/integration/test_slots.py",

@@ -40,7 +40,8 @@ TABLES = {table.version: table for table in _TABLES}
 
 
 def main() -> None:
-    seen, layouts = [], []
+    seen: list[str] = []
+    layouts: list[str] = []
     for version in VERSIONS:
         calibrated = dict(calibration(python) for python in interpreters(version))
         if len(set(calibrated.values())) != 1:

@@ -22,6 +22,7 @@ from dstack.probes.background import begin
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import Inventory, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
+from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.probe import PROCESS_GONE, NodeProbe
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.probes.remote import RemoteProbes
@@ -220,7 +221,8 @@ class ClusterProbe:
             return []
         self._progress(f"reading {len(workers)} processes here")
         options = {**self._plain_options(), "deadline_s": max(0.1, deadline - time.monotonic())}
-        return [(nodes, self._local.sample(_targets(workers), options))]
+        targets = [{**target, "python": foreign_python(target["pid"])} for target in _targets(workers)]
+        return [(nodes, self._local.sample(targets, options))]
 
     def _see_remote(
         self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float

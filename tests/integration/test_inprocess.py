@@ -12,21 +12,29 @@ from typing import Any
 
 import pytest
 
+from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node import probe
 from dstack.probes.node.layout import Layout, calibrate
 from dstack.probes.node.memory import Unreadable
+from dstack.probes.node.objects import OWN_VERSION
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.tables import TABLES
+from tests.compatibility import find
 from tests.processes import Child, running, wait_until
 
 PROGRAM = Path(__file__).with_name("programs") / "threads.py"
 OPTIONS = {"native": False, "locals": False, "nonblocking": True, "thread_context": None, "deadline_s": 60.0}
+OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
 Plain = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+@pytest.fixture(scope="module", params=["own", *OTHERS])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
+    python = sys.executable if request.param == "own" else find(request.param)
+    assert python, f"there is no Python {request.param} on the PATH or under pyenv"
     log = tmp_path_factory.mktemp("threads") / "log"
-    with running([sys.executable, str(PROGRAM)], {}, log) as child:
+    with running([python, str(PROGRAM)], {}, log) as child:
         child.wait_for_line("ready", deadline_s=30)
         yield child
 
@@ -53,7 +61,12 @@ def seen(program: Child, said: Plain) -> Plain:
 
 
 def look_at(pid: int) -> Plain:
-    result: Plain = NodeProbe().sample([{"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}], OPTIONS)
+    return look_at_python(pid, foreign_python(pid))
+
+
+def look_at_python(pid: int, python: Plain | None) -> Plain:
+    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": python}
+    result: Plain = NodeProbe().sample([target], OPTIONS)
     return result
 
 
@@ -124,7 +137,7 @@ def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
 
     monkeypatch.setattr(probe, "calibrate", refuse)
 
-    result = look_at(program.pid)
+    result = look_at_python(program.pid, None)
     threads = threads_by_name(result, said)
 
     (failure,) = result["failures"]
@@ -132,6 +145,20 @@ def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
     assert failure["reason"].endswith("memory of this Python is not known")
     assert threads["event"]["call"]["what"] == "threading.Event.wait"
     assert threads["join"]["call"]["threads"] == [said["threads"]["joined"]]
+    assert "call" not in threads["rlock"]
+
+
+def test_a_python_that_cannot_be_read_is_one_failure_and_the_rest_is_seen(
+    program: Child, seen: Plain, said: Plain
+) -> None:
+    result = look_at_python(program.pid, {"refused": "it runs Python 3.14, which dstack cannot read"})
+    threads = threads_by_name(result, said)
+
+    (failure,) = result["failures"]
+    assert failure["stage"] == "memory"
+    assert failure["reason"] == "its memory could not be read: it runs Python 3.14, which dstack cannot read"
+    assert threads.keys() == seen.keys()
+    assert threads["event"]["call"]["what"] == "threading.Event.wait"
     assert "call" not in threads["rlock"]
 
 

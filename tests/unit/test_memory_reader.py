@@ -24,6 +24,7 @@ from dstack.probes.node.locks import Locks
 from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.refs import object_ref, owners, ref_of_generator
+from dstack.probes.node.tables import TABLES
 
 BASE = 0x10000
 LONGEST_S = 2.0
@@ -189,6 +190,14 @@ def test_exception_tables_are_read_as_python_reads_them() -> None:
     for code in (*codes, threading.Thread._bootstrap_inner.__code__):  # type: ignore[attr-defined]
         expected = [(entry.start, entry.end, entry.depth) for entry in parse(code)]
         assert exception_table(code.co_exceptiontable) == expected
+
+
+def test_the_saved_layout_of_this_version_is_the_one_it_calibrates_to(layout: Layout) -> None:
+    assert layout == TABLES[layout.version]
+
+
+def test_a_layout_is_saved_for_every_version_that_dstack_reads() -> None:
+    assert list(TABLES) == [(3, 10), (3, 11), (3, 12), (3, 13)]
 
 
 # Any bytes

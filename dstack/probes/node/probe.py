@@ -65,7 +65,8 @@ class NodeProbe:
     def sample(self, targets: list[Plain], options: Plain) -> Plain:
         """What the target processes do.
 
-        Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``; options are ``native``, ``locals``,
+        Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``, and ``python`` where it may run another
+        one than this probe does (see :mod:`dstack.probes.foreign_pythons`); options are ``native``, ``locals``,
         ``nonblocking`` (booleans), ``deadline_s`` and ``thread_context`` (see
         :mod:`dstack.probes.node.thread_tasks`). Returns ``frames``, ``stacks``, ``sources``, ``processes`` (by
         worker id), ``failures`` and ``host``.
@@ -100,7 +101,9 @@ class NodeProbe:
             look.fail("process", str(error))
         except DumpFailed as error:
             gone = not psutil.pid_exists(look.pid)
-            look.fail("process" if gone else "stacks", PROCESS_GONE if gone else error.reason, error.remedy)
+            refused = look.interpreter.refused
+            reason = f"{refused} ({error.reason})" if refused else error.reason
+            look.fail("process" if gone else "stacks", PROCESS_GONE if gone else reason, error.remedy)
         look.elapsed_s = time.monotonic() - began
         return look
 
@@ -136,6 +139,7 @@ class Look:
         self.figures: Plain = {}
         self.threads: list[RawThread] = []
         self.calls: dict[int, Plain] = {}
+        self.unread: str | None = None
         self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
         self.tasks: dict[int, str | None] | None = None
@@ -207,6 +211,7 @@ class Look:
 
     def _calls(self, threads: list[RawThread], known: Collection[int]) -> dict[int, Plain]:
         calls = {}
+        self.unread = None
         try:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 _name_threads(threads, memory, known)
@@ -220,7 +225,7 @@ class Look:
                 pool = [thread for thread in threads if thread["os_thread_id"] != self.pid]
                 self.groups = concurrency_groups(pool, reader.objects)
         except (OSError, Unreadable) as error:
-            self.fail("memory", f"its memory could not be read: {error}")
+            self.unread = str(error)
         return calls
 
     def _read_tasks(self, threads: list[RawThread], memory: ProcessMemory) -> dict[int, str | None] | None:
@@ -243,7 +248,10 @@ class Look:
         return None if is_of_actor and self.title == IDLE_WORKER else task_id
 
     def _report_unreadable(self) -> None:
-        """One failure for all threads of the application of which it is not known what they sleep on."""
+        """One failure for the process, or for all its user's threads of which it is not known what they sleep on."""
+        if self.unread:
+            self.fail("memory", f"its memory could not be read: {self.unread}")
+            return
         roles = {thread["os_thread_id"]: self._role(thread) for thread in self.threads}
         reasons = [why for tid, why in self.unreadable.items() if tid in self.still and roles.get(tid) != "ray"]
         if reasons:
