@@ -1,7 +1,7 @@
 """What was concluded from a snapshot: the wait-for graph's vertices and waits, findings, the verdict.
 
 A vertex is anything that can wait or be waited for. Keys are stable strings within one snapshot:
-``thread:WORKER/TID`` for an execution, ``task:ID`` for a task that is not known to run on one certain thread,
+``thread:WORKER/TID`` or ``coroutine:WORKER/ID`` for an execution, ``task:ID`` for a task that is neither for certain,
 ``group:ID`` for a placement group, ``unknown:...`` for a target nobody could observe.
 """
 
@@ -40,6 +40,8 @@ class Wait(Model, frozen=True):
     ``total`` and ``needed`` describe the call itself, with values already there counted in. ``resources`` names
     what is asked for where the wait is for resources. ``inferred`` says how, where evidence is not exact. Where the
     groups rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the groups without it.
+    ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the targets, that a
+    coroutine needs besides, since it keeps the event loop to itself.
     """
 
     kind: str
@@ -52,6 +54,8 @@ class Wait(Model, frozen=True):
     resources: tuple[str, ...] = ()
     assumed: str | None = None
     if_not: tuple[Group, ...] = ()
+    what: str | None = None
+    loop: str | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -72,6 +76,8 @@ class Vertex(Model, frozen=True):
     A ``room`` is what is missing on a node, and a ``lifetime`` the end of an actor, the removal of a placement group,
     or anybody of many who can bring such about; ``holder`` is whose end it is.
 
+    An execution is a thread, by its ``os_thread_id``, or a coroutine, by its ``coroutine_id``.
+
     ``never`` says why this can never be given, and ``never_kind`` whether that is because somebody who would have
     made it is gone, or because nobody has what it asks for. ``stands`` is true when a second
     sample showed the same wait again, false when only the first sample saw it. ``unobserved`` marks an unknown
@@ -84,6 +90,7 @@ class Vertex(Model, frozen=True):
     label: str
     worker_id: str | None = None
     os_thread_id: int | None = None
+    coroutine_id: str | None = None
     task_id: str | None = None
     placement_group_id: str | None = None
     holder: str | None = None

@@ -9,6 +9,7 @@ ObjectRef 56. Times that end in ``_at`` are Unix seconds; ``_s`` are seconds, ``
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -141,6 +142,11 @@ class Process(Model, frozen=True):
     concurrency_groups: dict[str, str] | None = None
     threads: tuple[Thread, ...] = ()
     coroutines: tuple[Coroutine, ...] = ()
+
+    def calls(self) -> Iterator[BlockedCall]:
+        """The calls that its threads and coroutines are blocked in."""
+        executions: tuple[Thread | Coroutine, ...] = (*self.threads, *self.coroutines)
+        return (execution.call for execution in executions if execution.call)
 
 
 class Task(Model, frozen=True):

@@ -13,14 +13,14 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
 
 from dstack.errors import SnapshotFileError, UsageError
-from dstack.model import SCHEMA, VERSION, Int, Snapshot
+from dstack.model import SCHEMA, VERSION, Coroutine, Int, Snapshot, Thread
 
 MAX_BYTES = 256 * 2**20
 """The largest file that is read, and the most it may unpack to: over 100,000 workers at 2 kB each."""
@@ -223,12 +223,18 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
                 yield f"no such frame - at `$.stacks[{i}][{j}]`"
     for i, sample in enumerate(snapshot.samples):
         for j, worker in enumerate(sample.workers):
-            for k, thread in enumerate(worker.process.threads if worker.process else ()):
-                place = f"$.samples[{i}].workers[{j}].process.threads[{k}]"
-                if thread.stack >= len(snapshot.stacks):
-                    yield f"no such stack - at `{place}.stack`"
-                elif thread.call and thread.call.frame >= len(snapshot.stacks[thread.stack]):
-                    yield f"no such frame in the thread's stack - at `{place}.call.frame`"
+            place = f"$.samples[{i}].workers[{j}].process"
+            process = worker.process
+            yield from _misplaced(snapshot, process.threads if process else (), f"{place}.threads")
+            yield from _misplaced(snapshot, process.coroutines if process else (), f"{place}.coroutines")
+
+
+def _misplaced(snapshot: Snapshot, executions: Sequence[Thread | Coroutine], place: str) -> Iterator[str]:
+    for k, one in enumerate(executions):
+        if one.stack >= len(snapshot.stacks):
+            yield f"no such stack - at `{place}[{k}].stack`"
+        elif one.call and one.call.frame >= len(snapshot.stacks[one.stack]):
+            yield f"no such frame in its stack - at `{place}[{k}].call.frame`"
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -1,34 +1,65 @@
-"""What a thread waits for that is blocked in a call."""
+"""What a thread or coroutine waits for that is blocked in a call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph import Graph
-from dstack.analysis.observed import thread_key
+from dstack.analysis.graph import Graph, waits_for
+from dstack.analysis.observed import any_key, coroutine_key, thread_key
 from dstack.analysis.producers import THERE, maker
-from dstack.diagnosis import Group, Target, Wait
+from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
 
 
-def wait_of_call(graph: Graph, worker_id: str, call: BlockedCall) -> Wait:
-    """The groups of a blocked call, from its refs or from the threads it waits for."""
+class _Blocked(NamedTuple):
+    """A call that somebody of a worker is in; ``loop`` is the thread that keeps a coroutine's event loop to itself."""
+
+    graph: Graph
+    worker_id: str
+    call: BlockedCall
+    loop: Target | None
+
+    @property
+    def what(self) -> str:
+        """The call in the user's words."""
+        return self.call.what or self.call.kind
+
+
+def wait_of_call(graph: Graph, worker_id: str, call: BlockedCall, loop: Target | None = None) -> Wait:
+    """The groups of a blocked call, from its refs or from the threads and coroutines it waits for.
+
+    A coroutine whose event loop is kept by a thread, its ``loop``, needs that thread besides. So it may take that for
+    what it awaits and is not suspended: it runs there, or has ended.
+    """
+    one = _Blocked(graph, worker_id, call, loop)
     if call.unread is not None:
         return graph.waits_for_unobserved(call.kind, f"target of {call.kind}, which could not be read: {call.unread}")
     match call.kind:
         case "ray.get" | "ray.wait" | "generator":
             return _wait_for_refs(graph, call)
-        case "thread.join" | "future" | "lock" if call.threads or call.all_of:
-            return _wait_for_threads(graph, worker_id, call)
+        case "await" if _is_for_anything(call):
+            return _wait_for_awaited(one)
+        case "thread.join" | "future" | "lock" if call.threads or call.all_of or call.coroutines:
+            return _wait_for_executions(one)
         case _:
-            return _wait_for_other_side(graph, worker_id, call)
+            return _wait_for_other_side(one)
 
 
 def threads_of_call(call: BlockedCall) -> set[int]:
     """The OS ids of all threads that may end the call."""
     return {*call.threads, *(thread for threads in call.all_of for thread in threads)}
+
+
+def is_for_somebody(call: BlockedCall) -> bool:
+    """Whether somebody in particular is waited for, if only he could be seen."""
+    return bool(call.refs or call.coroutines or threads_of_call(call) or call.unread is not None)
+
+
+def _is_for_anything(call: BlockedCall) -> bool:
+    return bool(call.refs or call.coroutines or call.threads or call.all_of)
 
 
 def _wait_for_refs(graph: Graph, call: BlockedCall) -> Wait:
@@ -42,7 +73,109 @@ def _wait_for_refs(graph: Graph, call: BlockedCall) -> Wait:
     elif call.kind == "ray.wait":
         groups = (Group(needs=still_needed, targets=targets),)
     else:
-        groups = tuple(Group(needs=1, targets=(target,)) for target in targets)
+        groups = _each(targets)
+    return _wait(call, groups, needed, total)
+
+
+def _wait_for_awaited(one: _Blocked) -> Wait:
+    """All or some of refs, coroutines, futures and what nobody knows the giver of; what is there counts as given."""
+    futures = (*one.call.all_of, one.call.threads) if one.call.threads else one.call.all_of
+    total = len(one.call.refs) + len(one.call.coroutines) + len(futures) + one.call.others
+    needed = total if one.call.num_returns is None else min(one.call.num_returns, total)
+    refs = [ref for ref in one.call.refs if not one.graph.observed.is_given(ref)]
+    still_needed = needed - (len(one.call.refs) - len(refs))
+    if still_needed <= 0:
+        return _wait(one.call, (Group(needs=1, targets=(one.graph.unknown(THERE),)),), needed, total)
+    targets = [maker(one.graph, ref) for ref in refs]
+    targets += [_coroutine(one, coroutine) for coroutine in one.call.coroutines]
+    targets += [_future(one, threads) for threads in futures]
+    targets += [_other_side(one)] if one.call.others else []
+    if needed == total:
+        return _wait(one.call, _each(targets), needed, total)
+    given_by_others = max(0, one.call.others - 1)  # one target stands for all of them, and counts once
+    some = Group(needs=max(1, still_needed - given_by_others), targets=tuple(targets))
+    return _wait(one.call, (some,), needed, total)
+
+
+def _wait_for_executions(one: _Blocked) -> Wait:
+    """One of the threads and coroutines, or of each of several futures one of its threads."""
+    several = one.call.all_of or (one.call.threads,)
+    coroutines = () if one.call.all_of else one.call.coroutines
+    groups = tuple(dict.fromkeys(_any_of(one, threads, coroutines) for threads in several))
+    count = len(one.call.threads) + len(coroutines)
+    wait = _wait(one.call, groups, len(one.call.all_of) or 1, len(one.call.all_of) or count)
+    return _assuming_the_holder(one, wait) if one.call.kind == "lock" and one.call.inferred else wait
+
+
+def _assuming_the_holder(one: _Blocked, wait: Wait) -> Wait:
+    """A lock does not name its holder; who is in a ``with`` block of it may have let it go there by hand."""
+    anybody = Group(needs=1, targets=(one.graph.other_side(one.what, f"{one.worker_id}/{one.call.object_id}"),))
+    return replace(wait, assumed=f"{lock_in_words(one.call.what)} is held by {_holder(one.call)}", if_not=(anybody,))
+
+
+def lock_in_words(what: str | None) -> str:
+    """``a semaphore`` or ``a lock``, by the name of the call that takes it."""
+    return "a semaphore" if "Semaphore" in (what or "") else "a lock"
+
+
+def _holder(call: BlockedCall) -> str:
+    block = "an async with" if (call.what or "").startswith("asyncio.") else "a with"
+    who = "coroutine" if call.coroutines else "thread"
+    return f"the {who} in {block} block of it"
+
+
+def _each(targets: Iterable[Target]) -> tuple[Group, ...]:
+    """All of these are needed."""
+    return tuple(Group(needs=1, targets=(target,)) for target in dict.fromkeys(targets))
+
+
+def _any_of(one: _Blocked, threads: Sequence[int], coroutines: Sequence[str] = ()) -> Group:
+    """One of these must go on; whoever it is where nobody knows."""
+    targets = (
+        *(_thread(one, thread) for thread in threads),
+        *(_coroutine(one, coroutine) for coroutine in coroutines),
+    )
+    return Group(needs=1, targets=targets or (one.graph.other_side(one.what, one.worker_id),))
+
+
+def _future(one: _Blocked, threads: Sequence[int]) -> Target:
+    """Who gives a future; one vertex stands for any of several threads."""
+    group = _any_of(one, threads)
+    if len(group.targets) == 1:
+        return group.targets[0]
+    key = any_key("future", f"{one.worker_id}/{','.join(map(str, threads))}")
+    wait = Wait(kind="future", groups=(group,), inferred=one.call.inferred, total=len(group.targets))
+    one.graph.add(Vertex(key=key, kind="task", label=f"any of {len(group.targets)} threads", wait=wait))
+    return Target(vertex=key)
+
+
+def _thread(one: _Blocked, os_thread_id: int) -> Target:
+    if one.graph.observed.thread(one.worker_id, os_thread_id) is None:
+        return one.graph.unknown("thread that was not seen", unobserved=True)
+    return Target(vertex=thread_key(one.worker_id, os_thread_id))
+
+
+def _coroutine(one: _Blocked, coroutine_id: str) -> Target:
+    if one.graph.observed.coroutine(one.worker_id, coroutine_id) is None:
+        return one.loop or one.graph.unknown("coroutine that was not seen", unobserved=True)
+    return Target(vertex=coroutine_key(one.worker_id, coroutine_id))
+
+
+def _wait_for_other_side(one: _Blocked) -> Wait:
+    """A wait that somebody must end of whom nothing is known."""
+    return replace(waits_for(one.what, _other_side(one)), timeout_s=one.call.timeout_s)
+
+
+def _other_side(one: _Blocked) -> Target:
+    """Whoever must end a call: one for each object, or for alike actors of a job."""
+    worker = one.graph.observed.workers.get(one.worker_id)
+    actor = one.graph.observed.actors.get((worker.actor_id if worker else None) or "")
+    group = f"{worker.job_id if worker else None}/{actor.class_name if actor else None}"
+    where = f"{one.worker_id}/{one.call.object_id}" if one.call.object_id else group
+    return one.graph.other_side(one.what, where)
+
+
+def _wait(call: BlockedCall, groups: tuple[Group, ...], needed: int, total: int) -> Wait:
     return Wait(
         kind=call.kind,
         groups=groups,
@@ -51,44 +184,5 @@ def _wait_for_refs(graph: Graph, call: BlockedCall) -> Wait:
         timeout_s=call.timeout_s,
         needed=needed,
         total=total,
+        what=call.what,
     )
-
-
-def _wait_for_threads(graph: Graph, worker_id: str, call: BlockedCall) -> Wait:
-    """One of the threads, or of each of several futures one of its threads; whose are not known may go on."""
-    seen = {thread.os_thread_id for thread in graph.observed.threads(worker_id)}
-    if not seen.issuperset(threads_of_call(call)):
-        return graph.waits_for_unobserved(call.kind, "thread that was not seen")
-    several = call.all_of or (call.threads,)
-    groups = tuple(dict.fromkeys(_any_of(graph, worker_id, call, threads) for threads in several))
-    wait = Wait(
-        kind=call.kind,
-        groups=groups,
-        evidence="inferred" if call.inferred else "exact",
-        inferred=call.inferred,
-        timeout_s=call.timeout_s,
-        needed=len(call.all_of) or 1,
-        total=len(several) if call.all_of else len(call.threads),
-    )
-    return _assuming_the_holder(graph, worker_id, call, wait) if call.kind == "lock" and call.inferred else wait
-
-
-def _assuming_the_holder(graph: Graph, worker_id: str, call: BlockedCall, wait: Wait) -> Wait:
-    """A lock does not name its holder; who is in a ``with`` block of it may have let it go there by hand."""
-    anybody = Group(needs=1, targets=(graph.other_side(call.what or call.kind, f"{worker_id}/{call.object_id}"),))
-    return replace(wait, assumed="a lock is held by the thread in a with block of it", if_not=(anybody,))
-
-
-def _any_of(graph: Graph, worker_id: str, call: BlockedCall, threads: Iterable[int]) -> Group:
-    targets = tuple(Target(vertex=thread_key(worker_id, thread)) for thread in threads)
-    return Group(needs=1, targets=targets or (graph.other_side(call.what or call.kind, worker_id),))
-
-
-def _wait_for_other_side(graph: Graph, worker_id: str, call: BlockedCall) -> Wait:
-    """A wait that somebody must end of whom nothing is known: one for each object, or for alike actors of a job."""
-    what = call.what or call.kind
-    worker = graph.observed.workers.get(worker_id)
-    actor = graph.observed.actors.get((worker.actor_id if worker else None) or "")
-    group = f"{worker.job_id if worker else None}/{actor.class_name if actor else None}"
-    target = graph.other_side(what, f"{worker_id}/{call.object_id}" if call.object_id else group)
-    return Wait(kind=what, groups=(Group(needs=1, targets=(target,)),), timeout_s=call.timeout_s)

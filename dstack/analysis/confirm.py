@@ -1,8 +1,8 @@
 """Which waits of the first sample stand again in the second, so that they all held at one common instant.
 
-ObjectRefs are written once: a ref pending in the second sample was pending all the while, and a thread in the same call
-for the same refs has not left it. The second sample begins after the first has ended everywhere, so all waits that
-stand in both overlap: together they are a consistent cut of the cluster, taken without stopping anything.
+ObjectRefs are written once: a ref pending in the second sample was pending all the while, and a thread or coroutine in
+the same call for the same refs has not left it. The second sample begins after the first has ended everywhere, so all
+waits that stand in both overlap: together they are a consistent cut of the cluster, taken without stopping anything.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Target, Vertex
-from dstack.model import Sample, Task, Thread, WorkerSample
+from dstack.model import Coroutine, Sample, Task, Thread, WorkerSample
 
 
 def confirm(
@@ -78,16 +79,22 @@ def _may_come_back(vertex: Vertex, after: Mapping[str, Vertex]) -> bool:
 def _was_looked_at(vertex: Vertex, first: Observed, second: Observed) -> bool:
     """Whether the second sample could have shown the wait."""
     if vertex.kind == "execution":
-        thread = _thread(second, vertex)
-        if thread is None:
-            return bool(second.threads(vertex.worker_id or ""))
-        same_stack = thread.stack == getattr(_thread(first, vertex), "stack", None)
-        return thread.still or not same_stack
+        execution = execution_of(second, vertex)
+        if execution is None:
+            return _was_read(vertex, second)
+        same_stack = execution.stack == getattr(execution_of(first, vertex), "stack", None)
+        return execution.still or not same_stack
     if vertex.kind == "task" and vertex.task_id is not None:
         task = first.tasks.get(vertex.task_id)
         owner = second.seen.get(task.owner_id) if task else None
         return task is None or (owner is not None and owner.running_task_ids is not None)
     return True
+
+
+def _was_read(vertex: Vertex, second: Observed) -> bool:
+    """Whether a thread or coroutine would have been seen if it were there."""
+    worker_id = vertex.worker_id or ""
+    return second.reads_coroutines(worker_id) if vertex.coroutine_id is not None else bool(second.threads(worker_id))
 
 
 def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -> bool:
@@ -119,11 +126,14 @@ def _targets(vertex: Vertex) -> set[Target]:
 def _is_same_call(vertex: Vertex, first: Observed, second: Observed) -> bool:
     worker_id = vertex.worker_id or ""
     old, new = first.process(worker_id), second.process(worker_id)
-    was, now = _thread(first, vertex), _thread(second, vertex)
-    if not (old and new and was and now):
+    was, now = execution_of(first, vertex), execution_of(second, vertex)
+    if not (old and new and was and now and old.started_at == new.started_at):
         return False
-    return old.started_at == new.started_at and was.stack == now.stack and was.call == now.call
+    return was.stack == now.stack and was.call == now.call and _identity(was) == _identity(now)
 
 
-def _thread(observed: Observed, vertex: Vertex) -> Thread | None:
-    return observed.thread(vertex.worker_id, vertex.os_thread_id)
+def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
+    """What tells a coroutine from a later one at the same address; a thread is known by its id alone."""
+    if isinstance(execution, Coroutine):
+        return execution.name, execution.task_id, execution.is_task, execution.os_thread_id
+    return ()

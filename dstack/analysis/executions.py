@@ -1,31 +1,40 @@
-"""The vertices of what runs: threads, and tasks whose thread is not certain."""
+"""The vertices of what runs: threads, coroutines, and tasks of which it is not certain where they run."""
 
 from __future__ import annotations
 
-from dstack.analysis import names, placing
-from dstack.analysis.calls import threads_of_call, wait_of_call
+from collections.abc import Sequence
+
+from dstack.analysis import coroutines, names, placing
+from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import thread_key
 from dstack.analysis.streams import wait_of_producer
 from dstack.diagnosis import Target, Vertex, Wait
-from dstack.model import BlockedCall, Thread, WorkerSample
+from dstack.model import Coroutine, Process, Thread, WorkerSample
 
 
 def add_executions(graph: Graph, worker: WorkerSample) -> None:
-    """Adds a worker's threads that run somebody's code, wait or are waited for, and the tasks it runs."""
-    threads = graph.observed.threads(worker.worker_id)
-    awaited = {thread_id for thread in threads if thread.call for thread_id in threads_of_call(thread.call)}
-    for thread in threads:
-        is_execution = thread.role in ("task", "user") or placing.is_blocked_loop(graph.observed, thread)
-        if is_execution or thread.os_thread_id in awaited or (thread.call and _is_for_somebody(thread.call)):
-            _add_thread(graph, worker.worker_id, thread)
+    """Adds a worker's threads and coroutines that run somebody's code, wait or are waited for, and its tasks."""
+    suspended = coroutines.taking_part(graph.observed, worker.worker_id)
+    process = graph.observed.process(worker.worker_id)
+    if process:
+        _add_threads(graph, worker.worker_id, process, suspended)
+    for coroutine in suspended:
+        coroutines.add_coroutine(graph, worker.worker_id, coroutine)
     for task_id in worker.running_task_ids or ():
         _add_running(graph, task_id)
 
 
-def _is_for_somebody(call: BlockedCall) -> bool:
-    """Whether somebody in particular is waited for, if only he could be seen."""
-    return bool(call.refs or threads_of_call(call) or call.unread is not None)
+def _add_threads(graph: Graph, worker_id: str, process: Process, suspended: Sequence[Coroutine]) -> None:
+    observed = graph.observed
+    awaited = {thread_id for call in process.calls() for thread_id in threads_of_call(call)}
+    awaited |= {loop.os_thread_id for one in suspended if (loop := placing.blocked_loop(observed, worker_id, one))}
+    for thread in process.threads:
+        is_execution = thread.role in ("task", "user") or placing.task_of(observed, worker_id, thread) is not None
+        is_blocked = thread.role == "loop" and placing.is_blocked_loop(observed, thread)
+        is_awaited = thread.os_thread_id in awaited or (thread.call is not None and is_for_somebody(thread.call))
+        if is_execution or is_blocked or is_awaited:
+            _add_thread(graph, worker_id, thread)
 
 
 def _add_thread(graph: Graph, worker_id: str, thread: Thread) -> None:
@@ -43,8 +52,8 @@ def _add_thread(graph: Graph, worker_id: str, thread: Thread) -> None:
 
 
 def _add_running(graph: Graph, task_id: str) -> None:
-    """A vertex for a running task whose thread is not certain."""
-    key = placing.key_of_running(graph.observed, task_id)
+    """A vertex for a running task where it is not certain what runs it."""
+    key = placing.key_of_task(graph.observed, task_id)
     if not key.startswith("task:"):
         return
     worker_id = graph.observed.running_on[task_id]
@@ -82,13 +91,17 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
 
 
 def _wait_for_loop(graph: Graph, worker_id: str, name: str) -> Wait:
-    """A call of an async actor can go on only when its event loop does; what else it waits for was not read."""
+    """A call of an async actor that is no coroutine, or whose coroutine was not read, goes on when its loop does."""
     observed = graph.observed
     loops = observed.threads_with_role(worker_id, "loop")
     if not all(placing.is_blocked_loop(observed, loop) for loop in loops):
+        if observed.reads_coroutines(worker_id):
+            return graph.waits_for_unobserved(
+                "step", f"next step of {name}, which was neither suspended nor in its code"
+            )
         return graph.waits_for_unobserved("coroutine", f"coroutine of {name}, which was not read")
     return graph.one_of(
-        "event loop",
+        coroutines.EVENT_LOOP,
         loops,
         lambda loop: Target(vertex=thread_key(worker_id, loop.os_thread_id)),
         f"it runs on one of {len(loops)} event loops",

@@ -95,7 +95,7 @@ class Holders:
         """Who must go on, or end, before it lets go."""
         match holder:
             case Task():
-                return Target(vertex=placing.key_of_running(self._seen, holder.task_id))
+                return Target(vertex=placing.key_of_task(self._seen, holder.task_id))
             case Actor():
                 return self._lifetimes.end_of(holder)
             case _:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from dstack.analysis.observed import Observed, is_any_key
+from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
 from dstack.model import actor_of_task
 
@@ -128,7 +129,7 @@ def data_operator(task_name: str) -> str | None:
 def machinery(observed: Observed, vertices: Mapping[str, Vertex]) -> set[str]:
     """Those who are a library at work for itself."""
     machines = _machines(observed)
-    return {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)} if machines else set()
+    return {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)}
 
 
 def without_idle_machinery(observed: Observed, vertices: dict[str, Vertex]) -> dict[str, Vertex]:
@@ -137,9 +138,10 @@ def without_idle_machinery(observed: Observed, vertices: dict[str, Vertex]) -> d
     Serve's controller, say, always has calls in which others wait for news, whether or not any will come.
     """
     machines = _machines(observed)
-    if not machines:
+    found = {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)}
+    if not found:
         return vertices
-    idle = {key for key, vertex in vertices.items() if is_any_key(key) or _is_machinery(observed, machines, vertex)}
+    idle = found.union(filter(is_any_key, vertices))
     idle -= _needed(vertices, vertices.keys() - idle)
     at_rest = {key: msgspec.structs.replace(vertices[key], wait=None, never=None) for key in idle}
     return {**vertices, **at_rest}
@@ -152,7 +154,13 @@ def _machines(observed: Observed) -> dict[str, Part]:
 
 
 def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vertex) -> bool:
-    """Whether this is a library at work for itself, and no code of the user's."""
+    """Whether this is a library at work for itself, and no code of the user's.
+
+    So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news.
+    """
+    if vertex.coroutine_id is not None and vertex.task_id is None:
+        coroutine = observed.coroutine(vertex.worker_id, vertex.coroutine_id)
+        return coroutine is not None and not is_users(observed, coroutine)
     if vertex.task_id is not None:
         machine = machines.get(actor_of_task(vertex.task_id) or "")
         task = observed.tasks.get(vertex.task_id)

@@ -6,10 +6,10 @@ one of these goes on: whoever runs in it or calls it, the processes that hold a 
 by its name, anybody in the jobs of its namespace. A handle inside another object may be in anybody's hands in the job.
 A placement group is an id in anybody's hands in the job that created it. Whoever might go on counts as able to.
 
-A process goes on if one of its threads or tasks does; an actor's that runs nothing, if somebody calls it, who has its
-handle in turn. How handles show among the refs of a process (Ray 2.46 and 2.60): in a variable as ``local_uses``, as an
-argument of a task as ``argument_uses`` until it has ended, in a value as ``is_contained``; one that was looked up by
-name shows nowhere.
+A process goes on if one of its threads, coroutines or tasks does; an actor's that runs nothing, if somebody calls it,
+who has its handle in turn. How handles show among the refs of a process (Ray 2.46 and 2.60): in a variable as
+``local_uses``, as an argument of a task as ``argument_uses`` until it has ended, in a value as ``is_contained``; one
+that was looked up by name shows nowhere.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import msgspec
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
 from dstack.analysis.graph import FEW, Graph
-from dstack.analysis.observed import any_key, task_key, thread_key
+from dstack.analysis.observed import any_key, coroutine_key, task_key, thread_key
 from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import ACTOR_HANDLE, Actor, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
+from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 """Threads that only sit in these wait for work from somebody in their process."""
@@ -194,19 +194,29 @@ class Lifetimes:
             yield self._unobserved(worker_id)
             return
         for task_id in seen.running_task_ids:
-            yield Target(vertex=placing.key_of_running(self._seen, task_id))
+            yield Target(vertex=placing.key_of_task(self._seen, task_id))
         for thread in self._seen.threads(worker_id):
             yield from self._thread(worker_id, thread)
+        for coroutine in self._seen.coroutines(worker_id):
+            yield self._coroutine(worker_id, coroutine)
 
     def _thread(self, worker_id: str, thread: Thread) -> Iterator[Target]:
         """A thread that may do something of its own accord; one that serves Ray or an executor does not."""
         key = thread_key(worker_id, thread.os_thread_id)
         if key in self._graph.vertices:
             yield Target(vertex=key)
-        elif thread.role == "loop" or not self._only_serves(worker_id, thread):
+        elif not self._only_serves(worker_id, thread):
             yield self._graph.unknown(f'thread "{thread.name}" of a library', key=f"unknown:{key}", worker_id=worker_id)
 
+    def _coroutine(self, worker_id: str, coroutine: Coroutine) -> Target:
+        key = coroutine_key(worker_id, coroutine.coroutine_id)
+        if key in self._graph.vertices:
+            return Target(vertex=key)
+        return self._graph.unknown(f'asyncio task "{coroutine.name}" of a library', key=f"unknown:{key}")
+
     def _only_serves(self, worker_id: str, thread: Thread) -> bool:
+        if thread.role == "loop":
+            return self._seen.reads_coroutines(worker_id)
         frames = self._seen.snapshot.frames_of(thread)
         worker = self._seen.workers.get(worker_id)
         is_main = worker is not None and thread.os_thread_id == worker.pid and not worker.is_driver
@@ -215,7 +225,7 @@ class Lifetimes:
 
     def _unfinished(self, task: Task) -> Target:
         if task.task_id in self._seen.running_on:
-            return Target(vertex=placing.key_of_running(self._seen, task.task_id))
+            return Target(vertex=placing.key_of_task(self._seen, task.task_id))
         return Target(vertex=task_key(task.task_id))
 
     def _unobserved(self, worker_id: str) -> Target:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Vertex
-from dstack.model import Frame, Model, Thread, actor_of_task
+from dstack.model import Coroutine, Frame, Model, Thread, actor_of_task
 
 
 class Member(Model, frozen=True):
     """Who and where; everything is None that does not apply, as for a pending task, or was not seen.
 
-    ``line`` is that of the user's own frame nearest the leaf; ``frames`` are leaf first.
+    ``line`` is that of the user's own frame nearest the leaf; ``frames`` are leaf first. Of a ``coroutine`` they are
+    those of its awaits, and ``thread`` is the one that runs its event loop.
     """
 
     execution: str
@@ -26,6 +27,7 @@ class Member(Model, frozen=True):
     node_ip: str | None = None
     pid: int | None = None
     thread: str | None = None
+    coroutine: bool = False
     file: str | None = None
     line: int | None = None
     function: str | None = None
@@ -39,6 +41,7 @@ class Member(Model, frozen=True):
         actor = None
         if self.actor_id:
             actor = names.actor_in_words(self.actor_class or "", self.actor_name or "", self.actor_id)
+            actor = f"coroutine of {actor}" if self.coroutine else actor
         parts = (actor, f"pid {self.pid}" if self.pid else None, f"node {self.node_ip}" if self.node_ip else None)
         return ", ".join(part for part in parts if part)
 
@@ -59,8 +62,10 @@ def member(observed: Observed, vertex: Vertex) -> Member:
     actor = observed.actors.get(actor_id or "")
     host = worker or observed.workers.get((actor.worker_id if actor else None) or "")
     node = observed.nodes.get(host.node_id) if host else None
-    thread = thread_of(observed, vertex)
-    frames = observed.snapshot.frames_of(thread) if thread else ()
+    execution = execution_of(observed, vertex)
+    frames = observed.snapshot.frames_of(execution) if execution else ()
+    thread = observed.thread(vertex.worker_id, execution.os_thread_id) if execution else None
+    is_coroutine = isinstance(execution, Coroutine)
     own = names.user_frame(frames) or (frames[0] if frames else None)
     group = observed.groups.get(vertex.placement_group_id or "")
     return Member(
@@ -78,11 +83,12 @@ def member(observed: Observed, vertex: Vertex) -> Member:
         node_ip=node.ip if node else None,
         pid=host.pid if host else None,
         thread=thread.name or str(thread.os_thread_id) if thread else None,
+        coroutine=is_coroutine,
         file=own.file if own else None,
         line=own.line if own else None,
         function=own.function if own else None,
         source=source_line(observed, own) if own else None,
-        on_cpu=thread.on_cpu if thread else False,
+        on_cpu=thread.on_cpu if thread and not is_coroutine else False,
         frames=frames,
     )
 
@@ -93,6 +99,8 @@ def source_line(observed: Observed, frame: Frame) -> str | None:
     return text.strip() if text else None
 
 
-def thread_of(observed: Observed, vertex: Vertex) -> Thread | None:
-    """The thread of an execution."""
+def execution_of(observed: Observed, vertex: Vertex) -> Thread | Coroutine | None:
+    """The thread or coroutine of an execution, if it was seen."""
+    if vertex.coroutine_id is not None:
+        return observed.coroutine(vertex.worker_id, vertex.coroutine_id)
     return observed.thread(vertex.worker_id, vertex.os_thread_id)

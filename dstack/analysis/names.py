@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Since
-from dstack.model import Actor, Frame, GoneWorker, Node, PlacementGroup, Thread, Worker, actor_of_task
+from dstack.model import Actor, Coroutine, Frame, GoneWorker, Node, PlacementGroup, Thread, Worker, actor_of_task
 
 SHORT = 8
 SHORTEST_S = 0.05
@@ -123,6 +123,18 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return event_loop(observed, owner, thread)
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
+
+
+def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
+    """The task, where a coroutine is one; else ``asyncio task "Task-7" of Office.report``, or of its process."""
+    owner = observed.workers.get(worker_id)
+    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    of = task(observed, value.task_id) if value.task_id in observed.tasks and value.task_id else None
+    if value.is_task and value.task_id:
+        outermost = user_frame(observed.snapshot.frames_of(value), outermost=True)
+        return of or (outermost.function if outermost else task(observed, value.task_id))
+    whose = of or (actor(known) if known else worker(observed, owner) if owner else "process")
+    return f'asyncio task "{value.name}" of {whose}'
 
 
 def event_loop(observed: Observed, owner: Worker | None, thread: Thread) -> str:

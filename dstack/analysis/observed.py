@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from dstack.model import (
     ACTOR_HANDLE,
     Actor,
+    BlockedCall,
+    Coroutine,
     GoneWorker,
     Job,
     Node,
@@ -59,19 +61,19 @@ class Observed:
     def owner_of(self) -> dict[str, str]:
         """The worker that owns a ref, by ref, as those know it who wait for it and are there to be told by Ray."""
         there = (worker for worker in self.sample.workers if worker.running_task_ids is not None)
-        calls = (t.call for worker in there for t in self.threads(worker.worker_id) if t.call)
+        calls = _calls(there)
         return {ref: owner for call in calls for ref, owner in zip(call.refs, call.owners, strict=False) if owner}
 
     @cached_property
     def awaited_tasks(self) -> set[str]:
         """The tasks of which somebody waits for a value that is not there."""
-        calls = (t.call for worker in self.sample.workers for t in self.threads(worker.worker_id) if t.call)
+        calls = _calls(self.sample.workers)
         return {producer_task_id(ref) for call in calls for ref in call.refs if not self.is_given(ref)}
 
     @cached_property
     def without_owner(self) -> set[str]:
         """The refs that name no owner where somebody waits for them."""
-        calls = (t.call for worker in self.sample.workers for t in self.threads(worker.worker_id) if t.call)
+        calls = _calls(self.sample.workers)
         return {ref for call in calls for ref, owner in zip(call.refs, call.owners, strict=False) if not owner}
 
     @cached_property
@@ -220,7 +222,10 @@ class Observed:
 
     @cached_property
     def task_on(self) -> dict[tuple[str, int], str]:
-        """By worker and OS thread: the task it runs, as read there, or the only one where each has but one."""
+        """By worker and OS thread: the task it runs, as read there, or the only one where each has but one.
+
+        An event loop's is the one that it runs right now, while all others of its tasks are suspended.
+        """
         tasks: dict[tuple[str, int], str] = {}
         for worker in self.sample.workers:
             running = worker.running_task_ids or ()
@@ -231,12 +236,48 @@ class Observed:
                 is_certain = len(running) == len(threads) == 1 and not self.threads_with_role(worker.worker_id, "loop")
                 read = {threads[0].os_thread_id: running[0]} if is_certain else {}
             tasks.update({(worker.worker_id, thread): task for thread, task in read.items() if task})
+            if self.reads_coroutines(worker.worker_id):
+                for loop in self.threads_with_role(worker.worker_id, "loop"):
+                    if loop.task_id in running and loop.task_id not in self.coroutine_of_task:
+                        tasks[worker.worker_id, loop.os_thread_id] = loop.task_id
         return tasks
 
     @cached_property
     def thread_of_task(self) -> dict[str, tuple[str, int]]:
         """The other way round: worker and OS thread by task."""
         return {task_id: place for place, task_id in self.task_on.items()}
+
+    @cached_property
+    def coroutine_of_task(self) -> dict[str, tuple[str, str]]:
+        """Worker and coroutine by task, of those that run as one and are suspended."""
+        return {
+            coroutine.task_id: (worker.worker_id, coroutine.coroutine_id)
+            for worker in self.sample.workers
+            for coroutine in self.coroutines(worker.worker_id)
+            if coroutine.is_task and coroutine.task_id and coroutine.task_id in (worker.running_task_ids or ())
+        }
+
+    def reads_coroutines(self, worker_id: str) -> bool:
+        """Whether a worker's event loops were read, so that all of its suspended coroutines are known."""
+        process = self.process(worker_id)
+        return process is not None and process.coroutines_read
+
+    def coroutines(self, worker_id: str) -> tuple[Coroutine, ...]:
+        """A worker's suspended coroutines, none if its process was not seen."""
+        process = self.process(worker_id)
+        return process.coroutines if process else ()
+
+    def coroutine(self, worker_id: str | None, coroutine_id: str | None) -> Coroutine | None:
+        """One coroutine of a worker, if it was seen."""
+        return self._coroutine_by_id.get((worker_id or "", coroutine_id or ""))
+
+    @cached_property
+    def _coroutine_by_id(self) -> dict[tuple[str, str], Coroutine]:
+        return {
+            (worker.worker_id, coroutine.coroutine_id): coroutine
+            for worker in self.sample.workers
+            for coroutine in self.coroutines(worker.worker_id)
+        }
 
     def knows_tasks(self, worker_id: str) -> bool:
         """Whether it was read which task each of a worker's threads runs."""
@@ -247,6 +288,11 @@ class Observed:
         """A worker's threads, none if its process was not seen."""
         process = self.process(worker_id)
         return process.threads if process else ()
+
+
+def _calls(workers: Iterable[WorkerSample]) -> Iterator[BlockedCall]:
+    """All calls that threads and coroutines of these workers are blocked in."""
+    return (call for worker in workers if worker.process for call in worker.process.calls())
 
 
 def _is_remade(ref: Ref) -> bool:
@@ -262,8 +308,13 @@ def thread_key(worker_id: str, os_thread_id: int) -> str:
     return f"thread:{worker_id}/{os_thread_id}"
 
 
+def coroutine_key(worker_id: str, coroutine_id: str) -> str:
+    """The vertex of a coroutine."""
+    return f"coroutine:{worker_id}/{coroutine_id}"
+
+
 def task_key(task_id: str) -> str:
-    """The vertex of a task that is not known to run on one certain thread."""
+    """The vertex of a task that is not known to run on one certain thread, or as one certain coroutine."""
     return f"task:{task_id}"
 
 

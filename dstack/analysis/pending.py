@@ -83,7 +83,7 @@ class Pending:
     # Actor calls
 
     def _running(self, task_id: str) -> Target:
-        return Target(vertex=placing.key_of_running(self._seen, task_id))
+        return Target(vertex=placing.key_of_task(self._seen, task_id))
 
     def _wait_for_actor(self, task: Task) -> Why:
         """A call not yet sent: its actor is not there yet, or an earlier call of the same caller is not ready."""

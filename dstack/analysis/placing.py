@@ -1,9 +1,12 @@
-"""Which thread runs which task, as far as one sample shows."""
+"""Which thread or coroutine runs which task, and which thread runs a coroutine, as far as one sample shows."""
 
 from __future__ import annotations
 
-from dstack.analysis.observed import Observed, task_key, thread_key
-from dstack.model import Thread
+from dstack.analysis.observed import Observed, coroutine_key, task_key, thread_key
+from dstack.model import Coroutine, Thread
+
+IDLE_LOOP = "asyncio event loop"
+"""What probes call the wait of an event loop for whatever comes, on threads that Ray did not make for one."""
 
 
 def task_of(observed: Observed, worker_id: str, thread: Thread) -> str | None:
@@ -11,10 +14,23 @@ def task_of(observed: Observed, worker_id: str, thread: Thread) -> str | None:
     return observed.task_on.get((worker_id, thread.os_thread_id))
 
 
-def key_of_running(observed: Observed, task_id: str) -> str:
-    """The vertex of a running task: its thread where that is certain, else one for the task."""
+def key_of_task(observed: Observed, task_id: str) -> str:
+    """The vertex of a task: the coroutine or thread that runs it where that is certain, else one for the task."""
+    if suspended := observed.coroutine_of_task.get(task_id):
+        return coroutine_key(*suspended)
     place = observed.thread_of_task.get(task_id)
     return thread_key(*place) if place else task_key(task_id)
+
+
+def is_task(observed: Observed, worker_id: str, coroutine: Coroutine) -> bool:
+    """Whether a coroutine is a Ray task that its worker runs, and not something that one began besides."""
+    place = observed.coroutine_of_task.get(coroutine.task_id or "")
+    return coroutine.is_task and place == (worker_id, coroutine.coroutine_id)
+
+
+def is_users(observed: Observed, execution: Thread | Coroutine) -> bool:
+    """Whether a thread or coroutine is in the user's own code."""
+    return any(frame.origin == "user" for frame in observed.snapshot.frames_of(execution))
 
 
 def has_one_slot(observed: Observed, worker_id: str) -> bool:
@@ -29,7 +45,16 @@ def has_one_slot(observed: Observed, worker_id: str) -> bool:
 
 
 def is_blocked_loop(observed: Observed, thread: Thread) -> bool:
-    """Whether an event loop's thread is inside a call that does not give the loop back, or in somebody's code."""
-    if thread.role != "loop":
-        return False
-    return thread.call is not None or any(frame.origin == "user" for frame in observed.snapshot.frames_of(thread))
+    """Whether an event loop's thread is inside a call that does not give the loop back, or in somebody's code.
+
+    Of a thread that Ray did not make for a loop, only a call tells: its code may be what runs the loop.
+    """
+    if thread.call is not None:
+        return thread.call.kind != "await" and thread.call.what != IDLE_LOOP
+    return thread.role == "loop" and is_users(observed, thread)
+
+
+def blocked_loop(observed: Observed, worker_id: str, coroutine: Coroutine) -> Thread | None:
+    """The thread that would have to run a coroutine, while it keeps the event loop to itself."""
+    thread = observed.thread(worker_id, coroutine.os_thread_id)
+    return thread if thread and is_blocked_loop(observed, thread) else None

@@ -26,7 +26,7 @@ def _vertex(graph: Graph, ref: str) -> str:
         return promise(graph, ref)
     task_id = producer_task_id(ref)
     if is_returned(ref) and task_id in observed.running_on:
-        return placing.key_of_running(observed, task_id)
+        return placing.key_of_task(observed, task_id)
     if is_returned(ref) and task_id in observed.tasks:
         return task_key(task_id)
     if owner := dead_owner(observed, ref):

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from dstack.analysis import names
+from dstack.analysis.calls import lock_in_words
 from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Step, Target, Vertex, Wait
@@ -45,6 +48,8 @@ def doing(vertex: Vertex, who: Member) -> str:
     """What somebody does who does not wait."""
     if vertex.kind != "execution":
         return "can go on"
+    if vertex.coroutine_id is not None:
+        return "awaits nothing from anybody: it sleeps, or is about to go on"
     return "runs" if who.on_cpu else "runs, but not on a CPU just now: it sleeps, or is in a call outside Python"
 
 
@@ -62,8 +67,16 @@ def at(text: str, who: Member) -> Step:
 
 def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     """The verb of the sentence: what this vertex does and for whom."""
+    if wait.loop is not None:
+        own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
+        if own:
+            return (
+                f"{_waits(observed, vertices, replace(wait, groups=own, loop=None))}, and {_loop(vertices, wait.loop)}"
+            )
     targets = _targets(observed, vertices, wait)
     match wait.kind:
+        case "await":
+            return _await(wait, targets)
         case "ray.get":
             return f"{_lasting('ray.get', wait)} for {targets}"
         case "ray.wait":
@@ -75,11 +88,12 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "future":
             return f"{_lasting('Future.result', wait)} for {targets}" + _inferred(wait)
         case "lock":
-            return f"waits for a lock, held by {targets}" + _inferred(wait)
+            return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
         case "actor slot":
             return f"is queued there until {targets} ends"
         case "event loop":
-            return f"cannot go on before {targets} gets free"
+            loops = [vertices[target.vertex] for group in wait.groups for target in group.targets]
+            return f"cannot go on before {targets} {_frees(loops)}"
         case "order":
             return f"must follow {targets}, which its caller sent before and whose arguments are not ready"
         case "arguments":
@@ -96,6 +110,22 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"{_lasting(wait.kind, wait)}, which somebody else must end"
         case _:
             return f"waits for {targets}"
+
+
+def _await(wait: Wait, targets: str) -> str:
+    """How many of what it awaits, and with which timeout, if any."""
+    timeout = f", with a timeout of {wait.timeout_s:g} s," if wait.timeout_s is not None else ""
+    some = f" {wait.needed} of {wait.total}:" if wait.needed < wait.total else ""
+    return f"awaits{timeout}{some} {targets}" + _inferred(wait)
+
+
+def _loop(vertices: Vertices, key: str) -> str:
+    return f"cannot go on before {vertices[key].label} {_frees([vertices[key]])}"
+
+
+def _frees(loops: Sequence[Vertex]) -> str:
+    """What a thread must do that keeps an event loop to itself, whether it is called by what it runs or as the loop."""
+    return "lets its event loop go" if any(loop.task_id for loop in loops) else "gets free"
 
 
 def _lasting(call: str, wait: Wait) -> str:
@@ -117,7 +147,8 @@ def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
 def _targets(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
     labels = list(dict.fromkeys(name(observed, vertices[target.vertex]) for target in targets))
-    return _shortly(labels, " and " if wait.kind == "ray.get" else " or ")
+    is_all = wait.kind == "ray.get" or (wait.kind == "await" and wait.needed == wait.total)
+    return _shortly(labels, " and " if is_all else " or ")
 
 
 def _shortly(labels: Sequence[str], word: str = " or ") -> str:

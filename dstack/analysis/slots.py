@@ -41,7 +41,7 @@ def wait_for_slot(graph: Graph, task: Task) -> Wait | None:
 
 def _wait_for_running(graph: Graph, actor: Actor, running: tuple[str, ...], before_it: tuple[str, ...] = ()) -> Wait:
     """One of the calls that run there, or of those by the same caller that may have to run before it."""
-    keys = [*(placing.key_of_running(graph.observed, task_id) for task_id in running), *map(task_key, before_it)]
+    keys = [*(placing.key_of_task(graph.observed, task_id) for task_id in running), *map(task_key, before_it)]
     return graph.one_of(
         KIND,
         list(dict.fromkeys(keys)),
@@ -63,7 +63,7 @@ def _narrowed(graph: Graph, actor: Actor, task: Task, wait: Wait, running: tuple
     narrow = graph.one_of(
         KIND,
         mates,
-        lambda task_id: Target(vertex=placing.key_of_running(graph.observed, task_id)),
+        lambda task_id: Target(vertex=placing.key_of_task(graph.observed, task_id)),
         f"any of the {len(mates)} calls that run in its concurrency group may end first",
         f"{actor.actor_id}/{group}",
     )

@@ -8,8 +8,9 @@ is listed as running, its thread shows none of its code, and its owner has value
 from __future__ import annotations
 
 from dstack.analysis import names, placing
+from dstack.analysis.coroutines import taking_part
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import thread_key
+from dstack.analysis.observed import coroutine_key, thread_key
 from dstack.diagnosis import Group, Target, Wait
 from dstack.model import Task, Thread
 
@@ -40,10 +41,14 @@ def _consumers(graph: Graph, task: Task) -> tuple[Target, ...]:
         return (graph.unknown(f"consumer of {names.task(observed, task.task_id)}", unobserved=True),)
     threads = [t for role in ("task", "user") for t in observed.threads_with_role(owner_id, role)]
     is_closed = owner.is_driver or placing.has_one_slot(observed, owner_id)
+    coroutines = taking_part(observed, owner_id)
+    is_closed = is_closed and len(coroutines) == len(observed.coroutines(owner_id))
     if not is_closed or any(map(_may_take, observed.threads(owner_id))):
         what = f"consumer of {names.task(observed, task.task_id)} in {names.place(observed, owner)}"
         return (graph.unknown(what, worker_id=owner_id),)
-    return tuple(Target(vertex=thread_key(owner_id, thread.os_thread_id)) for thread in threads)
+    keys = [thread_key(owner_id, thread.os_thread_id) for thread in threads]
+    keys += [coroutine_key(owner_id, coroutine.coroutine_id) for coroutine in coroutines]
+    return tuple(Target(vertex=key) for key in keys)
 
 
 def _may_take(thread: Thread) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -39,7 +41,7 @@ class Assembly:
         self.hosts.update(dict.fromkeys(node_ids, host))
         frames = msgspec.convert(result["frames"], list[Frame])
         stacks: dict[int, int] = {}
-        for index in sorted({thread["stack"] for plain in result["processes"].values() for thread in plain["threads"]}):
+        for index in sorted({one["stack"] for plain in result["processes"].values() for one in _executions(plain)}):
             stack = [frames[i] for i in result["stacks"][index]]
             stacks[index] = _index(self._stacks, tuple(_index(self._frames, frame) for frame in stack))
             for file in {frame.file for frame in stack} & result["sources"].keys():
@@ -47,9 +49,17 @@ class Assembly:
                 known.update({int(number): text for number, text in result["sources"][file].items()})
         processes = {}
         for worker_id, plain in result["processes"].items():
-            threads = [{**thread, "stack": stacks[thread["stack"]]} for thread in plain["threads"]]
-            processes[worker_id] = msgspec.convert({**plain, "threads": threads}, Process)
+            placed = {
+                kind: [{**one, "stack": stacks[one["stack"]]} for one in plain.get(kind, ())]
+                for kind in ("threads", "coroutines")
+            }
+            processes[worker_id] = msgspec.convert({**plain, **placed}, Process)
         return processes, [msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]]
+
+
+def _executions(process: Plain) -> Iterator[Plain]:
+    """The threads and coroutines of a process."""
+    return chain(process["threads"], process.get("coroutines", ()))
 
 
 def _index(table: dict[Any, int], value: Any) -> int:

@@ -321,13 +321,13 @@ def _worker_sample(worker_id: str, answers: dict[str, CoreWorkerStats], processe
 
 
 def _awaited(processes: Iterable[Process]) -> set[str]:
-    return {ref for process in processes for thread in process.threads if thread.call for ref in thread.call.refs}
+    return {ref for process in processes for call in process.calls() for ref in call.refs}
 
 
 def _owners(samples: Iterable[Sample]) -> set[str]:
     """The workers that own what somebody waits for."""
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
-    return {owner for process in processes for thread in process.threads if thread.call for owner in thread.call.owners}
+    return {owner for process in processes for call in process.calls() for owner in call.owners}
 
 
 def _targets(workers: Iterable[Worker]) -> list[Plain]:

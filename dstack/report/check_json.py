@@ -86,7 +86,7 @@ class _Document:
         fields = {name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")}
         waits = [self._wait(vertex.wait, within)] if vertex.wait else []
         since = _bounds(vertex.since)
-        return {**fields, "coroutine": False, "never": vertex.never, "since_s": since, "waits_for": waits}
+        return {**fields, "never": vertex.never, "since_s": since, "waits_for": waits}
 
     def _wait(self, wait: Wait, within: Container[str] | None) -> Json:
         targets = (target for group in wait.groups for target in group.targets)

@@ -4,8 +4,8 @@ An async actor answers many calls at a time, so `report` asks its own actor for 
 await: it stops the thread of the event loop, which would have to run `figures`.
 
 Expected: deadlock
-Members: event loop of actor Office "office", Office.figures
-Behind: Office.report, driver sync_get_in_async_method.py
+Members: Office.report, Office.figures
+Behind: driver sync_get_in_async_method.py
 Points at: figures: int = ray.get(me.figures.remote())
 """
 

@@ -25,7 +25,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose, suspects
-from dstack.analysis.observed import Observed, group_key, task_key, thread_key
+from dstack.analysis.observed import Observed, coroutine_key, group_key, task_key, thread_key
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import (
@@ -34,6 +34,7 @@ from dstack.model import (
     BlockedCall,
     Bundle,
     CallKind,
+    Coroutine,
     Failure,
     Frame,
     GoneWorker,
@@ -67,6 +68,8 @@ LEAVES: dict[CallKind, Frame] = {
     "other": Frame(function="wait", file="/usr/lib/python3/threading.py", line=330, origin="stdlib"),
 }
 OTHER_LEAF = Frame(function="wait", file="/usr/lib/python3/threading.py", line=320, origin="stdlib")
+AWAITS = Frame(function="wait", file="/usr/lib/python3/asyncio/locks.py", line=210, origin="stdlib")
+SLEEPS = Frame(function="sleep", file="/usr/lib/python3/asyncio/tasks.py", line=650, origin="stdlib")
 SELECT = Frame(function="select", file="/usr/lib/python3/selectors.py", line=460, origin="stdlib")
 Amounts = Mapping[str, float]
 
@@ -144,11 +147,12 @@ class Strand:
         call = BlockedCall(kind=kind, frame=0, what=what, object_id=object_id, timeout_s=timeout_s)
         return self._is_in(call)
 
-    def wants_lock(self, lock: str, *holders: Strand, timeout_s: float | None = None, **known: Any) -> Strand:
+    def wants_lock(self, lock: str, *holders: Strand | Coro, timeout_s: float | None = None, **known: Any) -> Strand:
         """Is blocked on a lock of this name, which these hold or may hold."""
-        tids = tuple(holder.tid for holder in holders)
+        tids = tuple(holder.tid for holder in holders if isinstance(holder, Strand))
+        ids = tuple(holder.coroutine_id for holder in holders if isinstance(holder, Coro))
         call = BlockedCall(kind="lock", frame=0, what="threading.Lock.acquire", object_id=lock, threads=tids, **known)
-        return self._is_in(replace(call, timeout_s=timeout_s))
+        return self._is_in(replace(call, coroutines=ids, timeout_s=timeout_s))
 
     def awaits_future(self, *runners: Strand, timeout_s: float | None = None, inferred: str | None = None) -> Strand:
         """Is blocked in ``Future.result`` of what one of these runs, or will."""
@@ -164,6 +168,15 @@ class Strand:
     def takes_next(self, item: str, timeout_s: float | None = None) -> Strand:
         """Is blocked in the next of a generator, for this ref."""
         return self._is_in(BlockedCall(kind="generator", frame=0, refs=(item,), timeout_s=timeout_s))
+
+    def awaits(self, *things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> Strand:
+        """Runs an event loop until these are there."""
+        return self._is_in(await_for(*things, **known))
+
+    def awaits_result(self, *coros: Coro) -> Strand:
+        """Is blocked in ``run_coroutine_threadsafe(...).result()`` of one of these."""
+        ids = tuple(coro.coroutine_id for coro in coros)
+        return self._is_in(BlockedCall(kind="future", frame=0, what="Future.result", coroutines=ids))
 
     def waits_unreadably(self, why: str) -> Strand:
         """Is blocked in ``ray.get`` for refs that could not be read."""
@@ -197,6 +210,76 @@ class Strand:
 
 
 @dataclass(eq=False)
+class Coro:
+    """A suspended coroutine of a process in a scene, asleep until it is told to wait."""
+
+    process: Proc
+    number: int
+    loop: Strand | None
+    task: Call | None = None
+    is_task: bool = False
+    call: BlockedCall | None = None
+    function: str = "work"
+    is_still: bool = True
+    is_library: bool = False
+
+    @property
+    def coroutine_id(self) -> str:
+        return f"0x{self.number:x}"
+
+    @property
+    def name(self) -> str:
+        return f"Task-{self.number}"
+
+    @property
+    def key(self) -> str:
+        return coroutine_key(self.process.worker_id, self.coroutine_id)
+
+    def awaits(self, *things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> Coro:
+        """Awaits refs, coroutines and futures, each future given by one of its strands."""
+        return self._is_in(await_for(*things, **known))
+
+    def wants_lock(self, lock: str, *holders: Coro | Strand, what: str = "asyncio.Lock.acquire", **known: Any) -> Coro:
+        """Awaits a lock of this name, which these hold or may hold."""
+        call = BlockedCall(
+            kind="lock",
+            frame=0,
+            what=what,
+            object_id=lock,
+            threads=tuple(one.tid for one in holders if isinstance(one, Strand)),
+            coroutines=tuple(one.coroutine_id for one in holders if isinstance(one, Coro)),
+            **known,
+        )
+        return self._is_in(call)
+
+    def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> Coro:
+        """Awaits what somebody must end of whom nothing is known, as ``asyncio.Event.wait``."""
+        call = BlockedCall(kind="await", frame=0, what=what, object_id=object_id, others=1, timeout_s=timeout_s)
+        return self._is_in(call)
+
+    def waits_unreadably(self, why: str) -> Coro:
+        """Awaits what could not be read."""
+        return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
+
+    def sleeps(self) -> Coro:
+        """Awaits nothing but that time goes by."""
+        return self._is_in(None)
+
+    def is_moving(self) -> Coro:
+        """Ran while it was read."""
+        self.is_still = False
+        return self
+
+    def frames(self) -> tuple[Frame, ...]:
+        leaf = AWAITS if self.call else SLEEPS
+        return (leaf,) if self.is_library else (leaf, Frame(function=self.function, file=APP, line=self.number))
+
+    def _is_in(self, call: BlockedCall | None) -> Coro:
+        self.call = call
+        return self
+
+
+@dataclass(eq=False)
 class Proc:
     """A worker's or driver's process in a scene; what it is told of blocking is about its first strand."""
 
@@ -204,6 +287,7 @@ class Proc:
     actor: Actor | None = None
     started_at: float = 1.7e9
     strands: list[Strand] = field(default_factory=list)
+    coros: list[Coro] = field(default_factory=list)
     running: list[Call] = field(default_factory=list)
     submitted: list[Call] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
@@ -213,6 +297,7 @@ class Proc:
     has_no_stacks: bool = False
     groups: dict[str, str] | None = None
     tasks_read: bool = False
+    coroutines_read: bool = False
 
     @property
     def worker_id(self) -> str:
@@ -240,6 +325,21 @@ class Proc:
         strand = Strand(process=self, tid=tid, role=role, name=name, line=line, is_idle_loop=role == "loop")
         self.strands.append(strand)
         return strand
+
+    def coroutine(self, of: Call | None = None, *, loop: Strand | None = None, is_library: bool = False) -> Coro:
+        """One more coroutine that is none of Ray's tasks, begun by one perhaps; on the last strand if not said."""
+        number = 1 + max((one.number for one in self.coros), default=0)
+        self.coroutines_read = True
+        coro = Coro(self, number, loop or self.strands[-1], of, is_library=is_library)
+        self.coros.append(coro)
+        return coro
+
+    def begins(self, call: Call, loop: Strand | None = None) -> Coro:
+        """Runs this call, too, as a coroutine that is suspended now."""
+        self.running.append(call)
+        coro = self.coroutine(call, loop=loop)
+        coro.is_task, coro.function = True, call.task.name.rpartition(".")[2]
+        return coro
 
     def runs(self, *calls: Call) -> Proc:
         """Runs these calls now, the first on its first strand that runs tasks."""
@@ -499,7 +599,7 @@ class Scene:
         snapshot = self.snapshot()
         return wait_for_graph(Observed(snapshot, snapshot.samples[0]))
 
-    def wait_of(self, who: Proc | Strand | Call | PlacementGroup) -> Wait:
+    def wait_of(self, who: Proc | Strand | Coro | Call | PlacementGroup) -> Wait:
         """What somebody waits for in the first sample."""
         wait = self.graph()[key_of(who)].wait
         assert wait is not None, f"{who} does not wait"
@@ -535,8 +635,10 @@ class Scene:
             pid=proc.worker.pid,
             started_at=proc.started_at,
             tasks_read=proc.tasks_read,
+            coroutines_read=proc.coroutines_read,
             concurrency_groups=proc.groups,
             threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
+            coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
         )
         return WorkerSample(
             worker_id=proc.worker_id,
@@ -545,12 +647,30 @@ class Scene:
             held=dict(proc.held),
         )
 
+    def _shows_coroutines(self, proc: Proc) -> bool:
+        return proc.coroutines_read and not proc.has_no_stacks
+
+    def _stack(self, of: Strand | Coro) -> int:
+        frames = tuple(self._frames.setdefault(frame, len(self._frames)) for frame in of.frames())
+        return self._stacks.setdefault(frames, len(self._stacks))
+
+    def _coroutine(self, coro: Coro) -> Coroutine:
+        return Coroutine(
+            coroutine_id=coro.coroutine_id,
+            name=coro.name,
+            stack=self._stack(coro),
+            os_thread_id=coro.loop.tid if coro.loop else None,
+            task_id=coro.task.task.task_id if coro.task else None,
+            is_task=coro.is_task,
+            still=coro.is_still,
+            call=coro.call if coro.is_still else None,
+        )
+
     def _thread(self, strand: Strand) -> Thread:
-        frames = tuple(self._frames.setdefault(frame, len(self._frames)) for frame in strand.frames())
         return Thread(
             os_thread_id=strand.tid,
             name=strand.name,
-            stack=self._stacks.setdefault(frames, len(self._stacks)),
+            stack=self._stack(strand),
             role=strand.role,
             on_cpu=strand.call is None and not strand.is_asleep,
             still=strand.is_still,
@@ -559,7 +679,22 @@ class Scene:
         )
 
 
-def key_of(who: Proc | Strand | Call | PlacementGroup) -> str:
+def await_for(*things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> BlockedCall:
+    """The call of who awaits these."""
+    refs = [one for one in things if isinstance(one, Call | str)]
+    futures = (one for one in things if isinstance(one, tuple))
+    return BlockedCall(
+        kind="await",
+        frame=0,
+        refs=_ids(refs),
+        owners=_owners(refs),
+        coroutines=tuple(one.coroutine_id for one in things if isinstance(one, Coro)),
+        all_of=tuple(tuple(strand.tid for strand in strands) for strands in futures),
+        **known,
+    )
+
+
+def key_of(who: Proc | Strand | Coro | Call | PlacementGroup) -> str:
     return group_key(who.placement_group_id) if isinstance(who, PlacementGroup) else who.key
 
 

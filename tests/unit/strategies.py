@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import types
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from hypothesis import strategies as st
 
-from dstack.model import SCHEMA, VERSION, Frame, Sample, Snapshot, Thread, WorkerSample
+from dstack.model import SCHEMA, VERSION, Coroutine, Frame, Sample, Snapshot, Thread, WorkerSample
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**63 - 1),
@@ -18,7 +18,7 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     types.NoneType: st.none(),
 }
 
-
+Execution = TypeVar("Execution", Thread, Coroutine)
 _ANY_TEXT = st.text(max_size=8)
 _WORDS = "ALIVE CPU CREATED DEAD INFEASIBLE PENDING PENDING_ARGS_AVAIL PENDING_NODE_ASSIGNMENT SUBMITTED_TO_WORKER"
 _RELATED_TEXT = st.sampled_from([*"abcd", *_WORDS.split(), "\ud800\x1b"])
@@ -59,7 +59,7 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
     frames = snapshot.frames or (Frame("f", "f.py", 1),)
     stacks = tuple(tuple(i % len(frames) for i in stack) or (0,) for stack in snapshot.stacks) or ((0,),)
 
-    def thread(it: Thread) -> Thread:
+    def execution(it: Execution) -> Execution:
         stack = it.stack % len(stacks)
         call = it.call and msgspec.structs.replace(it.call, frame=it.call.frame % len(stacks[stack]))
         return msgspec.structs.replace(it, stack=stack, call=call)
@@ -67,7 +67,10 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
     def worker(it: WorkerSample) -> WorkerSample:
         if it.process is None:
             return it
-        process = msgspec.structs.replace(it.process, threads=tuple(map(thread, it.process.threads)))
+        threads, coroutines = it.process.threads, it.process.coroutines
+        process = msgspec.structs.replace(
+            it.process, threads=tuple(map(execution, threads)), coroutines=tuple(map(execution, coroutines))
+        )
         return msgspec.structs.replace(it, process=process)
 
     def sample(it: Sample) -> Sample:

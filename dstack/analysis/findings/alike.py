@@ -63,7 +63,8 @@ def _likeness(situation: Situation, vertex: Vertex) -> tuple[str, str | None, bo
     worker = situation.observed.workers.get(vertex.worker_id or "")
     actor = situation.observed.actors.get((worker.actor_id if worker else None) or "")
     if vertex.task_id is None and actor is not None:
-        return f"threads of actor {actor.class_name}", situation.job_of(vertex), False
+        kind = "threads" if vertex.coroutine_id is None else "asyncio tasks"
+        return f"{kind} of actor {actor.class_name}", situation.job_of(vertex), False
     return vertex.label, situation.job_of(vertex), vertex.task_id is not None
 
 

@@ -11,7 +11,9 @@ from dstack.analysis.chains import Knot, open_knots
 from dstack.analysis.coverage import seen_workers
 from dstack.analysis.digraph import Digraph
 from dstack.analysis.libraries import machinery
+from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed, is_any_key
+from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
 from dstack.model import Thread, job_of_task
 
@@ -109,21 +111,21 @@ class Situation:
         return runners
 
     def _runs(self, vertex: Vertex) -> bool:
-        """Whether it runs a task or a driver's main code and does not wait for good; of other threads, if it may act.
+        """Whether it runs a task or a driver's main code and does not wait for good; of all else, if it may act.
 
-        Those of libraries sleep between their rounds for ever, so of them it is only who is on a CPU.
+        A coroutine that sleeps in the user's code may. Threads of libraries sleep between their rounds for ever, so of
+        them it is only who is on a CPU.
         """
         if vertex.worker_id is None or (vertex.wait is not None and not vertex.wait.is_timed):
             return False
         if vertex.task_id is not None or vertex.wait is not None:
             return True
         worker = self.observed.workers.get(vertex.worker_id)
-        thread = self.observed.thread(vertex.worker_id, vertex.os_thread_id)
-        is_main = worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
-        return is_main or (thread is not None and (thread.on_cpu or self._is_in_user_code(thread)))
-
-    def _is_in_user_code(self, thread: Thread) -> bool:
-        return any(frame.origin == "user" for frame in self.observed.snapshot.frames_of(thread))
+        if worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id:
+            return True
+        execution = execution_of(self.observed, vertex)
+        is_on_cpu = isinstance(execution, Thread) and execution.on_cpu
+        return is_on_cpu or (execution is not None and is_users(self.observed, execution))
 
     @cached_property
     def hidden_jobs(self) -> set[str | None]:

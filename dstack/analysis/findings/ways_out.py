@@ -24,18 +24,18 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
         return f"{LET_GO}, or add resources."
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources})
+    is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
-        return (
-            "Take the locks in the same order everywhere, and hold none while waiting for a value or a call: "
-            "get it first, then take the lock."
-        )
+        return _of_locks(members, is_loop_blocked)
+    if is_loop_blocked:
+        return "Await the ObjectRef (await ref) instead of ray.get in an async method: ray.get holds up the whole loop."
+    if callers and queued and all(vertex.coroutine_id for vertex in callers):
+        return _of_slots(queued)
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
         return (
             f"Call {queued[0].label} directly (self.method()) instead of through the actor's own handle, "
             "or make the actor able to run both: max_concurrency=2 or async methods."
         )
-    if "event loop" in kinds:
-        return "Await the ObjectRef (await ref) instead of ray.get in an async method: ray.get holds up the whole loop."
     if "order" in kinds or "arguments" in kinds:
         return (
             "Break the circle at one place: make what is passed as an argument before the call that needs it is sent, "
@@ -50,6 +50,38 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if kinds & {"thread.join", "future"}:
         return "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later."
     return "Break the circle at one place: pass the ObjectRef on instead of getting it inside."
+
+
+def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
+    """Whether somebody in the circle waits for an event loop that somebody else in it keeps to itself."""
+    keys = {vertex.key for vertex in cycle}
+    return any(vertex.wait and (vertex.wait.kind == "event loop" or vertex.wait.loop in keys) for vertex in cycle)
+
+
+def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:
+    waits = [vertex.wait for vertex in members if vertex.wait and vertex.wait.kind == "lock"]
+    if any((wait.what or "").startswith("asyncio.") for wait in waits):
+        return (
+            "Take the locks in the same order everywhere, and hold none while awaiting a value or a call: "
+            "release it first, then await."
+        )
+    if is_loop_blocked:
+        return (
+            "Release the lock before awaiting, or use an asyncio.Lock: who waits for a lock of threads in an async "
+            "method holds up the whole loop, and so whoever would release it."
+        )
+    return (
+        "Take the locks in the same order everywhere, and hold none while waiting for a value or a call: "
+        "get it first, then take the lock."
+    )
+
+
+def _of_slots(queued: Sequence[Vertex]) -> str:
+    labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+    return (
+        f"Break the circle at one place: let {labels} begin while its actor awaits, by more slots (a higher "
+        "max_concurrency) or in another concurrency group, or return the ObjectRef instead of awaiting it."
+    )
 
 
 def _of_resources(resources: set[str]) -> str:

@@ -1,0 +1,690 @@
+"""What coroutines wait for, and who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dstack.diagnosis import Diagnosis, Wait
+from dstack.model import Process
+from dstack.probes.assemble import Assembly
+from tests.unit.scenes import SELECT, Call, Coro, Proc, Scene, groups_of
+
+
+def async_call(scene: Scene, by: Proc, method: str = "work", actor: Proc | None = None) -> tuple[Proc, Coro, Call]:
+    """An actor that runs a call as a coroutine, which sleeps."""
+    actor = actor or scene.async_actor("Office")
+    call = scene.call(actor, method, by=by)
+    return actor, actor.begins(call), call
+
+
+def labels(scene: Scene, wait: Wait) -> list[str]:
+    graph = scene.graph()
+    return [graph[target.vertex].label for group in wait.groups for target in group.targets]
+
+
+def twice(scene: Scene) -> Diagnosis:
+    return scene.look().look_again().diagnose()
+
+
+def texts(diagnosis: Diagnosis) -> str:
+    return "\n".join(step.text for finding in diagnosis.findings for step in finding.explanation)
+
+
+# Who takes part
+
+
+def test_a_task_that_is_a_coroutine_is_that_coroutine() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, coro, call = async_call(scene, by=driver)
+    driver.gets(call)
+
+    vertex = scene.graph()[coro.key]
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [coro.key])]
+    assert (vertex.label, vertex.task_id, vertex.wait) == ("Office.work", call.task.task_id, None)
+    assert call.key not in scene.graph()
+
+
+def test_a_task_that_runs_on_the_loop_now_is_its_thread() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    call = scene.call(actor, "report", by=driver)
+    actor.running.append(call)
+    loop = actor.strands[-1].computes()
+    loop.task_id = call.task.task_id
+    driver.gets(call)
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [loop.key])]
+    assert scene.graph()[loop.key].label == "Office.report"
+    assert groups_of(scene.wait_of(coro)) == [(1, [loop.key])]
+
+
+def test_what_a_suspended_task_began_besides_is_not_the_task() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, call = async_call(scene, by=driver)
+    loop = actor.strands[-1].computes()
+    loop.task_id = call.task.task_id
+    besides = actor.coroutine(call)
+
+    graph = scene.graph()
+
+    assert graph[loop.key].task_id is None
+    assert graph[besides.key].task_id is None
+    assert graph[besides.key].label == 'asyncio task "Task-2" of Office.work'
+    assert graph[coro.key].task_id == call.task.task_id
+
+
+def test_coroutines_of_libraries_take_part_only_where_somebody_waits() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    idle = driver.coroutine(is_library=True)
+    awaited = driver.coroutine(is_library=True)
+    owner = driver.coroutine().awaits(awaited)
+
+    graph = scene.graph()
+
+    assert idle.key not in graph
+    assert awaited.key in graph
+    assert graph[owner.key].label == f'asyncio task "{owner.name}" of driver train.py'
+
+
+def test_a_library_that_awaits_for_itself_is_no_finding() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.coroutine(is_library=True).awaits(scene.run("poll", by=driver)[0])
+    scene.look()
+
+    assert scene.diagnose().findings == ()
+
+
+def test_a_library_that_awaits_for_the_user_is_part_of_the_chain() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, _ = scene.run("f", by=driver)
+    library = driver.coroutine(is_library=True).awaits(call)
+    user = driver.coroutine().awaits(library)
+    driver.strands[0].awaits(user)
+
+    (finding,) = scene.diagnose().findings
+
+    assert finding.members == tuple(sorted((driver.key, library.key, user.key)))
+
+
+def test_a_coroutine_that_moved_can_go_on() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, coro, call = async_call(scene, by=driver)
+    coro.awaits(call).is_moving()
+
+    assert scene.graph()[coro.key].wait is None
+
+
+# Tasks of async actors that are no coroutine
+
+
+def test_a_call_that_has_not_begun_waits_for_the_loop() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, _, _ = async_call(scene, by=driver)
+    waiting = scene.call(actor, "figures", by=driver)
+    actor.running.append(waiting)
+    loop = actor.strands[-1].gets(waiting)
+
+    wait = scene.wait_of(waiting)
+
+    assert (wait.kind, wait.evidence, groups_of(wait)) == ("event loop", "exact", [(1, [loop.key])])
+
+
+def test_a_call_between_two_states_is_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, _, _ = async_call(scene, by=driver)
+    between = scene.call(actor, "figures", by=driver)
+    actor.running.append(between)
+
+    wait = scene.wait_of(between)
+
+    assert labels(scene, wait) == ["next step of Office.figures, which was neither suspended nor in its code"]
+    assert scene.graph()[wait.groups[0].targets[0].vertex].unobserved
+
+
+# What it needs
+
+
+def test_all_that_is_awaited_is_needed() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    pool = actor.strand("pool", "user")
+    call, _ = scene.run("f", by=actor)
+    other = actor.coroutine()
+    coro.awaits(call, other, (pool,), others=2, what="asyncio.gather")
+
+    wait = scene.wait_of(coro)
+
+    whoever = wait.groups[-1].targets[0].vertex
+    assert [needs for needs, _ in groups_of(wait)] == [1, 1, 1, 1]
+    assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [whoever]]
+    assert scene.graph()[whoever].other_side_of == "asyncio.gather"
+    assert (wait.needed, wait.total) == (5, 5)
+
+
+@pytest.mark.parametrize("num_returns", [None, 3, 7])
+def test_more_than_all_is_all(num_returns: int | None) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    coro.awaits(*(actor.coroutine() for _ in range(3)), num_returns=num_returns)
+
+    assert [needs for needs, _ in groups_of(scene.wait_of(coro))] == [1, 1, 1]
+
+
+def test_some_of_what_is_awaited_are_needed() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    there, missing = scene.call(actor, "there", by=actor), actor.coroutine()
+    actor.has(there)
+    others = [actor.coroutine(), actor.coroutine()]
+    coro.awaits(there, missing, *others, num_returns=3)
+
+    wait = scene.wait_of(coro)
+
+    assert groups_of(wait) == [(2, [missing.key, *(other.key for other in others)])]
+    assert (wait.needed, wait.total) == (3, 4)
+
+
+@pytest.mark.parametrize(("others", "is_stuck"), [(0, True), (1, True), (2, False), (2**60, False)])
+def test_what_nobody_knows_the_giver_of_counts_as_given_each(others: int, is_stuck: bool) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, call = async_call(scene, by=driver)
+    mate = actor.coroutine().awaits(coro)
+    coro.awaits(mate, call, others=others, num_returns=2)
+
+    assert (scene.diagnose().verdict == "deadlock") == is_stuck
+
+
+def test_what_is_there_already_is_only_being_fetched() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    there = scene.call(actor, "there", by=actor)
+    actor.has(there)
+    coro.awaits(there, num_returns=1)
+
+    assert labels(scene, scene.wait_of(coro)) == ["value that is there already and is being fetched"]
+
+
+def test_one_of_several_futures_stands_for_any_of_its_threads() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, call = async_call(scene, by=driver)
+    first, second = actor.strand("pool", "user").gets(call), actor.strand("pool", "user").gets(call)
+    coro.awaits((first, second), call, num_returns=1)
+
+    (group,) = scene.wait_of(coro).groups
+    shared = scene.graph()[group.targets[1].vertex]
+
+    assert shared.wait is not None
+    assert groups_of(shared.wait) == [(1, [first.key, second.key])]
+    assert scene.diagnose().verdict == "deadlock"
+
+
+def test_a_future_that_nobody_is_known_to_give_may_be_given() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, coro, call = async_call(scene, by=driver)
+    coro.awaits((), call, num_returns=1)
+
+    assert scene.diagnose().verdict != "deadlock"
+
+
+@pytest.mark.parametrize("num_returns", [None, 1])
+def test_what_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    coro.awaits(actor.coroutine(), actor.coroutine(), num_returns=num_returns)
+    actor.coros.pop()
+
+    wait = scene.wait_of(coro)
+
+    assert labels(scene, wait)[1] == "coroutine that was not seen"
+    assert scene.diagnose().incomplete
+
+
+def test_what_could_not_be_read_is_unobserved() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, coro, _ = async_call(scene, by=driver)
+    coro.waits_unreadably("its memory moved")
+
+    assert labels(scene, scene.wait_of(coro)) == ["target of await, which could not be read: its memory moved"]
+
+
+# The event loop
+
+
+def test_a_coroutine_waits_for_its_blocked_loop_besides() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    other = actor.coroutine()
+    loop = actor.strands[-1].gets(scene.run("f", by=actor)[0])
+    coro.awaits(other)
+
+    assert groups_of(scene.wait_of(coro)) == [(1, [other.key]), (1, [loop.key])]
+    assert groups_of(scene.wait_of(other)) == [(1, [loop.key])]
+    assert scene.wait_of(other).kind == "event loop"
+
+
+def test_no_timeout_ends_a_call_while_the_loop_is_blocked() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, call = async_call(scene, by=driver)
+    coro.awaits(scene.run("f", by=actor)[0], timeout_s=1.0)
+    actor.strands[-1].gets(call)
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "deadlock"
+    assert set(diagnosis.findings[0].members) == {coro.key, actor.strands[-1].key}
+
+
+def test_a_timeout_ends_a_call_on_a_free_loop() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, coro, call = async_call(scene, by=driver)
+    coro.awaits(call, timeout_s=1.0)
+
+    assert scene.diagnose().verdict != "deadlock"
+
+
+def test_what_is_awaited_and_runs_on_the_loop_is_no_gap() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, _ = async_call(scene, by=driver)
+    coro.awaits(actor.coroutine())
+    actor.coros.pop()
+    loop = actor.strands[-1].computes()
+
+    assert groups_of(scene.wait_of(coro)) == [(1, [loop.key])]
+    assert not scene.diagnose().incomplete
+
+
+def test_what_else_is_awaited_is_needed_when_the_loop_gets_free() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, call = async_call(scene, by=driver)
+    coro.awaits(actor.coroutine(), call)
+    actor.coros.pop()
+    actor.strands[-1].computes()
+
+    assert scene.diagnose().verdict == "deadlock"
+
+
+def test_a_coroutine_without_a_known_loop_waits_for_no_loop() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, call = async_call(scene, by=driver)
+    coro.loop = None
+    actor.strands[-1].gets(call)
+
+    assert scene.graph()[coro.key].wait is None
+
+
+def running_main(scene: Scene) -> tuple[Proc, Coro]:
+    """A driver whose main thread runs an event loop, in which its main coroutine sleeps."""
+    driver = scene.driver()
+    main = driver.coroutine()
+    driver.strands[0].awaits(main)
+    return driver, main
+
+
+def test_a_driver_that_runs_an_event_loop_waits_for_its_main_coroutine() -> None:
+    scene = Scene()
+    driver, main = running_main(scene)
+    call, worker = scene.run("f", by=driver)
+    main.awaits(call)
+
+    assert groups_of(scene.wait_of(driver)) == [(1, [main.key])]
+    assert groups_of(scene.wait_of(main)) == [(1, [worker.key])]
+
+
+def test_a_driver_that_gets_in_a_coroutine_blocks_its_loop() -> None:
+    scene = Scene()
+    driver, main = running_main(scene)
+    driver.gets(scene.run("f", by=driver)[0])
+
+    assert groups_of(scene.wait_of(main)) == [(1, [driver.key])]
+
+
+def test_an_idle_loop_of_ones_own_is_not_blocked() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    thread = driver.strand("loop", "user").is_in("asyncio event loop")
+    thread.leaf = SELECT
+    coro = driver.coroutine()
+    driver.strands[0].awaits_result(coro)
+
+    assert scene.graph()[coro.key].wait is None
+    assert groups_of(scene.wait_of(driver)) == [(1, [coro.key])]
+
+
+# Locks
+
+
+def test_locks_of_coroutines_in_two_orders_are_a_deadlock_if_they_are_held_as_it_seems() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, first, _ = async_call(scene, by=driver)
+    _, second, _ = async_call(scene, by=driver, actor=actor)
+    first.wants_lock("0x1", second, inferred="it is in an async with block of it")
+    second.wants_lock("0x2", first, inferred="it is in an async with block of it")
+
+    diagnosis = twice(scene)
+
+    (finding,) = diagnosis.findings
+    assert (finding.kind, finding.confirmed) == ("deadlock", False)
+    assert finding.assumed == ("a lock is held by the coroutine in an async with block of it",)
+    assert "hold none while awaiting" in finding.advice
+
+
+def test_a_semaphore_is_told_as_one() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, first, _ = async_call(scene, by=driver)
+    _, second, _ = async_call(scene, by=driver, actor=actor)
+    first.wants_lock("0x1", second, what="asyncio.Semaphore.acquire", inferred="it is in an async with block of it")
+    second.awaits(first)
+
+    diagnosis = twice(scene)
+
+    assert diagnosis.findings[0].assumed == ("a semaphore is held by the coroutine in an async with block of it",)
+    assert "waits for a semaphore, held by Office.work" in texts(diagnosis)
+
+
+def test_a_lock_that_a_coroutine_holds_while_its_loop_waits_for_it() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, holder, first = async_call(scene, by=driver, method="write")
+    second = scene.call(actor, "write", by=driver)
+    actor.running.append(second)
+    loop = actor.strands[-1].wants_lock("0x1", holder, inferred="it is in a with block of it")
+    loop.task_id = second.task.task_id
+    driver.gets(first, second)
+
+    diagnosis = twice(scene)
+
+    (finding,) = diagnosis.findings
+    assert set(finding.members) == {holder.key, loop.key}
+    assert finding.blocked_behind == (driver.key,)
+    assert finding.assumed == ("a lock is held by the coroutine in a with block of it",)
+    assert "lets its event loop go" in texts(diagnosis)
+
+
+def test_a_lock_may_be_let_go_by_any_of_its_holders() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, first, _ = async_call(scene, by=driver)
+    _, second, _ = async_call(scene, by=driver, actor=actor)
+    helper = actor.strand("helper", "user")
+    first.wants_lock("0x1", second, helper)
+    second.awaits(first)
+
+    assert groups_of(scene.wait_of(first)) == [(1, [helper.key, second.key])]
+    assert scene.diagnose().verdict != "deadlock"
+
+
+# Deadlocks and what only seems to be one
+
+
+def ring(scene: Scene) -> tuple[Proc, Coro, Coro]:
+    """Two async actors, each of which awaits a call of the other that runs."""
+    driver = scene.driver()
+    left, first, greet = async_call(scene, by=driver)
+    _, second, answer = async_call(scene, by=left)
+    first.awaits(answer)
+    second.awaits(greet)
+    driver.gets(greet)
+    return driver, first, second
+
+
+def test_coroutines_that_await_each_other_are_deadlocked() -> None:
+    scene = Scene()
+    driver, first, second = ring(scene)
+
+    (finding,) = twice(scene).findings
+
+    assert finding.confirmed
+    assert set(finding.members) == {first.key, second.key}
+    assert finding.blocked_behind == (driver.key,)
+
+
+def wakes_up(coro: Coro) -> None:
+    coro.sleeps()
+
+
+def is_another(coro: Coro) -> None:
+    coro.number += 7
+
+
+def moves(coro: Coro) -> None:
+    coro.is_moving()
+
+
+def is_restarted(coro: Coro) -> None:
+    coro.process.is_restarted()
+
+
+def has_ended(coro: Coro) -> None:
+    coro.process.coros.remove(coro)
+
+
+@pytest.mark.parametrize("change", [wakes_up, is_another, is_restarted, has_ended])
+def test_a_coroutine_that_changed_between_two_looks_goes_on(change: Callable[[Coro], None]) -> None:
+    scene = Scene()
+    _, first, _ = ring(scene)
+    scene.look()
+    change(first)
+
+    assert scene.look_again().diagnose().verdict != "deadlock"
+
+
+def test_a_coroutine_that_was_moving_at_the_second_look_is_not_confirmed() -> None:
+    scene = Scene()
+    _, first, _ = ring(scene)
+    scene.look()
+    first.is_moving()
+
+    diagnosis = scene.look_again().diagnose()
+
+    assert not any(finding.confirmed for finding in diagnosis.findings)
+
+
+def test_calls_that_await_each_other_s_full_slots_are_deadlocked() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    left, first, greet = async_call(scene, by=driver)
+    right, second, answer = async_call(scene, by=left)
+    name = scene.call(left, "name", by=right).arrives()
+    first.awaits(answer)
+    second.awaits(name)
+    driver.gets(greet)
+
+    (finding,) = twice(scene).findings
+
+    assert (finding.kind, finding.confirmed) == ("deadlock", True)
+    assert set(finding.members) == {first.key, second.key, name.key}
+    assert "max_concurrency" in finding.advice
+    assert "more slots" in finding.advice
+
+
+def test_a_sync_get_in_an_async_method_is_that_method_s() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = scene.async_actor("Office")
+    report, figures = scene.call(actor, "report", by=driver), scene.call(actor, "figures", by=actor)
+    actor.runs(report, figures).coroutines_read = True
+    loop = actor.strands[-1].gets(figures)
+    loop.task_id = report.task.task_id
+    driver.gets(report)
+
+    (finding,) = twice(scene).findings
+
+    assert set(finding.members) == {loop.key, figures.key}
+    assert finding.blocked_behind == (driver.key,)
+    assert "await ref" in finding.advice
+
+
+def test_an_actor_that_awaits_a_slow_call_of_its_own_is_only_slow() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, coro, call = async_call(scene, by=driver)
+    _, inner, figures = async_call(scene, by=actor, method="figures", actor=actor)
+    coro.awaits(figures)
+    driver.gets(call)
+
+    diagnosis = twice(scene)
+
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+    assert diagnosis.findings[0].final_blockers[0].vertex == inner.key
+    assert "awaits nothing from anybody" in texts(diagnosis)
+
+
+# Standstill
+
+
+def parked_slots(scene: Scene, driver: Proc) -> tuple[Proc, Call]:
+    """An async actor whose two slots await an event, and a queued call that would set it."""
+    actor = scene.async_actor("Gate")
+    for _ in range(2):
+        async_call(scene, by=driver, method="enter", actor=actor)[1].is_in("asyncio.Event.wait", "0x1")
+    return actor, scene.call(actor, "open", by=driver).arrives()
+
+
+def test_full_slots_that_all_await_an_event_are_stalled() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, call = parked_slots(scene, driver)
+    driver.gets(call)
+
+    diagnosis = twice(scene)
+
+    (finding,) = diagnosis.findings
+    assert (finding.kind, diagnosis.incomplete) == ("stalled", False)
+    assert "All 2 Gate.enter are in asyncio.Event.wait" in texts(diagnosis)
+    assert "Gate.open (actor Gate" in texts(diagnosis)
+    assert "max_concurrency" in finding.advice
+
+
+def test_a_coroutine_of_the_user_s_that_sleeps_may_be_the_other_side() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, call = parked_slots(scene, driver)
+    actor.coroutine()
+    driver.gets(call)
+
+    assert twice(scene).verdict == "blocked"
+
+
+def test_a_coroutine_of_a_library_s_is_not_the_other_side() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, call = parked_slots(scene, driver)
+    actor.coroutine(is_library=True)
+    driver.gets(call)
+
+    assert twice(scene).verdict == "stalled"
+
+
+# Others that look at calls and coroutines
+
+
+def test_a_coroutine_may_take_what_a_generator_gave() -> None:
+    scene = Scene()
+    driver, main = running_main(scene)
+    stream, worker = scene.run("stream", by=driver)
+    stream.becomes(items=3)
+    worker.strands[0].is_in_ray = True
+
+    assert groups_of(scene.wait_of(worker)) == [(1, [driver.key, main.key])]
+
+
+def test_a_library_s_coroutine_may_take_it_unseen() -> None:
+    scene = Scene()
+    driver, _ = running_main(scene)
+    driver.coroutine(is_library=True)
+    stream, worker = scene.run("stream", by=driver)
+    stream.becomes(items=3)
+    worker.strands[0].is_in_ray = True
+
+    assert labels(scene, scene.wait_of(worker)) == [
+        f"consumer of stream in driver train.py (pid {driver.worker.pid}, node 10.0.0.2)"
+    ]
+
+
+@pytest.mark.parametrize("is_awake", [True, False])
+def test_an_actor_lives_while_a_coroutine_of_it_can_go_on(is_awake: bool) -> None:
+    scene = Scene()
+    node = scene.node(CPU=1.0, free={})
+    driver = scene.driver()
+    actor = scene.async_actor("Holder", node=node)
+    assert actor.actor is not None
+    scene.becomes(actor.actor, required_resources={"CPU": 1.0}, owner_id=driver.worker_id)
+    driver.holds(actor)
+    _, creation = scene.pending_actor("Late", by=driver, CPU=1.0)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
+    coro = actor.coroutine()
+    if not is_awake:
+        coro.awaits(creation)
+    driver.gets(creation)
+
+    assert (scene.diagnose().verdict == "deadlock") != is_awake
+
+
+def test_the_owner_that_a_coroutine_names_is_known() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, coro, _ = async_call(scene, by=driver)
+    other = scene.worker()
+    lost = scene.task("lost", by=other)
+    other.submitted.clear()
+    scene.dies(other)
+    coro.awaits(lost)
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.findings[0].kind == "orphaned"
+    assert diagnosis.findings[0].blocked_behind == (coro.key,)
+
+
+def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
+    frames = [{"function": "f", "file": "app.py", "line": 1}, {"function": "g", "file": "app.py", "line": 2}]
+    coroutine = {"coroutine_id": "0x1", "name": "Task-1", "stack": 1, "os_thread_id": 7, "task_id": None}
+    coroutine |= {"is_task": False, "still": True, "call": {"kind": "await", "frame": 0, "refs": ["a"]}}
+    process = {"pid": 7, "started_at": 1.0, "threads": [], "coroutines": [coroutine], "coroutines_read": True}
+    assembly = Assembly()
+
+    result = {
+        "host": {},
+        "frames": frames,
+        "stacks": [[0], [1, 0]],
+        "sources": {"app.py": {"2": "await ref"}},
+        "processes": {"w": process},
+        "failures": [],
+    }
+    taken, _ = assembly.add(["n"], result, sample=1)
+
+    found: Process = taken["w"]
+    (one,) = found.coroutines
+    assert [assembly.frames[i].function for i in assembly.stacks[one.stack]] == ["g", "f"]
+    assert one.call is not None
+    assert one.call.refs == ("a",)
+    assert assembly.sources == {"app.py": {2: "await ref"}}
