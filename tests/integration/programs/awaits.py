@@ -237,8 +237,7 @@ class Waiter:
         await self.here(asyncio.sleep(10_000), what="asyncio.sleep")
 
     async def of_socket(self, _: list[Any]) -> None:
-        left, _ = self.pair()
-        waiting = asyncio.get_running_loop().sock_recv(left, 1)
+        waiting = asyncio.get_running_loop().sock_recv(self.pair()[0], 1)
         await self.here(waiting, others=1, what="reading from a socket")
 
     async def reader(self, _: list[Any]) -> None:
