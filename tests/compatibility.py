@@ -6,6 +6,7 @@ Python, which must be on the PATH or under pyenv. Ends with 1 where tests fail o
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ READING = (
     "tests/integration/test_reading.py",
     "tests/integration/test_slots.py",
     "tests/integration/test_examples.py",
+    "tests/integration/another_environment.py",
 )
 """What differs between versions of Python is what is read, not what is concluded from it."""
 
@@ -32,6 +34,9 @@ PAIRS = (
     ("3.11", "2.46.0", ("tests/integration",)),
 )
 """Python, Ray, and the tests that run there. All tests run on the Python that starts them, and the newest Ray."""
+
+CLUSTER = "PYTHON_OF_CLUSTER"
+"""The variable that names the Python of the cluster for those tests that look at one of another version."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,7 +60,8 @@ def passes(python: str, ray: str, tests: Sequence[str], directory: Path) -> bool
         run(str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "-e", f"{ROOT}[dev]", f"ray=={ray}")
         (venv / "ready").touch()
     command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    environment = {**os.environ, CLUSTER: sys.executable}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
 
 def find(python: str) -> str | None:

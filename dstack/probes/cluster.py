@@ -24,7 +24,7 @@ from dstack.probes.control_plane import Inventory, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
 from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.probe import PROCESS_GONE, NodeProbe
-from dstack.probes.raylet_symbols import thread_context_layout
+from dstack.probes.raylet_symbols import thread_context_layout, thread_context_of
 from dstack.probes.remote import RemoteProbes
 from dstack.probes.task_events import ask_arrived_calls
 from dstack.probes.task_times import ask_task_times
@@ -221,7 +221,7 @@ class ClusterProbe:
             return []
         self._progress(f"reading {len(workers)} processes here")
         options = {**self._plain_options(), "deadline_s": max(0.1, deadline - time.monotonic())}
-        targets = [{**target, "python": foreign_python(target["pid"])} for target in _targets(workers)]
+        targets = [{**target, **_environment_of(target["pid"])} for target in _targets(workers)]
         return [(nodes, self._local.sample(targets, options))]
 
     def _see_remote(
@@ -332,6 +332,12 @@ def _owners(samples: Iterable[Sample]) -> set[str]:
 
 def _targets(workers: Iterable[Worker]) -> list[Plain]:
     return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
+
+
+def _environment_of(pid: int) -> Plain:
+    """What a process of this host is read by, where it runs another Python than dstack."""
+    python = foreign_python(pid)
+    return {"python": python, "thread_context": thread_context_of(pid)} if python else {}
 
 
 def _is_elsewhere(workers: list[Worker], local: list[Seen]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from dstack.probes.mapped_file import MappedFile
 from dstack.probes.node.kernel import Mapping, address_in, mappings
 from dstack.probes.node.layout import runtime_address
 from dstack.probes.node.tables import TABLES
@@ -64,22 +64,14 @@ def _interpreters(pid: int, files: list[Mapping]) -> dict[tuple[str, str] | None
     """What is found in the files, by their device and inode."""
     found = {}
     for one in files:
-        image = _image(File(one.file, f"/proc/{pid}/root{one.path}"))
+        image = _image(MappedFile.of(one, pid))
         if image and one.file not in found:
             found[one.file] = {**image, "runtime": one.start + image.get("runtime", 0)}
     return found
 
 
-@dataclass(frozen=True)
-class File:
-    """A file, known by its device and inode, and where it can be opened."""
-
-    key: tuple[str, str] | None
-    path: str = field(compare=False)
-
-
 @cache
-def _image(file: File) -> Plain | None:
+def _image(file: MappedFile) -> Plain | None:
     """As :func:`foreign_python`, with ``runtime`` counted from where the file begins in memory; None if not CPython."""
     try:
         with open(file.path, "rb") as stream:

@@ -2,7 +2,7 @@
 
 ``_raylet.so`` has a symbol table in all wheels from Ray 2.46 to 2.60, and in it ``WorkerContext::thread_context_``, a
 thread-local pointer. The library is looked at once, here; what is found is sent to the nodes, which make sure by the
-build id that their workers have mapped the same library.
+build id that their workers have mapped the same library. A process of this host under another Python has another one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
+
+from dstack.probes.mapped_file import MappedFile
+from dstack.probes.node.thread_tasks import library_of
 
 THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
 R_X86_64_DTPMOD64 = 16
@@ -35,6 +38,17 @@ def thread_context_layout(library: Path | None = None) -> dict[str, Any] | None:
             return _layout(ELFFile(file))
     except (OSError, ELFError, ValueError, LookupError, struct.error, AttributeError, StopIteration):
         return None
+
+
+def thread_context_of(pid: int) -> dict[str, Any] | None:
+    """The same of the library that a process of this host has mapped."""
+    library = library_of(pid)
+    return _layout_of(MappedFile.of(library, pid)) if library else None
+
+
+@cache
+def _layout_of(file: MappedFile) -> dict[str, Any] | None:
+    return thread_context_layout(Path(file.path))
 
 
 def _installed() -> Path | None:

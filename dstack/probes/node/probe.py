@@ -65,11 +65,11 @@ class NodeProbe:
     def sample(self, targets: list[Plain], options: Plain) -> Plain:
         """What the target processes do.
 
-        Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``, and ``python`` where it may run another
-        one than this probe does (see :mod:`dstack.probes.foreign_pythons`); options are ``native``, ``locals``,
+        Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``; options are ``native``, ``locals``,
         ``nonblocking`` (booleans), ``deadline_s`` and ``thread_context`` (see
-        :mod:`dstack.probes.node.thread_tasks`). Returns ``frames``, ``stacks``, ``sources``, ``processes`` (by
-        worker id), ``failures`` and ``host``.
+        :mod:`dstack.probes.node.thread_tasks`). A target that runs another Python than this probe has ``python`` (see
+        :mod:`dstack.probes.foreign_pythons`) and a ``thread_context`` of its own. Returns ``frames``, ``stacks``,
+        ``sources``, ``processes`` (by worker id), ``failures`` and ``host``.
         """
         deadline = time.monotonic() + options["deadline_s"]
         targets = [target for target in targets if target["pid"] != self._own_pid]
@@ -233,7 +233,7 @@ class Look:
 
         The threads of async actors hold ids of tasks that they are done with.
         """
-        layout = self.options["thread_context"]
+        layout = self.target.get("thread_context", self.options["thread_context"])
         try:
             if layout is None or any(is_event_loop(thread) for thread in threads):
                 return None

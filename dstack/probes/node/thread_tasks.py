@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dstack.probes.node.kernel import mappings
+from dstack.probes.node.kernel import Mapping, mappings
 from dstack.probes.node.memory import ProcessMemory, Unreadable
 
 DTV = 8
@@ -25,7 +25,10 @@ class ThreadTasks:
     """Reads one process. Raises :class:`Unreadable` where its library is not the one that the layout describes."""
 
     def __init__(self, pid: int, memory: ProcessMemory, layout: dict[str, Any]) -> None:
-        base = _load_address(pid)
+        library = library_of(pid)
+        if library is None:
+            raise Unreadable("it has no _raylet.so")
+        base = library.start
         note = bytes.fromhex(layout["note"])
         if memory.read(base + layout["note_at"], len(note)) != note:
             raise Unreadable("its _raylet.so is another build")
@@ -48,8 +51,7 @@ class ThreadTasks:
         return None if task_id.startswith(IDLE) else task_id.hex()
 
 
-def _load_address(pid: int) -> int:
-    for mapping in mappings(pid):
-        if mapping.path.endswith("/ray/_raylet.so") and mapping.offset == 0:
-            return mapping.start
-    raise Unreadable("it has no _raylet.so")
+def library_of(pid: int) -> Mapping | None:
+    """The beginning of the core worker library in a process."""
+    found = (one for one in mappings(pid) if one.path.endswith("/ray/_raylet.so") and one.offset == 0)
+    return next(found, None)
