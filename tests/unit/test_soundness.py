@@ -12,6 +12,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
+from tests.unit.coroutine_worlds import Show as CoroutineShow
+from tests.unit.coroutine_worlds import World as CoroutineWorld
+from tests.unit.coroutine_worlds import coroutine_worlds
 from tests.unit.holding_worlds import Show as HoldingShow
 from tests.unit.holding_worlds import World as HoldingWorld
 from tests.unit.holding_worlds import holding_worlds
@@ -22,7 +25,7 @@ FOR_GOOD = ("deadlock", "infeasible", "orphaned")
 many = settings(max_examples=150, deadline=None)
 
 
-def stuck(world: World) -> set[int]:
+def stuck(world: World | CoroutineWorld) -> set[int]:
     """Who is left when everything has happened that can."""
     world = copy.deepcopy(world)
     world.go_on(random.Random(0))
@@ -49,6 +52,12 @@ def hide(proc: Proc, how: str) -> None:
         strand.is_still = how != "moving"
         if how == "unreadable" and strand.call and strand.call.kind == "ray.get":
             strand.waits_unreadably("its memory moved")
+    for coro in proc.coros:
+        coro.is_still = how != "moving"
+        if how == "unreadable" and coro.call:
+            coro.waits_unreadably("its memory moved")
+    if how == "coroutines unread":
+        proc.coros, proc.coroutines_read = [], False
     if how == "forgetful":
         del proc.submitted[::2]
     if how == "without events":
@@ -56,6 +65,7 @@ def hide(proc: Proc, how: str) -> None:
             call.has_arrived = False
     if how == "half seen":
         del proc.strands[1:]
+        del proc.coros[1:]
 
 
 HOW_TO_HIDE = (
@@ -69,6 +79,7 @@ HOW_TO_HIDE = (
     "forgetful",
     "half seen",
     "without events",
+    "coroutines unread",
 )
 hidings = st.lists(st.sampled_from(HOW_TO_HIDE), min_size=12, max_size=12)
 
@@ -198,3 +209,70 @@ def said(diagnosis: Diagnosis) -> set[str]:
     """The vertices of those who are said never to go on."""
     findings = [finding for finding in diagnosis.findings if finding.kind in FOR_GOOD]
     return {key for finding in findings for key in (*finding.members, *finding.blocked_behind)}
+
+
+# Coroutines
+
+
+@given(coroutine_worlds(), st.randoms(use_true_random=False))
+@many
+def test_which_coroutines_are_left_does_not_depend_on_the_order(world: CoroutineWorld, order: random.Random) -> None:
+    expected = stuck(world)
+
+    world.go_on(order)
+
+    assert world.left() == expected
+
+
+@given(coroutine_worlds())
+@many
+def test_which_coroutine_is_stuck_is_found(world: CoroutineWorld) -> None:
+    show = CoroutineShow(world)
+
+    found = claimed(show.scene.diagnose(), show.who)
+
+    event("stuck" if stuck(world) else "not stuck")
+    assert found == stuck(world)
+
+
+@given(coroutine_worlds())
+@many
+def test_a_second_look_confirms_which_coroutine_is_stuck(world: CoroutineWorld) -> None:
+    show = CoroutineShow(world)
+    show.scene.look().look_again()
+
+    diagnosis = show.scene.diagnose()
+
+    assert claimed(diagnosis, show.who) == stuck(world)
+    assert all(finding.confirmed for finding in diagnosis.findings if finding.kind in FOR_GOOD)
+
+
+@given(coroutine_worlds(), hidings)
+@many
+def test_coroutines_that_were_not_seen_make_nobody_stuck(world: CoroutineWorld, hidings: list[str]) -> None:
+    show = CoroutineShow(world)
+    for proc, how in zip(show.scene.procs, hidings, strict=False):
+        hide(proc, how)
+
+    found = claimed(show.scene.diagnose(), show.who)
+
+    assert found <= stuck(world)
+
+
+@given(coroutine_worlds(), hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@many
+def test_coroutines_that_go_on_between_two_looks_are_not_stuck(
+    world: CoroutineWorld, hidings: list[str], steps: int, order: random.Random
+) -> None:
+    show = CoroutineShow(world)
+    show.scene.look()
+    world.go_on(order, steps)
+    show.update()
+    for proc, how in zip(show.scene.procs, hidings, strict=False):
+        hide(proc, how)
+    show.scene.look_again()
+
+    findings = [one for one in show.scene.diagnose().findings if one.kind in FOR_GOOD and one.confirmed]
+
+    found = {show.who[key] for one in findings for key in (*one.members, *one.blocked_behind)}
+    assert found <= stuck(world)
