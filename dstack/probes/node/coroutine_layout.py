@@ -23,7 +23,9 @@ from dstack.probes.node.objects import OWN_VERSION
 
 INTERPRETER_BYTES = 1 << 17
 GENERATOR_BYTES, CONTEXT_BYTES = 160, 64
-CREATED, SUSPENDED = (-2, -1) if OWN_VERSION < (3, 13) else (-3, -1)
+SUSPENDED_STATES = {(3, 10): (-1,), (3, 11): (-1,), (3, 12): (-1,), (3, 13): (-2, -1)}
+"""What stands in the frame of a generator that has begun and waits; the last value if it awaits or yields from."""
+CREATED = {(3, 10): -2, (3, 11): -2, (3, 12): -2, (3, 13): -3}
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,9 @@ class Calibration:
             seen = [self._memory.read(id(one), frame) for one in (fresh, begun)]
         finally:
             fresh.close()
+        expected = CREATED[OWN_VERSION], SUSPENDED_STATES[OWN_VERSION][-1]
         states = [struct.unpack(f"<{frame}b", one) for one in seen]
-        return next(at for at in range(frame - 1, 16, -1) if (states[0][at], states[1][at]) == (CREATED, SUSPENDED))
+        return next(at for at in range(frame - 1, 16, -1) if (states[0][at], states[1][at]) == expected)
 
     def _stack_top(self, frame: int) -> int:
         """The number of words in use: of the stack alone on 3.10, later of locals and stack."""

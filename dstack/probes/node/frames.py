@@ -1,51 +1,63 @@
-"""The frames of another process's threads, as its interpreter keeps them."""
+"""The frames of another process's threads and suspended coroutines, as its interpreter keeps them."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dstack.probes.node.codes import Code
+from dstack.probes.node.coroutine_layout import SUSPENDED_STATES
 from dstack.probes.node.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.memory import Unreadable
-from dstack.probes.node.objects import Objects
+from dstack.probes.node.objects import BOUND_TO, Objects
 from dstack.probes.node.on_demand import on_demand
 
 MAX_THREADS = 10_000
 MAX_FRAMES = 1_000
-MAX_STACK = 1 << 12
 MAX_BLOCKS = 20
+STATE_3_10 = 4
+"""CPython 3.10: a frame's state stands so many bytes before its blocks, after their number."""
 TRAMPOLINE = "<interpreter trampoline>"
 
 
 @dataclass(frozen=True)
 class MemoryFrame:
-    """A frame; ``locals`` and ``stack`` are words, of which those of the stack may be left over from before."""
+    """A frame; ``locals`` and ``stack`` are words, of which those of a running stack may be left over from before.
 
-    file: str
-    function: str
+    ``instruction`` is the offset of the instruction in hand, ``blocks`` how much of the stack belongs to live ``with``
+    and ``try`` blocks: that is never left over. ``qualified`` is the function's qualified name where it is known.
+    """
+
+    code: Code
+    instruction: int
     locals: tuple[int, ...]
     stack: tuple[int, ...]
     blocks: int
-    """How much of the stack belongs to live ``with`` and ``try`` blocks: that is never left over."""
+    qualified: str
 
+    @property
+    def file(self) -> str:
+        """The path of its code's file."""
+        return self.code.file
 
-@dataclass(frozen=True)
-class MemoryCode:
-    """What frames of the same code have in common; ``exceptions`` as :func:`exception_table` gives them."""
+    @property
+    def function(self) -> str:
+        """The plain name of its function."""
+        return self.code.function
 
-    file: str
-    function: str
-    locals: int
-    stack_size: int
-    exceptions: list[tuple[int, int, int]]
+    @property
+    def line(self) -> int:
+        """The line it is on."""
+        return self.code.line_at(self.instruction)
 
-    def blocks_at(self, instruction: int) -> int:
-        """How much of the stack is kept where this instruction would raise."""
-        return max((depth for start, end, depth in self.exceptions if start <= instruction < end), default=0)
+    def local(self, name: str) -> int:
+        """The address of what a local holds, 0 where it holds nothing or there is none of that name."""
+        return dict(zip(self.code.names, self.locals, strict=False)).get(name, 0)
 
 
 class Frames:
-    """The threads of one process and their frames. Every method raises :class:`Unreadable`.
+    """The threads of one process, and the frames of these and of coroutines. All methods raise :class:`Unreadable`.
 
     ``runtime`` is where the process has its ``_PyRuntime``.
     """
@@ -55,13 +67,17 @@ class Frames:
         self._memory = objects.memory
         self._layout = layout
         self._runtime = runtime
-        self._codes: dict[int, MemoryCode] = {}
+        self._codes: dict[int, Code] = {}
+
+    @on_demand
+    def interpreter(self) -> int:
+        """Where the main interpreter's state is."""
+        return self._memory.pointer(self._runtime + self._layout.runtime_interpreter)
 
     @on_demand
     def threads(self) -> dict[int, int]:
         """Where the interpreter keeps each thread, by the id Python has for it."""
-        interpreter = self._memory.pointer(self._runtime + self._layout.runtime_interpreter)
-        state = self._memory.pointer(interpreter + self._layout.interpreter_threads)
+        state = self._memory.pointer(self.interpreter + self._layout.interpreter_threads)
         found: dict[int, int] = {}
         while state and len(found) < MAX_THREADS:
             found[self._memory.pointer(state + self._layout.thread_id)] = state
@@ -80,45 +96,70 @@ class Frames:
                 return
             code = self._memory.pointer(address + self._layout.frame_code)
             # Where C called Python there is one more frame, without code on 3.13 and with code of its own on 3.12.
-            if self._objects.is_a(code, "code") and self._code(code).function != TRAMPOLINE:
+            if self._objects.is_a(code, "code") and self.code(code).function != TRAMPOLINE:
                 yield self._frame(address, code)
             address = self._memory.pointer(address + self._layout.frame_previous)
 
-    def _frame(self, address: int, code_address: int) -> MemoryFrame:
-        code = self._code(code_address)
-        words = self._memory.pointers(address + self._layout.frame_locals, code.locals + code.stack_size)
+    def suspended(self, generator: int) -> MemoryFrame | None:
+        """The frame of a coroutine or generator that has begun and is suspended, with no more than its live stack.
+
+        None of one that runs, has ended or has not begun.
+        """
+        layout = self._layout.coroutines
+        address = generator + layout.generator_frame
         if self._layout.version == (3, 10):
+            address = self._memory.pointer(address)
+            if not address:
+                return None
+            self._objects.expect(address, "frame")
+        if self._state(generator, address) not in SUSPENDED_STATES[self._layout.version]:
+            return None
+        code = self._memory.pointer(address + self._layout.frame_code)
+        self._objects.expect(code, "code")
+        name = self._objects.text(self._memory.pointer(generator + layout.generator_qualname))
+        return self._frame(address, code, self._memory.int32(address + layout.frame_stack_top), name)
+
+    def _state(self, generator: int, frame: int) -> int:
+        at = self._layout.coroutines.generator_state
+        where = generator + at if at else frame + self._layout.frame_locals - BLOCK_STACK_BYTES - STATE_3_10
+        return int(struct.unpack("<b", self._memory.read(where, 1))[0])
+
+    def held(self, frame: MemoryFrame) -> Iterator[int]:
+        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block."""
+        for word in frame.stack[: frame.blocks]:
+            if self._objects.is_a(word, "builtin_function_or_method", "method"):
+                yield self._memory.pointer(word + BOUND_TO)
+
+    def _frame(self, address: int, code_address: int, top: int | None = None, name: str | None = None) -> MemoryFrame:
+        code = self.code(code_address)
+        if top is None:
+            count = code.locals + code.stack_size
+        else:  # counted from the locals on but on 3.10
+            count = top + code.locals if self._layout.version == (3, 10) else top
+            if not code.locals <= count <= code.locals + code.stack_size:
+                raise Unreadable(f"a suspended frame with a stack of {count - code.locals}")
+        words = self._memory.pointers(address + self._layout.frame_locals, count)
+        if self._layout.version == (3, 10):
+            instruction = 2 * self._memory.int32(address + self._layout.frame_instruction)
             blocks = self._blocks_3_10(address)
         else:
             instruction = self._memory.pointer(address + self._layout.frame_instruction)
-            blocks = code.blocks_at(instruction - code_address - self._layout.code_start)
+            instruction -= code_address + self._layout.code_start
+            blocks = code.blocks_at(instruction)
         return MemoryFrame(
-            file=code.file,
-            function=code.function,
+            code=code,
+            instruction=instruction,
             locals=words[: code.locals],
             stack=words[code.locals :],
             blocks=min(max(blocks, 0), code.stack_size),
+            qualified=name or code.function,
         )
 
-    def _code(self, address: int) -> MemoryCode:
+    def code(self, address: int) -> Code:
+        """A code object, of which the same address gives the same one."""
         if address not in self._codes:
-            self._codes[address] = self._read_code(address)
+            self._codes[address] = Code(self._objects, self._layout, address)
         return self._codes[address]
-
-    def _read_code(self, address: int) -> MemoryCode:
-        layout, memory = self._layout, self._memory
-        names = sum(len(self._objects.items(memory.pointer(address + offset))) for offset in layout.code_names)
-        stack_size = memory.int32(address + layout.code_stack_size)
-        if not 0 <= stack_size <= MAX_STACK or names > MAX_STACK:
-            raise Unreadable(f"a frame of {names} locals and a stack of {stack_size}")
-        exceptions = layout.code_exceptions
-        return MemoryCode(
-            file=self._objects.text(memory.pointer(address + layout.code_file)),
-            function=self._objects.text(memory.pointer(address + layout.code_function)),
-            locals=names,
-            stack_size=stack_size,
-            exceptions=exception_table(self._objects.data(memory.pointer(address + exceptions))) if exceptions else [],
-        )
 
     def _blocks_3_10(self, address: int) -> int:
         """From the stack of blocks, each of which has noted how much stack there was before it."""
@@ -127,18 +168,3 @@ class Frames:
         if not 0 <= count <= MAX_BLOCKS:
             raise Unreadable(f"a frame with {count} blocks")
         return max((self._memory.int32(first + BLOCK_BYTES * index + 8) for index in range(count)), default=0)
-
-
-def exception_table(table: bytes) -> list[tuple[int, int, int]]:
-    """Entries of a code object's table: first instruction, the one after the last, and the depth of the stack.
-
-    From CPython 3.11 on: numbers of six bits a byte, highest first, and a bit that says that more follow.
-    """
-    numbers, value = [], 0
-    for byte in table:
-        value = value << 6 | byte & 0x3F
-        if not byte & 0x40:
-            numbers.append(value)
-            value = 0
-    rows = zip(*[iter(numbers)] * 4, strict=False)
-    return [(2 * start, 2 * (start + length), depth >> 1) for start, length, _, depth in rows]

@@ -97,20 +97,15 @@ class Locks:
             let_go: set[int | None] = set()
             for frame in self._frames.of(thread_id):
                 if frame.function == "wait" and frame.file.endswith("/threading.py"):
-                    let_go.update(map(self._lock_of, frame.locals))
-                for one in self._in_with_blocks(frame):
-                    held |= {one, self._lock_of(one) or one} - let_go
+                    let_go.update(lock_of(self._objects, local) for local in frame.locals)
+                for one in self._frames.held(frame):
+                    held |= {one, lock_of(self._objects, one) or one} - let_go
             self._locks_held[thread_id] = held
         return self._locks_held[thread_id]
 
-    def _in_with_blocks(self, frame: MemoryFrame) -> Iterator[int]:
-        """The objects whose ``__exit__`` the frame is going to call."""
-        for word in frame.stack[: frame.blocks]:
-            if self._objects.is_a(word, "builtin_function_or_method", "method"):
-                yield self._objects.memory.pointer(word + BOUND_TO)
 
-    def _lock_of(self, condition: int) -> int | None:
-        """A Condition has a lock, which is taken and let go with it."""
-        if not self._objects.is_a(condition, "Condition"):
-            return None
-        return self._objects.attributes(condition).get("_lock")
+def lock_of(objects: Objects, condition: int) -> int | None:
+    """The lock of a Condition, which is taken and let go with it; None for anything else."""
+    if not objects.is_a(condition, "Condition"):
+        return None
+    return objects.attributes(condition).get("_lock")

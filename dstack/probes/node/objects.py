@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dstack.probes.node.memory import ProcessMemory, Unreadable
 
 REFCOUNT, TYPE, SIZE = 0, 8, 16
-BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, DICT_OFFSET = 32, 24, 168, 288
+BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, BASE, DICT_OFFSET = 32, 24, 168, 256, 288
 ITEMS = 24
 """Behind a list's pointer here, or of a tuple from here on."""
 DICT_KEYS, DICT_VALUES = 32, 40
@@ -35,7 +35,8 @@ VALUES_3_11, DICT = -32, -24
 """Where objects with a managed dict keep their values (3.11 only) and their dict, before themselves."""
 
 MAX_ITEMS = 1 << 20
-MAX_ATTRIBUTES = 1 << 12
+MAX_ENTRIES = 1 << 16
+MAX_BASES = 50
 MAX_TEXT = 1 << 16
 MAX_DIGITS = 4
 OWN_VERSION = sys.version_info[:2]
@@ -59,6 +60,7 @@ class Objects:
         self._cached_keys = cached_keys
         self._type_names: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
+        self._base_names: dict[int, tuple[str, ...]] = {}
 
     def type_name(self, address: int) -> str:
         """The type's name as C has it: ``list``, ``ray._raylet.ObjectRef``; of a Python class without its module."""
@@ -73,6 +75,24 @@ class Objects:
             return bool(address) and not address % 8 and self.type_name(address) in names
         except Unreadable:
             return False
+
+    def is_kind_of(self, address: int, name: str) -> bool:
+        """Whether there is an object of this type or of one that inherits from it."""
+        try:
+            return bool(address) and not address % 8 and name in self._bases(self.memory.pointer(address + TYPE))
+        except Unreadable:
+            return False
+
+    def _bases(self, kind: int) -> tuple[str, ...]:
+        """The names of a type and those it inherits from, as far as the first of several goes."""
+        if kind not in self._base_names:
+            names: list[str] = []
+            one = kind
+            while one and len(names) < MAX_BASES:
+                names.append(self.memory.c_string(self.memory.pointer(one + TYPE_NAME)))
+                one = self.memory.pointer(one + BASE)
+            self._base_names[kind] = tuple(names)
+        return self._base_names[kind]
 
     def expect(self, address: int, *names: str) -> str:
         """The object's type, which must be one of these."""
@@ -174,6 +194,21 @@ class Objects:
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
         return self._named(keys, values + 8 if values and self.version >= (3, 13) else values)
 
+    def entries(self, address: int) -> list[tuple[int, int]]:
+        """The addresses of a dict's keys and values."""
+        self.expect(address, "dict")
+        keys, values = self.memory.pointers(address + DICT_KEYS, 2)
+        if values:
+            raise Unreadable("a dict that shares its keys")
+        return [(key, value) for key, value in self._entries(keys) if key and value]
+
+    def lookup(self, address: int, name: str) -> int:
+        """The address of the value under this name in a dict, 0 where there is none: for large dicts."""
+        for key, value in self.entries(address):
+            if self.is_a(key, "str") and self.memory.int64(key + SIZE) == len(name) and self.text(key) == name:
+                return value
+        return 0
+
     def _named(self, keys: int, values: int) -> dict[str, int]:
         """Values by name: each beside its name, or where ``values`` is given, there in the order of the names."""
         if values:
@@ -197,7 +232,7 @@ class Objects:
     def _entries(self, keys: int) -> list[tuple[int, int]]:
         """Key and value of a dict's entries, in their order."""
         start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
-        if not 0 <= count <= MAX_ATTRIBUTES:
+        if not 0 <= count <= MAX_ENTRIES:
             raise Unreadable(f"a dict of {count} names")
         words = self.memory.pointers(start, width * count)
         return list(zip(words[width - 2 :: width], words[width - 1 :: width], strict=True))

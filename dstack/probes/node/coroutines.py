@@ -1,0 +1,167 @@
+"""All suspended coroutines of a process: where each is, for whose task it works, and what it waits for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from dstack.probes.node.awaited import Awaited, Call
+from dstack.probes.node.awaits import Awaits, Chain
+from dstack.probes.node.contexts import Contexts
+from dstack.probes.node.event_loops import EventLoops
+from dstack.probes.node.frames import Frames, MemoryFrame
+from dstack.probes.node.futures import Executors
+from dstack.probes.node.layout import Layout
+from dstack.probes.node.locks import lock_of
+from dstack.probes.node.memory import Unreadable
+from dstack.probes.node.objects import Objects
+from dstack.probes.node.on_demand import on_demand
+from dstack.probes.node.places import RawFrame
+
+MAX_TASKS = 20_000
+RUNS_TASKS = "async_func"
+"""The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
+TRACING = "/ray/util/tracing/tracing_helper.py"
+"""Wrappers around methods of actors, which are nobody's code."""
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """One suspended asyncio task; ``mark`` is the same as long as it waits for the same in the same place."""
+
+    address: int
+    name: str
+    frames: list[RawFrame]
+    thread_id: int | None
+    task_id: str | None
+    is_task: bool
+    call: Call | None
+    mark: object
+
+
+class Coroutines:
+    """The coroutines of one process; ``thread_ids`` are its threads, by their Python ids.
+
+    What cannot be read of one coroutine, because it moves, makes no difference to the others. Every method raises
+    :class:`Unreadable` where nothing can be read.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        frames: Frames,
+        layout: Layout,
+        executors: Executors,
+        thread_ids: Collection[int],
+    ) -> None:
+        self._objects = objects
+        self._memory = objects.memory
+        self._frames = frames
+        self._layout = layout.coroutines
+        self._awaits = Awaits(objects, frames, layout)
+        self._contexts = Contexts(objects, layout)
+        self._thread_ids = thread_ids
+        self._threads: dict[int, int | None] = {}
+        self.loops = EventLoops(objects, frames, layout)
+        self._awaited = Awaited(objects, frames, layout, self.loops, executors, lambda: self.holders)
+
+    @on_demand
+    def chains(self) -> dict[int, Chain]:
+        """The await chains of all tasks that are suspended, by the tasks' addresses."""
+        chains: dict[int, Chain] = {}
+        at_work = set(self.loops.current.values())
+        for task in self.loops.tasks():
+            if len(chains) >= MAX_TASKS:
+                raise Unreadable(f"it has more than {MAX_TASKS} coroutines")
+            if task not in at_work:
+                with contextlib.suppress(Unreadable):
+                    chains[task] = self._awaits.chain(self._memory.pointer(task + self._layout.task_coroutine))
+        return chains
+
+    @on_demand
+    def holders(self) -> dict[int, list[int]]:
+        """The tasks that are in a ``with`` or ``async with`` block of an object, by its address.
+
+        Not those that are still on their way into it, and not those that let it go to wait for their condition.
+        """
+        holders: dict[int, list[int]] = {}
+        for task, chain in self.chains.items():
+            with contextlib.suppress(Unreadable):
+                for one in self._held(chain):
+                    holders.setdefault(one, []).append(task)
+        return holders
+
+    def _held(self, chain: Chain) -> set[int]:
+        held: set[int] = set()
+        let_go: set[int | None] = set()
+        for frame in chain.frames:  # innermost first
+            if frame.function in ("__aenter__", "acquire", "wait"):
+                owner = frame.local("self")
+                let_go |= {owner, lock_of(self._objects, owner)}
+            for one in self._frames.held(frame):
+                held |= {one, lock_of(self._objects, one) or one} - let_go
+        return held
+
+    def suspended(self) -> Iterator[Suspended]:
+        """All of them, with what they wait for."""
+        for task, chain in self.chains.items():
+            with contextlib.suppress(Unreadable):
+                yield self._suspended(task, chain)
+
+    def _suspended(self, task: int, chain: Chain) -> Suspended:
+        future = self._memory.pointer(task + self._layout.task_waiter)
+        if future and chain.future and chain.future != future:
+            raise Unreadable("it moved")
+        task_id = self._contexts.ray_task(task)
+        frames = [frame for frame in chain.frames if not frame.file.endswith(TRACING)]
+        call = self._call(future, chain)
+        return Suspended(
+            address=task,
+            name=self._name(task),
+            frames=list(map(raw_frame, frames)),
+            thread_id=self._thread_of(self.loops.loop_of(task)),
+            task_id=task_id,
+            is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
+            call=call,
+            mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
+        )
+
+    def _call(self, future: int, chain: Chain) -> Call | None:
+        """What it waits for; that this could not be read is told where it is known to wait at all."""
+        if not future:
+            return None
+        try:
+            return self._awaited.call(future, chain)
+        except Unreadable as error:
+            return {"kind": "await", "frame": 0, "unread": str(error), "cancels": False}
+
+    def _name(self, task: int) -> str:
+        """The task's name, which is but a number until somebody asks for it (from CPython 3.12 on)."""
+        name = self._memory.pointer(task + self._layout.task_name)
+        if self._objects.is_a(name, "int"):
+            return f"Task-{self._objects.number(name):.0f}"
+        return self._objects.text(name)
+
+    def _thread_of(self, loop: int) -> int | None:
+        if loop not in self._threads:
+            self._threads[loop] = self.loops.thread_of(loop, self._thread_ids)
+        return self._threads[loop]
+
+    def task_on(self, thread_id: int) -> str | None:
+        """The Ray task of the coroutine that a thread's event loop is in the middle of."""
+        for loop, task in self.loops.current.items():
+            if self._thread_of(loop) == thread_id:
+                return self._contexts.ray_task(task)
+        return None
+
+
+def raw_frame(frame: MemoryFrame) -> RawFrame:
+    """The frame as py-spy would show it."""
+    return {
+        "name": frame.qualified,
+        "filename": frame.file,
+        "module": None,
+        "line": frame.line,
+        "locals": None,
+    }

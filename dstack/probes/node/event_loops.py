@@ -1,0 +1,86 @@
+"""asyncio's event loops in another process: their tasks, the one that each is in the middle of, and their threads.
+
+``asyncio.tasks`` has all tasks of all loops in a set of weak references and the tasks at work in a dict, both under
+names that differ between CPython 3.10 to 3.13. Tasks written in C are read, as asyncio makes them, also on uvloop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+
+from dstack.probes.node.frames import Frames
+from dstack.probes.node.layout import Layout
+from dstack.probes.node.memory import Unreadable
+from dstack.probes.node.objects import BASIC_SIZE, TYPE, Objects
+from dstack.probes.node.on_demand import on_demand
+
+TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
+ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
+"""From CPython 3.12 on, and before."""
+CURRENT_TASKS = "_current_tasks"
+MODULE_DICT, REFERENT = 16, 16
+PENDING = 0
+MAX_LOOP_BYTES = 1 << 14
+
+
+class EventLoops:
+    """The event loops of one process. Every method raises :class:`Unreadable`."""
+
+    def __init__(self, objects: Objects, frames: Frames, layout: Layout) -> None:
+        self._objects = objects
+        self._memory = objects.memory
+        self._frames = frames
+        self._layout = layout.coroutines
+
+    @on_demand
+    def _module(self) -> int:
+        """The dict of ``asyncio.tasks``, 0 where it was not imported."""
+        modules = self._memory.pointer(self._frames.interpreter + self._layout.interpreter_modules)
+        module = self._objects.lookup(modules, "asyncio.tasks")
+        return self._memory.pointer(module + MODULE_DICT) if module else 0
+
+    def tasks(self) -> Iterator[int]:
+        """All asyncio tasks that have not ended, as far as they do not come or go meanwhile."""
+        weak_set = self._named(*ALL_TASKS)
+        if not weak_set:
+            return
+        for reference in self._objects.set_items(self._objects.attributes(weak_set)["data"]):
+            with contextlib.suppress(Unreadable):
+                task = self._memory.pointer(reference + REFERENT)
+                if self._objects.is_kind_of(task, TASK) and self.is_pending(task):
+                    yield task
+
+    @on_demand
+    def current(self) -> dict[int, int]:
+        """The task that each loop is in the middle of, by loop."""
+        current = self._named(CURRENT_TASKS)
+        return dict(self._objects.entries(current)) if current else {}
+
+    def _named(self, *names: str) -> int:
+        found = (self._objects.lookup(self._module, name) for name in names if self._module)
+        return next((address for address in found if address), 0)
+
+    def is_pending(self, future: int) -> bool:
+        """Whether a task or future has not ended."""
+        return self._memory.int32(future + self._layout.future_state) == PENDING
+
+    def loop_of(self, future: int) -> int:
+        """The loop that a task or future belongs to."""
+        return self._memory.pointer(future + self._layout.future_loop)
+
+    def thread_of(self, loop: int, thread_ids: Collection[int]) -> int | None:
+        """The one of these threads, by their Python ids, that runs the loop; None where none does.
+
+        uvloop keeps that, too, but not as an attribute: there it is the only id of a thread among the loop's words.
+        """
+        with contextlib.suppress(Unreadable):
+            attributes = self._objects.attributes(loop)
+            if "_thread_id" in attributes:
+                number = self._objects.number(attributes["_thread_id"])
+                return int(number) if number and number in thread_ids else None
+        size = self._memory.int64(self._memory.pointer(loop + TYPE) + BASIC_SIZE)
+        if not 0 <= size <= MAX_LOOP_BYTES:
+            return None
+        found = {word for word in self._memory.pointers(loop, size // 8) if word in thread_ids}
+        return found.pop() if len(found) == 1 else None
