@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dstack.probes.node.codes import exception_table, lines, lines_3_10
+from dstack.probes.node.codes import exception_table
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.kernel import FUTEX, SystemCall

@@ -20,16 +20,18 @@ from dstack.probes.node.futures import Executors
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.objects import Objects
+from dstack.probes.node.places import ASYNCIO
 from dstack.probes.node.refs import object_ref, owners
 
 Call = dict[str, Any]
 
-ASYNCIO = "/asyncio/"
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
 """Callbacks of a future that follows a ``concurrent.futures`` one, and of the one that ``shield`` gives."""
 CHAINED_BACK = "_call_set_state"
 """The callback of a task that a ``concurrent.futures`` one follows: ``run_coroutine_threadsafe``."""
+RUNS_TASKS = "async_func"
+"""The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 CELL_VALUE = 16
 MAX_DEPTH = 20
 OTHERS_OF_GROUP = "of a group among several of which one is enough, it is not told which it needs"
@@ -62,7 +64,7 @@ class Needs:
 class Awaited:
     """What the coroutines of one process wait for. Every method raises :class:`Unreadable`.
 
-    ``holders`` gives the coroutines in a ``with`` block of each lock, by addresses.
+    ``chains`` gives the await chains of all tasks, and ``holders`` the tasks in a ``with`` block of each lock.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Awaited:
         layout: Layout,
         loops: EventLoops,
         executors: Executors,
+        chains: Callable[[], Mapping[int, Chain]],
         holders: Callable[[], Mapping[int, Sequence[int]]],
     ) -> None:
         self._objects = objects
@@ -80,6 +83,7 @@ class Awaited:
         self._layout = layout.coroutines
         self._loops = loops
         self._executors = executors
+        self._chains = chains
         self._holders = holders
 
     def call(self, future: int, chain: Chain) -> Call | None:
@@ -89,6 +93,7 @@ class Awaited:
         """
         known = self._known(future, 0) if self._loops.is_pending(future) else Needs()
         inside = list(_of_asyncio(chain.frames))
+        call: Call | None
         if known is not None:
             call = self._for_needs(known, what=self._name_of_whole(future))
         else:
@@ -107,7 +112,9 @@ class Awaited:
         if depth > MAX_DEPTH:
             raise Unreadable("futures of futures without an end")
         if self._objects.is_kind_of(future, TASK):
-            return Needs(coroutines=[future])
+            wrapped = self._memory.pointer(future + self._layout.task_waiter) if self._is_wrapper(future) else 0
+            needs = self._known(wrapped, depth + 1) if wrapped else None
+            return needs or Needs(coroutines=[future])
         if not self._objects.is_kind_of(future, FUTURE):
             raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
@@ -121,6 +128,10 @@ class Awaited:
                 inner.is_shielded = True
                 return inner
         return None
+
+    def _is_wrapper(self, task: int) -> bool:
+        chain = self._chains().get(task)
+        return chain is not None and is_wrapper(chain)
 
     def _children(self, gathering: int) -> Sequence[int]:
         return self._objects.items(self._objects.attributes(gathering).get("_children", 0))
@@ -298,12 +309,13 @@ class Awaited:
         """After how long it gives up, if ever, and whether it then cancels what it waits for."""
         waits: list[float | None] = []
         cancels: list[float | None] = []
-        for frame in inside:
-            if frame.function in ("wait_for", "wait", "_wait"):
-                seconds = self._seconds(self._local(frame, "timeout"))
-                (cancels if frame.function == "wait_for" else waits).append(seconds)
+        given = [frame for frame in inside if frame.function in ("wait_for", "wait", "_wait")]
+        for frame in given:
+            seconds = self._seconds(self._local(frame, "timeout"))
+            (cancels if frame.function == "wait_for" else waits).append(seconds)
         for frame in frames:
-            cancels += [self._left(one) for one in self._frames.held(frame) if self._objects.is_a(one, "Timeout")]
+            if frame not in given:
+                cancels += [self._left(one) for one in self._frames.held(frame) if self._objects.is_a(one, "Timeout")]
         found = [seconds for seconds in (*waits, *cancels) if seconds is not None]
         return min(found, default=None), any(seconds is not None for seconds in cancels)
 
@@ -315,6 +327,11 @@ class Awaited:
         attributes = self._objects.attributes(timeout)
         when = self._seconds(attributes.get("_when") or attributes.get("_deadline") or 0)
         return None if when is None else round(max(0.0, when - time.monotonic()), 1)
+
+
+def is_wrapper(chain: Chain) -> bool:
+    """Whether it has no code of its own: asyncio and Ray make such a task of an ObjectRef, where they need one."""
+    return not chain.root.endswith(RUNS_TASKS) and all(frame.function == "_wrap_awaitable" for frame in chain.frames)
 
 
 def _of_asyncio(frames: Iterable[MemoryFrame]) -> Iterator[MemoryFrame]:

@@ -12,17 +12,20 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dstack.probes.node.coroutines import Coroutines
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.interpreter import Interpreter
-from dstack.probes.node.kernel import SystemCall, system_call
+from dstack.probes.node.kernel import SystemCall, has_mapped, system_call
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
 from dstack.probes.node.memory import ProcessMemory, Unreadable
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import (
+    ASYNCIO,
     CHANNELS,
+    EVENT_LOOP,
     IDLE,
     WAITS,
     Place,
@@ -43,6 +46,8 @@ RAY_WAIT_FOR_EVER = 10**6
 RAY_WORKER_FILE = "ray/_private/worker.py"
 GENERATOR_FILE = "ray/_private/object_ref_generator.py"
 FUTURES_FILE = "/concurrent/futures/_base.py"
+LOOP_THREAD = "AsyncIO Thread"
+"""How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 NAMES_OF_LOCKS = {LOCK: "threading.Lock.acquire", RLOCK: "threading.RLock.acquire"}
 NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multiprocessing lock"}
 
@@ -73,6 +78,8 @@ class Reader:
         if not frames or thread["os_thread_id"] is None:
             return None
         call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+        if call and call.get("what") == EVENT_LOOP:
+            return self._event_loop(frames) or call
         return self._named(call, frames) if call else None
 
     # Ray
@@ -180,16 +187,18 @@ class Reader:
         call: Call = {"kind": "lock", "frame": 0, "what": NAMES_OF_LOCKS[lock.type_name], "timeout_s": lock.timeout_s}
         call["object_id"] = hex(lock.address)
         ids = {thread["thread_id"]: thread["os_thread_id"] for thread in self._threads}
+        in_block = {"inferred": "it is in a with block of the lock"}
         try:
-            if lock.type_name == RLOCK:
+            coroutines = [hex(one) for one in self.coroutines.holders.get(lock.address, ())] if self.has_loops else []
+            if lock.type_name == RLOCK and not coroutines:
                 owner = ids.get(self._locks.owner(lock.address))
                 return {**call, "threads": [owner]} if owner else call
-            holders = self._locks.holders(lock.address, ids)
+            holders = self._locks.holders(lock.address, ids) if lock.type_name == LOCK else []
         except Unreadable as error:
             return {**call, "unread": str(error)}
-        if not holders:
+        if not holders and not coroutines:
             return call
-        return {**call, "threads": [ids[holder] for holder in holders], "inferred": "it is in a with block of the lock"}
+        return {**call, "threads": [ids[holder] for holder in holders], "coroutines": coroutines, **in_block}
 
     def _known_wait(
         self, frames: list[RawFrame], leaf: Place, identity: str | None, timeout_s: float | None = None
@@ -239,9 +248,34 @@ class Reader:
             given["inferred"] = "a future that is still queued may be run by any thread of its executor"
         if needs_all and len(found) > 1:
             return {**given, "all_of": [list(threads) for threads, _ in found]}
+        if len(futures) == 1 and not found[0][0]:
+            coroutine = self.coroutines.giver(futures[0]) if self.has_loops else None
+            return {"coroutines": [hex(coroutine)]} if coroutine else {}
         if any(not threads for threads, _ in found):
             return {}  # somebody who was not seen may give it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
+
+    # Event loops
+
+    @on_demand
+    def has_loops(self) -> bool:
+        """Whether a thread shows an event loop, or might without showing it, as uvloop's do."""
+        shown = (str(frame["filename"]) for thread in self._threads for frame in thread["frames"])
+        named = (str(thread["thread_name"] or "") for thread in self._threads)
+        return (
+            any(ASYNCIO in file for file in shown)
+            or any(name.startswith(LOOP_THREAD) for name in named)
+            or has_mapped(self._memory.pid, "/uvloop/")
+        )
+
+    def _event_loop(self, frames: list[RawFrame]) -> Call | None:
+        """An event loop that runs until one coroutine has ended is a wait for that."""
+        for at, frame in enumerate(frames):
+            name = {"run_until_complete": "future", "run": "task"}.get(function_of(frame))
+            future = _local(frame, name) if name and ASYNCIO in frame["filename"] else None
+            if future and self.coroutines.is_task(future):
+                return {"kind": "await", "frame": at, "coroutines": [hex(future)]}
+        return None
 
     # Names
 
@@ -265,9 +299,18 @@ class Reader:
         return self._interpreter.layout()
 
     @on_demand
+    def coroutines(self) -> Coroutines:
+        """The coroutines of this process."""
+        ids = [thread["thread_id"] for thread in self._threads]
+        return Coroutines(self.objects, self._frames, self._layout, self._executors, ids)
+
+    @on_demand
+    def _frames(self) -> Frames:
+        return Frames(self.objects, self._layout, self._interpreter.runtime(self._memory.pid))
+
+    @on_demand
     def _locks(self) -> Locks:
-        frames = Frames(self.objects, self._layout, self._interpreter.runtime(self._memory.pid))
-        return Locks(self.objects, frames, self._layout)
+        return Locks(self.objects, self._frames, self._layout)
 
     @on_demand
     def _executors(self) -> Executors:

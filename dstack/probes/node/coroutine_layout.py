@@ -123,8 +123,13 @@ def _pause() -> Generator[None, None, None]:
     yield
 
 
-async def _awaits_pause(first: Marked, second: Marked) -> None:
-    await _pause()
+class Pausing:
+    """A coroutine whose qualified name is another than its plain one."""
+
+    @staticmethod
+    async def pause(first: Marked, second: Marked) -> None:
+        """Has two locals and awaits."""
+        await _pause()
 
 
 async def _asynchronous_generator() -> AsyncIterator[None]:
@@ -138,7 +143,7 @@ class Calibration:
         self._memory = memory
         self._specimen = specimen
         self._frame_code = frame_code
-        self._suspended: Any = _awaits_pause(*specimen.markers)
+        self._suspended: Any = Pausing.pause(*specimen.markers)
         self._suspended.send(None)
 
     def layout(self, interpreter: int) -> CoroutineLayout:
@@ -150,7 +155,7 @@ class Calibration:
 
     def _layout(self, interpreter: int) -> CoroutineLayout:
         specimen = self._specimen
-        code: Any = _awaits_pause.__code__
+        code: Any = Pausing.pause.__code__
         closing = _closure()
         frame = self._generator_frame()
         return CoroutineLayout(
@@ -198,11 +203,11 @@ class Calibration:
         if OWN_VERSION == (3, 10):
             return self._in(self._suspended, self._suspended.cr_frame)
         words = self._words(id(self._suspended), GENERATOR_BYTES)
-        return 8 * (len(words) - 1 - words[::-1].index(id(_awaits_pause.__code__))) - self._frame_code
+        return 8 * (len(words) - 1 - words[::-1].index(id(Pausing.pause.__code__))) - self._frame_code
 
     def _generator_state(self, frame: int) -> int:
         """The byte before the frame that tells a coroutine that has not begun from one that is suspended."""
-        begun, fresh = self._suspended, _awaits_pause(*self._specimen.markers)
+        begun, fresh = self._suspended, Pausing.pause(*self._specimen.markers)
         try:
             seen = [self._memory.read(id(one), frame) for one in (fresh, begun)]
         finally:
@@ -232,7 +237,7 @@ class Calibration:
 
     def _first_line(self) -> int:
         """Where two copies of a code that differ in it differ as told."""
-        code = _awaits_pause.__code__
+        code = Pausing.pause.__code__
         size = type(code).__basicsize__ // 4
         copies = {value: code.replace(co_firstlineno=value) for value in (1234567, 7654321)}
         numbers = {
@@ -249,7 +254,7 @@ class Calibration:
             sending.close()  # type: ignore[attr-defined]
 
     def _wrapper_coroutine(self) -> int:
-        coroutine = _awaits_pause(*self._specimen.markers)
+        coroutine = Pausing.pause(*self._specimen.markers)
         try:
             return self._in(coroutine.__await__(), coroutine)
         finally:

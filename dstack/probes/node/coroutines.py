@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from dstack.probes.node.awaited import Awaited, Call
+from dstack.probes.node.awaited import RUNS_TASKS, Awaited, Call, is_wrapper
 from dstack.probes.node.awaits import Awaits, Chain
 from dstack.probes.node.contexts import Contexts
-from dstack.probes.node.event_loops import EventLoops
+from dstack.probes.node.event_loops import TASK, EventLoops
 from dstack.probes.node.frames import Frames, MemoryFrame
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.layout import Layout
@@ -20,8 +20,6 @@ from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import RawFrame
 
 MAX_TASKS = 20_000
-RUNS_TASKS = "async_func"
-"""The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors, which are nobody's code."""
 
@@ -64,19 +62,19 @@ class Coroutines:
         self._thread_ids = thread_ids
         self._threads: dict[int, int | None] = {}
         self.loops = EventLoops(objects, frames, layout)
-        self._awaited = Awaited(objects, frames, layout, self.loops, executors, lambda: self.holders)
+        self._awaited = Awaited(
+            objects, frames, layout, self.loops, executors, lambda: self.chains, lambda: self.holders
+        )
 
     @on_demand
     def chains(self) -> dict[int, Chain]:
         """The await chains of all tasks that are suspended, by the tasks' addresses."""
         chains: dict[int, Chain] = {}
-        at_work = set(self.loops.current.values())
         for task in self.loops.tasks():
             if len(chains) >= MAX_TASKS:
                 raise Unreadable(f"it has more than {MAX_TASKS} coroutines")
-            if task not in at_work:
-                with contextlib.suppress(Unreadable):
-                    chains[task] = self._awaits.chain(self._memory.pointer(task + self._layout.task_coroutine))
+            with contextlib.suppress(Unreadable):
+                chains[task] = self._awaits.chain(self._memory.pointer(task + self._layout.task_coroutine))
         return chains
 
     @on_demand
@@ -104,13 +102,14 @@ class Coroutines:
         return held
 
     def suspended(self) -> Iterator[Suspended]:
-        """All of them, with what they wait for."""
+        """All of them that have code of their own, with what they wait for."""
         for task, chain in self.chains.items():
             with contextlib.suppress(Unreadable):
-                yield self._suspended(task, chain)
+                future = self._memory.pointer(task + self._layout.task_waiter)
+                if (chain.frames or future) and not is_wrapper(chain):
+                    yield self._suspended(task, chain, future)
 
-    def _suspended(self, task: int, chain: Chain) -> Suspended:
-        future = self._memory.pointer(task + self._layout.task_waiter)
+    def _suspended(self, task: int, chain: Chain, future: int) -> Suspended:
         if future and chain.future and chain.future != future:
             raise Unreadable("it moved")
         task_id = self._contexts.ray_task(task)
@@ -134,7 +133,7 @@ class Coroutines:
         try:
             return self._awaited.call(future, chain)
         except Unreadable as error:
-            return {"kind": "await", "frame": 0, "unread": str(error), "cancels": False}
+            return {"kind": "await", "frame": 0, "unread": str(error), "timeout_s": None}
 
     def _name(self, task: int) -> str:
         """The task's name, which is but a number until somebody asks for it (from CPython 3.12 on)."""
@@ -148,12 +147,24 @@ class Coroutines:
             self._threads[loop] = self.loops.thread_of(loop, self._thread_ids)
         return self._threads[loop]
 
-    def task_on(self, thread_id: int) -> str | None:
-        """The Ray task of the coroutine that a thread's event loop is in the middle of."""
+    def is_task(self, address: int) -> bool:
+        """Whether an object is an asyncio task that has not ended."""
+        return self._objects.is_kind_of(address, TASK) and self.loops.is_pending(address)
+
+    def giver(self, future: int) -> int | None:
+        """The asyncio task that gives a ``concurrent.futures`` future its result, if one does."""
+        return self._awaited.giver(future)
+
+    @on_demand
+    def tasks_on_loops(self) -> dict[int, str | None]:
+        """The Ray task of the coroutine that an event loop is in the middle of, by the Python id of its thread."""
+        found = {}
         for loop, task in self.loops.current.items():
-            if self._thread_of(loop) == thread_id:
-                return self._contexts.ray_task(task)
-        return None
+            with contextlib.suppress(Unreadable):
+                thread_id = self._thread_of(loop)
+                if thread_id is not None:
+                    found[thread_id] = self._contexts.ray_task(task)
+        return found
 
 
 def raw_frame(frame: MemoryFrame) -> RawFrame:

@@ -60,6 +60,13 @@ def address_in(pid: int, own_address: int) -> int | None:
     return None if base is None or there is None else own_address - base + there
 
 
+def has_mapped(pid: int, part: str) -> bool:
+    """Whether a process has mapped a file with this in its path."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        return any(part in line for line in file)
+    return False
+
+
 @dataclass(frozen=True)
 class Mapping:
     """Some of a process's memory, and the file it shows from ``offset`` on, if any.

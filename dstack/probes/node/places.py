@@ -14,6 +14,7 @@ RawFrame = dict[str, Any]
 
 IDLE = ""
 """The name of what is no wait: a thread that has nothing to do."""
+ASYNCIO = "/asyncio/"
 EVENT_LOOP = "asyncio event loop"
 """The name of an event loop that waits for what comes; not one that is blocked in a call."""
 ALL_PYTHONS = "Python 3.10 to 3.13"
@@ -54,6 +55,7 @@ WAITS = (
     Place("/socket.py", "accept", "socket.accept", ALL_PYTHONS),
     Place("/socket.py", "readinto", "reading from a socket", ALL_PYTHONS),
     Place("/ssl.py", "read", "reading from a socket", ALL_PYTHONS),
+    Place("/asyncio/runners.py", "run", EVENT_LOOP, "uvloop, which shows no frames of its own"),
     Place("/concurrent/futures/thread.py", "_worker", IDLE, ALL_PYTHONS),
     Place("/multiprocessing/pool.py", "worker", IDLE, ALL_PYTHONS),
     Place("/ray/_private/worker.py", "main_loop", IDLE, BOTH_RAYS),

@@ -15,9 +15,11 @@ import psutil
 
 from dstack.probes.node.activity import activity, unmoved
 from dstack.probes.node.calls import Reader
+from dstack.probes.node.coroutines import Suspended
 from dstack.probes.node.groups import concurrency_groups
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout, calibrate
+from dstack.probes.node.loop_state import LoopState
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.places import EVENT_LOOP
 from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
@@ -142,6 +144,7 @@ class Look:
         self.unread: str | None = None
         self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
+        self.loops: LoopState | None = None
         self.tasks: dict[int, str | None] | None = None
         self.groups: dict[str, str] | None = None
         self.paused_ms = 0.0
@@ -192,6 +195,7 @@ class Look:
                 raise problem
         elif problem or self.options["native"] or any(self._moved(thread) for thread in self.threads):
             self._read_paused(tool, deadline)
+        self._prove_coroutines()
         self._report_unreadable()
 
     def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
@@ -209,6 +213,19 @@ class Look:
         proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
 
+    def _prove_coroutines(self) -> None:
+        if self.loops:
+            still = [thread["thread_id"] for thread in self.threads if thread["os_thread_id"] in self.still]
+            self.loops.prove(still, self._read_coroutines_again)
+
+    def _read_coroutines_again(self) -> list[Suspended]:
+        with contextlib.suppress(OSError, Unreadable), open_memory(self.pid, keeps_pages=True) as memory:
+            return list(self._reader(self.threads, memory).coroutines.suspended())
+        return []
+
+    def _reader(self, threads: list[RawThread], memory: ProcessMemory) -> Reader:
+        return Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user")
+
     def _calls(self, threads: list[RawThread], known: Collection[int]) -> dict[int, Plain]:
         calls = {}
         self.unread = None
@@ -216,12 +233,13 @@ class Look:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 _name_threads(threads, memory, known)
                 self.tasks = self._read_tasks(threads, memory)
-                reader = Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user")
+                reader = self._reader(threads, memory)
                 for thread in threads:
                     call = reader.call_of(thread)
                     if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
+                self.loops = LoopState.read(reader.coroutines) if reader.has_loops else LoopState()
                 pool = [thread for thread in threads if thread["os_thread_id"] != self.pid]
                 self.groups = concurrency_groups(pool, reader.objects)
         except (OSError, Unreadable) as error:
@@ -252,6 +270,8 @@ class Look:
         if self.unread:
             self.fail("memory", f"its memory could not be read: {self.unread}")
             return
+        if self.loops and self.loops.unread:
+            self.fail("memory", f"its coroutines could not be read: {self.loops.unread}")
         roles = {thread["os_thread_id"]: self._role(thread) for thread in self.threads}
         reasons = [why for tid, why in self.unreadable.items() if tid in self.still and roles.get(tid) != "ray"]
         if reasons:
@@ -280,8 +300,14 @@ class Look:
         cwd = _cwd(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         paused_ms = round(self.paused_ms, 2)
-        read = {"tasks_read": self.tasks is not None, "concurrency_groups": self.groups}
-        return {**self.figures, "paused_ms": paused_ms, **read, "threads": threads}
+        read = {
+            "tasks_read": self.tasks is not None,
+            "coroutines_read": self.loops is not None and self.loops.unread is None,
+            "concurrency_groups": self.groups,
+        }
+        os_ids = {thread["thread_id"]: thread["os_thread_id"] or 0 for thread in self.threads}
+        coroutines = self.loops.as_plain(table, cwd, os_ids) if self.loops else []
+        return {**self.figures, "paused_ms": paused_ms, **read, "threads": threads, "coroutines": coroutines}
 
     def _as_thread(self, thread: RawThread, table: StackTable, cwd: str) -> Plain:
         tid = thread["os_thread_id"] or 0
@@ -292,13 +318,18 @@ class Look:
             "role": self._role(thread),
             "on_cpu": bool(thread["active"]) and tid not in self.still,
             "still": tid in self.still,
-            "task_id": (self.tasks or {}).get(tid),
+            "task_id": self._task_on(thread),
         }
         if tid in self.still and tid in self.calls:
             plain["call"] = self._relocated(self.calls[tid], thread)
         if self.options["locals"]:
             plain["locals"] = _locals(thread)
         return plain
+
+    def _task_on(self, thread: RawThread) -> str | None:
+        if is_event_loop(thread):
+            return self.loops.on_threads.get(thread["thread_id"]) if self.loops else None
+        return (self.tasks or {}).get(thread["os_thread_id"])
 
     def _relocated(self, call: Plain, thread: RawThread) -> Plain:
         """The call with its frame counted in this stack, which with native frames has others below the Python leaf."""
