@@ -273,8 +273,9 @@ class Reader:
         for at, frame in enumerate(frames):
             name = {"run_until_complete": "future", "run": "task"}.get(function_of(frame))
             future = _local(frame, name) if name and ASYNCIO in frame["filename"] else None
-            if future and self.coroutines.is_task(future):
-                return {"kind": "await", "frame": at, "coroutines": [hex(future)]}
+            with contextlib.suppress(Unreadable):
+                if future and self.coroutines.is_task(future):
+                    return {"kind": "await", "frame": at, "what": EVENT_LOOP, "coroutines": [hex(future)]}
         return None
 
     # Names

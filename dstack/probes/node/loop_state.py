@@ -29,9 +29,10 @@ class LoopState:
     unread: str | None = None
 
     @classmethod
-    def read(cls, coroutines: Coroutines) -> LoopState:
+    def read(cls, get_coroutines: Callable[[], Coroutines]) -> LoopState:
         """Reads once, which proves nothing yet."""
         try:
+            coroutines = get_coroutines()
             return cls(coroutines=list(coroutines.suspended()), on_threads=coroutines.tasks_on_loops)
         except Unreadable as error:
             return cls(unread=str(error))

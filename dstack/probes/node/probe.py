@@ -239,7 +239,7 @@ class Look:
                     if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
-                self.loops = LoopState.read(reader.coroutines) if reader.has_loops else LoopState()
+                self.loops = LoopState.read(lambda: reader.coroutines) if reader.has_loops else LoopState()
                 pool = [thread for thread in threads if thread["os_thread_id"] != self.pid]
                 self.groups = concurrency_groups(pool, reader.objects)
         except (OSError, Unreadable) as error:
@@ -270,11 +270,11 @@ class Look:
         if self.unread:
             self.fail("memory", f"its memory could not be read: {self.unread}")
             return
-        if self.loops and self.loops.unread:
-            self.fail("memory", f"its coroutines could not be read: {self.loops.unread}")
         roles = {thread["os_thread_id"]: self._role(thread) for thread in self.threads}
         reasons = [why for tid, why in self.unreadable.items() if tid in self.still and roles.get(tid) != "ray"]
-        if reasons:
+        if self.loops and self.loops.unread:
+            self.fail("memory", f"its coroutines could not be read: {self.loops.unread}")
+        elif reasons:
             self.fail("memory", f"what some of its threads wait for could not be read: {reasons[0]}")
 
     def _moved(self, thread: RawThread) -> bool:

@@ -146,7 +146,7 @@ def others() -> None:
     selector = selectors.DefaultSelector()
     selector.register(left, selectors.EVENT_READ)
     start("selector", selector.select, kind="other", what="selectors.select")
-    start("event-loop", lambda: asyncio.run(asyncio.Event().wait()), kind="other", what="asyncio event loop")
+    start("event-loop", lambda: asyncio.run(asyncio.Event().wait()), kind="await", what="asyncio event loop")
     KEPT.extend([_there, _right, child])
 
 
