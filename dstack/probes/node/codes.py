@@ -10,6 +10,10 @@ from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
 
 MAX_STACK = 1 << 12
+MAX_TABLE = 1 << 18
+LARGEST_NUMBER = 2**32 - 1
+LONGEST_NUMBER = 6
+"""Bytes of a number in a table, of six bits each: as much as an ``int`` may take."""
 NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
 """Kinds of entries in a line table of CPython 3.11 to 3.13; those below tell columns on the same line."""
 
@@ -43,11 +47,11 @@ class Code:
 
     @on_demand
     def _names(self) -> tuple[int, ...]:
-        tuples = [self._objects.items(self._pointer(offset)) for offset in self._layout.code_names]
-        names = tuple(name for one in tuples for name in one)
-        if len(names) > MAX_STACK:
-            raise Unreadable(f"a frame of {len(names)} locals")
-        return names
+        tuples = [self._pointer(offset) for offset in self._layout.code_names]
+        count = sum(self._objects.size(one, "tuple") for one in tuples)
+        if not 0 <= count <= MAX_STACK:
+            raise Unreadable(f"a frame of {count} locals")
+        return tuple(name for one in tuples for name in self._objects.items(one))
 
     @on_demand
     def names(self) -> tuple[str, ...]:
@@ -70,7 +74,7 @@ class Code:
     @on_demand
     def _exceptions(self) -> list[tuple[int, int, int]]:
         offset = self._layout.code_exceptions
-        return exception_table(self._objects.data(self._pointer(offset))) if offset else []
+        return exception_table(self._objects.data(self._pointer(offset), MAX_TABLE)) if offset else []
 
     @on_demand
     def _lines(self) -> list[tuple[int, int, int | None]]:
@@ -94,7 +98,7 @@ def exception_table(table: bytes) -> list[tuple[int, int, int]]:
     """
     numbers, value = [], 0
     for byte in table:
-        value = value << 6 | byte & 0x3F
+        value = (value << 6 | byte & 0x3F) & LARGEST_NUMBER
         if not byte & 0x40:
             numbers.append(value)
             value = 0
@@ -124,7 +128,7 @@ def lines(table: bytes, first: int) -> Iterator[tuple[int, int, int | None]]:
 def _signed(table: bytes, at: int) -> int:
     """A number of six bits a byte, lowest first, whose lowest bit is its sign."""
     value = shift = 0
-    for byte in table[at:]:
+    for byte in table[at : at + LONGEST_NUMBER]:
         value |= (byte & 0x3F) << shift
         shift += 6
         if not byte & 0x40:

@@ -78,11 +78,11 @@ class Frames:
     def threads(self) -> dict[int, int]:
         """Where the interpreter keeps each thread, by the id Python has for it."""
         state = self._memory.pointer(self.interpreter + self._layout.interpreter_threads)
-        found: dict[int, int] = {}
-        while state and len(found) < MAX_THREADS:
-            found[self._memory.pointer(state + self._layout.thread_id)] = state
+        ids: dict[int, int] = {}
+        while state and state not in ids and len(ids) < MAX_THREADS:
+            ids[state] = self._memory.pointer(state + self._layout.thread_id)
             state = self._memory.pointer(state + self._layout.thread_next)
-        return found
+        return {thread_id: state for state, thread_id in ids.items()}
 
     def of(self, thread_id: int) -> Iterator[MemoryFrame]:
         """A thread's frames, leaf first."""

@@ -38,6 +38,8 @@ MAX_ITEMS = 1 << 20
 MAX_ENTRIES = 1 << 16
 MAX_BASES = 50
 MAX_TEXT = 1 << 16
+MAX_NAME = 1 << 10
+MAX_DATA = 1 << 20
 MAX_DIGITS = 4
 OWN_VERSION = sys.version_info[:2]
 
@@ -101,6 +103,11 @@ class Objects:
             raise Unreadable(f"a {name} where a {' or '.join(names)} was expected")
         return name
 
+    def size(self, address: int, *names: str) -> int:
+        """What is noted as the size of an object of one of these types, whatever that is."""
+        self.expect(address, *names)
+        return self.memory.int64(address + SIZE)
+
     def items(self, address: int) -> tuple[int, ...]:
         """Addresses of the items of a live list or tuple."""
         name = self.expect(address, "list", "tuple")
@@ -131,10 +138,12 @@ class Objects:
         start = address + (ascii_header if is_ascii else compact_header)
         return self.memory.read(start, length * width).decode(TEXT_WIDTHS[width], "replace")
 
-    def data(self, address: int) -> bytes:
+    def data(self, address: int, longest: int = MAX_DATA) -> bytes:
         """A bytes object's content."""
-        self.expect(address, "bytes")
-        return self.memory.read(address + BYTES_DATA, self.memory.int64(address + SIZE))
+        size = self.size(address, "bytes")
+        if not 0 <= size <= longest:
+            raise Unreadable(f"{size} bytes")
+        return self.memory.read(address + BYTES_DATA, size)
 
     def number(self, address: int) -> float | None:
         """An int or a float; None for None."""
@@ -226,8 +235,11 @@ class Objects:
 
     def _names_and_values(self, keys: int) -> tuple[list[str], list[int]]:
         entries = self._entries(keys)
-        names = [self.text(key) if self.is_a(key, "str") else "" for key, _ in entries]
-        return names, [value for _, value in entries]
+        return [self._name(key) for key, _ in entries], [value for _, value in entries]
+
+    def _name(self, key: int) -> str:
+        """A key that is a name; nothing where it is none, or longer than any."""
+        return self.text(key) if self.is_a(key, "str") and self.size(key, "str") <= MAX_NAME else ""
 
     def _entries(self, keys: int) -> list[tuple[int, int]]:
         """Key and value of a dict's entries, in their order."""

@@ -1,0 +1,384 @@
+"""Whatever memory holds, the reader gives a value or says that it is unreadable, after a bounded number of reads.
+
+Memory is made of drawn words, or copied from this process and then changed: sizes, pointers into a circle and to
+nowhere, pages that vanish, words that change between two reads. What a read costs is counted, not timed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dstack.probes.node.codes import exception_table
+from dstack.probes.node.frames import Frames
+from dstack.probes.node.layout import Layout, Specimen, calibrate, runtime_address
+from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.objects import TYPE, TYPE_NAME, Objects
+
+MIB = 1 << 20
+MOST_READS, MOST_BYTES = 100_000, 160 * MIB
+"""Of one call; the most that is asked for at a time are the 16 MiB of the largest set."""
+BASE, WORDS = 0x10000, 64
+END = 2**47
+
+
+class TooMuch(BaseException):
+    """No error that a reader may handle: it reads without end."""
+
+
+class CountedMemory(ProcessMemory):
+    """Memory that is not a process's, and that ends the test where it is read without end."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._pages = None
+        self.reads = 0
+        self.bytes = 0
+
+    def _read(self, address: int, size: int) -> bytes:
+        self.reads += 1
+        self.bytes += size
+        if self.reads > MOST_READS or self.bytes > MOST_BYTES:
+            raise TooMuch(f"{self.reads} reads of {self.bytes} bytes")
+        if not 0 <= address <= END - size:
+            raise Unreadable("not mapped")
+        return self.bytes_at(address, size)
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Counts anew."""
+        self.reads = self.bytes = 0
+
+
+class Drawn(CountedMemory):
+    """The same words again and again from ``BASE`` to ``end``; the words at ``changes`` change after some reads."""
+
+    def __init__(self, words: list[int], end: int, changes: dict[int, tuple[int, int]]) -> None:
+        super().__init__()
+        self._data, self._end, self._changes = struct.pack(f"<{len(words)}Q", *words), end, changes
+
+    def put(self, index: int, word: int) -> None:
+        """From the first read on."""
+        self._changes[index] = (0, word)
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        if address < BASE or address + size > self._end:
+            raise Unreadable("not mapped")
+        data = self._data_now()
+        start = (address - BASE) % len(data)
+        return (data[start:] + data * (size // len(data) + 1))[:size]
+
+    def _data_now(self) -> bytes:
+        data = bytearray(self._data)
+        for index, (after, value) in self._changes.items():
+            if self.reads > after:
+                struct.pack_into("<Q", data, 8 * index, value)
+        return bytes(data)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A word that is another one from some read on, or with ``value`` None a page that is gone."""
+
+    address: int
+    after: int
+    value: int | None
+
+
+class Copied(CountedMemory):
+    """Pages of this process as they once were, changed."""
+
+    def __init__(self, pages: dict[int, bytes], changes: list[Change]) -> None:
+        super().__init__()
+        self._copied, self._changes = pages, changes
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        start = address - address % PAGE
+        data = b"".join(self._page(page) for page in range(start, address + size, PAGE))
+        return data[address - start : address - start + size]
+
+    def _page(self, address: int) -> bytes:
+        if address not in self._copied:
+            raise Unreadable("not mapped")
+        data = bytearray(self._copied[address])
+        for change in self._changes:
+            if self.reads > change.after and address <= change.address < address + PAGE:
+                if change.value is None:
+                    raise Unreadable("no longer mapped")
+                struct.pack_into("<Q", data, change.address - address, change.value)
+        return bytes(data)
+
+
+class Recorder(ProcessMemory):
+    """This process's memory, of which it keeps the pages and the words that are read."""
+
+    def __init__(self) -> None:
+        super().__init__(os.getpid())
+        self.kept: dict[int, bytes] = {}
+        self.touched: set[int] = set()
+
+    def _read(self, address: int, size: int) -> bytes:
+        for page in range(address - address % PAGE, address + size, PAGE):
+            self.kept.setdefault(page, super()._read(page, PAGE))
+        self.touched.update(range(address - address % 8, address + min(size, 256), 8))
+        return super()._read(address, size)
+
+
+@pytest.fixture(scope="module")
+def layout() -> Layout:
+    return calibrate()
+
+
+def ends_well(memory: CountedMemory, read: Callable[[], object]) -> None:
+    """A value or :class:`Unreadable`, and nothing without end."""
+    memory.begin()
+    try:
+        read()
+    except Unreadable:
+        return
+
+
+# Drawn words
+
+TYPE_NAMES = ("list", "tuple", "dict", "set", "frozenset", "str", "bytes", "int", "float", "NoneType", "code", "Plain")
+TYPES_AT = WORDS
+"""Where the types begin, each with its name right behind the pointer to it."""
+TYPE_WORDS = 64
+HOSTILE = (0, 1, 2, 7, 8, 127, 2**12, 2**16, 2**20, 2**20 + 1, 2**21, 2**24, 2**31, 2**32, 2**62, 2**63, 2**64 - 1)
+
+
+def type_at(name: str) -> int:
+    return BASE + 8 * (TYPES_AT + TYPE_WORDS * TYPE_NAMES.index(name))
+
+
+WORD = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.integers(0, WORDS - 1).map(lambda index: BASE + 8 * index),
+    st.sampled_from(TYPE_NAMES).map(type_at),
+    st.integers(0, 2**64 - 1),
+)
+CHANGES = st.dictionaries(st.integers(0, WORDS - 1), st.tuples(st.integers(0, 40), WORD), max_size=4)
+
+
+def types(flags: int, dict_offset: int, size: int) -> list[int]:
+    """All the types: each word 0 but for the name, the flags, where the dict is, and how large an instance is."""
+    words = []
+    for name in TYPE_NAMES:
+        kind = [0] * TYPE_WORDS
+        kind[TYPE_NAME // 8], kind[4] = type_at(name) + 8 * 40, size
+        kind[168 // 8], kind[288 // 8] = flags, dict_offset
+        kind[40:42] = struct.unpack("<2Q", name.encode().ljust(16, b"\0"))
+        words += kind
+    return words
+
+
+@st.composite
+def drawn_memory(draw: st.DrawFn) -> Drawn:
+    words = draw(st.lists(WORD, min_size=WORDS, max_size=WORDS))
+    flags, offset, size = draw(st.sampled_from([0, 4, 16, 20])), draw(WORD), draw(WORD)
+    end = draw(st.sampled_from([BASE + PAGE, BASE + 4 * PAGE, END]))
+    return Drawn(words + types(flags, offset, size), end, draw(CHANGES))
+
+
+def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable[[], object]]]:
+    """Every way to read an object, with a type that it accepts."""
+    return {
+        "type_name": ("Plain", lambda: objects.type_name(at)),
+        "is_a": ("list", lambda: objects.is_a(at, "list")),
+        "expect": ("list", lambda: objects.expect(at, "list")),
+        "list": ("list", lambda: objects.items(at)),
+        "tuple": ("tuple", lambda: objects.items(at)),
+        "set": ("set", lambda: objects.set_items(at)),
+        "text": ("str", lambda: objects.text(at)),
+        "data": ("bytes", lambda: objects.data(at)),
+        "int": ("int", lambda: objects.number(at)),
+        "float": ("float", lambda: objects.number(at)),
+        "none": ("NoneType", lambda: objects.number(at)),
+        "attributes": ("Plain", lambda: objects.attributes(at)),
+        "named": ("dict", lambda: objects.named(at)),
+    }
+
+
+@pytest.mark.parametrize("way", reads_of_objects(Objects(CountedMemory()), 0))
+@settings(max_examples=60, deadline=None)
+@given(memory=drawn_memory(), index=st.integers(0, WORDS - 1))
+def test_an_object_of_any_words_is_read_or_refused(layout: Layout, way: str, memory: Drawn, index: int) -> None:
+    objects = Objects(memory, lambda: layout.cached_keys)
+    kind, read = reads_of_objects(objects, BASE + 8 * index)[way]
+    memory.put((index + TYPE // 8) % WORDS, type_at(kind))
+
+    ends_well(memory, read)
+
+
+@settings(max_examples=200, deadline=None)
+@given(memory=drawn_memory(), index=st.integers(0, WORDS - 1))
+def test_threads_and_frames_of_any_words_are_read_or_refused(layout: Layout, memory: Drawn, index: int) -> None:
+    frames = Frames(Objects(memory, lambda: layout.cached_keys), layout, BASE + 8 * index)
+
+    ends_well(memory, lambda: frames.threads)
+    frames.__dict__["threads"] = {1: BASE + 8 * index}
+    ends_well(memory, lambda: list(frames.of(1)))
+
+
+def test_threads_in_a_circle_are_each_read_once(layout: Layout) -> None:
+    at = BASE
+    near = replace(layout, runtime_interpreter=0, interpreter_threads=8, thread_id=16, thread_next=8)
+    memory = Drawn([at, at, 77], END, {})
+    frames = Frames(Objects(memory, lambda: layout.cached_keys), near, at)
+
+    assert frames.threads == {77: at}
+
+
+def test_frames_in_a_circle_come_to_an_end(layout: Layout) -> None:
+    memory = Drawn([BASE], END, {})
+    frames = Frames(Objects(memory, lambda: layout.cached_keys), layout, BASE)
+    frames.__dict__["threads"] = {1: BASE}
+
+    assert list(frames.of(1)) == []
+
+
+def test_a_dict_of_long_names_is_not_read_whole() -> None:
+    """Each name may be long, or there may be many, but not both: the reader would need a GiB."""
+    text, kind = "a" * 60_000, {f"name{number}": number for number in range(2_000)}
+    memory = Names(id(kind), id(text))
+
+    ends_well(memory, lambda: Objects(memory).named(id(kind)))
+
+    assert memory.bytes < 64 * MIB
+
+
+class Names(CountedMemory):
+    """This process's memory, in which every name of one dict is the same long text."""
+
+    def __init__(self, dictionary: int, text: int) -> None:
+        super().__init__()
+        self._text = text
+        with open_memory(os.getpid()) as own:
+            self._names = {key for key, _ in Objects(own)._entries(own.pointer(dictionary + 32))}
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        with open_memory(os.getpid()) as own:
+            data = own.read(address, size)
+        if size % 8 or size < 64:
+            return data
+        words = struct.unpack(f"<{size // 8}Q", data)
+        return struct.pack(f"<{size // 8}Q", *(self._text if word in self._names else word for word in words))
+
+
+@settings(deadline=None)
+@given(table=st.binary(max_size=1 << 12), repeats=st.sampled_from([1, 1 << 8]))
+def test_numbers_without_end_in_a_table_of_exceptions_stay_small(table: bytes, repeats: int) -> None:
+    rows = exception_table(table * repeats + b"\x7f" * 10_000 + b"\x01\x01\x01\x01")
+
+    assert all(max(row) < 2**64 for row in rows)
+
+
+# This process's own memory, changed
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.first, self.second = 1, "two"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What was read of this process, and what it should be: by name, the result of a read of the copied pages."""
+
+    pages: dict[int, bytes]
+    touched: list[int]
+    reads: dict[str, Callable[[Objects, Frames], object]]
+    results: dict[str, object]
+
+
+def reads_of_specimens(specimens: dict[str, Any], thread: int) -> dict[str, Callable[[Objects, Frames], object]]:
+    at = {name: id(value) for name, value in specimens.items()}
+    return {
+        "list": lambda objects, _: objects.items(at["list"]),
+        "tuple": lambda objects, _: objects.items(at["tuple"]),
+        "set": lambda objects, _: objects.set_items(at["set"]),
+        "text": lambda objects, _: objects.text(at["text"]),
+        "wide text": lambda objects, _: objects.text(at["wide"]),
+        "data": lambda objects, _: objects.data(at["data"]),
+        "int": lambda objects, _: objects.number(at["int"]),
+        "float": lambda objects, _: objects.number(at["float"]),
+        "named": lambda objects, _: objects.named(at["dict"]),
+        "attributes": lambda objects, _: objects.attributes(at["plain"]),
+        "own dict": lambda objects, _: objects.attributes(at["with dict"]),
+        "threads": lambda _, frames: frames.threads,
+        "frames": lambda _, frames: list(frames.of(thread)),
+    }
+
+
+@contextmanager
+def specimens() -> Iterator[dict[str, Any]]:
+    with_dict = Plain()
+    with_dict.__dict__["third"] = 3.0
+    yield {
+        "list": [object(), "x"],
+        "tuple": (1.5, "y", object()),
+        "set": {f"member {number}" for number in range(20)},
+        "text": "plain text, not short",
+        "wide": "wide \U0001f980 text",
+        "data": os.urandom(100),
+        "int": -(2**70),
+        "float": 2.5,
+        "dict": {f"name {number}": object() for number in range(20)},
+        "plain": Plain(),
+        "with dict": with_dict,
+    }
+
+
+@pytest.fixture(scope="module")
+def copy(layout: Layout) -> Iterator[Copy]:
+    """All the specimens and a thread, read once."""
+    with specimens() as values, Specimen() as specimen:
+        specimen.frame()
+        reads = reads_of_specimens(values, specimen.ident)
+        recorder = Recorder()
+        objects = Objects(recorder, lambda: layout.cached_keys)
+        frames = Frames(objects, layout, runtime_address())
+        results = {name: read(objects, frames) for name, read in reads.items()}
+        recorder.close()
+        yield Copy(recorder.kept, sorted(recorder.touched), reads, results)
+
+
+def read_again(copied: Copy, layout: Layout, changes: list[Change], name: str) -> tuple[Copied, Callable[[], object]]:
+    memory = Copied(copied.pages, changes)
+    objects = Objects(memory, lambda: layout.cached_keys)
+    frames = Frames(objects, layout, runtime_address())
+    return memory, lambda: copied.reads[name](objects, frames)
+
+
+def test_an_unchanged_copy_reads_like_the_original(copy: Copy, layout: Layout) -> None:
+    again = {name: read_again(copy, layout, [], name)[1]() for name in copy.reads}
+
+    del again["threads"], again["frames"]
+    assert again == {name: result for name, result in copy.results.items() if name in again}
+    functions = [frame.function for frame in read_again(copy, layout, [], "frames")[1]()]  # type: ignore[attr-defined]
+    assert functions[0] == "_wait"
+    assert threading.get_ident() in read_again(copy, layout, [], "threads")[1]()  # type: ignore[operator]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_changed_copy_is_read_or_refused(copy: Copy, layout: Layout, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(copy.reads)))
+    touched = st.sampled_from(copy.touched)
+    value = st.one_of(st.none(), st.sampled_from(HOSTILE), touched, st.integers(0, 2**64 - 1))
+    changes = st.lists(st.builds(Change, touched, st.sampled_from([0, 0, 3, 10, 30]), value), min_size=1, max_size=6)
+
+    memory, read = read_again(copy, layout, data.draw(changes), name)
+
+    ends_well(memory, read)
