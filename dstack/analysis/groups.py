@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor
 
-import networkx as nx
-
 from dstack.analysis import names
 from dstack.analysis.amounts import EPSILON, Amounts, fits, summed, wanted
 from dstack.analysis.observed import any_key
@@ -91,6 +89,8 @@ def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str 
         return f"there are {len(nodes)} nodes for {len(bundles)} bundles"
     if len(bundles) * len(nodes) > MAX_PAIRS:
         return None
+    import networkx as nx  # takes 0.1 s, and is seldom needed
+
     pairs: nx.Graph[tuple[str, int]] = nx.Graph()
     pairs.add_nodes_from(("bundle", i) for i in range(len(bundles)))
     for i, bundle in enumerate(bundles):

@@ -54,13 +54,13 @@ def test_help_loads_neither_ray_nor_textual(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_show_loads_neither_ray_nor_textual(tmp_path: Path, option: list[str]) -> None:
+def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option: list[str]) -> None:
     path = tmp_path / "s.json"
     save(Snapshot(dstack_version="0.1.0", taken_at=1.7e9, address="10.0.0.1:6379", ray_version="2.60.0"), path)
 
     loaded = modules_after(COMMAND.format(arguments=["show", str(path), *option]))
 
-    assert not {"ray", "textual"} & loaded
+    assert not {"ray", "textual", "networkx"} & loaded
 
 
 def test_public_names_resolve() -> None:
