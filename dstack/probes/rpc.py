@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -38,7 +39,7 @@ class Refused:
 
 
 def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
-    """The replies, in order; a :class:`Refused` where there is none.
+    """The replies, in order; a :class:`Refused` where there is none. Calls to one address share a channel.
 
     Runs on an event loop of its own, so it may be called from anywhere, also from inside another loop.
     """
@@ -59,25 +60,33 @@ def _loop(pid: int) -> asyncio.AbstractEventLoop:
 
 async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
     gate = asyncio.Semaphore(MAX_CONCURRENT)
+    replies: dict[int, Any] = {}
+    at: dict[str, list[int]] = defaultdict(list)
+    for index, call in enumerate(calls):
+        at[call.address].append(index)
 
-    async def one(call: Call) -> Any:
+    async def one(channel: grpc.aio.Channel, index: int) -> None:
         async with gate:
-            return await _call(call, metadata)
+            replies[index] = await _call(channel, calls[index], metadata)
 
-    return await asyncio.gather(*(one(call) for call in calls))
+    async def to(address: str) -> None:
+        async with open_aio_channel(address) as channel:
+            await asyncio.gather(*(one(channel, index) for index in at[address]))
+
+    await asyncio.gather(*map(to, at))
+    return [replies[index] for index in range(len(calls))]
 
 
-async def _call(call: Call, metadata: Metadata) -> Any:
-    async with open_aio_channel(call.address) as channel:
-        method = getattr(call.stub(channel), call.method)
-        try:
-            return await asyncio.wait_for(
-                method(call.request, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5
-            )
-        except grpc.RpcError as error:
-            return Refused(_explain(error, call))
-        except asyncio.TimeoutError:
-            return Refused(f"no answer within {call.timeout_s:.1f} s")
+async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> Any:
+    method = getattr(call.stub(channel), call.method)
+    try:
+        return await asyncio.wait_for(
+            method(call.request, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5
+        )
+    except grpc.RpcError as error:
+        return Refused(_explain(error, call))
+    except asyncio.TimeoutError:
+        return Refused(f"no answer within {call.timeout_s:.1f} s")
 
 
 def _explain(error: grpc.RpcError, call: Call) -> str:

@@ -7,46 +7,28 @@ request finds one task by its id, two ids in one request find none. 100 requests
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 
 from dstack.model import TaskTimes
-from dstack.probes.background import begin
-from dstack.probes.connect import Cluster, open_aio_channel
+from dstack.probes.connect import Cluster
+from dstack.probes.rpc import Call, Refused, call_all
 
 MAX_TASKS = 200
-MAX_CONCURRENT = 32
 LATEST = 253_370_764_799.0
 """The end of the calendar, beyond which no clock is right."""
 
 
 def ask_task_times(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) -> dict[str, TaskTimes]:
     """By task id, of the first so many: what is known within ``timeout_s``."""
-    return begin(lambda: asyncio.run(_ask(cluster, task_ids[:MAX_TASKS], timeout_s))).result()
-
-
-async def _ask(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) -> dict[str, TaskTimes]:
-    gate = asyncio.Semaphore(MAX_CONCURRENT)
-    times: dict[str, TaskTimes] = {}
-    async with open_aio_channel(cluster.address) as channel:
-        stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub(channel)
-
-        async def one(task_id: str) -> None:
-            async with gate:
-                reply = await stub.GetTaskEvents(_request(task_id), timeout=timeout_s, metadata=cluster.metadata)
-            if found := _times(reply.events_by_task):
-                times[task_id] = found
-
-        asked = [asyncio.ensure_future(one(task_id)) for task_id in task_ids]
-        if asked:
-            await asyncio.wait(asked, timeout=timeout_s)
-        for future in asked:
-            future.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-    return times
+    task_ids = task_ids[:MAX_TASKS]
+    stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub
+    calls = [Call(cluster.address, stub, "GetTaskEvents", _request(task_id), timeout_s) for task_id in task_ids]
+    replies = zip(task_ids, call_all(calls, cluster.metadata), strict=True)
+    known = {task_id: reply.events_by_task for task_id, reply in replies if not isinstance(reply, Refused)}
+    return {task_id: times for task_id, attempts in known.items() if (times := _times(attempts))}
 
 
 def _request(task_id: str) -> Any:
