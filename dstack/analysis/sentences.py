@@ -113,10 +113,12 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
 
 
 def _await(wait: Wait, targets: str) -> str:
-    """How many of what it awaits, and with which timeout, if any."""
-    timeout = f", with a timeout of {wait.timeout_s:g} s," if wait.timeout_s is not None else ""
-    some = f" {wait.needed} of {wait.total}:" if wait.needed < wait.total else ""
-    return f"awaits{timeout}{some} {targets}" + _inferred(wait)
+    """In which call it awaits, how many of what, and with which timeout, if any."""
+    some = f"{wait.needed} of {wait.total}: " if wait.needed < wait.total else ""
+    plainly = wait.what is None and wait.timeout_s is None
+    return (f"awaits {some}{targets}" if plainly else f"{_lasting(wait.what or 'await', wait)} for {some}{targets}") + (
+        _inferred(wait)
+    )
 
 
 def _loop(vertices: Vertices, key: str) -> str:

@@ -272,7 +272,8 @@ class Coro:
 
     def frames(self) -> tuple[Frame, ...]:
         leaf = AWAITS if self.call else SLEEPS
-        return (leaf,) if self.is_library else (leaf, Frame(function=self.function, file=APP, line=self.number))
+        own = Frame(function=self.function, file=APP, line=self.process.worker.pid // 10 + self.number)
+        return (leaf,) if self.is_library else (leaf, own)
 
     def _is_in(self, call: BlockedCall | None) -> Coro:
         self.call = call

@@ -688,3 +688,42 @@ def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
     assert one.call is not None
     assert one.call.refs == ("a",)
     assert assembly.sources == {"app.py": {2: "await ref"}}
+
+
+# Ray's queues, whose actor is asynchronous
+
+
+def queue_scene(timeout_s: float | None) -> Scene:
+    """A driver that waits for a consumer at a queue of Ray's, as its last call but for the queue's own."""
+    scene = Scene()
+    driver, consumer = scene.driver(), scene.actor("Consumer")
+    queue = scene.async_actor("_QueueActor")
+    eat = scene.call(consumer, "eat", by=driver)
+    _, coro, get = async_call(scene, by=consumer, method="get", actor=queue)
+    coro.is_library = True
+    coro.is_in("asyncio.Queue.get", "0x1", timeout_s=timeout_s)
+    consumer.runs(eat).gets(get)
+    driver.gets(eat)
+    return scene
+
+
+def test_a_queue_that_nobody_fills_is_stalled() -> None:
+    diagnosis = twice(queue_scene(None))
+
+    assert (diagnosis.findings[0].kind, diagnosis.incomplete) == ("stalled", False)
+    assert "asyncio.Queue.get" in diagnosis.findings[0].summary
+
+
+def test_a_queue_that_is_asked_with_a_timeout_is_polled() -> None:
+    diagnosis = twice(queue_scene(1.0))
+
+    assert (diagnosis.findings[0].kind, diagnosis.incomplete) == ("polling", False)
+    assert "with a timeout of 1 s" in texts(diagnosis)
+
+
+def test_a_producer_that_runs_may_fill_the_queue() -> None:
+    scene = queue_scene(None)
+    producer = scene.actor("Producer")
+    producer.runs(scene.call(producer, "cook", by=scene.procs[0])).computes()
+
+    assert twice(scene).verdict == "blocked"

@@ -49,6 +49,19 @@ def infeasible() -> Scene:
     return scene
 
 
+def awaiting() -> Scene:
+    """A driver behind two async actors; each awaits the other's only call, one through a task of asyncio's."""
+    scene = Scene()
+    driver = scene.driver()
+    left, right = scene.async_actor("Left", name="l"), scene.async_actor("Right")
+    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
+    first, second = left.begins(ping), right.begins(pong)
+    first.awaits(left.coroutine(ping).awaits(pong), what="asyncio.wait_for")
+    second.awaits(ping)
+    driver.gets(ping)
+    return scene
+
+
 def slow(waiters: int = 1) -> Scene:
     """Drivers that wait for one task that runs."""
     scene = Scene()
@@ -111,6 +124,30 @@ def test_the_distributed_stack_goes_from_the_driver_round_the_circle() -> None:
     assert "Left.ping … which is above" in stack
 
 
+def test_coroutines_are_told_as_such() -> None:
+    text = text_of(confirmed(awaiting()).snapshot())
+    story = re.sub(r"\s+", " ", text)
+
+    place = '(coroutine of actor Left "l", pid 3000, node 10.0.0.2)'
+    assert f'Left.ping {place} waits in asyncio.wait_for for asyncio task "Task-2" of Left.ping' in story
+    assert f'asyncio task "Task-2" of Left.ping {place} awaits Right.pong of actor Right' in story
+
+
+def test_the_distributed_stack_goes_through_coroutines() -> None:
+    text = text_of(confirmed(awaiting()).snapshot())
+
+    stack = text[text.index("Distributed stack") : text.index("Seen")]
+    steps = re.findall(r"driver train\.py|→ (?:asyncio task|[\w.]+)|app\.py:\d+", stack)
+    assert [step for step in steps if not step.startswith("app")] == [
+        "driver train.py",
+        "→ Left.ping",
+        "→ asyncio task",
+        "→ Right.pong",
+        "→ Left.ping",
+    ]
+    assert len(steps) == 9, "each of them at a line of code"
+
+
 def test_a_deadlock_seen_once_is_only_suspected() -> None:
     text = text_of(deadlocked().look().snapshot())
 
@@ -150,6 +187,7 @@ def test_nobody_waits() -> None:
 
 SCENES = {
     "deadlocked": lambda: confirmed(deadlocked()),
+    "awaiting": lambda: confirmed(awaiting()),
     "infeasible": infeasible,
     "slow": lambda: slow(40),
     "blind": blind,
@@ -371,6 +409,16 @@ def test_the_json_tells_the_deadlock() -> None:
     assert (finding.members[2].thread, finding.members[2].line) == (None, None), "nothing runs there"
     assert [member.pid for member in finding.blocked_behind] == [pid(driver)]
     assert told.timing.sample_s == [0.5, 0.5]
+
+
+def test_the_json_says_who_is_a_coroutine() -> None:
+    told = json_of(confirmed(awaiting()).snapshot())
+
+    (finding,) = told.findings
+    ping = next(member for member in finding.members if member.task_name == "Left.ping")
+    assert (ping.coroutine, ping.thread, ping.source) == (True, "AsyncIO Thread: default", "return ping_of(me)")
+    assert (ping.waits_for[0].kind, ping.waits_for[0].evidence) == ("await", "exact")
+    assert [member.coroutine for member in finding.blocked_behind] == [False]
 
 
 def pid(proc: Proc) -> int:

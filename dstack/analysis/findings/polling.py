@@ -18,12 +18,16 @@ VERDICT: Verdict = "blocked"
 
 
 def find_in(situation: Situation, knot: Knot) -> Finding | None:
-    """The finding of an open knot whose beginnings all have timeouts, or which ends in nothing but timeouts."""
+    """The finding of an open knot whose beginnings all have timeouts, or which ends in nothing but timeouts.
+
+    It does also where all who wait for an unknown other side do so with a timeout, as at an empty queue.
+    """
     awaited = {target for key in knot.waiters for target in targets_of(situation.vertices[key])}
     tops = [key for key in knot.waiters if key not in awaited]
     decisive = tops if tops and knot.blockers else ()
     is_timed = [_is_timed(situation.vertices[key]) for key in decisive or knot.waiters]
-    return finding_of(situation, KIND, knot) if (all(is_timed) if decisive else any(is_timed)) else None
+    is_polling = all(is_timed) if decisive else any(is_timed)
+    return finding_of(situation, KIND, knot) if is_polling or _ends_in_polls(situation, knot) else None
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
@@ -44,6 +48,13 @@ def advice(finding: Finding, teller: Teller) -> str:
     if not finding.final_blockers:
         return "Each of these waits for the other's timeout: let one of them do without what it waits for."
     return "Look at what is waited for in the end: the polling goes on, and comes to nothing, until that ends."
+
+
+def _ends_in_polls(situation: Situation, knot: Knot) -> bool:
+    waiters = set(knot.waiters)
+    last = [v for v in map(situation.vertices.__getitem__, knot.waiters) if not waiters.issuperset(targets_of(v))]
+    ends = {target for vertex in last for target in targets_of(vertex)} - waiters
+    return bool(ends) and all(situation.vertices[end].other_side_of for end in ends) and all(map(_is_timed, last))
 
 
 def _is_timed(vertex: Vertex) -> bool:

@@ -49,7 +49,8 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
         )
     if kinds & {"thread.join", "future"}:
         return "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later."
-    return "Break the circle at one place: pass the ObjectRef on instead of getting it inside."
+    got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
+    return f"Break the circle at one place: pass the ObjectRef on instead of {got} it inside."
 
 
 def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
