@@ -38,15 +38,14 @@ class Wait(Model, frozen=True):
     """Why a vertex cannot go on; it holds until every group has what it needs.
 
     ``total`` and ``needed`` describe the call itself, with values already there counted in. ``resources`` names
-    what is asked for where the wait is for resources. ``inferred`` says how, where evidence is not exact. Where the
-    groups rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the groups without it.
-    ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the targets, that a
-    coroutine needs besides, since it keeps the event loop to itself.
+    what is asked for where the wait is for resources. ``inferred`` says how the groups are known, where they were not
+    read as they are. Where they rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the
+    groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
+    targets, that a coroutine needs besides, since it keeps the event loop to itself.
     """
 
     kind: str
     groups: tuple[Group, ...]
-    evidence: Evidence = "exact"
     inferred: str | None = None
     timeout_s: float | None = None
     needed: int = 1
@@ -56,6 +55,11 @@ class Wait(Model, frozen=True):
     if_not: tuple[Group, ...] = ()
     what: str | None = None
     loop: str | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """Whether the groups were read as they are, or inferred from what was."""
+        return "inferred" if self.inferred else "exact"
 
     @property
     def is_timed(self) -> bool:

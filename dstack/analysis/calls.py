@@ -179,7 +179,6 @@ def _wait(call: BlockedCall, groups: tuple[Group, ...], needed: int, total: int)
     return Wait(
         kind=call.kind,
         groups=groups,
-        evidence="inferred" if call.inferred else "exact",
         inferred=call.inferred,
         timeout_s=call.timeout_s,
         needed=needed,

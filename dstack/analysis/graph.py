@@ -80,7 +80,7 @@ class Graph:
         groups = (Group(needs=1, targets=tuple(map(target_of, several))),)
         if len(several) == 1:
             return Wait(kind=kind, groups=groups)
-        wait = Wait(kind=kind, groups=groups, evidence="inferred", inferred=reason, total=len(several))
+        wait = Wait(kind=kind, groups=groups, inferred=reason, total=len(several))
         return self.shared(key, wait)
 
     def shared(self, key: str, wait: Wait) -> Wait:

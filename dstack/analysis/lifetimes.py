@@ -316,7 +316,7 @@ def _waiting(vertex: Vertex, targets: tuple[Target, ...]) -> Vertex:
     wait = Wait(kind="lifetime", groups=(Group(needs=1, targets=targets),), total=len(targets))
     if len(targets) > 1:
         reason = "any of those who can bring it about may"
-        wait = msgspec.structs.replace(wait, evidence="inferred", inferred=reason)
+        wait = msgspec.structs.replace(wait, inferred=reason)
     return msgspec.structs.replace(vertex, wait=wait)
 
 

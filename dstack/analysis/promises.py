@@ -29,7 +29,6 @@ def promise(graph: Graph, ref: str) -> str:
     wait = Wait(
         kind="placement group",
         groups=(Group(needs=1, targets=targets),),
-        evidence="inferred",
         inferred="a ref that no task makes is one of PlacementGroup.ready(), of any group that is pending",
         total=len(targets),
     )

@@ -176,7 +176,7 @@ class Resources:
         if total <= needs:
             return wait
         reason = f"any {needs} of the {total} holders may let go first" if needs > 1 else "any holder may let go first"
-        return msgspec.structs.replace(wait, evidence="inferred", inferred=reason)
+        return msgspec.structs.replace(wait, inferred=reason)
 
     def _shared(self, key: str, label: str, wait: Wait) -> Wait:
         if len(wait.groups[0].targets) <= FEW:

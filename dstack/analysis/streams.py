@@ -28,7 +28,6 @@ def wait_of_producer(graph: Graph, thread: Thread, task_id: str | None) -> Wait 
     return Wait(
         kind="backpressure",
         groups=(Group(needs=1, targets=_consumers(graph, task)),),
-        evidence="inferred",
         inferred=f"it has given {task.items} values that are still kept, and rests outside its code",
     )
 
