@@ -23,7 +23,7 @@ import msgspec
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
 from dstack.analysis.graph import FEW, Graph
-from dstack.analysis.observed import any_key, coroutine_key, task_key, thread_key
+from dstack.analysis.observed import any_key, coroutine_key, thread_key
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
 
@@ -92,10 +92,10 @@ class Lifetimes:
         if actor.worker_id:
             yield from self._threads_and_tasks(actor.worker_id)
         if creation := self._seen.creations.get(actor.actor_id):
-            yield self._unfinished(creation)
+            yield self._task(creation)
         elif self._may_start(actor):
             yield self._graph.unknown(f"start of {names.actor(actor)} ({actor.state})")
-        yield from (Target(vertex=task_key(task.task_id)) for task in self._calls[actor.actor_id])
+        yield from map(self._task, self._calls[actor.actor_id])
         if actor.owner_id and not actor.is_detached:
             yield from self._process(actor.owner_id)
         for handle in self._handles[actor.actor_id]:
@@ -139,7 +139,7 @@ class Lifetimes:
         for worker in self._seen.snapshot.workers:
             if worker.job_id == job_id and not worker.is_driver:
                 yield from self._in_worker(worker)
-        yield from (self._unfinished(task) for task in self._of_job[job_id])
+        yield from map(self._task, self._of_job[job_id])
         starting = (a for a in self._seen.snapshot.actors if a.job_id == job_id and self._may_start(a))
         yield from map(self._reach, starting)
         yield from self._silent(job_id)
@@ -155,7 +155,7 @@ class Lifetimes:
 
     def _submitted(self, worker_id: str) -> Target:
         vertex = self._anybody("tasks of", worker_id, "anybody who was passed it")
-        return self._build(vertex, lambda: map(self._unfinished, self._of_owner[worker_id]))
+        return self._build(vertex, lambda: map(self._task, self._of_owner[worker_id]))
 
     def _process(self, worker_id: str) -> Iterable[Target]:
         """Anybody in a process: of an actor's, also who can call it."""
@@ -223,10 +223,8 @@ class Lifetimes:
         is_idle = any(frame.file.endswith(EXECUTOR) for frame in frames) and all(f.origin == "stdlib" for f in frames)
         return not frames or is_main or is_idle or thread.name.startswith(OWN_THREADS)
 
-    def _unfinished(self, task: Task) -> Target:
-        if task.task_id in self._seen.running_on:
-            return Target(vertex=placing.key_of_task(self._seen, task.task_id))
-        return Target(vertex=task_key(task.task_id))
+    def _task(self, task: Task) -> Target:
+        return Target(vertex=placing.key_of_task(self._seen, task.task_id))
 
     def _unobserved(self, worker_id: str) -> Target:
         worker = self._seen.workers.get(worker_id)

@@ -82,9 +82,6 @@ class Pending:
 
     # Actor calls
 
-    def _running(self, task_id: str) -> Target:
-        return Target(vertex=placing.key_of_task(self._seen, task_id))
-
     def _wait_for_actor(self, task: Task) -> Why:
         """A call not yet sent: its actor is not there yet, or an earlier call of the same caller is not ready."""
         actor = self._seen.actors.get(task.actor_id or "")
@@ -115,6 +112,4 @@ class Pending:
         if creation is None:
             what = f"creation of {names.actor(actor)} ({actor.state})"
             return self._graph.waits_for_unknown("actor creation", what)
-        running = creation.task_id in self._seen.running_on
-        target = self._running(creation.task_id) if running else Target(vertex=task_key(creation.task_id))
-        return waits_for("actor creation", target)
+        return waits_for("actor creation", Target(vertex=placing.key_of_task(self._seen, creation.task_id)))

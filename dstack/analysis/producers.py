@@ -25,10 +25,8 @@ def _vertex(graph: Graph, ref: str) -> str:
     if is_promise(observed, ref):
         return promise(graph, ref)
     task_id = producer_task_id(ref)
-    if is_returned(ref) and task_id in observed.running_on:
+    if is_returned(ref) and (task_id in observed.running_on or task_id in observed.tasks):
         return placing.key_of_task(observed, task_id)
-    if is_returned(ref) and task_id in observed.tasks:
-        return task_key(task_id)
     if owner := dead_owner(observed, ref):
         return _never_told(graph, ref, owner)
     return graph.unknown(

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from dstack.analysis import names, placing
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import task_key
 from dstack.diagnosis import Target, Wait
 from dstack.model import Actor, Task
 
@@ -41,7 +40,7 @@ def wait_for_slot(graph: Graph, task: Task) -> Wait | None:
 
 def _wait_for_running(graph: Graph, actor: Actor, running: tuple[str, ...], before_it: tuple[str, ...] = ()) -> Wait:
     """One of the calls that run there, or of those by the same caller that may have to run before it."""
-    keys = [*(placing.key_of_task(graph.observed, task_id) for task_id in running), *map(task_key, before_it)]
+    keys = (placing.key_of_task(graph.observed, task_id) for task_id in (*running, *before_it))
     return graph.one_of(
         KIND,
         list(dict.fromkeys(keys)),
