@@ -76,13 +76,7 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
     if observed.threads_with_role(worker_id, "loop"):
         return _wait_for_loop(graph, worker_id, name)
     if not observed.knows_tasks(worker_id) and 1 < len(threads) >= len(observed.seen[worker_id].running_task_ids or ()):
-        return graph.one_of(
-            "thread",
-            threads,
-            lambda thread: Target(vertex=thread_key(worker_id, thread.os_thread_id)),
-            f"it runs on one of {len(threads)} threads",
-            worker_id,
-        )
+        return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
         return graph.waits_for_unobserved("thread", f"thread that runs {name}, which was not seen")
     if observed.process(worker_id) is None:
@@ -100,10 +94,9 @@ def _wait_for_loop(graph: Graph, worker_id: str, name: str) -> Wait:
                 "step", f"next step of {name}, which was neither suspended nor in its code"
             )
         return graph.waits_for_unobserved("coroutine", f"coroutine of {name}, which was not read")
-    return graph.one_of(
-        coroutines.EVENT_LOOP,
-        loops,
-        lambda loop: Target(vertex=thread_key(worker_id, loop.os_thread_id)),
-        f"it runs on one of {len(loops)} event loops",
-        worker_id,
-    )
+    return _on_one_of(graph, coroutines.EVENT_LOOP, worker_id, loops, f"it runs on one of {len(loops)} event loops")
+
+
+def _on_one_of(graph: Graph, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:
+    keys = (thread_key(worker_id, thread.os_thread_id) for thread in threads)
+    return graph.one_of(kind, lambda: (Target(vertex=key) for key in keys), reason, worker_id)

@@ -7,15 +7,13 @@ not. Where nothing is known, the target is an ``unknown`` vertex, which counts a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from dstack.analysis.observed import Observed, any_key
 from dstack.diagnosis import Group, Target, Vertex, Wait
 
-T = TypeVar("T")
 FEW = 8
 """So many possible targets of waits of which there may be very many are named in each."""
 MANY = 32
@@ -69,15 +67,17 @@ class Graph:
         """A wait for something that nobody could look at."""
         return waits_for(kind, self.unknown(what, unobserved=True))
 
-    def one_of(
-        self, kind: str, several: Sequence[T], target_of: Callable[[T], Target], reason: str, whose: str
-    ) -> Wait:
-        """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many."""
+    def one_of(self, kind: str, find: Callable[[], Iterable[Target]], reason: str, whose: str) -> Wait:
+        """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many.
+
+        They are found anew only as long as they are few.
+        """
         key = any_key(kind, whose)
         known = self.vertices.get(key)
         if known is not None and known.wait is not None:
             return self.shared(key, known.wait)
-        groups = (Group(needs=1, targets=tuple(map(target_of, several))),)
+        several = tuple(dict.fromkeys(find()))
+        groups = (Group(needs=1, targets=several),)
         if len(several) == 1:
             return Wait(kind=kind, groups=groups)
         wait = Wait(kind=kind, groups=groups, inferred=reason, total=len(several))

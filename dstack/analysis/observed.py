@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from dstack.model import (
@@ -155,9 +155,9 @@ class Observed:
         """Whether an actor call is known to be with its actor, with all its arguments."""
         return self.sample.arrived.get(call.task_id) == call.attempt
 
-    def on_their_way(self, call: Task) -> tuple[str, ...]:
+    def on_their_way(self, call: Task) -> Sequence[str]:
         """Calls by the same caller, sent to the same actor, that neither run nor are known to have arrived."""
-        return tuple(self._on_their_way.get((call.owner_id, call.actor_id), ()))
+        return self._on_their_way.get((call.owner_id, call.actor_id), ())
 
     @cached_property
     def _on_their_way(self) -> dict[tuple[str, str | None], list[str]]:

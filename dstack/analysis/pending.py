@@ -8,12 +8,11 @@ from dstack.analysis.graph import MANY, Graph, waits_for
 from dstack.analysis.groups import wait_of_group
 from dstack.analysis.observed import group_key, task_key
 from dstack.analysis.producers import maker
+from dstack.analysis.promises import PENDING
 from dstack.analysis.resources import Resources, Why
-from dstack.analysis.slots import wait_for_slot
+from dstack.analysis.slots import Slots
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Actor, PlacementGroup, Task, producer_task_id
-
-PENDING_GROUP = ("PENDING", "RESCHEDULING", "PREPARED")
 
 
 class Pending:
@@ -23,6 +22,7 @@ class Pending:
         self._graph = graph
         self._seen = graph.observed
         self._resources = Resources(graph)
+        self._slots = Slots(graph)
 
     def add_task(self, task: Task) -> None:
         """A task or actor call that nobody is known to run."""
@@ -41,7 +41,7 @@ class Pending:
 
     def add_group(self, group: PlacementGroup) -> None:
         """A placement group, if it has no place yet."""
-        if group.state not in PENDING_GROUP:
+        if group.state not in PENDING:
             return
         wait, never = wait_of_group(self._resources, group)
         vertex = Vertex(
@@ -58,7 +58,7 @@ class Pending:
         if task.state == "PENDING_ARGS_AVAIL":
             return self._wait_for_arguments(task), None
         if task.state == "SUBMITTED_TO_WORKER":
-            return wait_for_slot(self._graph, task), None
+            return self._slots.wait_for(task), None
         if task.state != "PENDING_NODE_ASSIGNMENT":
             return self._graph.waits_for_unknown("scheduler", f"scheduler ({task.state})"), None
         if task.kind == "ACTOR_TASK":
@@ -74,8 +74,7 @@ class Pending:
             return self._graph.waits_for_unobserved("arguments", "argument that was not seen")
         return self._graph.one_of(
             "arguments",
-            refs,
-            lambda ref: maker(self._graph, ref),
+            lambda: (maker(self._graph, ref) for ref in refs),
             f"any of the {len(refs)} refs its owner passes as arguments and that are not there",
             task.owner_id,
         )
@@ -101,8 +100,7 @@ class Pending:
             return self._graph.waits_for_unknown("order", "caller, which has not sent it yet")
         return self._graph.one_of(
             "order",
-            earlier,
-            lambda call: Target(vertex=task_key(call.task_id)),
+            lambda: (Target(vertex=task_key(call.task_id)) for call in earlier),
             f"any of {len(earlier)} calls by the same caller that lack arguments",
             f"{task.owner_id}/{actor.actor_id}",
         )

@@ -15,6 +15,7 @@ FIRST_PUT = 100_000_001
 """The index of the first ref that a task makes itself; those before are of what it returns (Ray 2.46 to 2.60)."""
 
 PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
+"""The states of a placement group that has no place, or not all of it."""
 
 
 def is_promise(observed: Observed, ref: str) -> bool:
