@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dstack.probes.node.awaits import GENERATORS, Chain
@@ -34,6 +34,7 @@ RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 CELL_VALUE = 16
 MAX_DEPTH = 20
+SHIELD = "asyncio.shield"
 OTHERS_OF_GROUP = "of a group among several of which one is enough, it is not told which it needs"
 
 
@@ -46,7 +47,12 @@ class Needs:
     futures: list[tuple[int, ...]] = field(default_factory=list)
     others: int = 0
     inferred: str | None = None
-    is_shielded: bool = False
+    what: str | None = None
+
+    @property
+    def is_shielded(self) -> bool:
+        """Whether it goes on when who waits for it is cancelled."""
+        return self.what == SHIELD
 
     def __len__(self) -> int:
         return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
@@ -58,7 +64,6 @@ class Needs:
         self.futures += more.futures
         self.others += more.others
         self.inferred = self.inferred or more.inferred
-        self.is_shielded |= more.is_shielded
 
 
 class Awaited:
@@ -95,7 +100,9 @@ class Awaited:
         inside = list(_of_asyncio(chain.frames))
         call: Call | None
         if known is not None:
-            call = self._for_needs(known, what=self._name_of_whole(future))
+            call = self._for_needs(
+                known, what=known.what or next((f"asyncio.{frame.function}" for frame in inside), None)
+            )
         else:
             call = self._by_frame(future, chain, inside)
         if call is None:
@@ -118,15 +125,14 @@ class Awaited:
         if not self._objects.is_kind_of(future, FUTURE):
             raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
         if self._objects.is_a(future, "_GatheringFuture"):
-            return self._all_of(self._children(future), depth + 1)
+            return replace(self._all_of(self._children(future), depth + 1), what="asyncio.gather")
         for function in self._callbacks(future):
             name = self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
             if name.endswith(CHAINED):
                 return self._of_source(self._enclosed(function).get("source", 0))
             if name.endswith(SHIELDED):
                 inner = self._all_of([self._enclosed(function).get("inner", 0)], depth + 1)
-                inner.is_shielded = True
-                return inner
+                return replace(inner, what=SHIELD)
         return None
 
     def _is_wrapper(self, task: int) -> bool:
@@ -195,9 +201,6 @@ class Awaited:
         values = [self._memory.pointer(cell + CELL_VALUE) for cell in cells if self._objects.is_a(cell, "cell")]
         return dict(zip(names[len(names) - len(values) :], values, strict=False))
 
-    def _name_of_whole(self, future: int) -> str | None:
-        return "asyncio.gather" if self._objects.is_a(future, "_GatheringFuture") else None
-
     # Futures that only wake somebody up
 
     def _by_frame(self, future: int, chain: Chain, inside: Sequence[MemoryFrame]) -> Call | None:
@@ -208,7 +211,7 @@ class Awaited:
                     return None
                 case "wait_for" if frame.file.endswith(TASKS_FILE) and not at:
                     awaited = self._local(frame, "fut")
-                    return self._for_needs(self._all_of([awaited] if awaited else [], 0))
+                    return self._for_needs(self._all_of([awaited] if awaited else [], 0), what="asyncio.wait_for")
                 case "_wait" if frame.file.endswith(TASKS_FILE):
                     return self._wait(frame)
                 case "_wait_for_one" if frame.file.endswith(TASKS_FILE):
@@ -225,12 +228,13 @@ class Awaited:
         return {"kind": "other", "what": what, "object_id": hex(identity) if identity else None}
 
     def _wait(self, frame: MemoryFrame) -> Call | None:
-        """``asyncio.wait``: with FIRST_EXCEPTION, too, it needs all, as long as none fails."""
+        """``asyncio.wait``; of those with FIRST_EXCEPTION any one may fail, and is enough then."""
         futures = self._local(frame, "fs")
         items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
-        if self._objects.text(self._local(frame, "return_when")) != "FIRST_COMPLETED":
+        return_when = self._objects.text(self._local(frame, "return_when"))
+        if return_when == "ALL_COMPLETED":
             return self._for_needs(self._all_of(items(futures), 0), what="asyncio.wait")
-        if not all(map(self._loops.is_pending, items(futures))):
+        if return_when == "FIRST_COMPLETED" and not all(map(self._loops.is_pending, items(futures))):
             return None
         return self._for_needs(self._any_of(items(futures), 0), 1, what="asyncio.wait")
 

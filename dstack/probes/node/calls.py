@@ -259,14 +259,8 @@ class Reader:
 
     @on_demand
     def has_loops(self) -> bool:
-        """Whether a thread shows an event loop, or might without showing it, as uvloop's do."""
-        shown = (str(frame["filename"]) for thread in self._threads for frame in thread["frames"])
-        named = (str(thread["thread_name"] or "") for thread in self._threads)
-        return (
-            any(ASYNCIO in file for file in shown)
-            or any(name.startswith(LOOP_THREAD) for name in named)
-            or has_mapped(self._memory.pid, "/uvloop/")
-        )
+        """Whether a thread may run an event loop."""
+        return may_have_loops(self._threads, self._memory.pid)
 
     def _event_loop(self, frames: list[RawFrame]) -> Call | None:
         """An event loop that runs until one coroutine has ended is a wait for that."""
@@ -316,6 +310,16 @@ class Reader:
     @on_demand
     def _executors(self) -> Executors:
         return Executors(self._threads, self.objects, self._layout)
+
+
+def may_have_loops(threads: Sequence[RawThread], pid: int) -> bool:
+    """Whether a thread shows an event loop, or might without showing it: uvloop's do not, nor who shows nothing."""
+    for thread in threads:
+        if not thread["frames"] or str(thread["thread_name"] or "").startswith(LOOP_THREAD):
+            return True
+        if any(ASYNCIO in str(frame["filename"]) for frame in thread["frames"]):
+            return True
+    return has_mapped(pid, "/uvloop/")
 
 
 def _is_in(frame: RawFrame, file: str) -> bool:

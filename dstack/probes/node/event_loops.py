@@ -53,9 +53,11 @@ class EventLoops:
 
     @on_demand
     def current(self) -> dict[int, int]:
-        """The task that each loop is in the middle of, by loop."""
+        """The task that each loop is in the middle of, by loop; none where that changes while it is read."""
         current = self._named(CURRENT_TASKS)
-        return dict(self._objects.entries(current)) if current else {}
+        with contextlib.suppress(Unreadable):
+            return dict(self._objects.entries(current)) if current else {}
+        return {}
 
     def _named(self, *names: str) -> int:
         found = (self._objects.lookup(self._module, name) for name in names if self._module)

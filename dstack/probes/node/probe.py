@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 
 from dstack.probes.node.activity import activity, unmoved
-from dstack.probes.node.calls import Reader
-from dstack.probes.node.coroutines import Suspended
+from dstack.probes.node.calls import Reader, may_have_loops
 from dstack.probes.node.groups import concurrency_groups
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout, calibrate
@@ -214,14 +213,20 @@ class Look:
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
 
     def _prove_coroutines(self) -> None:
-        if self.loops:
+        """Reads coroutines again that may have moved, or at all where only a whole stack has shown an event loop."""
+        if may_have_loops(self.threads, self.pid):
             still = [thread["thread_id"] for thread in self.threads if thread["os_thread_id"] in self.still]
-            self.loops.prove(still, self._read_coroutines_again)
+            if self.loops is None or not self.loops.was_read:
+                self.loops = self._read_coroutines()
+            self.loops.prove(still, self._read_coroutines)
 
-    def _read_coroutines_again(self) -> list[Suspended]:
-        with contextlib.suppress(OSError, Unreadable), open_memory(self.pid, keeps_pages=True) as memory:
-            return list(self._reader(self.threads, memory).coroutines.suspended())
-        return []
+    def _read_coroutines(self) -> LoopState:
+        try:
+            with open_memory(self.pid, keeps_pages=True) as memory:
+                reader = self._reader(self.threads, memory)
+                return LoopState.read(lambda: reader.coroutines)
+        except OSError as error:
+            return LoopState(unread=str(error))
 
     def _reader(self, threads: list[RawThread], memory: ProcessMemory) -> Reader:
         return Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user")

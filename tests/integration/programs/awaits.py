@@ -238,7 +238,7 @@ class Waiter:
 
     async def of_socket(self, _: list[Any]) -> None:
         waiting = asyncio.get_running_loop().sock_recv(self.pair()[0], 1)
-        await self.here(waiting, others=1, what="reading from a socket")
+        await self.here(waiting, others=1, what="asyncio.loop.sock_recv")
 
     async def reader(self, _: list[Any]) -> None:
         reader, writer = await asyncio.open_connection(sock=self.pair()[0])
@@ -253,7 +253,7 @@ class Waiter:
 
     async def subprocess(self, _: list[Any]) -> None:
         process = await asyncio.create_subprocess_exec("sleep", "10000")
-        await self.here(process.wait(), others=1, what="asyncio.subprocess.Process.wait")
+        await self.here(process.wait(), others=1, what="asyncio.Process.wait")
 
     async def future(self, _: list[Any]) -> None:
         future = asyncio.get_running_loop().create_future()

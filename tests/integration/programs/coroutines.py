@@ -262,7 +262,7 @@ async def of_locks() -> None:
     start("lock-of-nobody", enters(plain), others=1, what="asyncio.Lock.acquire", object_id=hex(id(plain)))
     one_of_one = {"what": "asyncio.Semaphore.acquire", "object_id": hex(id(semaphore))}
     start("semaphore", enters(semaphore), **of_holder, **one_of_one)
-    one_of_two = {"what": "asyncio.Semaphore.acquire", "object_id": hex(id(pair))}
+    one_of_two = {"what": "asyncio.BoundedSemaphore.acquire", "object_id": hex(id(pair))}
     start("semaphore-of-two", enters(pair), coroutines=["holder", "second-holder"], **one_of_two)
     of_condition = hex(id(condition._lock))  # type: ignore[attr-defined]
     start("condition-enter", enters(condition), **of_holder, what="asyncio.Lock.acquire", object_id=of_condition)
@@ -337,10 +337,10 @@ async def of_the_outside() -> None:
     reader, writer = await asyncio.open_connection(sock=read_from)
     process = await asyncio.create_subprocess_exec("sleep", "10000")
     KEPT.extend([reader, writer, process])
-    start("socket", waits(loop.sock_recv(left, 1)), others=1, what="reading from a socket")
+    start("socket", waits(loop.sock_recv(left, 1)), others=1, what="asyncio.loop.sock_recv")
     start("stream", waits(reader.read(1)), others=1, what="asyncio.StreamReader.read")
     start("stream-line", waits_for_line(), others=1, what="asyncio.StreamReader.readline")
-    start("subprocess", waits(process.wait()), others=1, what="asyncio.subprocess.Process.wait")
+    start("subprocess", waits(process.wait()), others=1, what="asyncio.Process.wait")
     pool = cf.ThreadPoolExecutor(2, thread_name_prefix="pool")
     KEPT.append(pool)
     start("executor", waits(loop.run_in_executor(pool, occupy, "executor")))
