@@ -3,10 +3,10 @@
 The vault answers many calls at a time, but its lock lets one at a time inside. `open` keeps it while the guard checks
 the door, and the guard asks the vault to show the door.
 
-Expected: blocked, incomplete
-Later: deadlock, once it can be seen which coroutine holds the lock
-Members: Guard.inspect
-Points at: door: str = ray.get(vault.door.remote())
+Expected: deadlock
+Members: Vault.open, Guard.inspect, Vault.door
+Behind: driver async_lock.py
+Points at: async with self.lock:
 """
 
 import asyncio

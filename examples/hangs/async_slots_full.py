@@ -2,10 +2,10 @@
 
 An async actor can answer while it awaits, if it may run more than one call at a time. These may not.
 
-Expected: blocked, incomplete
-Later: deadlock, once it can be seen what a coroutine awaits
-Members: driver async_slots_full.py
-Points at: print(ray.get(greeting))
+Expected: deadlock
+Members: Parrot.greet, Parrot.answer, Parrot.name
+Behind: driver async_slots_full.py
+Points at: return str(await other.name.remote())
 """
 
 import os

@@ -3,9 +3,9 @@
 `write` takes the lock and awaits a pause. Meanwhile the loop begins a second `write`, which waits for the lock as a
 thread does, with the whole loop; so the first never wakes up to release it.
 
-Expected: stalled
-Later: deadlock, once it can be seen which coroutine holds the lock
-Members: driver lock_across_await.py, Journal.write
+Expected: deadlock
+Members: Journal.write
+Behind: driver lock_across_await.py
 Points at: with self.lock:
 """
 

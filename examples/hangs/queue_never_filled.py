@@ -2,9 +2,8 @@
 
 The producer asks the consumer how many to make before it makes any; the consumer is busy waiting for the first.
 
-Expected: blocked, incomplete
-Later: stalled, once it can be seen what the coroutines of a queue wait for
-Members: Consumer.eat
+Expected: stalled
+Members: Consumer.eat, Producer.cook
 Points at: wanted: int = ray.get(consumer.wanted.remote())
 """
 

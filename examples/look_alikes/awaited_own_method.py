@@ -2,10 +2,9 @@
 
 With `ray.get` it would never end. Awaiting leaves the event loop free, and the second call is merely slow.
 
-Expected: blocked, incomplete
-Later: blocked, once it can be seen what a coroutine awaits
-Members: driver awaited_own_method.py
-Points at: print(ray.get(report))
+Expected: blocked
+Members: driver awaited_own_method.py, Office.report
+Points at: await asyncio.sleep(seconds)
 """
 
 import asyncio

@@ -2,9 +2,8 @@
 
 There is nothing to do at present. The consumer asks with a timeout and would notice when it is told to stop.
 
-Expected: blocked, incomplete
-Later: blocked (finding: polling), once it can be seen what the coroutines of a queue wait for
-Members: driver idle_queue.py
+Expected: blocked
+Members: driver idle_queue.py, Consumer.run
 Points at: return str(jobs.get(timeout=1.0))
 """
 

@@ -2,8 +2,7 @@
 
 The queue is an async actor; its `get` is a coroutine that waits inside of it until somebody puts a dish.
 
-Expected: blocked, incomplete
-Later: blocked, once it can be seen what the coroutines of a queue wait for
+Expected: blocked
 Members: Consumer.eat
 Points at: time.sleep(seconds)
 """

@@ -2,10 +2,9 @@
 
 While the host awaits the guest, its event loop is free and answers the guest's question; the answer is only slow.
 
-Expected: blocked, incomplete
-Later: blocked, once it can be seen what a coroutine awaits
-Members: Guest.come
-Points at: address: str = ray.get(host.address.remote(seconds))
+Expected: blocked
+Members: Host.invite, Guest.come
+Points at: await asyncio.sleep(seconds)
 """
 
 import asyncio

@@ -2,10 +2,9 @@
 
 No thread of its process does anything: coroutines that sleep are on no stack. They will wake up.
 
-Expected: blocked, incomplete
-Later: blocked, once coroutines can be seen
+Expected: blocked
 Members: driver sleeping_coroutines.py
-Points at: print(ray.get(naps))
+Points at: await asyncio.sleep(seconds)
 """
 
 import asyncio

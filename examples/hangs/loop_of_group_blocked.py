@@ -1,0 +1,46 @@
+"""A concurrency group of an async actor whose event loop is stopped by a call that waits for the same group.
+
+Each group has an event loop and a thread of its own. `handle` stops the one of its group with `ray.get`, and `user`
+would have to run there; that the other group is idle does not help.
+
+Expected: blocked, incomplete
+Later: deadlock, once it can be seen in which event loop a call is to begin
+Members: Server.handle, Server.user
+Points at: user: str = ray.get(server.user.remote())
+"""
+
+import os
+from typing import Any
+
+import ray
+
+
+class Server:
+    @ray.method(concurrency_group="requests")
+    async def user(self) -> str:
+        return "somebody"
+
+    @ray.method(concurrency_group="requests")
+    async def handle(self) -> str:
+        server = ray.get_runtime_context().current_actor
+        user: str = ray.get(server.user.remote())
+        return f"hello {user}"
+
+    @ray.method(concurrency_group="health")
+    async def ping(self) -> str:
+        return "well"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    groups = {"requests": 4, "health": 1}
+    server: Any = ray.remote(concurrency_groups=groups)(Server).options(name="server").remote()
+    ray.get([server.user.remote(), server.ping.remote()])
+    greeting = server.handle.remote()
+    print("ready", flush=True)
+    print(ray.get(greeting))
+
+
+if __name__ == "__main__":
+    main()
