@@ -135,5 +135,5 @@ def _is_same_call(vertex: Vertex, first: Observed, second: Observed) -> bool:
 def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
     """What tells a coroutine from a later one at the same address; a thread is known by its id alone."""
     if isinstance(execution, Coroutine):
-        return execution.name, execution.task_id, execution.is_task, execution.os_thread_id
+        return execution.name, execution.task_id, execution.is_task, execution.os_thread_id, execution.still
     return ()

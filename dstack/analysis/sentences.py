@@ -107,7 +107,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].other_side_of for group in wait.groups for target in group.targets):
-            return f"{_lasting(wait.kind, wait)}, which somebody else must end"
+            return f"{_lasting(wait.kind, wait).removesuffix(',')}, which somebody else must end"
         case _:
             return f"waits for {targets}"
 

@@ -222,6 +222,7 @@ class Coro:
     function: str = "work"
     is_still: bool = True
     is_library: bool = False
+    line: int = 0
 
     @property
     def coroutine_id(self) -> str:
@@ -272,7 +273,8 @@ class Coro:
 
     def frames(self) -> tuple[Frame, ...]:
         leaf = AWAITS if self.call else SLEEPS
-        own = Frame(function=self.function, file=APP, line=self.process.worker.pid // 10 + self.number)
+        line = self.line or self.process.worker.pid // 10 + self.number
+        own = Frame(function=self.function, file=APP, line=line)
         return (leaf,) if self.is_library else (leaf, own)
 
     def _is_in(self, call: BlockedCall | None) -> Coro:

@@ -718,7 +718,7 @@ def test_a_queue_that_is_asked_with_a_timeout_is_polled() -> None:
     diagnosis = twice(queue_scene(1.0))
 
     assert (diagnosis.findings[0].kind, diagnosis.incomplete) == ("polling", False)
-    assert "with a timeout of 1 s" in texts(diagnosis)
+    assert "asyncio.Queue.get, with a timeout of 1 s, which somebody else must end" in texts(diagnosis)
 
 
 def test_a_producer_that_runs_may_fill_the_queue() -> None:
@@ -727,3 +727,17 @@ def test_a_producer_that_runs_may_fill_the_queue() -> None:
     producer.runs(scene.call(producer, "cook", by=scene.procs[0])).computes()
 
     assert twice(scene).verdict == "blocked"
+
+
+def test_sleepers_alike_are_told_once() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = scene.async_actor("Dormitory")
+    naps = [scene.call(actor, "nap", by=driver) for _ in range(8)]
+    for call in naps:
+        actor.begins(call).line = 7
+    driver.gets(*naps)
+
+    (finding,) = twice(scene).findings
+
+    assert [step.text.partition("; ")[2] for step in finding.explanation] == ["1 waits on it (8 alike)"]

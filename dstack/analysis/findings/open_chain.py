@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -78,13 +79,21 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     yield from memberships(groups, teller)
     told = {vertex.key for group in groups if group.is_most for vertex in group.absent}
     blockers = [b for b in finding.final_blockers if b.vertex not in told and not _is_other_side(b, teller)]
-    yield from (_blocker_step(blocker, teller) for blocker in blockers[:SHOWN_BLOCKERS])
-    yield from more(len(blockers) - SHOWN_BLOCKERS, "at the end of a chain")
+    yield from _blocker_steps(blockers, teller)
     yield from _candidates(finding, groups, teller)
 
 
 def _is_other_side(blocker: FinalBlocker, teller: Teller) -> bool:
     return teller.vertices[blocker.vertex].other_side_of is not None
+
+
+def _blocker_steps(blockers: Sequence[FinalBlocker], teller: Teller) -> Iterator[Step]:
+    """The first of them, those in the same words as one, and how many others there are."""
+    alike = Counter(_blocker_step(blocker, teller) for blocker in blockers)
+    shown = list(alike.items())[:SHOWN_BLOCKERS]
+    for step, count in shown:
+        yield msgspec.structs.replace(step, text=f"{step.text}{f' ({count:,} alike)' * (count > 1)}")
+    yield from more(len(blockers) - sum(count for _, count in shown), "at the end of a chain")
 
 
 def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
