@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check suite compatibility bench soak clean
+.PHONY: demo test check suite compatibility search bench soak clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -22,6 +22,9 @@ suite: $(READY)
 
 compatibility: $(READY)
 	$(BIN)/python tests/compatibility.py
+
+search: $(READY)
+	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest --timeout 3600 tests/unit/test_soundness.py
 
 bench: $(READY)
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done

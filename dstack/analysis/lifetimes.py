@@ -102,7 +102,7 @@ class Lifetimes:
             yield from self._holder(handle, actor)
         if actor.name:
             yield from self._namespace(actor.namespace, names.actor(actor))
-        yield from self._silent(actor.job_id)
+        yield from self._silent()
 
     def _holder(self, handle: Ref, actor: Actor) -> Iterator[Target]:
         """Those through whom a handle that some process knows may come into use."""
@@ -142,7 +142,7 @@ class Lifetimes:
         yield from map(self._task, self._of_job[job_id])
         starting = (a for a in self._seen.snapshot.actors if a.job_id == job_id and self._may_start(a))
         yield from map(self._reach, starting)
-        yield from self._silent(job_id)
+        yield from self._silent()
 
     def _in_worker(self, worker: Worker) -> Iterable[Target]:
         """Anybody in a worker; in that of an actor also who may call it, and be of another job."""
@@ -177,15 +177,14 @@ class Lifetimes:
         if not worker.is_driver and not (seen and seen.running_task_ids):
             yield self._graph.unknown("worker that runs nothing, and may be given a task or be ended")
 
-    def _silent(self, job_id: str) -> Iterable[Target]:
-        """Workers that did not say what they hold, unless they are known to be another job's."""
-        return self._few("silent in", job_id, "anybody who was not observed", lambda: self._unheard(job_id))
+    def _silent(self) -> Iterable[Target]:
+        """Workers of any job that did not say what they hold: a handle may have been passed to them with a call."""
+        return self._few("silent", "any", "anybody who was not observed", self._unheard)
 
-    def _unheard(self, job_id: str) -> Iterator[Target]:
-        seen = self._seen.seen
+    def _unheard(self) -> Iterator[Target]:
         for worker in self._seen.snapshot.workers:
-            sample = seen.get(worker.worker_id)
-            if worker.job_id in (job_id, None) and (sample is None or sample.running_task_ids is None):
+            sample = self._seen.seen.get(worker.worker_id)
+            if sample is None or sample.running_task_ids is None:
                 yield self._unobserved(worker.worker_id)
 
     def _threads_and_tasks(self, worker_id: str) -> Iterator[Target]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import copy
 import random
 
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
 from tests.unit.coroutine_worlds import Show as CoroutineShow
 from tests.unit.coroutine_worlds import World as CoroutineWorld
 from tests.unit.coroutine_worlds import coroutine_worlds
+from tests.unit.holding_worlds import Process as HoldingProcess
+from tests.unit.holding_worlds import Request
 from tests.unit.holding_worlds import Show as HoldingShow
 from tests.unit.holding_worlds import World as HoldingWorld
 from tests.unit.holding_worlds import holding_worlds
@@ -22,7 +24,7 @@ from tests.unit.scenes import Proc
 from tests.unit.worlds import Show, World, worlds
 
 FOR_GOOD = ("deadlock", "infeasible", "orphaned")
-many = settings(max_examples=150, deadline=None)
+many = settings(max_examples=max(150, settings.default.max_examples))  # type: ignore[union-attr]
 
 
 def stuck(world: World | CoroutineWorld) -> set[int]:
@@ -192,7 +194,22 @@ def test_whoever_waits_for_good_for_one_gpu_is_found(world: HoldingWorld) -> Non
     assert found == world.stuck()
 
 
+PASSED_ON = HoldingWorld(
+    nodes=[2],
+    processes=[
+        HoldingProcess(kind="driver", job=0, owner=0, waits_for=(3, 4)),
+        HoldingProcess(kind="driver", job=1, owner=1, waits_for=(3,)),
+        HoldingProcess(kind="actor", job=0, owner=0, gpus=2, idle=True),
+        HoldingProcess(kind="actor", job=1, owner=1, handles={2: "variable"}),
+    ],
+    requests=[Request(owner=0, gpus=1)],
+    groups=[],
+)
+"""The handle of an idle actor that holds all GPUs is in the hands of another job's actor, where nobody may see it."""
+
+
 @given(holding_worlds(), hidings)
+@example(PASSED_ON, [*[""] * 3, "silent"])
 @many
 def test_who_was_not_seen_may_let_go(world: HoldingWorld, hidings: list[str]) -> None:
     show = HoldingShow(world)
