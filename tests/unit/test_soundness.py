@@ -16,10 +16,9 @@ from tests.unit.coroutine_worlds import Show as CoroutineShow
 from tests.unit.coroutine_worlds import World as CoroutineWorld
 from tests.unit.coroutine_worlds import coroutine_worlds
 from tests.unit.holding_worlds import Process as HoldingProcess
-from tests.unit.holding_worlds import Request
+from tests.unit.holding_worlds import Request, holding_worlds
 from tests.unit.holding_worlds import Show as HoldingShow
 from tests.unit.holding_worlds import World as HoldingWorld
-from tests.unit.holding_worlds import holding_worlds
 from tests.unit.scenes import Proc
 from tests.unit.worlds import Show, World, worlds
 
