@@ -10,8 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 READING = (
     "tests/unit/test_memory_reader.py",
@@ -19,6 +19,8 @@ READING = (
     "tests/unit/test_snapshot_file.py",
     "tests/unit/test_travel.py",
     "tests/integration/test_foreign_pythons.py",
+    "tests/integration/test_awaits.py",
+    "tests/integration/test_coroutines.py",
     "tests/integration/test_inprocess.py",
     "tests/integration/test_reading.py",
     "tests/integration/test_slots.py",
@@ -27,13 +29,23 @@ READING = (
 )
 """What differs between versions of Python is what is read, not what is concluded from it."""
 
+
+class Pair(NamedTuple):
+    """A Python and a Ray, the tests that run there, and what else is installed."""
+
+    python: str
+    ray: str
+    tests: tuple[str, ...]
+    besides: tuple[str, ...] = ()
+
+
 PAIRS = (
-    ("3.10", "2.60.0", READING),
-    ("3.12", "2.60.0", READING),
-    ("3.13", "2.60.0", READING),
-    ("3.11", "2.46.0", ("tests/integration",)),
+    Pair("3.10", "2.60.0", READING),
+    Pair("3.12", "2.60.0", READING, ("uvloop",)),  # where it is installed, Ray's async actors use it
+    Pair("3.13", "2.60.0", READING),
+    Pair("3.11", "2.46.0", ("tests/integration",)),
 )
-"""Python, Ray, and the tests that run there. All tests run on the Python that starts them, and the newest Ray."""
+"""All tests run on the Python that starts them, and the newest Ray."""
 
 CLUSTER = "PYTHON_OF_CLUSTER"
 """The variable that names the Python of the cluster for those tests that look at one of another version."""
@@ -43,23 +55,24 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> None:
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".venv-compatibility")
-    results = {f"Python {python}, Ray {ray}": passes(python, ray, tests, directory) for python, ray, tests in PAIRS}
+    results = {f"Python {pair.python}, Ray {pair.ray}": passes(pair, directory) for pair in PAIRS}
     for pair, passed in results.items():
         print(f"{pair}: {'passed' if passed else 'FAILED'}")
     sys.exit(not all(results.values()))
 
 
-def passes(python: str, ray: str, tests: Sequence[str], directory: Path) -> bool:
-    interpreter = find(python)
+def passes(pair: Pair, directory: Path) -> bool:
+    interpreter = find(pair.python)
     if interpreter is None:
-        print(f"There is no Python {python} on the PATH or under pyenv.", file=sys.stderr)
+        print(f"There is no Python {pair.python} on the PATH or under pyenv.", file=sys.stderr)
         return False
-    venv = directory / f"python{python}-ray{ray}"
+    venv = directory / f"python{pair.python}-ray{pair.ray}"
     if not (venv / "ready").exists():
         run(interpreter, "-m", "venv", "--clear", str(venv))
-        run(str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "-e", f"{ROOT}[dev]", f"ray=={ray}")
+        packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.besides)
+        run(str(venv / "bin/python"), "-m", "pip", "install", "--quiet", *packages)
         (venv / "ready").touch()
-    command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *pair.tests]
     environment = {**os.environ, CLUSTER: sys.executable}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 

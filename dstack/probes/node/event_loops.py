@@ -21,7 +21,8 @@ ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 CURRENT_TASKS = "_current_tasks"
 MODULE_DICT, REFERENT = 16, 16
 PENDING = 0
-MAX_LOOP_BYTES = 1 << 14
+UVLOOP_BYTES = 512
+"""Within so many bytes uvloop's loop has the id of its thread; seen with uvloop 0.23."""
 
 
 class EventLoops:
@@ -74,7 +75,7 @@ class EventLoops:
     def thread_of(self, loop: int, thread_ids: Collection[int]) -> int | None:
         """The one of these threads, by their Python ids, that runs the loop; None where none does.
 
-        uvloop keeps that, too, but not as an attribute: there it is the only id of a thread among the loop's words.
+        uvloop keeps that, too, but not as an attribute: it is the only id of a thread among the loop's first words.
         """
         with contextlib.suppress(Unreadable):
             attributes = self._objects.attributes(loop)
@@ -82,7 +83,6 @@ class EventLoops:
                 number = self._objects.number(attributes["_thread_id"])
                 return int(number) if number and number in thread_ids else None
         size = self._memory.int64(self._memory.pointer(loop + TYPE) + BASIC_SIZE)
-        if not 0 <= size <= MAX_LOOP_BYTES:
-            return None
-        found = {word for word in self._memory.pointers(loop, size // 8) if word in thread_ids}
+        words = self._memory.pointers(loop, max(0, min(size, UVLOOP_BYTES)) // 8)
+        found = {word for word in words if word in thread_ids}
         return found.pop() if len(found) == 1 else None

@@ -237,8 +237,9 @@ class Waiter:
         await self.here(asyncio.sleep(10_000), what="asyncio.sleep")
 
     async def of_socket(self, _: list[Any]) -> None:
-        waiting = asyncio.get_running_loop().sock_recv(self.pair()[0], 1)
-        await self.here(waiting, others=1, what="asyncio.loop.sock_recv")
+        loop = asyncio.get_running_loop()
+        expects = {} if type(loop).__module__.startswith("uvloop") else {"what": "asyncio.loop.sock_recv"}
+        await self.here(loop.sock_recv(self.pair()[0], 1), others=1, **expects)
 
     async def reader(self, _: list[Any]) -> None:
         reader, writer = await asyncio.open_connection(sock=self.pair()[0])
