@@ -187,7 +187,7 @@ class Awaited:
             for offset in (self._layout.future_callback, self._layout.future_callbacks)
         )
         pairs = self._objects.items(more) if self._objects.is_a(more, "list") else ()
-        for function in (first, *(self._objects.items(pair)[0] for pair in pairs)):
+        for function in (first, *(function for pair in pairs for function in self._objects.items(pair)[:1])):
             if self._objects.is_a(function, "function"):
                 yield function
 

@@ -46,7 +46,7 @@ class EventLoops:
         weak_set = self._named(*ALL_TASKS)
         if not weak_set:
             return
-        for reference in self._objects.set_items(self._objects.attributes(weak_set)["data"]):
+        for reference in self._objects.set_items(self._objects.attributes(weak_set).get("data", 0)):
             with contextlib.suppress(Unreadable):
                 task = self._memory.pointer(reference + REFERENT)
                 if self._objects.is_kind_of(task, TASK) and self.is_pending(task):

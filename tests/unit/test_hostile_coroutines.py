@@ -1,0 +1,163 @@
+"""Whatever memory holds, coroutines are read, or passed over, or refused, after a bounded number of reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dstack.probes.node.coroutines import Coroutines
+from dstack.probes.node.frames import Frames
+from dstack.probes.node.futures import Executors
+from dstack.probes.node.layout import Layout, calibrate, runtime_address
+from dstack.probes.node.memory import ProcessMemory
+from dstack.probes.node.objects import Objects
+from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, ends_well
+
+VARIABLES = [contextvars.ContextVar[int](f"variable {number}") for number in range(40)]
+NAMES = ["waits for ", "has ", "asks ", "awaits "]
+
+
+async def waits(waitable: Any) -> None:
+    await waitable
+
+
+async def holds(lock: asyncio.Lock, waitable: Any) -> None:
+    async with lock:
+        await waitable
+
+
+async def generates() -> Any:
+    yield await asyncio.get_running_loop().create_future()
+
+
+async def iterates(generator: Any) -> None:
+    async for _ in generator:
+        pass
+
+
+async def completes(*tasks: Any) -> None:
+    for task in asyncio.as_completed(tasks):
+        await task
+
+
+async def waits_in_many_ways(stopped: threading.Event) -> list[asyncio.Task[None]]:
+    """Tasks that wait for futures, for each other, in chains, at locks, by asyncio's functions and for an executor."""
+    for number, variable in enumerate(VARIABLES):
+        variable.set(number)
+    loop, lock, event, queue = asyncio.get_running_loop(), asyncio.Lock(), asyncio.Event(), asyncio.Queue[int]()
+    first = loop.create_task(waits(loop.create_future()), name="first")
+    second = loop.create_task(waits(first))
+    ways = [
+        holds(lock, loop.create_future()),
+        holds(lock, loop.create_future()),
+        waits(asyncio.gather(first, second, asyncio.gather(second, loop.create_future()))),
+        waits(asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)),
+        waits(asyncio.wait_for(waits(second), 900)),
+        waits(asyncio.shield(second)),
+        waits(queue.get()),
+        waits(event.wait()),
+        waits(asyncio.sleep(900)),
+        iterates(generates()),
+        completes(first, second),
+        waits(loop.run_in_executor(None, stopped.wait)),
+        waits(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waits(second), loop))),
+    ]
+    tasks = [first, second, *map(loop.create_task, ways)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return tasks
+
+
+@contextmanager
+def suspended() -> Iterator[list[asyncio.Task[None]]]:
+    """All of them, on a loop that is kept from running."""
+    loop, stopped = asyncio.new_event_loop(), threading.Event()
+    tasks = loop.run_until_complete(waits_in_many_ways(stopped))
+    try:
+        yield tasks
+    finally:
+        stopped.set()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What was read of this process, the words that were, and how many tasks there were."""
+
+    pages: dict[int, bytes]
+    touched: list[int]
+    tasks: dict[int, str]
+
+
+@pytest.fixture(scope="module")
+def layout() -> Layout:
+    return calibrate()
+
+
+@pytest.fixture(scope="module")
+def copy(layout: Layout) -> Iterator[Copy]:
+    with suspended() as tasks:
+        recorder = Recorder()
+        for read in reads_of(recorder, layout).values():
+            read()
+        recorder.close()
+        yield Copy(recorder.kept, sorted(recorder.touched), {id(task): task.get_name() for task in tasks})
+
+
+def reads_of(memory: ProcessMemory, layout: Layout, kind: type[Objects] = Objects) -> dict[str, Callable[[], object]]:
+    objects = kind(memory, lambda: layout.cached_keys)
+    frames = Frames(objects, layout, runtime_address())
+    coroutines = Coroutines(objects, frames, layout, Executors([], objects, layout), [threading.get_ident()])
+    return {
+        "suspended": lambda: list(coroutines.suspended()),
+        "holders": lambda: coroutines.holders,
+        "tasks on loops": lambda: coroutines.tasks_on_loops,
+    }
+
+
+def test_an_unchanged_copy_shows_all_tasks(copy: Copy, layout: Layout) -> None:
+    found: Any = reads_of(Copied(copy.pages, []), layout)["suspended"]()
+
+    assert copy.tasks.items() <= {one.address: one.name for one in found}.items()
+    assert all((one.call or {}).get("unread") is None for one in found)
+    assert [one.frames[0]["name"] for one in found if one.name == "first"] == ["waits"]
+
+
+class WithoutAttributes(Objects):
+    """Objects as they look where their names are just being changed."""
+
+    def attributes(self, address: int) -> dict[str, int]:
+        return {}
+
+
+def test_attributes_that_are_missing_are_no_error_of_the_reader(copy: Copy, layout: Layout) -> None:
+    memory = Copied(copy.pages, [])
+    for read in reads_of(memory, layout, WithoutAttributes).values():
+        ends_well(memory, read)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_changed_copy_is_read_or_refused(copy: Copy, layout: Layout, data: st.DataObject) -> None:
+    touched = st.sampled_from(copy.touched)
+    value = st.one_of(st.none(), st.sampled_from(HOSTILE), touched, st.sampled_from(sorted(copy.tasks)))
+    after = st.one_of(st.just(0), st.integers(0, 3000))
+    changes = data.draw(st.lists(st.builds(Change, touched, after, value), min_size=1, max_size=8))
+
+    for read in reads_of(memory := Copied(copy.pages, changes), layout).values():
+        ends_well(memory, read)
