@@ -231,16 +231,19 @@ class Observed:
             running = worker.running_task_ids or ()
             threads = self.threads_with_role(worker.worker_id, "task")
             if self.knows_tasks(worker.worker_id):
-                read = {t.os_thread_id: t.task_id for t in threads if t.task_id in running}
+                read = {t.os_thread_id: t.task_id for t in threads if self._runs(worker, t.task_id)}
             else:
                 is_certain = len(running) == len(threads) == 1 and not self.threads_with_role(worker.worker_id, "loop")
                 read = {threads[0].os_thread_id: running[0]} if is_certain else {}
             tasks.update({(worker.worker_id, thread): task for thread, task in read.items() if task})
             if self.reads_coroutines(worker.worker_id):
                 for loop in self.threads_with_role(worker.worker_id, "loop"):
-                    if loop.task_id in running and loop.task_id not in self.coroutine_of_task:
+                    if loop.task_id and self._runs(worker, loop.task_id) and loop.task_id not in self.coroutine_of_task:
                         tasks[worker.worker_id, loop.os_thread_id] = loop.task_id
         return tasks
+
+    def _runs(self, worker: WorkerSample, task_id: str | None) -> bool:
+        return self.running_on.get(task_id or "") == worker.worker_id
 
     @cached_property
     def thread_of_task(self) -> dict[str, tuple[str, int]]:
@@ -254,7 +257,7 @@ class Observed:
             coroutine.task_id: (worker.worker_id, coroutine.coroutine_id)
             for worker in self.sample.workers
             for coroutine in self.coroutines(worker.worker_id)
-            if coroutine.is_task and coroutine.task_id and coroutine.task_id in (worker.running_task_ids or ())
+            if coroutine.is_task and coroutine.task_id and self._runs(worker, coroutine.task_id)
         }
 
     def reads_coroutines(self, worker_id: str) -> bool:
