@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from dstack.analysis.observed import Observed, any_key
+from dstack.analysis.placing import is_blocked_loop
 from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import Thread
 
 FEW = 8
 """So many possible targets of waits of which there may be very many are named in each."""
@@ -40,7 +42,7 @@ class Graph:
         """
         key = key or f"unknown:{what}"
         if key not in self.vertices:
-            threads = self.observed.threads_with_role(worker_id, "task") if worker_id else []
+            threads = self._threads_to_look_at(worker_id) if worker_id else []
             vertex = Vertex(
                 key=key,
                 kind="unknown",
@@ -51,6 +53,12 @@ class Graph:
             )
             self.add(vertex)
         return Target(vertex=key)
+
+    def _threads_to_look_at(self, worker_id: str) -> list[Thread]:
+        """Those that run tasks, or keep an event loop from running them."""
+        loops = self.observed.threads_with_role(worker_id, "loop")
+        blocked = [loop for loop in loops if is_blocked_loop(self.observed, loop)]
+        return self.observed.threads_with_role(worker_id, "task") or blocked
 
     def other_side(self, call: str, where: str) -> Target:
         """Whoever ends a call that was seen, but not who can end it; ``where`` tells two of the same name apart."""
@@ -63,9 +71,9 @@ class Graph:
         """A wait for something whose own waits are not known."""
         return waits_for(kind, self.unknown(what))
 
-    def waits_for_unobserved(self, kind: str, what: str) -> Wait:
-        """A wait for something that nobody could look at."""
-        return waits_for(kind, self.unknown(what, unobserved=True))
+    def waits_for_unobserved(self, kind: str, what: str, worker_id: str | None = None) -> Wait:
+        """A wait for something that nobody could look at; ``worker_id`` where it is, if known."""
+        return waits_for(kind, self.unknown(what, unobserved=True, worker_id=worker_id))
 
     def one_of(self, kind: str, find: Callable[[], Iterable[Target]], reason: str, whose: str) -> Wait:
         """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many.

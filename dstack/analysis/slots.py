@@ -43,7 +43,7 @@ class Slots:
             return self._wait_for_running(actor, worker.running_task_ids)
         if not self._seen.has_arrived(task):
             what = f"free slot of {names.actor(actor)}, or its arguments on their way there"
-            return self._graph.waits_for_unobserved(KIND, what)
+            return self._graph.waits_for_unobserved(KIND, what, actor.worker_id)
         wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.on_their_way(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)
 

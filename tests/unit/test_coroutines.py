@@ -604,6 +604,20 @@ def test_a_coroutine_of_a_library_s_is_not_the_other_side() -> None:
     assert twice(scene).verdict == "stalled"
 
 
+def test_where_the_loop_is_that_keeps_a_call_from_arriving_is_told() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, _, _ = async_call(scene, by=driver)
+    loop = actor.strands[-1].computes()
+    driver.gets(scene.call(actor, "ping", by=driver))
+
+    finding = scene.diagnose().findings[0]
+
+    step = next(step for step in finding.explanation if "free slot" in step.text)
+    assert step.text.endswith("it is now at")
+    assert step.line == loop.line
+
+
 # Others that look at calls and coroutines
 
 
