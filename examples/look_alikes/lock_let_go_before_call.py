@@ -1,0 +1,53 @@
+"""A coroutine that had a lock, and let it go before it called somebody who needs it.
+
+`open` of the vault looks like one that keeps the lock while the guard comes back for it. But its `async with` block is
+over; the guard gets the door's picture, which only takes its time.
+
+Expected: blocked
+Members: Vault.open, Guard.inspect
+Points at: await asyncio.sleep(seconds)
+"""
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+
+
+class Vault:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.visits = 0
+
+    async def door(self, seconds: float) -> str:
+        async with self.lock:
+            await asyncio.sleep(seconds)
+            return "steel"
+
+    async def open(self, guard: Any, seconds: float) -> str:
+        me = ray.get_runtime_context().current_actor
+        async with self.lock:
+            self.visits += 1
+        return str(await guard.inspect.remote(me, seconds))
+
+
+class Guard:
+    def inspect(self, vault: Any, seconds: float) -> str:
+        door: str = ray.get(vault.door.remote(seconds))
+        return f"{door} is fine"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    vault: Any = ray.remote(Vault).options(name="vault").remote()
+    guard: Any = ray.remote(Guard).options(name="guard").remote()
+    ray.get([vault.__ray_ready__.remote(), guard.__ray_ready__.remote()])
+    opened = vault.open.remote(guard, 900.0)
+    print("ready", flush=True)
+    print(ray.get(opened))
+
+
+if __name__ == "__main__":
+    main()
