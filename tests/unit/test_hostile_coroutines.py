@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dstack.probes.node import awaited
 from dstack.probes.node.coroutines import Coroutines
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.memory import ProcessMemory
 from dstack.probes.node.objects import Objects
-from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, ends_well
+from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
 
 VARIABLES = [contextvars.ContextVar[int](f"variable {number}") for number in range(40)]
 NAMES = ["waits for ", "has ", "asks ", "awaits "]
@@ -149,6 +151,47 @@ def test_attributes_that_are_missing_are_no_error_of_the_reader(copy: Copy, layo
     memory = Copied(copy.pages, [])
     for read in reads_of(memory, layout, WithoutAttributes).values():
         ends_well(memory, read)
+
+
+class Counted(ProcessMemory):
+    """This process's memory, with a limit to how often it is read."""
+
+    left = 500_000
+
+    def _read(self, address: int, size: int) -> bytes:
+        self.left -= 1
+        if not self.left:
+            raise TooMuch
+        return super()._read(address, size)
+
+
+def test_gathers_of_gathers_of_the_same_are_not_followed_for_ever(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaited, "MAX_NEEDS", 1 << 10)
+    loop = asyncio.new_event_loop()
+    end = loop.create_future()
+    task = loop.run_until_complete(waits_for_one_thing_in_many_ways(end, doublings=14))
+    memory = Counted(os.getpid())
+
+    found: Any = reads_of(memory, layout)["suspended"]()
+    (call,) = [one.call for one in found if one.address == id(task)]
+
+    memory.close()
+    end.set_result(None)
+    loop.run_until_complete(task)
+    loop.close()
+    assert call["unread"].startswith("it waits for more than")
+
+
+async def waits_for_one_thing_in_many_ways(end: Any, doublings: int) -> asyncio.Task[None]:
+    loop = asyncio.get_running_loop()
+    pair = [end, end]
+    for _ in range(doublings):
+        pair = [asyncio.gather(*pair), asyncio.gather(*pair)]
+    task = loop.create_task(waits(asyncio.gather(*pair)))
+    await asyncio.sleep(0)
+    return task
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

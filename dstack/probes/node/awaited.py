@@ -34,6 +34,8 @@ RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 CELL_VALUE = 16
 MAX_DEPTH = 20
+MAX_NEEDS = 1 << 15
+"""Of one coroutine; what is needed in two ways counts twice, which doubles with every ``gather`` of two alike."""
 SHIELD = "asyncio.shield"
 OTHERS_OF_GROUP = "of a group among several of which one is enough, it is not told which it needs"
 
@@ -58,7 +60,9 @@ class Needs:
         return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
 
     def add(self, more: Needs) -> None:
-        """Takes in what else is needed."""
+        """Takes in what else is needed. Raises :class:`Unreadable` where that is too much."""
+        if len(self) + len(more) > MAX_NEEDS:
+            raise Unreadable(f"it waits for more than {MAX_NEEDS} futures")
         self.refs += more.refs
         self.coroutines += more.coroutines
         self.futures += more.futures
