@@ -26,13 +26,15 @@ def snapshot(
     locals: bool = False,
     nonblocking: bool = False,
     progress: Callable[[str], None] | None = None,
+    early: Callable[[Snapshot], None] | None = None,
 ) -> Snapshot:
     """What every worker and driver of a cluster does now, seen from outside.
 
     ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine. The
     whole takes at most about ``timeout_s`` seconds and returns what it has by then; what failed is in
     ``Snapshot.failures``. ``native`` adds C frames, ``locals`` the values of locals, ``nonblocking`` never pauses a
-    process. ``progress`` is told in a few words what is being done.
+    process. ``progress`` is told in a few words what is being done; ``early`` gets what the first look has seen, if
+    there will be a second one.
 
     Raises :class:`dstack.ClusterError` when the cluster cannot be reached, :class:`dstack.UsageError` for bad input.
     """
@@ -42,7 +44,10 @@ def snapshot(
     options = Options(native=native, locals=locals, nonblocking=nonblocking)
     with ClusterProbe(address, options, progress or _silent) as probe:
         probe.look((deadline - time.monotonic()) * FIRST_SHARE)
-        interest = of_interest(probe.snapshot())
+        first = probe.snapshot()
+        interest = of_interest(first)
+        if early and interest.workers:
+            early(first)
         left = deadline - time.monotonic()
         probe.ask_times(interest.tasks, left)
         if interest.may_stand_still:

@@ -160,6 +160,28 @@ def show(file: str, as_json: bool, job: str | None) -> None:
 
 
 @main.command()
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE]...")
+@address_option
+@timeout_option
+def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
+    """Walk through a hang in the terminal: a cluster's now, or that of saved snapshots."""
+    if files and address:
+        raise UsageError("Either files are shown or a cluster, not both.", "Leave out FILE or --address.")
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("The terminal UI needs a terminal.", "Elsewhere use: dstack snapshot")
+    from dstack.tui import run
+    from dstack.tui.source import Files
+
+    if files:
+        snapshots = sorted(map(_load, files), key=lambda one: one.taken_at)
+        run(Files(", ".join(map(os.path.basename, files)), snapshots))
+    else:
+        from dstack.collector import Collector
+
+        run(Collector(address, timeout_s))
+
+
+@main.command()
 @click.argument("name", default="two_actors")
 @click.option("--list", "list_them", is_flag=True, help="List the examples.")
 def demo(name: str, list_them: bool) -> None:

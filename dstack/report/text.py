@@ -77,14 +77,15 @@ def _print_finding(console: Console, number: int, finding: Finding, *, is_only: 
     lasting = (
         f", there {time}" if finding.kind in ("deadlock", "stalled") and (time := names.lasting(finding.since)) else ""
     )
-    title = SafeText.assemble((f"{finding.kind}{_certainty(finding)}{lasting}", "bold"), summary)
+    title = SafeText.assemble((f"{finding.kind}{certainty(finding)}{lasting}", "bold"), summary)
     _print_hanging(console, SafeText(f"{number}. ", "bold"), title)
     for step in finding.explanation:
         _print_step(console, step)
     _print_hanging(console, SafeText("   Way out: ", "bold green"), SafeText(finding.advice))
 
 
-def _certainty(finding: Finding) -> str:
+def certainty(finding: Finding) -> str:
+    """How sure a finding is, to be said after its kind; empty for kinds that are no claim for good."""
     if finding.kind not in ("deadlock", "infeasible", "orphaned"):
         return ""
     if finding.confirmed:
@@ -186,7 +187,7 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> N
         )
     )
     for failure in coverage.failures[:SHOWN_FAILURES]:
-        _print_hanging(console, SafeText("      "), SafeText(_failure(snapshot, failure), "yellow"))
+        _print_hanging(console, SafeText("      "), SafeText(failure_in_words(snapshot, failure), "yellow"))
     _print_rest(console, len(coverage.failures) - SHOWN_FAILURES, "failures")
     console.print(SafeText("Took  ", "bold").append(" ".join(_timing(snapshot)), "not bold"))
 
@@ -200,7 +201,8 @@ def _timing(snapshot: Snapshot) -> Iterator[str]:
     )
 
 
-def _failure(snapshot: Snapshot, failure: Failure) -> str:
+def failure_in_words(snapshot: Snapshot, failure: Failure) -> str:
+    """What was not seen, where, why, after how long, and what to do about it."""
     node = next((node for node in snapshot.nodes if node.node_id == failure.node_id), None)
     where = ", ".join(
         part for part in (f"pid {failure.pid}" if failure.pid else "", f"node {node.ip}" if node else "") if part

@@ -1,0 +1,301 @@
+"""The application: it wires the source of snapshots, the views and the keys, and knows nothing of either."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from dstack.errors import DstackError, UsageError
+from dstack.snapshot_file import save
+from dstack.tui.dialogs import AskPath, Help
+from dstack.tui.messages import Ended, Failed, Progressed, Taken
+from dstack.tui.source import Look, Source
+from dstack.tui.top import Status
+from dstack.tui.view import View
+from dstack.tui.views import VIEWS
+
+PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
+"""What ``a`` goes through: the time between looks by itself."""
+KEPT_LOOKS = 50
+TICK_S = 1.0
+
+
+class DstackApp(App[None]):
+    """See a hang, walk it, understand it."""
+
+    TITLE = "dstack"
+    CSS_PATH = "app.tcss"
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = dict(VIEWS)
+    DEFAULT_MODE = "verdict"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(
+                str(number), f"switch_mode('{name}')", name.capitalize(), id=f"app.{name}", tooltip=f"The {name} view"
+            )
+            for number, name in enumerate(VIEWS, 1)
+        ),
+        Binding("r", "refresh_look", "Refresh", id="app.refresh", tooltip="Take another snapshot"),
+        Binding("a", "every", "Auto", id="app.every", tooltip="Take one every 5, 15 or 60 s, or no more"),
+        Binding("space", "freeze", "Freeze", id="app.freeze", tooltip="Keep what is shown; collecting goes on"),
+        Binding("o", "open_place", "Open", id="app.open", tooltip="Open the line in $EDITOR", show=False),
+        Binding("y", "copy_this", "Copy", id="app.copy", tooltip="Copy what the cursor is on", show=False),
+        Binding("s", "save", "Save", id="app.save", tooltip="Save the snapshot", show=False),
+        Binding("e", "export", "Export", id="app.export", tooltip="Write what is shown to a text file", show=False),
+        Binding("question_mark", "help", "Help", key_display="?", id="app.help", tooltip="What the keys do here"),
+        Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave"),
+    ]
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+        self.looks: list[Look] = []
+        self.shown: Look | None = None
+        self.status = Status(source=source.name)
+        self._is_taking = False
+        self._next_at: float | None = None
+
+    # Looks come in
+
+    def on_mount(self) -> None:
+        """Begins to look, and to tell the time."""
+        self.set_interval(TICK_S, self._tick)
+        self.action_refresh_look()
+
+    def action_refresh_look(self) -> None:
+        """Takes another snapshot, unless one is being taken."""
+        if not self._is_taking and (self.source.is_live or not self.looks):
+            self._is_taking = True
+            self._tell(doing="connecting")
+            self._take(self.looks[-1].number if self.looks else 0)
+
+    @work(thread=True, exit_on_error=False)
+    def _take(self, before: int) -> None:
+        """Runs in a thread of its own and touches no widget."""
+        number = before
+
+        def early(snapshot: Any) -> None:
+            nonlocal number
+            if self.source.is_live:
+                self.post_message(Taken(Look.of(before + 1, snapshot, is_final=False)))
+            else:
+                number += 1
+                self.post_message(Taken(Look.of(number, snapshot)))
+
+        def progress(text: str) -> None:
+            self.post_message(Progressed(text))
+
+        try:
+            taken = self.source.take(progress, early)
+            self.post_message(Taken(Look.of(number + 1, taken)))
+        except DstackError as error:
+            self.post_message(Failed(error.message, error.remedy))
+        except Exception as error:
+            self.post_message(Failed(f"dstack itself failed: {type(error).__name__}: {error}", "Please report it."))
+        finally:
+            self.post_message(Ended())
+
+    def on_progressed(self, message: Progressed) -> None:
+        """Tells what is being done."""
+        self._tell(doing=message.text)
+
+    def on_taken(self, message: Taken) -> None:
+        """Keeps the look, in the place of its own early form, and shows it unless the views are frozen."""
+        if self.looks and self.looks[-1].number == message.look.number:
+            self.looks.pop()
+        self.looks = [*self.looks, message.look][-KEPT_LOOKS:]
+        if self.status.is_frozen and self.shown is not None:
+            self._tell(newer=message.look.number - self.shown.number, trouble="")
+            return
+        self.shown = message.look
+        self._tell(trouble="")
+        if isinstance(self.screen, View):
+            self.screen.offer(self.shown)
+
+    def on_failed(self, message: Failed) -> None:
+        """Says why, and what to do; what was seen last stays."""
+        self._tell(trouble=message.reason)
+        text = message.reason if message.remedy is None else f"{message.reason}\n{message.remedy}"
+        self.notify(text, title="No snapshot", severity="error", timeout=15, markup=False)
+
+    def on_ended(self, _: Ended) -> None:
+        """The next look may begin."""
+        self._is_taking = False
+        self._tell(doing="")
+        if self.status.every_s:
+            self._next_at = time.monotonic() + self.status.every_s
+
+    def _tick(self) -> None:
+        if self._next_at is not None and time.monotonic() >= self._next_at:
+            self._next_at = None
+            self.action_refresh_look()
+        self._tell()
+
+    def _tell(self, **changes: Any) -> None:
+        self.status = replace(self.status, **changes)
+        if isinstance(self.screen, View) and self.screen.is_mounted:
+            self.screen.refresh_top()
+
+    # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What does not apply is not offered."""
+        if action in ("refresh_look", "every", "freeze"):
+            return self.source.is_live
+        if action == "switch_mode":
+            return isinstance(self.screen, View)
+        return True
+
+    def action_every(self) -> None:
+        """Goes on to the next time between looks."""
+        at = PERIODS_S.index(self.status.every_s)
+        every_s = PERIODS_S[(at + 1) % len(PERIODS_S)]
+        self._next_at = time.monotonic() + every_s if every_s and not self._is_taking else None
+        self._tell(every_s=every_s)
+        self.notify(f"A snapshot every {every_s} s" if every_s else "Snapshots only on r")
+
+    def action_freeze(self) -> None:
+        """Keeps what is shown, or shows the newest again; collecting goes on either way."""
+        self._tell(is_frozen=not self.status.is_frozen, newer=0)
+        if not self.status.is_frozen and self.looks:
+            self.shown = self.looks[-1]
+            if isinstance(self.screen, View):
+                self.screen.offer(self.shown)
+            self._tell()
+
+    def go_to(self, mode: str, vertex: str) -> None:
+        """Switches to a view and goes to a vertex there."""
+        if mode not in VIEWS:
+            return
+        self.switch_mode(mode)
+        self.call_later(self._reveal, vertex)
+
+    def _reveal(self, vertex: str) -> None:
+        if isinstance(self.screen, View) and not self.screen.reveal(vertex):
+            self.notify("It is not in this view.", severity="warning")
+
+    def show_look(self, look: Look) -> None:
+        """Shows one of the looks, and freezes the views at it."""
+        self.shown = look
+        self._tell(is_frozen=look is not self.looks[-1], newer=self.looks[-1].number - look.number)
+        if isinstance(self.screen, View):
+            self.screen.offer(look)
+
+    def action_help(self) -> None:
+        """Shows what the keys do in this view."""
+        bindings = sorted(self.screen.active_bindings.values(), key=lambda one: one.binding.id or "")
+        keys = {
+            binding.binding.description: (
+                binding.binding.key_display or self.get_key_display(binding.binding),
+                binding.binding.description,
+                binding.tooltip,
+            )
+            for binding in bindings
+            if binding.enabled and (binding.binding.id or "").partition(".")[0] in ("app", "view", "outline", "own")
+        }
+        text = " ".join((type(self.screen).__doc__ or "").split())
+        self.push_screen(Help(f"dstack: {self.current_mode}", text, list(keys.values())))
+
+    def action_copy_this(self) -> None:
+        """Copies what the cursor is on."""
+        text = self._view.to_copy()
+        if text is None:
+            self.notify("There is nothing to copy here.", severity="warning")
+            return
+        self.copy_to_clipboard(text)
+        first, *others = text.splitlines() or [""]
+        self.notify(f"Copied: {first}" + (f" (+{len(others)} lines)" if others else ""), markup=False)
+
+    def action_open_place(self) -> None:
+        """Opens the line under the cursor in the editor, where its file is here."""
+        place = self._view.to_open()
+        if place is None:
+            self.notify("There is no line of code here.", severity="warning")
+            return
+        file, line = place
+        if not Path(file).is_file():
+            self.notify(f"{file} is not on this machine.", severity="warning", markup=False)
+            return
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        command = [*shlex.split(editor), f"+{line}", file]
+        try:
+            with self.suspend():
+                subprocess.run(command, check=False)
+        except OSError as error:
+            self.notify(f"{editor} cannot be started: {error}. Set $EDITOR.", severity="error", markup=False)
+        self.refresh()
+
+    @work
+    async def action_save(self) -> None:
+        """Saves the snapshot that is shown."""
+        if self.shown is None:
+            self.notify("There is no snapshot yet.", severity="warning")
+            return
+        taken = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.shown.snapshot.taken_at))
+        path = await self.push_screen_wait(AskPath("Save the snapshot to", f"dstack-{taken}.json.gz"))
+        if path:
+            self._write(path, lambda: save(self.shown.snapshot, path) if self.shown else None)
+
+    @work
+    async def action_export(self) -> None:
+        """Writes what is shown to a text file."""
+        text = self._view.to_export()
+        if text is None:
+            self.notify("There is nothing to export here.", severity="warning")
+            return
+        path = await self.push_screen_wait(AskPath("Write what is shown to", f"dstack-{self.current_mode}.txt"))
+        if path:
+            self._write(path, lambda: _write_text(path, text))
+
+    def _write(self, path: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except DstackError as error:
+            self.notify(str(error), severity="error", markup=False)
+        else:
+            self.notify(f"Written: {path}", markup=False)
+
+    @property
+    def _view(self) -> View:
+        assert isinstance(self.screen, View)
+        return self.screen
+
+    async def action_quit(self) -> None:
+        """Leaves at once, whatever is under way."""
+        self.source.cancel()
+        self.exit()
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """All that has a key, too, and what Textual offers."""
+        yield from super().get_system_commands(screen)
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if active.enabled and binding.id and binding.id.startswith(("app.", "view.", "own.")):
+                yield SystemCommand(binding.description, active.tooltip, self._runner(active.node, binding.action))
+
+    def _runner(self, node: Any, action: str) -> Callable[[], None]:
+        def run() -> None:
+            self.call_later(self.run_action, action, node)
+
+        return run
+
+
+def _write_text(path: str, text: str) -> None:
+    """Writes a new file, readable by its owner only. Raises :class:`UsageError` where it cannot."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists.", "Give another name.") from error
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}.") from error

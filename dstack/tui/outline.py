@@ -1,0 +1,340 @@
+"""A tree of very many lines, of which only those on the screen are ever drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+MAX_FILTERED = 50_000
+"""So many lines are looked at for a filter; what is deeper in the tree than these is not found."""
+MAX_WIDTH = 1_000
+INDENT = 2
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of an outline and those below it, which may be made only when they are asked for.
+
+    ``key`` is unique among all lines and the same after a refresh. ``data`` is what the view wants to find with it,
+    ``also`` further words that a filter looks for. ``is_open`` says whether its children show at first.
+    """
+
+    key: str
+    text: Text
+    children: Sequence[Line] | Callable[[], Sequence[Line]] = ()
+    is_open: bool = False
+    data: object = None
+    also: str = ""
+
+    @property
+    def has_children(self) -> bool:
+        """Whether there is anything below it; what is not made yet counts as something."""
+        return callable(self.children) or bool(self.children)
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: Line
+    depth: int
+
+
+class Outline(ScrollView, can_focus=True):
+    """Lines that unfold. The cursor, what is unfolded and the scroll stay where they were when the lines change."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="outline.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="outline.down"),
+        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False, id="outline.page-up"),
+        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="outline.page-down"),
+        Binding("home,g", "first", "First", show=False, id="outline.first"),
+        Binding("end,G", "last", "Last", show=False, id="outline.last"),
+        Binding("right,l", "unfold", "Unfold", show=False, id="outline.unfold"),
+        Binding("left,h", "fold", "Fold", show=False, id="outline.fold"),
+        Binding("enter", "choose", "Choose", show=False, id="outline.choose"),
+    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"outline--cursor", "outline--guide", "outline--found"}
+    DEFAULT_CSS = """
+    Outline { height: 1fr; }
+    Outline > .outline--cursor { background: $block-cursor-blurred-background; text-style: bold; }
+    Outline:focus > .outline--cursor {
+        background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold;
+    }
+    Outline > .outline--guide { color: $text-muted; }
+    Outline > .outline--found { background: $warning-muted; color: $text; text-style: underline; }
+    """
+
+    class Highlighted(Message):
+        """The cursor has come to a line, or there is none any more."""
+
+        def __init__(self, outline: Outline, line: Line | None) -> None:
+            super().__init__()
+            self.outline = outline
+            self.line = line
+
+        @property
+        def control(self) -> Outline:
+            """The outline it happened in."""
+            return self.outline
+
+    class Chosen(Message):
+        """Enter was pressed on a line, or it was clicked twice."""
+
+        def __init__(self, outline: Outline, line: Line) -> None:
+            super().__init__()
+            self.outline = outline
+            self.line = line
+
+        @property
+        def control(self) -> Outline:
+            """The outline it happened in."""
+            return self.outline
+
+    def __init__(self, *, id: str | None = None, empty: str = "Nothing to show.") -> None:
+        super().__init__(id=id)
+        self._empty = empty
+        self._lines: Sequence[Line] = ()
+        self._made: dict[str, Sequence[Line]] = {}
+        self._opened: dict[str, bool] = {}
+        self._rows: list[_Row] = []
+        self._cursor = 0
+        self._words: tuple[str, ...] = ()
+
+    # What is shown
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Shows other lines; those with the same keys stay folded or unfolded, and the cursor stays with its own."""
+        self._lines = lines
+        self._made.clear()
+        self._arrange()
+
+    def filter(self, text: str) -> int:
+        """Shows only lines in which, or in those above or below, all the words are; returns how many have them."""
+        self._words = tuple(text.casefold().split())
+        return self._arrange()
+
+    @property
+    def cursor_line(self) -> Line | None:
+        """The line that the cursor is on."""
+        return self._rows[self._cursor].line if self._rows else None
+
+    @property
+    def visible_lines(self) -> Iterator[tuple[int, Line]]:
+        """All lines that are unfolded, with their depth."""
+        return ((row.depth, row.line) for row in self._rows)
+
+    def reveal(self, path: Sequence[str]) -> bool:
+        """Unfolds the lines with these keys, each below the one before, and goes to the last; false without that."""
+        for key in path[:-1]:
+            self._opened[key] = True
+        self._arrange()
+        for index, row in enumerate(self._rows):
+            if row.line.key == path[-1]:
+                self._go(index)
+                self.scroll_to_cursor(center=True)
+                return True
+        return False
+
+    def _arrange(self) -> int:
+        """Works out the rows anew, and finds the cursor's line, or the nearest that is left, again."""
+        before = self.cursor_line
+        found = 0
+        if self._words:
+            keep, found = self._matching()
+            self._rows = list(self._filtered_rows(self._lines, 0, keep))
+        else:
+            self._rows = list(self._unfolded_rows(self._lines, 0))
+        keys = [row.line.key for row in self._rows]
+        at = keys.index(before.key) if before and before.key in keys else min(self._cursor, max(0, len(keys) - 1))
+        self._cursor = at
+        width = max((row.line.text.cell_len + INDENT * (row.depth + 1) for row in self._rows[:MAX_FILTERED]), default=1)
+        self.virtual_size = Size(min(width, MAX_WIDTH), max(1, len(self._rows)))
+        self.refresh()
+        if self.is_attached and (before is None or self.cursor_line != before):
+            self.post_message(self.Highlighted(self, self.cursor_line))
+        return found
+
+    def children_of(self, line: Line) -> Sequence[Line]:
+        """The lines below one, made now if they were not yet."""
+        if not callable(line.children):
+            return line.children
+        if line.key not in self._made:
+            self._made[line.key] = line.children()
+        return self._made[line.key]
+
+    def _is_open(self, line: Line) -> bool:
+        return line.has_children and self._opened.get(line.key, line.is_open)
+
+    def _unfolded_rows(self, lines: Sequence[Line], depth: int) -> Iterator[_Row]:
+        ahead = [(line, depth) for line in reversed(lines)]
+        while ahead:
+            line, depth = ahead.pop()
+            yield _Row(line, depth)
+            if self._is_open(line):
+                ahead += [(child, depth + 1) for child in reversed(self.children_of(line))]
+
+    def _matching(self) -> tuple[set[str], int]:
+        """Keys of the lines to be shown: those with all the words in their path, and those above and below them."""
+        keep: set[str] = set()
+        found = 0
+        ahead: list[tuple[Line, str, tuple[str, ...]]] = [(line, "", ()) for line in reversed(self._lines)]
+        for _ in range(MAX_FILTERED):
+            if not ahead:
+                break
+            line, above, path = ahead.pop()
+            words = f"{above} {line.text.plain} {line.also}".casefold()
+            path = (*path, line.key)
+            if all(word in words for word in self._words):
+                keep.update(path)
+                found += 1
+            ahead += [(child, words, path) for child in reversed(self.children_of(line))]
+        return keep, found
+
+    def _filtered_rows(self, lines: Sequence[Line], depth: int, keep: set[str]) -> Iterator[_Row]:
+        ahead = [(line, depth) for line in reversed(lines)]
+        while ahead:
+            line, depth = ahead.pop()
+            if line.key not in keep:
+                continue
+            yield _Row(line, depth)
+            children = self.children_of(line)
+            if self._opened.get(line.key, True):
+                ahead += [(child, depth + 1) for child in reversed(children)]
+
+    # Drawing
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        at = y + self.scroll_offset.y
+        width = self.size.width
+        if at >= len(self._rows):
+            text = Text(self._empty, style="dim italic") if not self._rows and y == 0 else Text()
+            return Strip(text.render(self.app.console)).adjust_cell_length(width, self.rich_style)
+        row = self._rows[at]
+        text = self._text_of(row)
+        style = self.rich_style
+        if at == self._cursor:
+            style += self.get_component_rich_style("outline--cursor", partial=True)
+        segments = [
+            Segment(
+                segment.text, (segment.style or Style()) + _background(style) if at == self._cursor else segment.style
+            )
+            for segment in text.render(self.app.console)
+        ]
+        offset = self.scroll_offset.x
+        strip = Strip(segments, text.cell_len).apply_style(style)
+        return strip.crop_extend(offset, offset + width, style)
+
+    def _text_of(self, row: _Row) -> Text:
+        mark = ("▾ " if self._shows_children(row) else "▸ ") if row.line.has_children else "  "
+        guide = self.get_component_rich_style("outline--guide", partial=True)
+        text = Text(" " * (INDENT * row.depth), no_wrap=True, end="").append(mark, guide)
+        own = row.line.text.copy()
+        own.end = ""
+        if self._words:
+            own.highlight_words(
+                self._words, self.get_component_rich_style("outline--found", partial=True), case_sensitive=False
+            )
+        return text.append_text(own)
+
+    def _shows_children(self, row: _Row) -> bool:
+        return self._opened.get(row.line.key, True) if self._words else self._is_open(row.line)
+
+    # Moving
+
+    def _go(self, index: int) -> None:
+        if not self._rows:
+            return
+        index = max(0, min(index, len(self._rows) - 1))
+        if index == self._cursor:
+            return
+        self._cursor = index
+        self.refresh()
+        self.scroll_to_cursor()
+        self.post_message(self.Highlighted(self, self.cursor_line))
+
+    def scroll_to_cursor(self, *, center: bool = False) -> None:
+        """Brings the cursor's line onto the screen."""
+        region = Region(self.scroll_offset.x, self._cursor, 1, 1)
+        self.scroll_to_region(region, animate=False, center=center, force=True)
+
+    def action_move(self, count: int) -> None:
+        """Up or down by lines."""
+        self._go(self._cursor + count)
+
+    def action_page(self, count: int) -> None:
+        """Up or down by screens."""
+        self._go(self._cursor + count * max(1, self.size.height - 1))
+
+    def action_first(self) -> None:
+        """To the first line."""
+        self._go(0)
+
+    def action_last(self) -> None:
+        """To the last line."""
+        self._go(len(self._rows) - 1)
+
+    def action_unfold(self) -> None:
+        """Shows what is below the line, or goes there."""
+        line = self.cursor_line
+        if line is None or not line.has_children:
+            return
+        if self._shows_children(self._rows[self._cursor]):
+            self._go(self._cursor + 1)
+        else:
+            self._set_open(line, True)
+
+    def action_fold(self) -> None:
+        """Hides what is below the line, or goes to the one above it."""
+        line = self.cursor_line
+        if line is None:
+            return
+        row = self._rows[self._cursor]
+        if line.has_children and self._shows_children(row):
+            self._set_open(line, False)
+            return
+        above = next((i for i in range(self._cursor, -1, -1) if self._rows[i].depth < row.depth), None)
+        if above is not None:
+            self._go(above)
+
+    def action_choose(self) -> None:
+        """Posts that the line was chosen."""
+        if self.cursor_line is not None:
+            self.post_message(self.Chosen(self, self.cursor_line))
+
+    def toggle(self, line: Line) -> None:
+        """Folds or unfolds a line."""
+        if line.has_children:
+            self._set_open(line, not (self._opened.get(line.key, True) if self._words else self._is_open(line)))
+
+    def _set_open(self, line: Line, is_open: bool) -> None:
+        self._opened[line.key] = is_open
+        self._arrange()
+        self.scroll_to_cursor()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click goes to a line, on its mark it folds, and twice it chooses."""
+        index = event.y + self.scroll_offset.y
+        if index >= len(self._rows):
+            return
+        self._go(index)
+        row = self._rows[index]
+        mark = INDENT * row.depth - self.scroll_offset.x
+        if event.chain == 2:
+            self.action_choose()
+        elif row.line.has_children and mark <= event.x < mark + INDENT:
+            self.toggle(row.line)
+
+
+def _background(style: Style) -> Style:
+    return Style(color=style.color, bgcolor=style.bgcolor)

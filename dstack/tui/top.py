@@ -1,0 +1,102 @@
+"""The two lines on top of every view: the verdict, and what it rests on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Static
+
+from dstack.diagnosis import Verdict
+from dstack.report.safe_text import SafeText
+from dstack.report.text import headline
+from dstack.tui.source import Look
+
+MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
+"""So that a verdict is not told by its colour alone."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the application is doing.
+
+    ``doing`` says what is under way, empty if nothing is; ``every_s`` is the time between looks by itself, None for
+    none; ``newer`` counts looks that have come in since the views were frozen; ``trouble`` is why the last try failed.
+    """
+
+    source: str = ""
+    doing: str = ""
+    is_frozen: bool = False
+    newer: int = 0
+    every_s: int | None = None
+    trouble: str = ""
+
+
+class TopBar(Vertical):
+    """Verdict and headline; then source, coverage, age, and what is under way."""
+
+    DEFAULT_CSS = """
+    TopBar { height: 2; dock: top; background: $panel; }
+    TopBar > Static { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    TopBar > #verdict { text-style: bold; }
+    TopBar > #verdict.deadlock, TopBar > #verdict.hang { color: $text-error; }
+    TopBar > #verdict.stalled { color: $text-warning; }
+    TopBar > #verdict.blocked { color: $text-primary; }
+    TopBar > #verdict.clear { color: $text-success; }
+    TopBar > #coverage { color: $text-muted; }
+    """
+
+    def compose(self) -> ComposeResult:
+        """Two lines."""
+        yield Static(id="verdict")
+        yield Static(id="coverage")
+
+    def tell(self, look: Look | None, status: Status) -> None:
+        """Shows a look and what is under way."""
+        verdict = self.query_one("#verdict", Static)
+        verdict.set_classes([look.diagnosis.verdict] if look else [])
+        verdict.update(verdict_line(look, status))
+        self.query_one("#coverage", Static).update(coverage_line(look, status, time.time()))
+
+
+def verdict_line(look: Look | None, status: Status) -> Text:
+    """The verdict in one line, or that there is none yet."""
+    if look is None:
+        return SafeText(f"✖ {status.trouble}" if status.trouble else f"… collecting: {status.doing or 'starting'}")
+    verdict = look.diagnosis.verdict
+    return SafeText(f"{MARKS[verdict]} {verdict.upper()}  {headline(look.diagnosis)}")
+
+
+def coverage_line(look: Look | None, status: Status, now: float) -> Text:
+    """What the verdict rests on, how old it is, and what is under way; what matters most comes first."""
+    parts = []
+    if status.is_frozen:
+        parts.append("FROZEN" + (f", {status.newer} newer" if status.newer else ""))
+    if look is not None:
+        if status.trouble:
+            parts.append(f"! {status.trouble}")
+        coverage = look.diagnosis.coverage
+        incomplete = ", INCOMPLETE" if look.diagnosis.incomplete else ""
+        parts.append(f"seen {coverage.workers.seen}/{coverage.workers.total} workers, ")
+        parts[-1] += f"{coverage.nodes.seen}/{coverage.nodes.total} nodes{incomplete}"
+        parts.append(f"#{look.number}, {age(now - look.snapshot.taken_at)} old")
+        if not look.is_final:
+            parts.append("second look under way")
+        elif status.doing:
+            parts.append(f"… {status.doing}")
+    if status.every_s:
+        parts.append(f"every {status.every_s} s")
+    parts.append(status.source)
+    return SafeText("  ".join(part for part in parts if part))
+
+
+def age(seconds: float) -> str:
+    """A time span in its largest unit."""
+    seconds = max(0.0, seconds)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,158 @@
+"""What is wrong: findings, worst first, each told in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+
+from dstack.diagnosis import Finding, Step
+from dstack.report.safe_text import SafeText
+from dstack.report.text import STYLES, certainty, failure_in_words, short_path
+from dstack.tui.outline import INDENT, Line, Outline
+from dstack.tui.source import Look
+from dstack.tui.view import Place, View
+
+MIN_WIDTH = 30
+SHOWN_FAILURES = 100
+STYLE_OF_KIND: dict[str, str] = {
+    **{str(kind): style for kind, style in STYLES.items()},
+    "orphaned": "bold red",
+    "infeasible": "bold red",
+    "starved": "bold yellow",
+}
+
+
+class VerdictView(View):
+    """What is wrong, first: the findings, each with who waits for whom and where, and a way out.
+
+    Enter on a sentence goes to whoever it is about among the waits.
+    """
+
+    TITLE = "Verdict"
+
+    def compose_body(self) -> ComposeResult:
+        """One outline."""
+        yield Outline(empty="Nobody waits for anybody.")
+
+    def show(self, look: Look) -> None:
+        """Tells the look's findings, wrapped to the screen."""
+        outline = self.query_one(Outline)
+        outline.show(list(lines_of(look, max(MIN_WIDTH, self.size.width - 4))))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Wraps the sentences again."""
+        if self.look is not None:
+            self.show(self.look)
+
+    def filtered(self, text: str) -> int:
+        """Shows only the sentences with these words, and what finding they are in."""
+        return self.query_one(Outline).filter(text)
+
+    def on_outline_chosen(self, event: Outline.Chosen) -> None:
+        """Goes to whom the sentence is about, or folds the finding."""
+        if isinstance(event.line.data, Told) and event.line.data.vertex:
+            self.application.go_to("waits", event.line.data.vertex)
+        else:
+            event.outline.toggle(event.line)
+
+    def to_copy(self) -> str | None:
+        """The whole finding."""
+        line = self.query_one(Outline).cursor_line
+        told = line.data if line else None
+        return finding_in_words(told.finding) if isinstance(told, Told) and told.finding else None
+
+    def to_export(self) -> str | None:
+        """All that is shown."""
+        return "\n".join(
+            " " * INDENT * depth + line.text.plain for depth, line in self.query_one(Outline).visible_lines
+        )
+
+    def to_open(self) -> Place | None:
+        """The line of code that the sentence is about."""
+        line = self.query_one(Outline).cursor_line
+        told = line.data if line else None
+        return told.place if isinstance(told, Told) else None
+
+
+class Told:
+    """What a line of this view is about."""
+
+    def __init__(self, finding: Finding | None = None, vertex: str | None = None, place: Place | None = None) -> None:
+        self.finding = finding
+        self.vertex = vertex
+        self.place = place
+
+
+def lines_of(look: Look, width: int) -> Iterator[Line]:
+    """The findings, then what was not seen."""
+    if not look.diagnosis.findings:
+        yield Line("none", SafeText("No findings: nobody waits for anybody, as far as was seen."))
+    for number, finding in enumerate(look.diagnosis.findings, 1):
+        yield _finding(number, finding, width, is_open=number <= 3)
+    failures = look.diagnosis.coverage.failures
+    if failures:
+        children = [
+            Line(f"failure/{number}/{row}", text)
+            for number, failure in enumerate(failures[:SHOWN_FAILURES])
+            for row, text in enumerate(wrapped(failure_in_words(look.snapshot, failure), width - INDENT))
+        ]
+        if len(failures) > SHOWN_FAILURES:
+            children.append(Line("failure/more", SafeText(f"and {len(failures) - SHOWN_FAILURES:,} more", "dim")))
+        yield Line("failures", SafeText(f"Not seen: {len(failures):,}", "bold yellow"), children, is_open=True)
+
+
+def _finding(number: int, finding: Finding, width: int, *, is_open: bool) -> Line:
+    told = Told(finding, finding.members[0] if finding.members else None)
+    key = f"{finding.kind}/{number}"
+    style = STYLE_OF_KIND.get(finding.kind, "bold cyan")
+    title = SafeText(f"{number}. {finding.kind}", style).append(certainty(finding), "not bold")
+    children = [*_said(key, "summary", finding.summary, width, told, "bold")]
+    for at, step in enumerate(finding.explanation):
+        vertex = finding.members[at] if at < len(finding.members) else None
+        children += _step(f"{key}/{at}", finding, vertex, step, width)
+    children += _said(key, "impact", impact(finding), width, Told(finding))
+    children += _said(key, "advice", f"Way out: {finding.advice}", width, Told(finding), "green")
+    return Line(key, title, children, is_open=is_open, data=Told(finding), also=finding.summary)
+
+
+def _step(key: str, finding: Finding, vertex: str | None, step: Step, width: int) -> Iterator[Line]:
+    place = (step.file, step.line) if step.file is not None and step.line is not None else None
+    told = Told(finding, vertex, place)
+    yield from _said(key, "text", f"• {step.text}", width, told)
+    if place:
+        text = SafeText("    ").append(f"{short_path(place[0])}:{place[1]}", "cyan")
+        yield Line(f"{key}/place", text.append(f"  {step.source}" if step.source else ""), data=told)
+
+
+def _said(key: str, what: str, text: str, width: int, told: Told, style: str = "") -> Iterator[Line]:
+    for row, line in enumerate(wrapped(text, width - INDENT, style)):
+        yield Line(f"{key}/{what}/{row}", line, data=told)
+
+
+def wrapped(text: str, width: int, style: str = "") -> Sequence[Text]:
+    """A sentence as lines of at most so many cells."""
+    lines = list(SafeText(text, style).wrap(Console(width=width), max(MIN_WIDTH, width))) if text else []
+    return [SafeText("  " if row and text.startswith("• ") else "").append_text(line) for row, line in enumerate(lines)]
+
+
+def impact(finding: Finding) -> str:
+    """How many wait because of it."""
+    if not finding.waiters_total:
+        return ""
+    direct = f", {finding.waiters_direct:,} of them directly" if finding.waiters_direct != finding.waiters_total else ""
+    jobs = f" in {len(finding.jobs)} jobs" if len(finding.jobs) > 1 else ""
+    return f"Impact: {finding.waiters_total:,} wait because of it{direct}{jobs}."
+
+
+def finding_in_words(finding: Finding) -> str:
+    """A finding as plain text, for a message to somebody."""
+    lines = [f"{finding.kind}{certainty(finding)}: {finding.summary}"]
+    for step in finding.explanation:
+        lines.append(f"- {step.text}")
+        if step.file is not None:
+            lines.append(f"    {step.file}:{step.line}  {step.source or ''}".rstrip())
+    return "\n".join([*lines, f"Way out: {finding.advice}"])

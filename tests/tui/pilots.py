@@ -1,0 +1,38 @@
+"""Drives the terminal UI without a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from textual.pilot import Pilot
+
+from dstack.tui.app import DstackApp
+from dstack.tui.source import Source
+
+DEADLINE_S = 20.0
+
+
+@contextlib.asynccontextmanager
+async def running(source: Source, size: tuple[int, int] = (120, 40)) -> AsyncIterator[tuple[DstackApp, Pilot[Any]]]:
+    """The application once it has shown its first look, or said why it has none."""
+    app = DstackApp(source)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.shown is not None or app.status.trouble)
+        yield app, pilot
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:
+    """Waits until something is so."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        await pilot.pause(0.01)
+    await pilot.pause()
+
+
+def screen_text(app: DstackApp) -> str:
+    """What is on the screen, line by line."""
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())

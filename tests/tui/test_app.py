@@ -1,0 +1,231 @@
+"""The application around the views: looks come in, fail, freeze, and are saved; and it ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from dstack.errors import ClusterError
+from dstack.snapshot_file import load
+from dstack.tui.app import DstackApp
+from dstack.tui.dialogs import AskPath, Help
+from dstack.tui.outline import Outline
+from dstack.tui.source import Files
+from tests.tui.pilots import running, screen_text, until
+from tests.tui.sources import Scripted, recorded
+
+DEADLOCK, IDLE = recorded("serve-deadlock"), recorded("serve-idle")
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    """Runs an asynchronous test."""
+
+    async def whole() -> None:
+        await body()
+
+    asyncio.run(whole())
+
+
+def test_the_first_look_is_shown_with_its_coverage_and_age() -> None:
+    async def body() -> None:
+        async with running(Files("hang.json", [DEADLOCK])) as (app, _):
+            text = screen_text(app)
+
+        assert app.shown
+        assert app.shown.diagnosis.verdict.upper() in text
+        assert "seen 5/5 workers" in text
+        assert "hang.json" in text
+
+    run(body)
+
+
+def test_an_early_look_gives_way_to_its_final_form() -> None:
+    async def body() -> None:
+        async with running(Scripted([IDLE, DEADLOCK])) as (app, pilot):
+            await until(pilot, lambda: app.shown and app.shown.is_final)
+
+            assert [look.number for look in app.looks] == [1]
+            assert app.shown
+            assert app.shown.snapshot is DEADLOCK
+
+    run(body)
+
+
+def test_r_takes_another_look_and_the_cursor_stays() -> None:
+    async def body() -> None:
+        async with running(Scripted(DEADLOCK)) as (app, pilot):
+            await pilot.press("j", "j")
+            outline = app.screen.query_one(Outline)
+            before = outline.cursor_line
+            await pilot.press("r")
+            await until(pilot, lambda: len(app.looks) == 2)
+
+            assert before
+            assert outline.cursor_line
+            assert outline.cursor_line.key == before.key
+            assert app.shown is app.looks[-1]
+
+    run(body)
+
+
+def test_space_keeps_what_is_shown_while_looks_come_in() -> None:
+    async def body() -> None:
+        async with running(Scripted(DEADLOCK, IDLE)) as (app, pilot):
+            await pilot.press("space", "r")
+            await until(pilot, lambda: len(app.looks) == 2)
+            assert app.shown is app.looks[0]
+            assert "FROZEN, 1 newer" in screen_text(app)
+
+            await pilot.press("space")
+
+            assert app.shown is app.looks[1]
+
+    run(body)
+
+
+def test_a_failure_is_told_with_its_remedy_and_the_last_look_stays() -> None:
+    async def body() -> None:
+        failing = ClusterError("No Ray cluster answers at 10.0.0.1:6379.", "Is it up?")
+        async with running(Scripted(DEADLOCK, failing)) as (app, pilot):
+            await pilot.press("r")
+            await until(pilot, lambda: app.status.trouble)
+
+            assert app.shown is app.looks[0]
+            assert "! No Ray cluster answers" in screen_text(app)
+            assert [n.message for n in app._notifications] == ["No Ray cluster answers at 10.0.0.1:6379.\nIs it up?"]
+
+    run(body)
+
+
+def test_without_any_look_the_trouble_stands_in_its_place() -> None:
+    async def body() -> None:
+        async with running(Scripted(ClusterError("There is no Ray cluster here."))) as (app, _):
+            assert "✖ There is no Ray cluster here." in screen_text(app)
+
+    run(body)
+
+
+def test_a_goes_through_the_times_between_looks() -> None:
+    async def body() -> None:
+        async with running(Scripted(DEADLOCK)) as (app, pilot):
+            seen = []
+            for _ in range(4):
+                await pilot.press("a")
+                seen.append(app.status.every_s)
+
+            assert seen == [5, 15, 60, None]
+
+    run(body)
+
+
+def test_files_are_looks_of_their_own_and_offer_no_others() -> None:
+    async def body() -> None:
+        async with running(Files("two files", [IDLE, DEADLOCK])) as (app, pilot):
+            await until(pilot, lambda: len(app.looks) == 2)
+            await pilot.press("r", "a", "space")
+
+            assert [look.snapshot for look in app.looks] == [IDLE, DEADLOCK]
+            assert app.status.every_s is None
+            assert not app.status.is_frozen
+
+    run(body)
+
+
+@pytest.mark.parametrize("script", [(None,), (DEADLOCK, None)])
+def test_q_ends_at_once_while_a_look_hangs(script: tuple[Any, ...]) -> None:
+    async def body() -> None:
+        app = DstackApp(Scripted(*script))
+        async with app.run_test() as pilot:
+            if len(script) > 1:
+                await until(pilot, lambda: app.shown)
+                await pilot.press("r")
+            await until(pilot, lambda: app.status.doing)
+            began = time.monotonic()
+            await pilot.press("q")
+
+        assert time.monotonic() - began < 1
+
+    run(body)
+
+
+def test_s_saves_what_is_shown_and_keeps_files_that_are_there(tmp_path: Path) -> None:
+    async def body() -> None:
+        path = tmp_path / "kept.json.gz"
+        async with running(Files("f", [DEADLOCK])) as (app, pilot):
+            for expected in ("Written", "exists"):
+                await pilot.press("s")
+                await until(pilot, lambda: isinstance(app.screen, AskPath))
+                app.screen.query_one(Input).value = str(path)
+                await pilot.press("enter")
+                await until(pilot, lambda: any(expected in note.message for note in app._notifications))  # noqa: B023
+
+        assert load(path) == DEADLOCK
+
+    run(body)
+
+
+def test_e_writes_what_is_shown(tmp_path: Path) -> None:
+    async def body() -> None:
+        path = tmp_path / "shown.txt"
+        async with running(Files("f", [DEADLOCK])) as (app, pilot):
+            await pilot.press("e")
+            await until(pilot, lambda: isinstance(app.screen, AskPath))
+            app.screen.query_one(Input).value = str(path)
+            await pilot.press("enter")
+            await until(pilot, path.exists)
+            assert app.shown
+            summary = app.shown.diagnosis.findings[0].summary
+
+        assert " ".join(summary.split()[:4]) in path.read_text()
+
+    run(body)
+
+
+def test_y_copies_the_finding_under_the_cursor() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK])) as (app, pilot):
+            await pilot.press("j", "y")
+            assert app.shown
+
+            assert app.shown.diagnosis.findings[0].summary in app.clipboard
+            assert "Way out:" in app.clipboard
+
+    run(body)
+
+
+def test_the_filter_shows_only_what_has_the_words_and_escape_clears_it() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK])) as (app, pilot):
+            outline = app.screen.query_one(Outline)
+            everything = len(list(outline.visible_lines))
+            await pilot.press("slash", *"way out")
+            found = [line.text.plain for _, line in outline.visible_lines]
+            await pilot.press("escape")
+
+            assert found
+            assert len(found) < everything
+            assert all("Way out" in text or "." in text.split()[0] for text in found)
+            assert len(list(outline.visible_lines)) == everything
+
+    run(body)
+
+
+def test_help_names_the_keys_and_every_key_is_in_the_command_palette() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK])) as (app, pilot):
+            commands = {command.title for command in app.get_system_commands(app.screen)}
+            await pilot.press("question_mark")
+            assert isinstance(app.screen, Help)
+            text = screen_text(app)
+            await pilot.press("escape")
+
+        assert {"Copy", "Export", "Filter", "Help", "Open", "Quit", "Save", "Verdict"} <= commands
+        assert all(word in text for word in ("Copy", "Export", "Filter", "Open", "Quit", "Save", "Verdict"))
+
+    run(body)
