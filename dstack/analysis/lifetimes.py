@@ -2,8 +2,8 @@
 
 An actor ends when the last handle of it is dropped, when somebody who has one kills it, when it exits by itself, and
 with its owner or the driver of its job; one with a name, at the hands of anybody who can look it up. So it ends only if
-one of these goes on: whoever runs in it or calls it, the processes that hold a handle, that of its owner, the driver;
-by its name, anybody in the jobs of its namespace. A handle inside another object may be in anybody's hands in the job.
+one of these goes on: whoever runs in it or calls it, the processes that hold a handle, that of its owner (a detached
+one's, as long as that lives), the driver; by its name, anybody in the jobs of its namespace. A handle inside another object may be in anybody's hands in the job.
 A placement group is an id in anybody's hands in the job that created it. Whoever might go on counts as able to.
 
 A process goes on if one of its threads, coroutines or tasks does; an actor's that runs nothing, if somebody calls it,
@@ -96,7 +96,7 @@ class Lifetimes:
         elif self._may_start(actor):
             yield self._graph.unknown(f"start of {names.actor(actor)} ({actor.state})")
         yield from map(self._task, self._calls[actor.actor_id])
-        if actor.owner_id and not actor.is_detached:
+        if actor.owner_id and (actor.owner_id in self._seen.workers or not actor.is_detached):
             yield from self._process(actor.owner_id)
         for handle in self._handles[actor.actor_id]:
             yield from self._holder(handle, actor)

@@ -207,7 +207,22 @@ PASSED_ON = HoldingWorld(
 """The handle of an idle actor that holds all GPUs is in the hands of another job's actor, where nobody may see it."""
 
 
+CREATOR_GOES_ON = HoldingWorld(
+    nodes=[1],
+    processes=[
+        HoldingProcess(kind="driver", job=0, owner=0),
+        HoldingProcess(kind="driver", job=1, owner=1, waits_for=(4,)),
+        HoldingProcess(kind="actor", job=1, owner=1, gpus=1, idle=True),
+        HoldingProcess(kind="actor", job=0, owner=0, idle=True, handles={2: "variable"}, named_in=1, detached=True),
+    ],
+    requests=[Request(owner=1, gpus=1)],
+    groups=[],
+)
+"""The creator of a detached actor runs, and may call it, and so end the one of which it has a handle."""
+
+
 @given(holding_worlds(), hidings)
+@example(CREATOR_GOES_ON, [""] * 4)
 @example(PASSED_ON, [*[""] * 3, "silent"])
 @many
 def test_who_was_not_seen_may_let_go(world: HoldingWorld, hidings: list[str]) -> None:
