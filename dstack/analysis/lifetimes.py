@@ -3,8 +3,9 @@
 An actor ends when the last handle of it is dropped, when somebody who has one kills it, when it exits by itself, and
 with its owner or the driver of its job; one with a name, at the hands of anybody who can look it up. So it ends only if
 one of these goes on: whoever runs in it or calls it, the processes that hold a handle, that of its owner (a detached
-one's, as long as that lives), the driver; by its name, anybody in the jobs of its namespace. A handle inside another object may be in anybody's hands in the job.
-A placement group is an id in anybody's hands in the job that created it. Whoever might go on counts as able to.
+one's, as long as that lives), the driver; by its name, anybody in the jobs of its namespace. A handle inside another
+object may be in anybody's hands in the job. A placement group is an id in anybody's hands in the job that created it.
+Whoever might go on counts as able to.
 
 A process goes on if one of its threads, coroutines or tasks does; an actor's that runs nothing, if somebody calls it,
 who has its handle in turn. How handles show among the refs of a process (Ray 2.46 and 2.60): in a variable as

@@ -51,7 +51,7 @@ def held(**known: Any) -> Held:
     scene = Scene()
     node = scene.node(free={}, GPU=1.0)
     driver = scene.driver()
-    actor = scene.actor("Trainer", held={"GPU": 1.0}, owner_id=driver.worker_id, **known).idles()
+    actor = scene.actor("Trainer", **{"held": {"GPU": 1.0}, "owner_id": driver.worker_id, **known}).idles()
     call = scene.task("wanting", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
     driver.holds(actor).gets(call)
     return Held(scene, node, driver, actor, call)
@@ -194,7 +194,7 @@ def test_an_actor_with_a_name_may_be_ended_by_anybody_in_its_namespace() -> None
 
 
 def test_a_detached_actor_outlives_its_job() -> None:
-    it = held(name="left", namespace="elsewhere", is_detached=True)
+    it = held(name="left", namespace="elsewhere", is_detached=True, owner_id="d" * 56)
     it.driver.refs.clear()
 
     assert it.enders() == {'user outside of all jobs that run, who alone can look up actor Trainer "left",'}
