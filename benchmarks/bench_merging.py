@@ -1,0 +1,122 @@
+"""Merged stacks and their icicle of made-up clusters: no Ray, no processes.
+
+Actors of a few classes wait and compute in stacks of 12 to 40 frames that part at many places.
+
+    python benchmarks/bench_merging.py [ROUNDS]
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.icicle import Weights, icicle, weigh_by
+from dstack.analysis.merging import Branch, merge
+from dstack.analysis.missing import missing
+from dstack.analysis.observed import Observed
+from dstack.analysis.outliers import outliers
+from dstack.analysis.running import running
+from dstack.model import Actor, BlockedCall, Frame, Job, Node, Process, Sample, Snapshot, Thread, Worker, WorkerSample
+
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+JOB = "01000000"
+CLASSES = 8
+NODES = 100
+STACKS = 400
+COLUMNS = 200
+
+
+def snapshot_of(executions: int) -> Snapshot:
+    """So many actors, each with one thread that runs a call of it; two of three wait."""
+    chance = random.Random(0)
+    frames = tuple(Frame(function=f"Layer{n % 97}.call_{n}", file=f"model/part{n % 13}.py", line=n) for n in range(900))
+    stacks = tuple(stack_of(chance) for _ in range(STACKS))
+    ids = [f"{number:024x}{JOB}" for number in range(executions)]
+    return Snapshot(
+        dstack_version="0",
+        taken_at=0.0,
+        address="10.0.0.1:6379",
+        ray_version="2.60.0",
+        nodes=tuple(Node(node_id=f"{n:056x}", ip=f"10.0.0.{n}") for n in range(NODES)),
+        jobs=(Job(job_id=JOB, entrypoint="python train.py"),),
+        actors=tuple(
+            Actor(actor_id=id_, job_id=JOB, class_name=f"Part{n % CLASSES}", state="ALIVE", worker_id=f"{n:056x}")
+            for n, id_ in enumerate(ids)
+        ),
+        workers=tuple(
+            Worker(worker_id=f"{n:056x}", node_id=f"{n % NODES:056x}", ip="", port=n, pid=n + 1, actor_id=id_)
+            for n, id_ in enumerate(ids)
+        ),
+        frames=frames,
+        stacks=stacks,
+        samples=(
+            Sample(began_s=0.0, ended_s=0.5, workers=tuple(worker_of(n, id_, chance) for n, id_ in enumerate(ids))),
+        ),
+    )
+
+
+def stack_of(chance: random.Random) -> tuple[int, ...]:
+    """Leaf first; the nearer to the root, the fewer the frames it may be in."""
+    return tuple(chance.randrange(min(900, 1 + depth * depth)) for depth in reversed(range(chance.randint(12, 40))))
+
+
+def worker_of(number: int, actor_id: str, chance: random.Random) -> WorkerSample:
+    call = BlockedCall(kind="other", frame=0, what="threading.Condition.wait") if number % 3 else None
+    task_id = f"{number:016x}{actor_id}"
+    stack = min(int(chance.expovariate(0.02)), STACKS - 1)
+    thread = Thread(
+        os_thread_id=number + 1, name="MainThread", stack=stack, role="task", on_cpu=not call, still=True, call=call
+    )
+    process = Process(pid=number + 1, started_at=1.0, threads=(thread,))
+    return WorkerSample(worker_id=f"{number:056x}", running_task_ids=(task_id,), process=process)
+
+
+def measure(table: Table, name: str, action: Callable[[], object]) -> None:
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    table.add_row(name, f"{median(times) * 1000:,.1f}", f"{min(times) * 1000:,.1f}-{max(times) * 1000:,.1f}")
+
+
+def measure_all(table: Table, executions: int) -> None:
+    """Every step by itself, each on what the step before gave; trees are made anew, since they remember."""
+    snapshot = snapshot_of(executions)
+    observed, vertices = Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices
+    everybody = running(observed, vertices).executions
+    assert len(everybody) == executions
+    count = f"{executions:,} executions"
+    measure(table, f"{count}: their paths", lambda: running(observed, vertices))
+    measure(table, f"{count}: merged by class, first two levels", lambda: merge(everybody, by="kind").children)
+    measure(table, f"{count}: outliers", lambda: outliers(everybody))
+    measure(table, f"{count}: who is missing", lambda: missing(observed, vertices, everybody))
+    root = merge(everybody, by="kind")
+    weights = Weights(root, weigh_by("executions"))
+    measure(table, f"{count}: icicle of a new tree", lambda: draw(merge(everybody, by="kind")))
+    measure(table, f"{count}: icicle again, as when the terminal is resized", lambda: icicle([root], weights, COLUMNS))
+
+
+def draw(root: Branch) -> None:
+    picture = icicle([root], Weights(root, weigh_by("executions")), COLUMNS)
+    assert picture.weight == root.count
+
+
+def main() -> None:
+    table = Table(title=f"Merged stacks, n = {ROUNDS}")
+    for column in ("", "median ms", "min-max ms"):
+        table.add_column(column, justify="left" if not column else "right")
+    for executions in (1_000, 10_000):
+        measure_all(table, executions)
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()

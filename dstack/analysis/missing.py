@@ -1,0 +1,136 @@
+"""Who of alike workers is not where the others are: elsewhere, idle, dead, or not seen at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from dstack.analysis import names
+from dstack.analysis.merging import Branch
+from dstack.analysis.observed import Observed
+from dstack.analysis.running import Execution, kind_of, kind_of_actor
+from dstack.diagnosis import Vertex
+from dstack.model import Actor, Worker
+
+Why = Literal["not seen", "idle", "dead", "not there"]
+WHYS: tuple[Why, ...] = ("not seen", "dead", "not there", "idle")
+"""The gravest first: who was not seen may be anywhere."""
+
+
+class Missing(NamedTuple):
+    """A worker, or an actor without one, of which no stack of the application was seen.
+
+    ``kind`` and ``job_id`` are those of :class:`Execution`; of a worker that was not seen, the kind is ``worker`` where
+    nobody knows what it runs.
+    ``detail`` is a sentence's end, as ``did not answer``.
+    """
+
+    kind: str
+    job_id: str | None
+    name: str
+    why: Why
+    detail: str
+    worker_id: str | None = None
+
+
+class Company(NamedTuple):
+    """Of one ``kind`` in one job: how many workers are in a branch, who is ``elsewhere``, and who is missing at all."""
+
+    kind: str
+    job_id: str | None
+    here: int
+    elsewhere: tuple[Execution, ...]
+    missing: tuple[Missing, ...]
+
+    @property
+    def all(self) -> int:
+        """How many there are."""
+        return self.here + len({execution.worker_id for execution in self.elsewhere}) + len(self.missing)
+
+
+def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
+    """All of whom nothing is among the executions: actors of the same classes and jobs, and workers not seen."""
+    present = list(executions)
+    there = {execution.worker_id for execution in present}
+    classes = {(execution.kind, execution.likeness.job_id) for execution in present}
+    unread = {
+        v.worker_id: v for v in vertices.values() if v.kind == "task" and v.worker_id and v.worker_id not in there
+    }
+    return tuple(
+        sorted(
+            [*_actors(observed, there, classes), *_workers(observed, there, unread)],
+            key=lambda one: (WHYS.index(one.why), one.kind, one.name),
+        )
+    )
+
+
+def company(root: Branch, branch: Branch, absent: Iterable[Missing]) -> list[Company]:
+    """For each kind in a branch of a tree, who of that kind is not in it; the most numerous kind first."""
+    here: dict[tuple[str, str | None], set[str]] = {}
+    for execution in branch.executions:
+        here.setdefault(_team(execution), set()).add(execution.worker_id)
+    elsewhere: dict[tuple[str, str | None], list[Execution]] = {team: [] for team in here}
+    for execution in root.executions:
+        team = _team(execution)
+        if team in here and execution.worker_id not in here[team]:
+            elsewhere[team].append(execution)
+    lost: dict[tuple[str, str | None], list[Missing]] = {team: [] for team in here}
+    for one in absent:
+        lost.get((one.kind, one.job_id), []).append(one)
+    found = [Company(*team, len(ids), tuple(elsewhere[team]), tuple(lost[team])) for team, ids in here.items()]
+    return sorted(found, key=lambda one: -one.here)
+
+
+def _team(execution: Execution) -> tuple[str, str | None]:
+    return execution.kind, execution.likeness.job_id
+
+
+def _actors(observed: Observed, there: set[str], classes: set[tuple[str, str | None]]) -> Iterator[Missing]:
+    """The actors of these classes that have no execution."""
+    for actor in observed.actors.values():
+        kind = kind_of_actor(actor)
+        if (kind, actor.job_id) in classes and actor.worker_id not in there:
+            yield _actor(observed, actor, kind)
+
+
+def _actor(observed: Observed, actor: Actor, kind: str) -> Missing:
+    name = f"{names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}"
+    if actor.state == "DEAD":
+        return Missing(kind, actor.job_id, name, "dead", f"is dead: {actor.death_cause or 'no cause given'}")
+    worker = observed.workers.get(actor.worker_id or "")
+    if worker is None:
+        return Missing(kind, actor.job_id, name, "not there", f"has no process: it is {actor.state}")
+    unseen = _unseen(observed, worker)
+    if unseen:
+        return Missing(kind, actor.job_id, name, "not seen", unseen, worker.worker_id)
+    calls = observed.seen[worker.worker_id].running_task_ids
+    if calls:
+        return Missing(kind, actor.job_id, name, "not seen", "runs a call whose stack was not seen", worker.worker_id)
+    return Missing(kind, actor.job_id, name, "idle", "runs nothing", worker.worker_id)
+
+
+def _workers(observed: Observed, there: set[str], unread: Mapping[str, Vertex]) -> Iterator[Missing]:
+    """The workers that are no actors and were not seen, or of whose task no stack was."""
+    for worker in observed.snapshot.workers:
+        if worker.actor_id in observed.actors or worker.worker_id in there:
+            continue
+        task = unread.get(worker.worker_id)
+        detail = _unseen(observed, worker) or (task and "runs a task whose stack was not seen")
+        if detail:
+            kind = kind_of(observed, worker, task.task_id if task else None)
+            yield Missing(kind, worker.job_id, names.place(observed, worker), "not seen", detail, worker.worker_id)
+
+
+def _unseen(observed: Observed, worker: Worker) -> str:
+    """Why a worker's state and stacks are not known, empty if they are."""
+    sample = observed.seen.get(worker.worker_id)
+    if sample is not None and sample.process is not None and sample.process.threads:
+        return "" if sample.running_task_ids is not None else "did not say what it runs"
+    failures = observed.snapshot.failures
+    its = [one for one in failures if worker.worker_id == one.worker_id or _is_pid(one.pid, one.node_id, worker)]
+    its = its or [one for one in failures if one.node_id == worker.node_id and one.pid is None and not one.worker_id]
+    return f"was not read: {its[0].reason}" if its else "was not read"
+
+
+def _is_pid(pid: int | None, node_id: str | None, worker: Worker) -> bool:
+    return pid == worker.pid and node_id in (None, worker.node_id)
