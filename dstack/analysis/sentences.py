@@ -22,11 +22,14 @@ Vertices = Mapping[str, Vertex]
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
+    return at(f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}", who)
+
+
+def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member) -> str:
+    """The sentence without its subject: what a vertex does, waits for, or why it can never be given."""
     if vertex.never is not None:
-        return at(f"{introduced(vertex, who)} {vertex.never}", who)
-    if vertex.wait is None:
-        return at(f"{introduced(vertex, who)} {doing(vertex, who)}", who)
-    return at(f"{introduced(vertex, who)} {_waits(observed, vertices, vertex.wait)}", who)
+        return vertex.never
+    return doing(vertex, who) if vertex.wait is None else _waits(observed, vertices, vertex.wait)
 
 
 def name(observed: Observed, vertex: Vertex) -> str:
