@@ -20,24 +20,22 @@ class LoopState:
     """What a process's event loops showed.
 
     ``still`` are the addresses of the coroutines that did not move. ``on_threads`` has the Ray task that an event loop
-    is in the middle of, by the Python id of its thread. ``unread`` says why nothing could be read. Where there are no
-    event loops, it was not read.
+    is in the middle of, by the Python id of its thread. ``unread`` says why nothing could be read.
     """
 
     coroutines: list[Suspended] = field(default_factory=list)
     still: set[int] = field(default_factory=set)
     on_threads: dict[int, str | None] = field(default_factory=dict)
     unread: str | None = None
-    was_read: bool = False
 
     @classmethod
     def read(cls, get_coroutines: Callable[[], Coroutines]) -> LoopState:
         """Reads once, which proves nothing yet."""
         try:
             coroutines = get_coroutines()
-            return cls(list(coroutines.suspended()), on_threads=coroutines.tasks_on_loops, was_read=True)
+            return cls(list(coroutines.suspended()), on_threads=coroutines.tasks_on_loops)
         except Unreadable as error:
-            return cls(unread=str(error), was_read=True)
+            return cls(unread=str(error))
 
     def prove(self, still_threads: Collection[int], read_again: Callable[[], LoopState]) -> None:
         """Finds those that did not move: their loop's thread did not, or they were read twice alike.
@@ -52,10 +50,13 @@ class LoopState:
                 return
             more = read_again()
             again = {one.address: one for one in more.coroutines}
+            is_whole = bool(again) and again.keys() == known.keys()
             self.still |= {key for key in again.keys() & known.keys() if again[key].mark == known[key].mark}
             known.update(again)
             self.coroutines = [one for key, one in known.items() if key in self.still or key in again]
             self.unread = self.unread and more.unread
+            if is_whole:
+                return
 
     def as_plain(self, table: StackTable, cwd: str, os_ids: dict[int, int]) -> list[Plain]:
         """The coroutines as plain data, their stacks entered into the table; ``os_ids`` are threads' by Python's."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from dstack.probes.node.activity import activity, unmoved
+from dstack.probes.node.activity import Activity, activity, unmoved
 from dstack.probes.node.calls import Reader, may_have_loops
 from dstack.probes.node.groups import concurrency_groups
 from dstack.probes.node.interpreter import Interpreter
@@ -143,6 +143,7 @@ class Look:
         self.unread: str | None = None
         self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
+        self.marks: Activity = {}
         self.loops: LoopState | None = None
         self.tasks: dict[int, str | None] | None = None
         self.groups: dict[str, str] | None = None
@@ -194,14 +195,15 @@ class Look:
                 raise problem
         elif problem or self.options["native"] or any(self._moved(thread) for thread in self.threads):
             self._read_paused(tool, deadline)
-        self._prove_coroutines()
+        self._read_loops()
         self._report_unreadable()
 
     def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
         before = activity(self.pid)
         threads = tool.dump(self.pid, blocking=False, native=False, timeout_s=_remaining(deadline))
         calls = self._calls(threads, before.keys())
-        self.threads, self.calls, self.still = threads, calls, unmoved(before, activity(self.pid))
+        self.marks = activity(self.pid)
+        self.threads, self.calls, self.still = threads, calls, unmoved(before, self.marks)
 
     def _read_paused(self, tool: PySpy, deadline: float) -> None:
         """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others."""
@@ -212,13 +214,23 @@ class Look:
         proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
 
-    def _prove_coroutines(self) -> None:
-        """Reads coroutines again that may have moved, or at all where only a whole stack has shown an event loop."""
-        if may_have_loops(self.threads, self.pid):
-            still = [thread["thread_id"] for thread in self.threads if thread["os_thread_id"] in self.still]
-            if self.loops is None or not self.loops.was_read:
-                self.loops = self._read_coroutines()
-            self.loops.prove(still, self._read_coroutines)
+    def _read_loops(self) -> None:
+        """Reads the coroutines, in a time of their own: it may be long, and no other thread need stand still for it.
+
+        What a loop is in the middle of goes with its thread's stack only if the thread did not move since.
+        """
+        if not may_have_loops(self.threads, self.pid):
+            self.loops = LoopState()
+            return
+        before = activity(self.pid)
+        self.loops = self._read_coroutines()
+        after = activity(self.pid)
+        os_ids = {thread["thread_id"]: thread["os_thread_id"] for thread in self.threads}
+        still = unmoved(before, after)
+        self.loops.prove([known for known, tid in os_ids.items() if tid in still], self._read_coroutines)
+        moved_since = self.still - unmoved(self.marks, after)
+        for thread_id in [one for one in self.loops.on_threads if os_ids.get(one) in moved_since]:
+            del self.loops.on_threads[thread_id]
 
     def _read_coroutines(self) -> LoopState:
         try:
@@ -244,7 +256,6 @@ class Look:
                     if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
-                self.loops = LoopState.read(lambda: reader.coroutines) if reader.has_loops else LoopState()
                 pool = [thread for thread in threads if thread["os_thread_id"] != self.pid]
                 self.groups = concurrency_groups(pool, reader.objects)
         except (OSError, Unreadable) as error:
