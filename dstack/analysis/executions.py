@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from dstack.analysis import coroutines, names, placing
 from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import thread_key
 from dstack.analysis.streams import wait_of_producer
-from dstack.diagnosis import Target, Vertex, Wait
+from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Coroutine, Process, Thread, WorkerSample
+
+LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
+"""How Ray names the thread of each concurrency group's event loop; seen on Ray 2.46 and 2.60."""
 
 
 def add_executions(graph: Graph, worker: WorkerSample) -> None:
@@ -74,7 +79,7 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
     threads = observed.threads_with_role(worker_id, "task")
     name = names.task(observed, task_id)
     if observed.threads_with_role(worker_id, "loop"):
-        return _wait_for_loop(graph, worker_id, name)
+        return _wait_for_loop(graph, worker_id, task_id, name)
     if not observed.knows_tasks(worker_id) and 1 < len(threads) >= len(observed.seen[worker_id].running_task_ids or ()):
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
@@ -84,17 +89,31 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
     return None
 
 
-def _wait_for_loop(graph: Graph, worker_id: str, name: str) -> Wait:
+def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wait:
     """A call of an async actor that is no coroutine, or whose coroutine was not read, goes on when its loop does."""
     observed = graph.observed
     loops = observed.threads_with_role(worker_id, "loop")
     if not all(placing.is_blocked_loop(observed, loop) for loop in loops):
-        if observed.reads_coroutines(worker_id):
-            return graph.waits_for_unobserved(
-                "step", f"next step of {name}, which was neither suspended nor in its code"
-            )
-        return graph.waits_for_unobserved("coroutine", f"coroutine of {name}, which was not read")
+        if not observed.reads_coroutines(worker_id):
+            return graph.waits_for_unobserved("coroutine", f"coroutine of {name}, which was not read")
+        step = graph.waits_for_unobserved("step", f"next step of {name}, which was neither suspended nor in its code")
+        return _wait_for_loop_of_group(graph, worker_id, task_id, loops, step)
     return _on_one_of(graph, coroutines.EVENT_LOOP, worker_id, loops, f"it runs on one of {len(loops)} event loops")
+
+
+def _wait_for_loop_of_group(
+    graph: Graph, worker_id: str, task_id: str, loops: Sequence[Thread], otherwise: Wait
+) -> Wait:
+    """A call goes on when the loop of its concurrency group does, if that is the one its method declares."""
+    observed = graph.observed
+    group = placing.group_of(observed, task_id)
+    own = [loop for loop in loops if loop.name == f"{LOOP_THREAD}{group or DEFAULT_GROUP}"]
+    if group is None or len(own) != 1 or not placing.is_blocked_loop(observed, own[0]):
+        return otherwise
+    target = Target(vertex=thread_key(worker_id, own[0].os_thread_id))
+    assumed = placing.as_declared(observed.tasks[task_id].name, group)
+    wait = Wait(kind=coroutines.EVENT_LOOP, groups=(Group(needs=1, targets=(target,)),))
+    return replace(wait, assumed=assumed, if_not=otherwise.groups)
 
 
 def _on_one_of(graph: Graph, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:

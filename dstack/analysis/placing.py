@@ -58,3 +58,23 @@ def blocked_loop(observed: Observed, worker_id: str, coroutine: Coroutine) -> Th
     """The thread that would have to run a coroutine, while it keeps the event loop to itself."""
     thread = observed.thread(worker_id, coroutine.os_thread_id)
     return thread if thread and is_blocked_loop(observed, thread) else None
+
+
+def group_of(observed: Observed, task_id: str) -> str | None:
+    """The concurrency group of a call's method, empty for the default one; None where nobody knows.
+
+    A call may have been given a name of its own, so only names of the form ``Class.method`` are taken for methods.
+    """
+    task = observed.tasks.get(task_id)
+    actor = observed.actors.get((task and task.actor_id) or "")
+    process = observed.process((actor and actor.worker_id) or "")
+    if task is None or actor is None or process is None or process.concurrency_groups is None:
+        return None
+    class_name, _, method = task.name.rpartition(".")
+    return process.concurrency_groups.get(method, "") if class_name == actor.class_name else None
+
+
+def as_declared(call: str, group: str) -> str:
+    """What is assumed where a call's group is known by its method's declaration: a caller may ask for another one."""
+    name = f"concurrency group {group}" if group else "default concurrency group"
+    return f"{call} is in the {name} of its actor, as declared"

@@ -59,7 +59,7 @@ class Slots:
     def _narrowed(self, actor: Actor, task: Task, wait: Wait, running: tuple[str, ...]) -> Wait:
         """The wait for those alone that run in the call's own concurrency group, if its methods tell and some do."""
         process = self._seen.process(actor.worker_id or "")
-        group = self._group_of(task.task_id) if process and process.concurrency_groups else None
+        group = placing.group_of(self._seen, task.task_id) if process and process.concurrency_groups else None
         if group is None or self._seen.on_their_way(task):
             return wait
         mates = self._mates_in(actor, group, running)
@@ -71,8 +71,7 @@ class Slots:
             f"any of the {len(mates)} calls that run in its concurrency group may end first",
             f"{actor.actor_id}/{group}",
         )
-        name = f"concurrency group {group}" if group else "default concurrency group"
-        return replace(narrow, assumed=f"{task.name} is in the {name} of its actor, as declared", if_not=wait.groups)
+        return replace(narrow, assumed=placing.as_declared(task.name, group), if_not=wait.groups)
 
     def _target(self, task_id: str) -> Target:
         return Target(vertex=placing.key_of_task(self._seen, task_id))
@@ -81,18 +80,7 @@ class Slots:
         """Those of an actor's running calls that are in a concurrency group, or may be."""
         key = (actor.actor_id, group)
         if key not in self._mates:
-            self._mates[key] = tuple(task_id for task_id in running if self._group_of(task_id) in (group, None))
+            self._mates[key] = tuple(
+                task_id for task_id in running if placing.group_of(self._seen, task_id) in (group, None)
+            )
         return self._mates[key]
-
-    def _group_of(self, task_id: str) -> str | None:
-        """The concurrency group of a call's method, empty for the default one; None where nobody knows.
-
-        A call may have been given a name of its own, so only names of the form ``Class.method`` are taken for methods.
-        """
-        task = self._seen.tasks.get(task_id)
-        actor = self._seen.actors.get((task and task.actor_id) or "")
-        process = self._seen.process((actor and actor.worker_id) or "")
-        if task is None or actor is None or process is None or process.concurrency_groups is None:
-            return None
-        class_name, _, method = task.name.rpartition(".")
-        return process.concurrency_groups.get(method, "") if class_name == actor.class_name else None

@@ -3,9 +3,9 @@
 Each group has an event loop and a thread of its own. `handle` stops the one of its group with `ray.get`, and `user`
 would have to run there; that the other group is idle does not help.
 
-Expected: blocked, incomplete
-Later: deadlock, once it can be seen in which event loop a call is to begin
+Expected: deadlock
 Members: Server.handle, Server.user
+Behind: driver loop_of_group_blocked.py
 Points at: user: str = ray.get(server.user.remote())
 """
 

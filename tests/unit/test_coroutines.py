@@ -153,6 +153,26 @@ def test_a_call_between_two_states_is_unobserved() -> None:
     assert scene.graph()[wait.groups[0].targets[0].vertex].unobserved
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_own: bool) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor = scene.async_actor("Server", loops=2)
+    actor.coroutines_read, actor.groups = True, {"user": "group1"}
+    handle, user = (scene.call(actor, method, by=driver) for method in ("handle", "user"))
+    actor.running += [handle, user]
+    loop = actor.strands[-1 if is_own else -2].gets(user)
+    loop.task_id = handle.task.task_id
+
+    wait = scene.wait_of(user)
+
+    assert (groups_of(wait) == [(1, [loop.key])]) == is_own
+    assert wait.assumed == (
+        "Server.user is in the concurrency group group1 of its actor, as declared" if is_own else None
+    )
+    assert scene.graph()[(wait.if_not if is_own else wait.groups)[0].targets[0].vertex].unobserved
+
+
 # What it needs
 
 

@@ -21,6 +21,7 @@ from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.memory import ProcessMemory
+from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import Objects
 from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
 
@@ -124,7 +125,14 @@ def copy(layout: Layout) -> Iterator[Copy]:
 def reads_of(memory: ProcessMemory, layout: Layout, kind: type[Objects] = Objects) -> dict[str, Callable[[], object]]:
     objects = kind(memory, lambda: layout.cached_keys)
     frames = Frames(objects, layout, runtime_address())
-    coroutines = Coroutines(objects, frames, layout, Executors([], objects, layout), [threading.get_ident()])
+    coroutines = Coroutines(
+        objects,
+        frames,
+        Modules(objects, frames, layout),
+        layout,
+        Executors([], objects, layout),
+        [threading.get_ident()],
+    )
     return {
         "suspended": lambda: list(coroutines.suspended()),
         "holders": lambda: coroutines.holders,

@@ -15,11 +15,13 @@ from typing import Any
 from dstack.probes.node.coroutines import Coroutines
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
+from dstack.probes.node.groups import groups_of_worker
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.kernel import SystemCall, has_mapped, system_call
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
 from dstack.probes.node.memory import ProcessMemory, Unreadable
+from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import (
@@ -297,7 +299,18 @@ class Reader:
     def coroutines(self) -> Coroutines:
         """The coroutines of this process."""
         ids = [thread["thread_id"] for thread in self._threads]
-        return Coroutines(self.objects, self._frames, self._layout, self._executors, ids)
+        return Coroutines(self.objects, self._frames, self._modules, self._layout, self._executors, ids)
+
+    def concurrency_groups(self) -> dict[str, str] | None:
+        """The declared groups of the actor that this process is, by method; None where none can be read."""
+        try:
+            return groups_of_worker(self._modules, self.objects)
+        except Unreadable:
+            return None
+
+    @on_demand
+    def _modules(self) -> Modules:
+        return Modules(self.objects, self._frames, self._layout)
 
     @on_demand
     def _frames(self) -> Frames:

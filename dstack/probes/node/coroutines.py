@@ -15,6 +15,7 @@ from dstack.probes.node.futures import Executors
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.locks import lock_of
 from dstack.probes.node.memory import Unreadable
+from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import RawFrame
@@ -49,6 +50,7 @@ class Coroutines:
         self,
         objects: Objects,
         frames: Frames,
+        modules: Modules,
         layout: Layout,
         executors: Executors,
         thread_ids: Collection[int],
@@ -61,7 +63,7 @@ class Coroutines:
         self._contexts = Contexts(objects, layout)
         self._thread_ids = thread_ids
         self._threads: dict[int, int | None] = {}
-        self.loops = EventLoops(objects, frames, layout)
+        self.loops = EventLoops(objects, modules, layout)
         self._awaited = Awaited(
             objects, frames, layout, self.loops, executors, lambda: self.chains, lambda: self.holders
         )

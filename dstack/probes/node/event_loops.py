@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 
-from dstack.probes.node.frames import Frames
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.memory import Unreadable
+from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import BASIC_SIZE, TYPE, Objects
 from dstack.probes.node.on_demand import on_demand
 
@@ -19,7 +19,7 @@ TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
 ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 """From CPython 3.12 on, and before."""
 CURRENT_TASKS = "_current_tasks"
-MODULE_DICT, REFERENT = 16, 16
+REFERENT = 16
 PENDING = 0
 UVLOOP_BYTES = 512
 """Within so many bytes uvloop's loop has the id of its thread; seen with uvloop 0.23."""
@@ -28,18 +28,11 @@ UVLOOP_BYTES = 512
 class EventLoops:
     """The event loops of one process. Every method raises :class:`Unreadable`."""
 
-    def __init__(self, objects: Objects, frames: Frames, layout: Layout) -> None:
+    def __init__(self, objects: Objects, modules: Modules, layout: Layout) -> None:
         self._objects = objects
         self._memory = objects.memory
-        self._frames = frames
+        self._modules = modules
         self._layout = layout.coroutines
-
-    @on_demand
-    def _module(self) -> int:
-        """The dict of ``asyncio.tasks``, 0 where it was not imported."""
-        modules = self._memory.pointer(self._frames.interpreter + self._layout.interpreter_modules)
-        module = self._objects.lookup(modules, "asyncio.tasks")
-        return self._memory.pointer(module + MODULE_DICT) if module else 0
 
     def tasks(self) -> Iterator[int]:
         """All asyncio tasks that have not ended, as far as they do not come or go meanwhile."""
@@ -61,7 +54,7 @@ class EventLoops:
         return {}
 
     def _named(self, *names: str) -> int:
-        found = (self._objects.lookup(self._module, name) for name in names if self._module)
+        found = (self._modules.lookup("asyncio.tasks", name) for name in names)
         return next((address for address in found if address), 0)
 
     def is_pending(self, future: int) -> bool:

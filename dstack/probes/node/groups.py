@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dstack.probes.node.memory import Unreadable
+from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import TYPE, Objects
 from dstack.probes.node.places import RawFrame, function_of
 from dstack.probes.node.pyspy import RawThread
@@ -30,6 +31,14 @@ def concurrency_groups(threads: Iterable[RawThread], objects: Objects) -> dict[s
         return _declared(objects.memory.pointer(actor + TYPE), objects)
     except Unreadable:
         return None
+
+
+def groups_of_worker(modules: Modules, objects: Objects) -> dict[str, str] | None:
+    """The same of the actor that a worker is, also while it runs nothing: Ray's worker keeps its one instance."""
+    worker = modules.lookup("ray._private.worker", "global_worker")
+    actors = objects.attributes(worker).get("actors") if worker else None
+    instances = objects.entries(actors) if actors else []
+    return _declared(objects.memory.pointer(instances[0][1] + TYPE), objects) if len(instances) == 1 else None
 
 
 def _actor(frame: RawFrame) -> int | None:

@@ -236,6 +236,7 @@ class Look:
         try:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 reader = self._reader(self.threads, memory)
+                self.groups = self.groups or reader.concurrency_groups()
                 return LoopState.read(lambda: reader.coroutines)
         except OSError as error:
             return LoopState(unread=str(error))
