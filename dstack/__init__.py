@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dstack.capture import check, snapshot
+    from dstack.api import DeadlockFound, assert_no_deadlock, check, snapshot
     from dstack.diagnosis import Diagnosis
     from dstack.errors import ClusterError, DstackError, SnapshotFileError, UsageError
+    from dstack.guarding import Hang, guard
     from dstack.model import Snapshot
     from dstack.snapshot_file import load
 
@@ -19,27 +20,35 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ClusterError",
+    "DeadlockFound",
     "Diagnosis",
     "DstackError",
+    "Hang",
     "Snapshot",
     "SnapshotFileError",
     "UsageError",
     "__version__",
+    "assert_no_deadlock",
     "check",
+    "guard",
     "load",
     "snapshot",
 ]
 
 _HOMES = {
     "ClusterError": "errors",
+    "DeadlockFound": "api",
     "Diagnosis": "diagnosis",
     "DstackError": "errors",
+    "Hang": "guarding",
     "Snapshot": "model",
     "SnapshotFileError": "errors",
     "UsageError": "errors",
-    "check": "capture",
+    "assert_no_deadlock": "api",
+    "check": "api",
+    "guard": "guarding",
     "load": "snapshot_file",
-    "snapshot": "capture",
+    "snapshot": "api",
 }
 
 

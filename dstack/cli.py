@@ -144,7 +144,7 @@ def check(file: str | None, address: str | None, as_json: bool, job: str | None,
     if file and address:
         raise UsageError("Either a file is checked or a cluster, not both.", "Leave out FILE or --address.")
     diagnosis = _report(_load(file) if file else _take(address, timeout_s), as_json, job)
-    if diagnosis.verdict in ("deadlock", "hang"):
+    if diagnosis.is_stuck:
         sys.exit(STUCK)
     if diagnosis.incomplete:
         sys.exit(INCONCLUSIVE)

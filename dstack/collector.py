@@ -1,8 +1,8 @@
 """Takes snapshots in a process of their own, which can be ended at any time, whatever it waits for.
 
-``python -m dstack.collector ADDRESS TIMEOUT_S`` writes to standard output lines of a word and the rest: ``progress``
-and what is being done; ``early`` or ``snapshot`` and a number, followed by so many bytes of a snapshot file; or
-``error`` and, as JSON, what went wrong and what to do about it.
+``python -m dstack.collector ADDRESS TIMEOUT_S [native] [locals] [nonblocking]`` writes to standard output lines of a
+word and the rest: ``progress`` and what is being done; ``early`` or ``snapshot`` and a number, followed by so many
+bytes of a snapshot file; or ``error`` and, as JSON, its class, what went wrong and what to do about it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import IO
 
+from dstack import errors
 from dstack.errors import ClusterError, DstackError
 from dstack.model import Snapshot
 
 
 class Collector:
-    """A live source of snapshots of one cluster. Each is taken by a child process that ends with it."""
+    """A live source of snapshots of one cluster. Each is taken by a child process that ends with it.
+
+    ``options`` are those of :func:`dstack.snapshot` that are to be on, by name.
+    """
 
     is_live = True
 
-    def __init__(self, address: str | None, timeout_s: float = 30.0) -> None:
+    def __init__(self, address: str | None, timeout_s: float = 30.0, options: Collection[str] = ()) -> None:
         self.name = address or os.environ.get("RAY_ADDRESS") or "auto"
-        self._command = [sys.executable, "-m", "dstack.collector", address or "", str(timeout_s)]
+        self._command = [sys.executable, "-m", "dstack.collector", address or "", str(timeout_s), *options]
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._is_cancelled = False
@@ -65,8 +69,8 @@ class Collector:
                 case "snapshot":
                     return loads(stream.read(int(rest)))
                 case "error":
-                    message, remedy = json.loads(rest)
-                    raise ClusterError(message, remedy)
+                    name, message, remedy = json.loads(rest)
+                    raise getattr(errors, name)(message, remedy)
         raise ClusterError("The process that takes snapshots has ended.", "Try again with r, or: dstack -v snapshot")
 
     def cancel(self) -> None:
@@ -84,7 +88,7 @@ def main() -> None:
 
     from dstack import capture
 
-    address, timeout_s = sys.argv[1] or None, float(sys.argv[2])
+    address, timeout_s, options = sys.argv[1] or None, float(sys.argv[2]), dict.fromkeys(sys.argv[3:], True)
     output = sys.stdout.buffer
     sys.stdout = sys.stderr  # nobody else writes there
 
@@ -102,10 +106,11 @@ def main() -> None:
             timeout_s=timeout_s,
             progress=lambda text: write("progress", text),
             early=lambda one: write_snapshot("early", one),
+            **options,
         )
         write_snapshot("snapshot", taken)
     except DstackError as error:
-        write("error", json.dumps([error.message, error.remedy]))
+        write("error", json.dumps([type(error).__name__, error.message, error.remedy]))
     except BrokenPipeError:
         sys.stderr = None  # who asked has gone
 

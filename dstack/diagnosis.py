@@ -183,3 +183,8 @@ class Diagnosis(Model, frozen=True):
     vertices: dict[str, Vertex]
     coverage: Coverage
     job: str | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether somebody is said to be stuck for good, though it be suspected: a deadlock or a hang."""
+        return self.verdict in ("deadlock", "hang")

@@ -121,6 +121,13 @@ def run_example(
 
 
 @contextmanager
+def own_environment() -> Iterator[Mapping[str, str]]:
+    """The environment for a program that starts a cluster itself; at the end nobody who has it is alive."""
+    with _private_environment("default", "home") as (_, environment):
+        yield environment
+
+
+@contextmanager
 def ray_cluster(
     nodes: int = 1,
     *,

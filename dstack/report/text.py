@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping
 from time import localtime, strftime
@@ -44,6 +45,14 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> 
     _print_rest(console, len(diagnosis.findings) - SHOWN_FINDINGS, "findings; `dstack check --json` tells them all")
     _print_stacks(console, snapshot, diagnosis)
     _print_foot(console, snapshot, diagnosis)
+
+
+def report_text(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
+    """The whole report as plain text, without colours; 100 columns at most."""
+    console = Console(file=io.StringIO(), width=WIDTH, highlight=False, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        print_report(console, snapshot, diagnosis)
+    return captured.get()
 
 
 def headline(diagnosis: Diagnosis) -> str:

@@ -43,7 +43,7 @@ def test_import_dstack_loads_nothing_else() -> None:
     assert loaded == {"dstack"}
 
 
-@pytest.mark.parametrize("name", ["Snapshot", "Diagnosis", "load", "UsageError"])
+@pytest.mark.parametrize("name", ["Snapshot", "Diagnosis", "load", "UsageError", "check", "guard", "DeadlockFound"])
 def test_public_values_come_without_ray_or_textual(name: str) -> None:
     assert not {"ray", "textual"} & modules_after(f"import dstack; dstack.{name}")
 
