@@ -119,8 +119,7 @@ class DstackApp(App[None]):
             return
         self.shown = message.look
         self._tell(trouble="")
-        if isinstance(self.screen, View):
-            self.screen.offer(self.shown)
+        self._view.offer(self.shown)
 
     def on_failed(self, message: Failed) -> None:
         """Says why, and what to do; what was seen last stays."""
@@ -143,8 +142,8 @@ class DstackApp(App[None]):
 
     def _tell(self, **changes: Any) -> None:
         self.status = replace(self.status, **changes)
-        if isinstance(self.screen, View) and self.screen.is_mounted:
-            self.screen.refresh_top()
+        if self._view.is_mounted:
+            self._view.refresh_top()
 
     # Keys
 
@@ -169,8 +168,7 @@ class DstackApp(App[None]):
         self._tell(is_frozen=not self.status.is_frozen, newer=0)
         if not self.status.is_frozen and self.looks:
             self.shown = self.looks[-1]
-            if isinstance(self.screen, View):
-                self.screen.offer(self.shown)
+            self._view.offer(self.shown)
             self._tell()
 
     def go_to(self, mode: str, vertex: str) -> None:
@@ -181,15 +179,14 @@ class DstackApp(App[None]):
         self.call_later(self._reveal, vertex)
 
     def _reveal(self, vertex: str) -> None:
-        if isinstance(self.screen, View) and not self.screen.reveal(vertex):
+        if not self._view.reveal(vertex):
             self.notify("It is not in this view.", severity="warning")
 
     def show_look(self, look: Look) -> None:
         """Shows one of the looks, and freezes the views at it."""
         self.shown = look
         self._tell(is_frozen=look is not self.looks[-1], newer=self.looks[-1].number - look.number)
-        if isinstance(self.screen, View):
-            self.screen.offer(look)
+        self._view.offer(look)
 
     def action_help(self) -> None:
         """Shows what the keys do in this view."""
@@ -267,8 +264,10 @@ class DstackApp(App[None]):
 
     @property
     def _view(self) -> View:
-        assert isinstance(self.screen, View)
-        return self.screen
+        """The view that is on the screen, perhaps behind a dialog."""
+        view = self.screen_stack[0]
+        assert isinstance(view, View)
+        return view
 
     async def action_quit(self) -> None:
         """Leaves at once, whatever is under way."""

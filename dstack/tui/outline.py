@@ -109,12 +109,14 @@ class Outline(ScrollView, can_focus=True):
         self._rows: list[_Row] = []
         self._cursor = 0
         self._words: tuple[str, ...] = ()
+        self._was_shown = False
 
     # What is shown
 
     def show(self, lines: Sequence[Line]) -> None:
         """Shows other lines; those with the same keys stay folded or unfolded, and the cursor stays with its own."""
         self._lines = lines
+        self._was_shown = True
         self._made.clear()
         self._arrange()
 
@@ -216,24 +218,23 @@ class Outline(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
         at = y + self.scroll_offset.y
-        width = self.size.width
-        if at >= len(self._rows):
-            text = Text(self._empty, style="dim italic") if not self._rows and y == 0 else Text()
-            return Strip(text.render(self.app.console)).adjust_cell_length(width, self.rich_style)
-        row = self._rows[at]
-        text = self._text_of(row)
+        is_cursor = at == self._cursor and bool(self._rows)
         style = self.rich_style
-        if at == self._cursor:
+        if is_cursor:
             style += self.get_component_rich_style("outline--cursor", partial=True)
+        text = self._text_at(at, y)
         segments = [
-            Segment(
-                segment.text, (segment.style or Style()) + _background(style) if at == self._cursor else segment.style
-            )
+            Segment(segment.text, style + (_without_colours(segment.style) if is_cursor else segment.style or Style()))
             for segment in text.render(self.app.console)
         ]
         offset = self.scroll_offset.x
-        strip = Strip(segments, text.cell_len).apply_style(style)
-        return strip.crop_extend(offset, offset + width, style)
+        return Strip(segments, text.cell_len).crop_extend(offset, offset + self.size.width, style)
+
+    def _text_at(self, at: int, y: int) -> Text:
+        if at < len(self._rows):
+            return self._text_of(self._rows[at])
+        is_empty = self._was_shown and not self._rows and y == 0
+        return Text(("Nothing has these words." if self._words else self._empty) if is_empty else "", end="")
 
     def _text_of(self, row: _Row) -> Text:
         mark = ("▾ " if self._shows_children(row) else "▸ ") if row.line.has_children else "  "
@@ -336,5 +337,6 @@ class Outline(ScrollView, can_focus=True):
             self.toggle(row.line)
 
 
-def _background(style: Style) -> Style:
-    return Style(color=style.color, bgcolor=style.bgcolor)
+def _without_colours(style: Style | str | None) -> Style:
+    """The cursor has its own colours; what is bold or underlined stays so."""
+    return Style(bold=style.bold, underline=style.underline) if isinstance(style, Style) else Style()

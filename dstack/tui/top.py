@@ -59,7 +59,12 @@ class TopBar(Vertical):
         verdict = self.query_one("#verdict", Static)
         verdict.set_classes([look.diagnosis.verdict] if look else [])
         verdict.update(verdict_line(look, status))
-        self.query_one("#coverage", Static).update(coverage_line(look, status, time.time()))
+        self.query_one("#coverage", Static).update(coverage_line(look, status, now_for(look) if look else 0.0))
+
+
+def now_for(look: Look) -> float:
+    """The time, in Unix seconds, by which a look's age counts."""
+    return max(time.time(), look.snapshot.taken_at)
 
 
 def verdict_line(look: Look | None, status: Status) -> Text:

@@ -47,7 +47,9 @@ class View(Screen[None]):
         """The frame around every view's own body."""
         yield TopBar()
         yield from self.compose_body()
-        yield Input(placeholder="Words to look for; Esc clears", id="filter", classes="hidden")
+        field = Input(placeholder="Words to look for; Esc clears", id="filter")
+        field.display = False
+        yield field
         yield Footer(show_command_palette=False)
 
     def on_screen_resume(self) -> None:
@@ -107,14 +109,14 @@ class View(Screen[None]):
     def action_search(self) -> None:
         """Opens the filter."""
         field = self.query_one("#filter", Input)
-        field.remove_class("hidden")
-        field.focus()
+        field.display = True
+        self.set_focus(field)  # now: what is typed next belongs there
 
     def action_clear(self) -> None:
         """Closes the filter and shows everything again."""
         field = self.query_one("#filter", Input)
         field.value = ""
-        field.add_class("hidden")
+        field.display = False
         self.focus_body()
 
     def on_input_changed(self, event: Input.Changed) -> None:

@@ -1,0 +1,21 @@
+"""Pictures of the screen as text, kept beside the tests: ``DSTACK_PIN=1`` takes them anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dstack.tui.app import DstackApp
+from tests.tui.pilots import screen_text
+
+PICTURES = Path(__file__).with_name("pictures")
+
+
+def assert_pinned(app: DstackApp, name: str) -> None:
+    """The screen is as it was when this picture was taken."""
+    text = screen_text(app) + "\n"
+    path = PICTURES / f"{name}.txt"
+    if os.environ.get("DSTACK_PIN"):
+        PICTURES.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text(), f"{name} looks different; look at it, and take it anew with DSTACK_PIN=1"

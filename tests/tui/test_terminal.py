@@ -1,0 +1,72 @@
+"""The whole program, in a real terminal, against a real cluster that hangs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clusters import run_example
+from tests.dstack import dstack
+from tests.tui.sources import RECORDED
+from tests.tui.terminals import terminal
+
+HANG = Path(__file__).resolve().parents[2] / "examples" / "hangs" / "async_lock.py"
+TUI = (sys.executable, "-m", "dstack", "tui")
+
+
+@pytest.mark.ray
+def test_a_hang_is_seen_walked_and_left() -> None:
+    with (
+        run_example(HANG) as running,
+        terminal([*TUI, "--address", running.address], running.environment) as screen,
+    ):
+        screen.wait_for("DEADLOCK")
+        screen.wait_for("Vault.open")
+        screen.press("?")
+        screen.wait_for("Take another snapshot")
+        screen.press("Escape")
+        screen.wait_until_gone("Take another snapshot")  # else the terminal takes Esc and r for one key
+        screen.press("r")
+        screen.wait_for("#2")
+        screen.press("/")
+        screen.wait_for("Words to look for")
+        screen.press("-l", "way out")
+        screen.press("Enter")
+        screen.wait_for("found")
+        screen.press("Escape")
+        screen.wait_until_gone("found")
+        screen.resize(80, 24)
+        screen.wait_for("seen 3/3 workers")
+        for key in "123456":
+            screen.press(key)
+            screen.wait_for("DEADLOCK")
+        screen.press("q")
+        screen.wait_for("ended 0", deadline_s=10)
+
+
+def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
+    (file,) = RECORDED.glob("tune-hang*")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NO_COLOR": "1"}
+
+    with terminal([*TUI, str(file)], environment, 80, 24) as screen:
+        screen.wait_for("seen 4/4 workers")
+        screen.press("q")
+        screen.wait_for("ended 0", deadline_s=10)
+
+
+def test_without_a_cluster_the_reason_and_the_remedy_are_shown(tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+
+    with terminal([*TUI, "--address", "127.0.0.1:1"], environment) as screen:
+        screen.wait_for("No snapshot")
+        screen.press("q")
+        screen.wait_for("ended 0", deadline_s=10)
+
+
+def test_where_there_is_no_terminal_it_says_what_to_use() -> None:
+    result = dstack("tui")
+
+    assert result.returncode == 2
+    assert "dstack snapshot" in result.stderr
