@@ -1,7 +1,8 @@
 """Snapshots of Ray's own libraries, as they were: what is seen in them is called right, and what is idle is no finding.
 
 Each was saved by ``dstack snapshot -o`` from a program of a few lines, on the version of Ray in its name; only paths,
-host names and command lines were changed. Coroutines were not read then: what depends on them is incomplete.
+host names and command lines were changed. Only that of serve-coroutines was saved by a dstack that reads coroutines:
+in the others what depends on them is incomplete.
 """
 
 from __future__ import annotations
@@ -64,6 +65,18 @@ def test_two_deployments_that_wait_for_each_other_are_named(name: str) -> None:
     } <= labels(diagnosis)
     assert diagnosis.incomplete
     assert not any("controller" in finding.summary for finding in diagnosis.findings)
+
+
+@pytest.mark.parametrize("name", versions_of("serve-coroutines"))
+def test_requests_to_deployments_are_followed_through_their_coroutines(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+    steps = [step.text for finding in diagnosis.findings for step in finding.explanation]
+    waits = {vertex.label: vertex.wait.kind for vertex in diagnosis.vertices.values() if vertex.wait}
+
+    assert not diagnosis.incomplete
+    assert waits["request to Serve deployment Front of app shop"] == "await"
+    assert waits["request to Serve deployment Kitchen of app shop"] == "await"
+    assert any("Kitchen" in text and "Serve's wait for a free replica" in text for text in steps)
 
 
 @pytest.mark.parametrize("name", versions_of("data-actors-hang"))

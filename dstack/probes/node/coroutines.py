@@ -18,7 +18,7 @@ from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
-from dstack.probes.node.places import RawFrame
+from dstack.probes.node.places import AWAITS, RawFrame, place_of
 
 MAX_TASKS = 20_000
 TRACING = "/ray/util/tracing/tracing_helper.py"
@@ -133,7 +133,11 @@ class Coroutines:
         if not future:
             return None
         try:
-            return self._awaited.call(future, chain)
+            call = self._awaited.call(future, chain)
+            if call and call["kind"] == "other":
+                places = (place_of(raw_frame(frame), AWAITS) for frame in chain.frames)
+                return {**call, **next(({"what": place.name} for place in places if place), {})}
+            return call
         except Unreadable as error:
             return {"kind": "await", "frame": 0, "unread": str(error), "timeout_s": None}
 

@@ -146,6 +146,14 @@ CHANNELS = (
 )
 """What calls ``ray.get`` on a ref that is written again and again: that its value is there says nothing."""
 
+FREE_REPLICA = "Serve's wait for a free replica"
+SERVE = "/ray/serve/_private/"
+AWAITS = (
+    Place(f"{SERVE}request_router/request_router.py", "_choose_replica_for_request", FREE_REPLICA, "Ray 2.60"),
+    Place(f"{SERVE}replica_scheduler/pow_2_scheduler.py", "choose_replica_for_request", FREE_REPLICA, "2.46, not run"),
+)
+"""Coroutines in which one waits for a future that tells nothing by itself."""
+
 
 def function_of(frame: RawFrame) -> str:
     """The plain name of the frame's function: py-spy gives the qualified one from CPython 3.11 on."""
