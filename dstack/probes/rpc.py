@@ -52,9 +52,14 @@ def _loop(pid: int) -> asyncio.AbstractEventLoop:
 
     It does so on whichever thread that happens, and then complains on stderr of a loop that it meets there at work.
     """
-    grpc.aio.init_grpc_aio()
     loop = asyncio.new_event_loop()
-    begin(loop.run_forever)
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)  # gRPC asks for this thread's
+        grpc.aio.init_grpc_aio()
+        loop.run_forever()
+
+    begin(run)
     return loop
 
 
