@@ -23,15 +23,15 @@ STUCK, INCONCLUSIVE, INTERRUPTED = 1, 4, 130
 address_option = click.option(
     "--address", metavar="HOST:PORT|auto", help="The cluster's GCS. [default: RAY_ADDRESS, or the cluster here]"
 )
-timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Give back what there is after so long.",
-)
+
+
+def seconds_option(*names: str, default: float, help: str) -> Callable[[Any], Any]:
+    """An option that takes a number of seconds."""
+    seconds = click.FloatRange(min=0, min_open=True)
+    return click.option(*names, type=seconds, default=default, show_default=True, metavar="SECONDS", help=help)
+
+
+timeout_option = seconds_option("--timeout", "timeout_s", default=30.0, help="Give back what there is after so long.")
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
 )
@@ -179,6 +179,42 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         from dstack.collector import Collector
 
         run(Collector(address, timeout_s))
+
+
+@main.command()
+@address_option
+@click.option("--dir", "directory", required=True, type=click.Path(), help="Where the snapshots of findings go.")
+@click.option("--keep", type=click.IntRange(min=1), default=50, show_default=True, help="The most files there.")
+@seconds_option("--every", default=30.0, help="The pause between cheap looks.")
+@seconds_option("--stuck-after", default=60.0, help="Look in full when something has not moved for so long.")
+@click.option(
+    "--share",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="The most that full looks may take of one core, on average.",
+)
+@click.option("--on-finding", "command", metavar="CMD", help="A shell command that gets each new finding as JSON.")
+@click.option(
+    "--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus, to this host unless HOST is given."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
+@timeout_option
+def watch(address: str | None, every: float, stuck_after: float, share: float, timeout_s: float, **rest: Any) -> None:
+    """Look at a running cluster again and again, and tell when something is stuck.
+
+    Cheap looks ask only the control plane and the workers' own counters. A full one, which reads stacks, follows when
+    something has not moved. Ends on SIGTERM with 0.
+    """
+    from dstack.watch import Settings, Terminated
+    from dstack.watch import watch as begin
+
+    times: dict[str, Any] = {"every_s": every, "stuck_after_s": stuck_after, "timeout_s": timeout_s}
+    try:
+        begin(Settings(address=address, share=share / 100, **times, **rest))
+    except Terminated:
+        _end_at_once(0)
 
 
 @main.command()

@@ -20,6 +20,8 @@ from dstack.probes.rpc import Call, Refused, Request, call_all
 PROBE_NAMESPACE = "_dstack"
 """Ray namespace of dstack's own drivers and probes; whatever is in it is left out of every picture."""
 
+CHECK_GCS = "Check the gcs_server process on the head node."
+
 GUESSES = " Some common causes include"
 """From here on Ray's reason of a worker's death is the same for all (seen on Ray 2.46 and 2.60)."""
 MAX_CAUSE = 300
@@ -56,8 +58,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
     for name in ("nodes", "workers"):
         if isinstance(answers[name], Refused):
-            remedy = "Check the gcs_server process on the head node."
-            raise ClusterError(f"The GCS does not list its {name}: {answers[name].reason}.", remedy)
+            raise ClusterError(f"The GCS does not list its {name}: {answers[name].reason}.", CHECK_GCS)
     jobs = [_job(row) for row in _rows(answers["jobs"], "job_info_list")]
     own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
     own = frozenset(job.job_id for job in own_jobs)
@@ -108,17 +109,43 @@ _LISTS = {
 }
 
 
+def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
+    """Only who is there: live nodes and workers, and which jobs are dstack's own. Raises as :func:`take_inventory`."""
+    calls = [Call(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
+    nodes, workers, jobs = call_all(calls, cluster.metadata)
+    for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
+        if isinstance(reply, Refused):
+            raise ClusterError(f"The GCS does not list its {name}: {reply.reason}.", CHECK_GCS)
+    alive = tuple(node for node in map(_node, nodes.node_info_list) if node.alive)
+    ids = {node.node_id for node in alive}
+    own = [row for row in jobs.job_info_list if row.config.ray_namespace == PROBE_NAMESPACE]
+    listed = (_worker(row) for row in workers.worker_table_data if row.is_alive)
+    return Inventory(
+        nodes=alive,
+        workers=tuple(worker for worker in listed if worker.node_id in ids),
+        own_jobs=frozenset(row.job_id.hex() for row in own),
+        own_drivers=frozenset((row.driver_ip_address, row.driver_pid) for row in own),
+    )
+
+
+def _roll_requests() -> dict[str, Request]:
+    """Requests that cost the GCS little: nothing of dead workers, and no question to every driver behind its list."""
+    requests = {name: _LISTS[name] for name in ("nodes", "workers", "jobs")}
+    filled = {name: _request(*request) for name, request in requests.items()}
+    filled["workers"][2].filters.is_alive = True
+    filled["jobs"][2].skip_submission_job_info_field = True
+    filled["jobs"][2].skip_is_running_tasks_field = True
+    return filled
+
+
 def _requests() -> dict[str, Request]:
     """What the GCS is asked, by what that gives: stub, method and message."""
-    lists = {
-        name: (
-            getattr(gcs_service_pb2_grpc, f"{service}GcsServiceStub"),
-            method,
-            getattr(gcs_service_pb2, f"{method}Request")(),
-        )
-        for name, (service, method) in _LISTS.items()
-    }
-    return {**lists, **autoscaler.REQUESTS}
+    return {**{name: _request(*request) for name, request in _LISTS.items()}, **autoscaler.REQUESTS}
+
+
+def _request(service: str, method: str) -> Request:
+    stub = getattr(gcs_service_pb2_grpc, f"{service}GcsServiceStub")
+    return stub, method, getattr(gcs_service_pb2, f"{method}Request")()
 
 
 def _rows(reply: Any, name: str) -> Iterable[Any]:

@@ -46,7 +46,7 @@ def ask_core_workers(
     workers: Sequence[Worker], metadata: Metadata, timeout_s: float, sample: int = 1
 ) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
     """The answers by worker id, and a failure for each worker that gave none or not all."""
-    replies = call_all([_call(worker, timeout_s) for worker in workers], metadata)
+    replies = call_all([stats_call(worker, timeout_s) for worker in workers], metadata)
     answers: dict[str, CoreWorkerStats] = {}
     failures: list[Failure] = []
     for worker, reply in zip(workers, replies, strict=True):
@@ -63,7 +63,7 @@ def ask_core_workers(
                     sample=sample,
                 )
             )
-        if _is_from(worker, reply):
+        if is_from(worker, reply):
             answers[worker.worker_id] = _stats(worker.worker_id, reply)
     return answers, failures
 
@@ -83,19 +83,20 @@ def _may_be_a_missing_argument(ref: Ref) -> bool:
     return bool(ref.argument_uses) and ref.size_bytes < 0 and ref.state not in ENDED
 
 
-def _call(worker: Worker, timeout_s: float) -> Call:
+def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limit: int = LIMIT) -> Call:
+    """The question to one worker: what it runs and has submitted, and which refs it knows."""
     host = f"[{worker.ip}]" if ":" in worker.ip else worker.ip
     request = core_worker_pb2.GetCoreWorkerStatsRequest(
         intended_worker_id=bytes.fromhex(worker.worker_id),
-        include_memory_info=True,
+        include_memory_info=with_refs,
         include_task_info=True,
-        limit=LIMIT,
+        limit=limit,
     )
     stub = core_worker_pb2_grpc.CoreWorkerServiceStub
     return Call(f"{host}:{worker.port}", stub, "GetCoreWorkerStats", request, timeout_s)
 
 
-def _is_from(worker: Worker, reply: Any) -> bool:
+def is_from(worker: Worker, reply: Any) -> bool:
     """Ray does not enforce ``intended_worker_id``: another worker may answer on a port that was used again."""
     return not isinstance(reply, Refused) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
 
@@ -103,7 +104,7 @@ def _is_from(worker: Worker, reply: Any) -> bool:
 def _objection(worker: Worker, reply: Any) -> str | None:
     if isinstance(reply, Refused):
         return reply.reason
-    if not _is_from(worker, reply):
+    if not is_from(worker, reply):
         return "another worker answers on its port: it has ended"
     told, total = len(reply.owned_task_info_entries), reply.tasks_total
     if told < total:

@@ -1,0 +1,286 @@
+"""The watch itself: looks cheaply again and again, decides when to look in full, and tells what has changed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.findings import verdict_of
+from dstack.analysis.names import duration
+from dstack.analysis.sightings import Changes, Sightings
+from dstack.analysis.standing import Attention, Item, Standing
+from dstack.collector import Collector
+from dstack.diagnosis import Diagnosis, Finding, FindingKind, Ratio
+from dstack.errors import ClusterError, DstackError, SnapshotFileError
+from dstack.model import Snapshot
+from dstack.probes.connect import Cluster, connect
+from dstack.probes.glances import take_glance
+from dstack.report.check_json import check_json
+from dstack.snapshot_file import to_json
+from dstack.watch.command import Command
+from dstack.watch.events import Events
+from dstack.watch.figures import Figures, spent_s, waits_of
+from dstack.watch.ring import Ring
+
+SCHEMA = "dstack.watch/1"
+RPC_TIMEOUT_S = 3.0
+KILLED_AFTER_S = 15.0
+"""A full look that takes so much longer than it should is killed."""
+LONGEST_PAUSE_S = 60.0
+"""While there is no cluster, it is tried again after 1, 2, 4 ... seconds, at last so many."""
+MOST_UNSAVED = 3
+"""So many snapshots that could not be written are kept in memory, to be written later."""
+SAVE_S = 0.7
+"""A file that is being written when the watch is to end may take so long."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user wants; times in seconds, ``share`` of one core for full looks on average."""
+
+    address: str | None
+    directory: str
+    every_s: float = 30.0
+    stuck_after_s: float = 60.0
+    keep: int = 50
+    share: float = 0.01
+    timeout_s: float = 30.0
+    command: str | None = None
+    metrics: str | None = None
+    as_json: bool = False
+
+
+class Watch:
+    """A watch of one cluster. :meth:`run` never returns; :meth:`stop`, from another thread, ends what is under way."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._events = Events(as_json=settings.as_json)
+        self._ring = Ring(settings.directory, settings.keep)
+        self._command = Command(settings.command, self._events) if settings.command else None
+        self._standing = Standing()
+        self._attention = Attention(settings.stuck_after_s, settings.share)
+        self._sightings = Sightings()
+        self._found: Counter[FindingKind] = Counter()
+        self._unsaved: deque[Snapshot] = deque(maxlen=MOST_UNSAVED)
+        self._cluster: Cluster | None = None
+        self._lost_at: float | None = None
+        self._pause_s = 1.0
+        self._figures = Figures()
+        self._began: float | None = None
+        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._collector: Collector | None = None
+        self._is_stopped = False
+
+    def run(self) -> None:
+        """Looks until the process ends. Raises :class:`dstack.DstackError` if it cannot begin."""
+        self._cluster = connect(self._settings.address)
+        self._start(self._cluster)
+        while True:
+            time.sleep(self._settings.every_s if self._round() else self._paused())
+
+    def stop(self) -> None:
+        """Ends what is under way, but lets a file that is being written be written."""
+        with self._lock:
+            self._is_stopped = True
+            if self._collector is not None:
+                self._collector.cancel()
+        if self._command is not None:
+            self._command.stop()
+        self._saving.acquire(timeout=SAVE_S)
+        if self._began is not None:
+            looks = f"{self._figures.looks} looks, {self._figures.full_looks} full ones"
+            found = f"{self._found.total()} finding{'s' * (self._found.total() != 1)}"
+            lost = f"; {len(self._unsaved)} snapshots could not be saved" if self._unsaved else ""
+            self._events.tell("stopped", f"after {duration(time.monotonic() - self._began)}: {looks}, {found}{lost}")
+
+    def _start(self, cluster: Cluster) -> None:
+        self._began = time.monotonic()
+        for note in cluster.notes:
+            self._events.tell("note", note)
+        where = f"{cluster.address}, Ray {cluster.ray_version}"
+        how = f"every {self._settings.every_s:g} s, in full when something has not moved for"
+        self._events.tell("started", f"watching {where}, {how} {self._settings.stuck_after_s:g} s")
+        if self._settings.metrics:
+            from dstack.watch.metrics import serve
+
+            self._events.tell("metrics", f"at {serve(self._settings.metrics, lambda: self._figures)}")
+
+    def _round(self) -> bool:
+        """One look, and what follows from it; whether the cluster was there."""
+        self._save_late()
+        try:
+            cluster = self._cluster or connect(self._settings.address)
+            self._glance(cluster)
+        except DstackError as error:
+            self._lose(error)
+            return False
+        self._regain(cluster)
+        now = time.monotonic()
+        picture = self._standing.older_than(self._settings.stuck_after_s, now)
+        touched = self._sightings.is_touched(self._standing.present)
+        if reason := self._attention.reason(picture, now, touched=touched):
+            self._look(cluster, reason, picture)
+        elif not picture:
+            self._figures = replace(self._figures, waits={}, oldest_wait_s=0.0)
+        return True
+
+    def _glance(self, cluster: Cluster) -> None:
+        glance = take_glance(cluster, RPC_TIMEOUT_S)
+        now = time.monotonic()
+        self._standing.see(glance, now)
+        answered = len(glance.workers)
+        self._figures = replace(
+            self._figures,
+            is_up=True,
+            longest_unmoved_s=self._standing.longest_s(now),
+            answered=Ratio(seen=answered, total=answered + len(glance.silent)),
+            looks=self._figures.looks + 1,
+        )
+
+    def _lose(self, error: DstackError) -> None:
+        self._cluster = None
+        self._figures = replace(self._figures, is_up=False)
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            self._events.tell("lost", f"{error.message} Trying again, at last every {LONGEST_PAUSE_S:g} s")
+
+    def _regain(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        if self._lost_at is not None:
+            away = duration(time.monotonic() - self._lost_at)
+            self._events.tell("back", f"{cluster.address} answers again, after {away}")
+            self._lost_at, self._pause_s = None, 1.0
+
+    def _paused(self) -> float:
+        """For how long to wait while there is no cluster: longer each time."""
+        pause, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return pause
+
+    def _look(self, cluster: Cluster, reason: str, picture: frozenset[Item]) -> None:
+        """Looks in full, and tells what is new, what lasts and what is over."""
+        self._events.tell("looking", reason)
+        before = spent_s()
+        try:
+            taken = self._take(cluster)
+        except DstackError as error:
+            self._attention.failed(time.monotonic())
+            self._events.tell("failed", f"the full look: {error}")
+            return
+        try:
+            self._note(taken, diagnose(taken))
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            file = self._save(taken)
+            self._events.tell(
+                "failed", f"dstack itself could not explain {file or 'a snapshot'}: {why}. Please report it"
+            )
+        self._attention.looked(picture, time.monotonic(), spent_s() - before)
+
+    def _take(self, cluster: Cluster) -> Snapshot:
+        """A snapshot by a process of its own, which is killed if it does not end in time or the watch is to end."""
+        collector = Collector(cluster.address, self._settings.timeout_s)
+        with self._lock:
+            if self._is_stopped:
+                raise ClusterError("The watch is to end.")
+            self._collector = collector
+        alarm = threading.Timer(self._settings.timeout_s + KILLED_AFTER_S, collector.cancel)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            return collector.take(lambda _: None, lambda _: None)
+        finally:
+            alarm.cancel()
+
+    def _note(self, taken: Snapshot, diagnosis: Diagnosis) -> None:
+        try:
+            if self._cluster is not None:
+                self._glance(self._cluster)  # what has begun since the last one is fresh
+        except ClusterError:
+            pass  # the next round tells
+        now = time.monotonic()
+        changes = self._sightings.take(taken, diagnosis, now, lambda task_id: self._is_fresh(task_id, now))
+        self._sightings.track(self._standing.present)
+        self._found.update(diagnosis.findings[index].kind for index in changes.new)
+        waits, oldest_s = waits_of(diagnosis)
+        self._figures = replace(
+            self._figures,
+            findings=Counter(sighting.kind for sighting in self._sightings.lasting),
+            found=dict(self._found),
+            waits=waits,
+            oldest_wait_s=oldest_s,
+            nodes_seen=diagnosis.coverage.nodes,
+            workers_seen=diagnosis.coverage.workers,
+            full_looks=self._figures.full_looks + 1,
+        )
+        self._tell(taken, diagnosis, changes, now)
+
+    def _is_fresh(self, task_id: str, now: float) -> bool:
+        age_s = self._standing.age_s(task_id, now)
+        return age_s is not None and age_s < self._settings.stuck_after_s
+
+    def _tell(self, taken: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
+        for over in changes.over:
+            self._events.tell("over", f"{over.kind}, after {duration(now - over.began_s)}: {over.summary}")
+        for lasting in changes.lasting:
+            self._events.tell("lasting", f"{lasting.kind}, for {duration(now - lasting.began_s)}: {lasting.summary}")
+        if changes.new:
+            file = self._save(taken)
+            self._tell_new(taken, diagnosis, changes.new, file)
+        seen = diagnosis.coverage.workers
+        if changes == Changes():
+            blocked = [finding for finding in diagnosis.findings if verdict_of(finding) == "blocked"]
+            rest = f"; {len(blocked)} open chain{'s' * (len(blocked) != 1)} of those who wait for others" * bool(
+                blocked
+            )
+            self._events.tell("seen", f"nothing stuck, of {seen.seen} of {seen.total} workers and drivers{rest}")
+
+    def _tell_new(self, taken: Snapshot, diagnosis: Diagnosis, new: Sequence[int], file: str | None) -> None:
+        documents = json.loads(check_json(taken, diagnosis))["findings"]
+        for index in new:
+            finding = diagnosis.findings[index]
+            document = {
+                "schema": SCHEMA,
+                **documents[index],
+                "address": taken.address,
+                "taken_at": taken.taken_at,
+                "file": file,
+            }
+            self._events.tell("finding", f"{_headline(finding)}; {file or 'not saved'}", finding=document)
+            if self._command is not None:
+                self._command.give(to_json(document) + b"\n")
+
+    def _save(self, taken: Snapshot) -> str | None:
+        """The name of the file, or None while it cannot be written."""
+        try:
+            with self._saving:
+                return str(self._ring.save(taken))
+        except SnapshotFileError as error:
+            given_up = " The oldest that waits for that is given up." if len(self._unsaved) == MOST_UNSAVED else ""
+            self._unsaved.append(taken)
+            self._events.tell(
+                "unsaved", f"{error.message} The snapshot is kept in memory, to be saved later.{given_up}"
+            )
+            return None
+
+    def _save_late(self) -> None:
+        """Writes what could not be written before, if it can be now."""
+        while self._unsaved:
+            try:
+                with self._saving:
+                    path = self._ring.save(self._unsaved[0])
+            except SnapshotFileError:
+                return
+            self._unsaved.popleft()
+            self._events.tell("saved", f"late: {path}")
+
+
+def _headline(finding: Finding) -> str:
+    sure = "" if finding.confirmed or finding.kind == "stalled" else ", suspected"
+    return f"{finding.kind}{sure}: {finding.summary}"

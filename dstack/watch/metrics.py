@@ -1,0 +1,85 @@
+"""What a watch knows, for Prometheus, by its official client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dstack.analysis.findings import KIND_OF
+from dstack.diagnosis import FindingKind
+from dstack.errors import UsageError
+from dstack.watch.figures import Figures, spent_s
+
+LOOPBACK = "127.0.0.1"
+TOLD = [kind for kind in get_args(FindingKind) if KIND_OF[kind].VERDICT != "blocked"]
+
+
+def serve(place: str, figures: Callable[[], Figures]) -> str:
+    """Serves what ``figures`` gives at ``[HOST:]PORT``, by default to this host only; port 0 is any.
+
+    Gives the URL. Raises :class:`dstack.UsageError` if nothing can listen there.
+    """
+    host, _, port = place.rpartition(":")
+    host = host.strip("[]") or LOOPBACK
+    if not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{place!r} is no port.", "Give --metrics PORT or HOST:PORT.")
+    registry = CollectorRegistry()
+    registry.register(_Figures(figures))
+    try:
+        server, _ = start_http_server(int(port), host, registry)
+    except OSError as error:
+        raise UsageError(
+            f"Metrics cannot be served at {host}:{port}: {error.strerror}.", "Take another port."
+        ) from error
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{server.server_port}/metrics"
+
+
+class _Figures(Collector):
+    """Asked by the client whenever somebody wants the metrics."""
+
+    def __init__(self, figures: Callable[[], Figures]) -> None:
+        self._figures = figures
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._figures()
+        yield GaugeMetricFamily("dstack_up", "Whether the cluster answered the last time.", now.is_up)
+        findings = {kind: now.findings.get(kind, 0) for kind in TOLD}
+        yield _by_kind(GaugeMetricFamily("dstack_findings", "Findings that last.", labels=["kind"]), findings)
+        found = {kind: now.found.get(kind, 0) for kind in TOLD}
+        yield _by_kind(CounterMetricFamily("dstack_found", "Findings since the start.", labels=["kind"]), found)
+        waits = GaugeMetricFamily("dstack_waits", "Waits in the last snapshot, until all moves.", labels=["kind"])
+        yield _by_kind(waits, now.waits)
+        yield GaugeMetricFamily(
+            "dstack_oldest_wait_seconds", "At least so long one of these has lasted by then.", now.oldest_wait_s
+        )
+        yield GaugeMetricFamily(
+            "dstack_longest_unmoved_seconds", "So long a call, driver or worker has not moved.", now.longest_unmoved_s
+        )
+        seen = GaugeMetricFamily("dstack_seen", "How many were observed.", labels=["what", "by"])
+        total = GaugeMetricFamily("dstack_total", "How many there are to observe.", labels=["what", "by"])
+        for what, by, ratio in (
+            ("workers", "look", now.answered),
+            ("workers", "snapshot", now.workers_seen),
+            ("nodes", "snapshot", now.nodes_seen),
+        ):
+            seen.add_metric([what, by], ratio.seen)
+            total.add_metric([what, by], ratio.total)
+        yield from (seen, total)
+        yield CounterMetricFamily("dstack_looks", "Cheap looks.", now.looks)
+        yield CounterMetricFamily("dstack_snapshots", "Full looks.", now.full_looks)
+        yield CounterMetricFamily("dstack_cpu_seconds", "CPU time of dstack here, with what it has run.", spent_s())
+
+
+def _by_kind(family: Metric, counts: Mapping[str, int]) -> Metric:
+    for kind, count in counts.items():
+        family.add_metric([kind], count)  # type: ignore[attr-defined]
+    return family

@@ -1,0 +1,173 @@
+"""What has not moved since when, and when that is worth a full look, by a clock that the tests turn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstack.analysis.standing import SLOW, SLOWEST_S, Attention, Standing
+from dstack.glance import Glance, WorkerGlance
+
+STUCK_AFTER_S = 60.0
+SHARE = 0.01
+
+
+def worker(name: str = "w", **told: Any) -> WorkerGlance:
+    return WorkerGlance(worker_id=name, **{"pending": {}, **told})
+
+
+def seen(*looks: tuple[float, Glance]) -> Standing:
+    standing = Standing()
+    for at_s, glance in looks:
+        standing.see(glance, at_s)
+    return standing
+
+
+def of(*workers: WorkerGlance, silent: tuple[str, ...] = ()) -> Glance:
+    return Glance(workers=workers, silent=silent)
+
+
+def test_a_running_task_stands_since_it_was_first_seen() -> None:
+    standing = seen(*((at, of(worker(running=("t",)))) for at in (0, 30, 60)))
+
+    assert standing.age_s("t", 60) == 60
+    assert standing.longest_s(60) == 60
+    assert ("w", "t") in standing.older_than(60, 60)
+    assert not standing.older_than(61, 60)
+
+
+def test_a_task_that_runs_elsewhere_by_now_has_moved() -> None:
+    standing = seen((0, of(worker("a", running=("t",)))), (60, of(worker("b", running=("t",)))))
+
+    assert standing.age_s("t", 60) == 0
+
+
+def test_a_pending_task_stands_until_its_state_changes() -> None:
+    pending, running = (
+        of(worker(pending={"t": state, "u": "PENDING_ARGS_AVAIL"}))
+        for state in ("PENDING_ARGS_AVAIL", "SUBMITTED_TO_WORKER")
+    )
+    standing = seen((0, pending), (60, running))
+
+    assert (standing.age_s("t", 60), standing.age_s("u", 60)) == (0, 60)
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    standing = seen((0, of(worker(running=("t",)))), (30, of()))
+
+    assert standing.age_s("t", 30) is None
+    assert not standing.present
+
+
+def test_of_who_does_not_answer_what_was_known_stands() -> None:
+    one = of(worker(running=("t",)))
+    standing = seen((0, one), (30, of(silent=("w",))), (60, one))
+
+    assert standing.age_s("t", 60) == 60
+
+
+def test_a_driver_stands_while_it_counts_nothing_new() -> None:
+    first, second = (of(worker(is_driver=True, counters=(count,))) for count in (1, 2))
+
+    assert seen((0, first), (60, first)).older_than(60, 60)
+    assert not seen((0, first), (60, second)).older_than(60, 60)
+
+
+def test_an_idle_worker_is_nothing_that_stands() -> None:
+    idle = of(worker(counters=(7,)))
+
+    assert not seen((0, idle), (600, idle)).older_than(60, 600)
+
+
+def test_of_too_many_tasks_only_the_counters_are_compared() -> None:
+    flooded = [of(worker(pending=None, counters=(count,))) for count in (1, 1, 2)]
+
+    assert seen(*zip((0, 60), flooded[:2], strict=True)).older_than(60, 60)
+    assert not seen(*zip((0, 60), flooded[1:], strict=True)).older_than(60, 60)
+
+
+class Watched:
+    """An attention with a clock: looks every 30 s at a picture, and notes when it looks in full, at this cost."""
+
+    def __init__(self, cost_s: float = 0.1) -> None:
+        self.attention = Attention(STUCK_AFTER_S, SHARE)
+        self.cost_s = cost_s
+        self.now_s = 0.0
+        self.looked_at: list[float] = []
+
+    def sees(self, *things: str, times: int = 1, touched: bool = False) -> Watched:
+        picture = frozenset((thing,) for thing in things)
+        for _ in range(times):
+            if self.attention.reason(picture, self.now_s, touched=touched):
+                self.looked_at.append(self.now_s)
+                self.attention.looked(picture, self.now_s, self.cost_s)
+            self.now_s += 30
+        return self
+
+
+def test_nothing_that_stands_is_nothing_to_look_at() -> None:
+    assert not Watched().sees(times=1000).looked_at
+
+
+def test_a_picture_is_looked_at_at_once_and_then_ever_less_often() -> None:
+    looked_at = Watched().sees("a", times=400).looked_at
+
+    gaps = [after - before for before, after in pairwise(looked_at)]
+    assert looked_at[0] == 0
+    assert gaps[0] == SLOW * STUCK_AFTER_S
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == SLOWEST_S
+
+
+def test_what_is_new_in_a_picture_is_looked_at_at_once() -> None:
+    assert Watched().sees("a").sees("a", "b").looked_at == [0, 30]
+
+
+def test_a_picture_of_which_only_less_is_left_is_no_new_one() -> None:
+    assert Watched().sees("a", "b", "c").sees("a", "b").sees("a").looked_at == [0]
+
+
+def test_what_moved_and_stands_again_is_new() -> None:
+    assert Watched().sees("a").sees().sees("a").looked_at == [0, 60]
+
+
+def test_who_moves_in_a_finding_is_looked_at_at_once() -> None:
+    assert Watched().sees("a").sees("a", touched=True).looked_at == [0, 30]
+
+
+def test_a_full_look_that_failed_is_tried_again_after_a_while() -> None:
+    attention = Attention(STUCK_AFTER_S, SHARE)
+    attention.failed(0)
+
+    picture = frozenset({("a",)})
+    assert attention.reason(picture, STUCK_AFTER_S - 1) is None
+    assert attention.reason(picture, STUCK_AFTER_S)
+
+
+def test_the_reason_is_told_in_words() -> None:
+    attention = Attention(STUCK_AFTER_S, SHARE)
+    one, two = frozenset({("a",)}), frozenset({("a",), ("b",)})
+
+    assert attention.reason(one, 0) == "1 call, driver or worker has not moved for 60 s"
+    assert attention.reason(two, 0) == "2 calls, drivers or workers have not moved for 60 s"
+
+
+@given(
+    pictures=st.lists(st.frozensets(st.sampled_from("abcdef")), max_size=200),
+    cost_s=st.floats(min_value=0, max_value=10),
+)
+def test_full_looks_take_their_share_at_most_and_miss_nothing(pictures: list[frozenset[str]], cost_s: float) -> None:
+    watched = Watched(cost_s)
+    new_since: dict[str, float] = {}
+    for picture in pictures:
+        at_s, before = watched.now_s, len(watched.looked_at)
+        watched.sees(*picture)
+        new_since = {thing: new_since.get(thing, at_s) for thing in picture}
+        if len(watched.looked_at) > before:
+            new_since |= dict.fromkeys(picture, float("inf"))
+        assert all(at_s - since <= cost_s / SHARE for since in new_since.values())
+    gaps = [after - before for before, after in pairwise(watched.looked_at)]
+    assert all(cost_s <= SHARE * gap * 1.000001 for gap in gaps)

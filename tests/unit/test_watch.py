@@ -1,0 +1,330 @@
+"""The parts of a watch that need no cluster: its files, its command, its metrics."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.sightings import Changes
+from dstack.diagnosis import Ratio
+from dstack.errors import SnapshotFileError, UsageError
+from dstack.model import Snapshot
+from dstack.snapshot_file import load
+from dstack.watch.command import MOST_OUTPUT, MOST_WAITING, Command
+from dstack.watch.events import Events
+from dstack.watch.figures import Figures
+from dstack.watch.loop import MOST_UNSAVED, Settings, Watch
+from dstack.watch.metrics import serve
+from dstack.watch.ring import Ring
+from tests.processes import wait_until
+from tests.unit.scenes import Scene
+
+SOON_S = 20.0
+
+
+def snapshot(after_s: float = 0.0) -> Snapshot:
+    one = Scene().snapshot()
+    return replace(one, taken_at=one.taken_at + after_s)
+
+
+class Heard(Events):
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, str]] = []
+
+    def tell(self, event: str, text: str, **fields: object) -> None:
+        self.told.append((event, text))
+
+    def wait_for(self, count: int = 1) -> list[tuple[str, str]]:
+        return wait_until(
+            lambda: self.told if len(self.told) >= count else None, deadline_s=SOON_S, what=lambda: str(self.told)
+        )
+
+
+def read(path: Path) -> str:
+    """What is in a file, if it is there."""
+    return path.read_text().strip() if path.exists() else ""
+
+
+def full_disk() -> Any:
+    """No snapshot can be written."""
+    return patch("dstack.snapshot_file._write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+# Files
+
+
+def test_files_are_named_by_when_they_were_taken_and_readable_by_their_owner_only(tmp_path: Path) -> None:
+    path = Ring(tmp_path / "new" / "deep", 5).save(snapshot())
+
+    assert path == tmp_path / "new" / "deep" / "dstack-20231114-221320.json.gz"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load(path) == snapshot()
+
+
+def test_the_oldest_files_make_room_and_no_others_are_touched(tmp_path: Path) -> None:
+    others = [
+        "dstack-20200101-000000.json",
+        "dstack-2020.json.gz",
+        "mine.json.gz",
+        "dstack-20200101-000000.json.gz.old",
+    ]
+    for name in others:
+        (tmp_path / name).touch()
+    ring = Ring(tmp_path, 3)
+
+    paths = [ring.save(snapshot(second)) for second in range(5)]
+
+    assert {path.name for path in tmp_path.iterdir()} == {*others, *(path.name for path in paths[2:])}
+
+
+def test_files_of_an_earlier_watch_count(tmp_path: Path) -> None:
+    for second in range(5):
+        Ring(tmp_path, 9).save(snapshot(second))
+
+    newest = Ring(tmp_path, 1).save(snapshot(9))
+
+    assert list(tmp_path.iterdir()) == [newest]
+
+
+def test_two_files_of_one_second_have_two_names(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, 9)
+
+    assert [ring.save(snapshot()).name for _ in range(2)] == [
+        "dstack-20231114-221320.json.gz",
+        "dstack-20231114-221321.json.gz",
+    ]
+
+
+def test_no_directory_can_be_where_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SnapshotFileError, match="is no directory for snapshots"):
+        Ring(tmp_path / "file", 5)
+
+
+def watch(directory: Path, **settings: Any) -> Watch:
+    return Watch(Settings(address=None, directory=str(directory), **settings))
+
+
+def deadlock() -> Snapshot:
+    scene = Scene()
+    left, right = scene.actor("Left"), scene.actor("Right")
+    driver = scene.driver()
+    left.runs(scene.call(left, "run", by=driver)).gets(scene.call(right, "step", by=left))
+    right.runs(scene.call(right, "run", by=driver)).gets(scene.call(left, "step", by=right))
+    return scene.look().look_again().snapshot()
+
+
+def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = tmp_path / "told"
+    one, taken = watch(tmp_path / "files", command=f"cat > {told}"), deadlock()
+
+    with full_disk():
+        one._tell(taken, diagnose(taken), Changes(new=(0,)), 0.0)
+        one._save_late()
+    assert not list((tmp_path / "files").iterdir())
+    document = json.loads(wait_until(lambda: read(told), deadline_s=SOON_S, what=lambda: "command"))
+    assert (document["kind"], document["file"]) == ("deadlock", None)
+
+    one._save_late()
+    (path,) = (tmp_path / "files").iterdir()
+    assert load(path) == taken
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("unsaved   Cannot write" in line for line in lines) == 1
+    assert any("deadlock: " in line and line.endswith("; not saved") for line in lines)
+    assert any(f"saved     late: {path}" in line for line in lines)
+
+
+def test_only_so_much_is_kept_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = watch(tmp_path)
+    with full_disk():
+        for second in range(MOST_UNSAVED + 2):
+            one._save(snapshot(second))
+    one._save_late()
+
+    assert len(list(tmp_path.iterdir())) == MOST_UNSAVED
+    assert capsys.readouterr().err.count("is given up") == 2
+
+
+# Command
+
+
+def test_the_command_gets_the_document_and_what_it_says_is_told(tmp_path: Path) -> None:
+    heard = Heard()
+    command = Command(f"cat > {tmp_path}/told; echo said", heard)
+
+    command.give(b'{"kind": "deadlock"}\n')
+
+    assert heard.wait_for() == [("command", "ended with 0; it said: said")]
+    assert (tmp_path / "told").read_bytes() == b'{"kind": "deadlock"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("exit 3", "ended with 3"),
+        ("kill -TERM $$", "was ended by signal 15"),
+        ("no-such-command-anywhere", r"ended with 127; it said: .*not found"),
+        ("sleep 1000", "did not end within 0.3 s and was killed"),
+        ("sleep 1000 &", "did not end within 0.3 s and was killed"),
+        ("exec > /dev/null 2>&1; sleep 1000", "did not end within 0.3 s and was killed"),
+        ("yes", rf"did not end within 0.3 s and was killed; it said: [y\n]{{{MOST_OUTPUT - 1}}}"),
+    ],
+)
+def test_a_command_that_fails_or_hangs_is_told_and_does_not_keep_the_next(line: str, told: str, tmp_path: Path) -> None:
+    heard = Heard()
+    pid = tmp_path / "pid"
+    command = Command(f"echo $$ > {pid}; {line}", heard, deadline_s=0.3)
+
+    command.give(b"1")
+    command.give(b"2")
+
+    for event, text in heard.wait_for(2):
+        assert event == "command"
+        assert re.fullmatch(told, text), text
+    group = int(pid.read_text())
+    wait_until(lambda: not alive_in(group), deadline_s=SOON_S, what=lambda: f"end of {alive_in(group)}")
+
+
+def test_a_command_that_does_not_read_is_no_hindrance() -> None:
+    heard = Heard()
+    Command("true", heard).give(b"x" * 2**20)
+
+    assert heard.wait_for() == [("command", "ended with 0")]
+
+
+def test_only_so_many_findings_wait_for_a_command(tmp_path: Path) -> None:
+    heard = Heard()
+    command = Command(f"touch {tmp_path}/begun; sleep 1000", heard)
+    command.give(b"")
+    wait_until((tmp_path / "begun").exists, deadline_s=SOON_S, what=lambda: "begun")
+
+    for _ in range(MOST_WAITING + 1):
+        command.give(b"")
+
+    assert heard.told == [("command", f"not run for a finding: {MOST_WAITING} others wait for it already")]
+    command.stop()
+
+
+def test_a_stopped_command_is_gone_at_once_and_runs_no_more(tmp_path: Path) -> None:
+    heard = Heard()
+    pid = tmp_path / "pid"
+    command = Command(f"echo $$ >> {pid}; sleep 1000", heard)
+    command.give(b"")
+    command.give(b"")
+    group = int(wait_until(lambda: read(pid), deadline_s=SOON_S, what=lambda: "pid"))
+
+    command.stop()
+
+    wait_until(lambda: not alive_in(group), deadline_s=1.0, what=lambda: f"end of {alive_in(group)}")
+    assert pid.read_text().split() == [str(group)]
+    assert not heard.told
+
+
+def alive_in(group: int) -> list[psutil.Process]:
+    """The processes of a group that have not ended; some init reaps orphans late."""
+    return [one for one in psutil.process_iter() if _group_of(one) == group and _runs(one)]
+
+
+def _group_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+# Events
+
+
+def test_an_event_is_one_line_and_one_of_json(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    Events(as_json=True).tell("finding", "two\nlines\x1b[31m", count=1)
+
+    told = capsysbinary.readouterr()
+    assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  finding   two\\nlines\\x1b\[31m\n", told.err)
+    document = json.loads(told.out)
+    assert (document["event"], document["text"], document["count"]) == ("finding", "two\nlines\x1b[31m", 1)
+
+
+def test_a_long_text_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    Events().tell("finding", "x" * 100_000)
+
+    assert len(capsys.readouterr().err) < 1000
+
+
+# Metrics
+
+
+def metrics_of(figures: Callable[[], Figures]) -> dict[str, str]:
+    with urllib.request.urlopen(serve("0", figures), timeout=5) as response:
+        lines = response.read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def test_metrics_are_the_figures_of_that_moment() -> None:
+    figures = Figures(
+        is_up=True,
+        findings={"deadlock": 2},
+        found={"deadlock": 3},
+        waits={"ray.get": 7, "lock": 1},
+        oldest_wait_s=90.5,
+        workers_seen=Ratio(seen=9, total=10),
+        looks=12,
+    )
+
+    told = metrics_of(lambda: figures)
+
+    assert (
+        told.items()
+        >= {
+            "dstack_up": "1.0",
+            'dstack_findings{kind="deadlock"}': "2.0",
+            'dstack_findings{kind="stalled"}': "0.0",
+            'dstack_found_total{kind="deadlock"}': "3.0",
+            'dstack_waits{kind="ray.get"}': "7.0",
+            "dstack_oldest_wait_seconds": "90.5",
+            'dstack_seen{by="snapshot",what="workers"}': "9.0",
+            'dstack_total{by="snapshot",what="workers"}': "10.0",
+            "dstack_looks_total": "12.0",
+        }.items()
+    )
+    assert float(told["dstack_cpu_seconds_total"]) > 0
+
+
+def test_metrics_are_for_this_host_only_unless_said_otherwise() -> None:
+    assert serve("0", Figures).startswith("http://127.0.0.1:")
+    assert serve("0.0.0.0:0", Figures).startswith("http://0.0.0.0:")
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    port = re.findall(r":(\d+)/", serve("0", Figures))[0]
+
+    with pytest.raises(UsageError, match=rf"Metrics cannot be served at 127\.0\.0\.1:{port}: Address already in use"):
+        serve(port, Figures)
+
+
+@pytest.mark.parametrize("place", ["", "x", "80000", "host:", "-1"])
+def test_what_is_no_port_is_told(place: str) -> None:
+    with pytest.raises(UsageError, match="is no port"):
+        serve(place, Figures)
