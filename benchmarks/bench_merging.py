@@ -25,7 +25,6 @@ from dstack.analysis.outliers import outliers
 from dstack.analysis.running import running
 from dstack.model import Actor, BlockedCall, Frame, Job, Node, Process, Sample, Snapshot, Thread, Worker, WorkerSample
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 JOB = "01000000"
 CLASSES = 8
 NODES = 100
@@ -78,30 +77,35 @@ def worker_of(number: int, actor_id: str, chance: random.Random) -> WorkerSample
     return WorkerSample(worker_id=f"{number:056x}", running_task_ids=(task_id,), process=process)
 
 
-def measure(table: Table, name: str, action: Callable[[], object]) -> None:
+def measure(table: Table, rounds: int, name: str, action: Callable[[], object]) -> None:
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         began = time.perf_counter()
         action()
         times.append(time.perf_counter() - began)
     table.add_row(name, f"{median(times) * 1000:,.1f}", f"{min(times) * 1000:,.1f}-{max(times) * 1000:,.1f}")
 
 
-def measure_all(table: Table, executions: int) -> None:
+def measure_all(table: Table, rounds: int, executions: int) -> None:
     """Every step by itself, each on what the step before gave; trees are made anew, since they remember."""
     snapshot = snapshot_of(executions)
     observed, vertices = Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices
     everybody = running(observed, vertices).executions
     assert len(everybody) == executions
     count = f"{executions:,} executions"
-    measure(table, f"{count}: their paths", lambda: running(observed, vertices))
-    measure(table, f"{count}: merged by class, first two levels", lambda: merge(everybody, by="kind").children)
-    measure(table, f"{count}: outliers", lambda: outliers(everybody))
-    measure(table, f"{count}: who is missing", lambda: missing(observed, vertices, everybody))
+    measure(table, rounds, f"{count}: their paths", lambda: running(observed, vertices))
+    measure(table, rounds, f"{count}: merged by class, first two levels", lambda: merge(everybody, by="kind").children)
+    measure(table, rounds, f"{count}: outliers", lambda: outliers(everybody))
+    measure(table, rounds, f"{count}: who is missing", lambda: missing(observed, vertices, everybody))
     root = merge(everybody, by="kind")
     weights = Weights(root, weigh_by("executions"))
-    measure(table, f"{count}: icicle of a new tree", lambda: draw(merge(everybody, by="kind")))
-    measure(table, f"{count}: icicle again, as when the terminal is resized", lambda: icicle([root], weights, COLUMNS))
+    measure(table, rounds, f"{count}: icicle of a new tree", lambda: draw(merge(everybody, by="kind")))
+    measure(
+        table,
+        rounds,
+        f"{count}: icicle again, as when the terminal is resized",
+        lambda: icicle([root], weights, COLUMNS),
+    )
 
 
 def draw(root: Branch) -> None:
@@ -110,11 +114,12 @@ def draw(root: Branch) -> None:
 
 
 def main() -> None:
-    table = Table(title=f"Merged stacks, n = {ROUNDS}")
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    table = Table(title=f"Merged stacks, n = {rounds}")
     for column in ("", "median ms", "min-max ms"):
         table.add_column(column, justify="left" if not column else "right")
     for executions in (1_000, 10_000):
-        measure_all(table, executions)
+        measure_all(table, rounds, executions)
     Console(width=110).print(table)
 
 

@@ -100,3 +100,32 @@ def merge(
         ]
     tree = sorted(chosen, key=lambda execution: (execution.path, execution.key))
     return Branch(tree, 0, len(tree), 0)
+
+
+class Words:
+    """Which executions have all the words of a text: in their names, or in the frames of their paths."""
+
+    def __init__(self, text: str) -> None:
+        self._words = text.casefold().split()
+        self._known: dict[int, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._words)
+
+    def within(self, execution: Execution) -> bool:
+        """Whether it has all of them."""
+        paths = self._known
+        path = paths.get(id(execution.path))
+        if path is None:
+            path = paths[id(execution.path)] = self._text(execution.path)
+        own = f"{execution.name} {execution.kind} {execution.node} {execution.job}".casefold()
+        return all(word in own or word in path for word in self._words)
+
+    def along(self, path: Sequence[Place]) -> bool:
+        """Whether all of them are in these frames."""
+        text = self._text(path)
+        return all(word in text for word in self._words)
+
+    @staticmethod
+    def _text(path: Sequence[Place]) -> str:
+        return " ".join(f"{step.name} {step.function} {step.file}:{step.line}" for step in path).casefold()

@@ -53,15 +53,37 @@ def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iter
     present = list(executions)
     there = {execution.worker_id for execution in present}
     classes = {(execution.kind, execution.likeness.job_id) for execution in present}
-    unread = {
-        v.worker_id: v for v in vertices.values() if v.kind == "task" and v.worker_id and v.worker_id not in there
-    }
-    return tuple(
-        sorted(
-            [*_actors(observed, there, classes), *_workers(observed, there, unread)],
-            key=lambda one: (WHYS.index(one.why), one.kind, one.name),
-        )
-    )
+    lull = Lull(observed, vertices)
+    found = [*_actors(observed, lull, there, classes), *_workers(observed, lull, there)]
+    return tuple(sorted(found, key=lambda one: (WHYS.index(one.why), one.kind, one.name)))
+
+
+class Lull:
+    """Why there is no execution of the application in a worker."""
+
+    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
+        self._observed = observed
+        self._seen = {vertex.worker_id for vertex in vertices.values() if vertex.kind == "execution"}
+        self._tasks = {
+            vertex.worker_id: vertex.task_id
+            for vertex in vertices.values()
+            if vertex.kind == "task" and vertex.worker_id
+        }
+
+    def why(self, worker: Worker) -> tuple[Why, str]:
+        """The reason, and a sentence's end about the worker."""
+        unseen = _unseen(self._observed, worker)
+        if unseen:
+            return "not seen", unseen
+        if not self._observed.seen[worker.worker_id].running_task_ids:
+            return "idle", "runs nothing"
+        if worker.worker_id in self._seen:
+            return "idle", "works for its library only"
+        return "not seen", "runs a call whose stack was not seen"
+
+    def task_in(self, worker: Worker) -> str | None:
+        """The task it runs, where its stack was not seen."""
+        return self._tasks.get(worker.worker_id)
 
 
 def company(root: Branch, branch: Branch, absent: Iterable[Missing]) -> list[Company]:
@@ -85,40 +107,33 @@ def _team(execution: Execution) -> tuple[str, str | None]:
     return execution.kind, execution.likeness.job_id
 
 
-def _actors(observed: Observed, there: set[str], classes: set[tuple[str, str | None]]) -> Iterator[Missing]:
+def _actors(observed: Observed, lull: Lull, there: set[str], classes: set[tuple[str, str | None]]) -> Iterator[Missing]:
     """The actors of these classes that have no execution."""
     for actor in observed.actors.values():
         kind = kind_of_actor(actor)
         if (kind, actor.job_id) in classes and actor.worker_id not in there:
-            yield _actor(observed, actor, kind)
+            yield _actor(observed, lull, actor, kind)
 
 
-def _actor(observed: Observed, actor: Actor, kind: str) -> Missing:
+def _actor(observed: Observed, lull: Lull, actor: Actor, kind: str) -> Missing:
     name = f"{names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}"
     if actor.state == "DEAD":
         return Missing(kind, actor.job_id, name, "dead", f"is dead: {actor.death_cause or 'no cause given'}")
     worker = observed.workers.get(actor.worker_id or "")
     if worker is None:
         return Missing(kind, actor.job_id, name, "not there", f"has no process: it is {actor.state}")
-    unseen = _unseen(observed, worker)
-    if unseen:
-        return Missing(kind, actor.job_id, name, "not seen", unseen, worker.worker_id)
-    calls = observed.seen[worker.worker_id].running_task_ids
-    if calls:
-        return Missing(kind, actor.job_id, name, "not seen", "runs a call whose stack was not seen", worker.worker_id)
-    return Missing(kind, actor.job_id, name, "idle", "runs nothing", worker.worker_id)
+    return Missing(kind, actor.job_id, name, *lull.why(worker), worker.worker_id)
 
 
-def _workers(observed: Observed, there: set[str], unread: Mapping[str, Vertex]) -> Iterator[Missing]:
+def _workers(observed: Observed, lull: Lull, there: set[str]) -> Iterator[Missing]:
     """The workers that are no actors and were not seen, or of whose task no stack was."""
     for worker in observed.snapshot.workers:
         if worker.actor_id in observed.actors or worker.worker_id in there:
             continue
-        task = unread.get(worker.worker_id)
-        detail = _unseen(observed, worker) or (task and "runs a task whose stack was not seen")
-        if detail:
-            kind = kind_of(observed, worker, task.task_id if task else None)
-            yield Missing(kind, worker.job_id, names.place(observed, worker), "not seen", detail, worker.worker_id)
+        why, detail = lull.why(worker)
+        if why == "not seen":
+            kind = kind_of(observed, worker, lull.task_in(worker))
+            yield Missing(kind, worker.job_id, names.place(observed, worker), why, detail, worker.worker_id)
 
 
 def _unseen(observed: Observed, worker: Worker) -> str:

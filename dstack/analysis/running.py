@@ -141,7 +141,7 @@ class _Reader:
             node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
             job=self._job(job_id),
             worker_id=worker.worker_id,
-            doing=_doing(vertex, thread),
+            doing=doing_of(vertex, thread),
             path=self._path(thread),
         )
 
@@ -227,7 +227,8 @@ def _alike(vertex: Vertex, worker: Worker, kind: str) -> str:
     return vertex.label
 
 
-def _doing(vertex: Vertex, execution: Thread | Coroutine) -> Doing:
-    if vertex.wait is not None or vertex.never is not None:
+def doing_of(vertex: Vertex | None, execution: Thread | Coroutine) -> Doing:
+    """What a thread or coroutine does, by its vertex, if it has one."""
+    if vertex is not None and (vertex.wait is not None or vertex.never is not None):
         return "waits"
     return "runs" if isinstance(execution, Thread) and execution.on_cpu else "rests"

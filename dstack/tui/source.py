@@ -9,8 +9,9 @@ from typing import Protocol
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.observed import Observed
+from dstack.analysis.stacks import Stacks
 from dstack.diagnosis import Diagnosis
-from dstack.model import Snapshot
+from dstack.model import Sample, Snapshot
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,13 @@ class Look:
     @cached_property
     def observed(self) -> Observed:
         """The first sample, which has all processes, indexed."""
-        return Observed(self.snapshot, self.snapshot.samples[0])
+        nothing = Sample(began_s=0.0, ended_s=0.0)
+        return Observed(self.snapshot, self.snapshot.samples[0] if self.snapshot.samples else nothing)
+
+    @cached_property
+    def stacks(self) -> Stacks:
+        """All stacks of the first sample."""
+        return Stacks(self.observed, self.diagnosis.vertices)
 
 
 class Source(Protocol):

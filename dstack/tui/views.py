@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dstack.tui.flame import FlameView
+from dstack.tui.stacks import StacksView
 from dstack.tui.verdict import VerdictView
 from dstack.tui.view import View
 
 VIEWS: dict[str, type[View]] = {
     "verdict": VerdictView,
+    "stacks": StacksView,
+    "flame": FlameView,
 }
 """By the name of their mode; the keys 1 to 6 count them."""

@@ -1,0 +1,278 @@
+"""The stacks of a cluster, node by node and process by process, and what each waits for, to go on from there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from dstack.analysis import names, sentences
+from dstack.analysis.findings.situation import targets_of
+from dstack.analysis.members import execution_of, member
+from dstack.analysis.missing import Lull, Missing, missing
+from dstack.analysis.observed import Observed, coroutine_key, thread_key
+from dstack.analysis.outliers import Outlier, outliers
+from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, running
+from dstack.analysis.stitching import alike
+from dstack.diagnosis import Vertex
+from dstack.model import Coroutine, Frame, Node, Thread, Worker
+
+MAX_ONWARD = 200
+"""So many kinds of what is waited for are told of one wait."""
+
+
+class Strand(NamedTuple):
+    """A thread or coroutine, by the key its vertex has or would have; ``words`` say in brief what it is in."""
+
+    key: str
+    name: str
+    worker_id: str
+    doing: Doing
+    words: str
+
+
+class Residents(NamedTuple):
+    """A worker or driver: its threads and coroutines of the application, and those of Ray and its libraries.
+
+    ``trouble`` says why there are none of the application.
+    """
+
+    worker: Worker
+    name: str
+    strands: tuple[Strand, ...]
+    others: tuple[Strand, ...]
+    trouble: str
+
+
+class Run(NamedTuple):
+    """Frames that stand together in a stack, by their index from the leaf, outermost first.
+
+    ``is_aside`` tells those of others' code, which one may fold.
+    """
+
+    frames: tuple[tuple[int, Frame], ...]
+    is_aside: bool
+
+
+class Onward(NamedTuple):
+    """What a wait is for: a vertex to go to, or several alike ones, by the name of the first."""
+
+    keys: tuple[str, ...]
+    name: str
+    place: str
+
+
+class Stack(NamedTuple):
+    """One execution, or something else in the graph, as a page: who, doing what, where, and where it goes on.
+
+    ``call_at`` is the index from the leaf of the frame that is blocked, ``locals`` are by such an index, where taken.
+    """
+
+    key: str
+    name: str
+    place: str
+    sentence: str
+    runs: tuple[Run, ...]
+    call_at: int | None
+    call: str
+    locals: Mapping[int, Mapping[str, str]]
+    onward: tuple[Onward, ...]
+    left_out: int
+
+
+class Stacks:
+    """All stacks of one sample; what costs time is worked out when it is asked for, and once."""
+
+    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
+        self.observed = observed
+        self.vertices = vertices
+        self._running: dict[bool, Running] = {}
+        self._outliers: dict[bool, dict[str, Outlier]] = {}
+
+    # All together
+
+    def running(self, *, whole: bool = False) -> Running:
+        """The application's executions, with whole stacks or only its own frames."""
+        if whole not in self._running:
+            self._running[whole] = running(self.observed, self.vertices, whole=whole)
+        return self._running[whole]
+
+    def outliers(self, *, whole: bool = False) -> dict[str, Outlier]:
+        """Who is elsewhere than most alike."""
+        if whole not in self._outliers:
+            self._outliers[whole] = outliers(self.running(whole=whole).executions)
+        return self._outliers[whole]
+
+    @cached_property
+    def missing(self) -> tuple[Missing, ...]:
+        """Of whom nothing is among the executions."""
+        return missing(self.observed, self.vertices, self.running().executions)
+
+    # Node by node
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that have workers, the head first."""
+        there = (node for node in self.observed.snapshot.nodes if node.node_id in self._workers_on)
+        return tuple(sorted(there, key=lambda node: not node.is_head))
+
+    def workers_on(self, node: Node) -> tuple[Worker, ...]:
+        """The workers of a node: drivers first, then those that do something."""
+        return tuple(
+            sorted(
+                self._workers_on[node.node_id],
+                key=lambda worker: (not worker.is_driver, not self.doings.get(worker.worker_id), worker.pid),
+            )
+        )
+
+    @cached_property
+    def doings(self) -> dict[str, dict[Doing, int]]:
+        """By worker: how many of its executions wait, run and neither."""
+        counts: dict[str, dict[Doing, int]] = {}
+        for execution in self.running().executions:
+            of_worker = counts.setdefault(execution.worker_id, {})
+            of_worker[execution.doing] = of_worker.get(execution.doing, 0) + 1
+        return counts
+
+    def residents(self, worker: Worker) -> Residents:
+        """A worker with all its threads and coroutines."""
+        keys = self._executions.get(worker.worker_id, {})
+        process = self.observed.process(worker.worker_id)
+        everybody: list[tuple[str, Thread | Coroutine]] = []
+        if process is not None:
+            everybody += [(thread_key(worker.worker_id, one.os_thread_id), one) for one in process.threads]
+            everybody += [(coroutine_key(worker.worker_id, one.coroutine_id), one) for one in process.coroutines]
+        strands = [self._strand(worker.worker_id, key, one) for key, one in everybody]
+        return Residents(
+            worker=worker,
+            name=self.name_of(worker),
+            strands=tuple(strand for strand in strands if strand.key in keys),
+            others=tuple(strand for strand in strands if strand.key not in keys),
+            trouble="" if keys else self._lull.why(worker)[1],
+        )
+
+    def first_of(self, worker_id: str) -> str | None:
+        """The first execution of a worker: one that waits, if there is one."""
+        doings = {one.key: one.doing for one in self._executions.get(worker_id, {}).values()}
+        return min(doings, key=lambda key: doings[key] != "waits") if doings else None
+
+    def name_of(self, worker: Worker) -> str:
+        """``actor Trainer "left"``, ``driver train.py`` or ``worker``."""
+        actor = self.observed.actors.get(worker.actor_id or "")
+        return names.actor(actor) if actor else names.worker(self.observed, worker)
+
+    @cached_property
+    def _workers_on(self) -> dict[str, list[Worker]]:
+        workers: dict[str, list[Worker]] = defaultdict(list)
+        for worker in self.observed.snapshot.workers:
+            workers[worker.node_id].append(worker)
+        return workers
+
+    @cached_property
+    def _executions(self) -> dict[str, dict[str, Execution]]:
+        found: dict[str, dict[str, Execution]] = defaultdict(dict)
+        for execution in self.running().executions:
+            found[execution.worker_id][execution.key] = execution
+        return found
+
+    @cached_property
+    def _lull(self) -> Lull:
+        return Lull(self.observed, self.vertices)
+
+    def _strand(self, worker_id: str, key: str, one: Thread | Coroutine) -> Strand:
+        vertex = self.vertices.get(key)
+        if vertex is not None:
+            name = vertex.label
+        elif isinstance(one, Coroutine):
+            name = names.coroutine(self.observed, worker_id, one)
+        else:
+            name = names.execution(self.observed, worker_id, one, None)
+        return Strand(key, name, worker_id, doing_of(vertex, one), self._words(vertex, one))
+
+    def _words(self, vertex: Vertex | None, one: Thread | Coroutine) -> str:
+        """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function that it is in."""
+        if vertex is not None and vertex.never is not None:
+            return vertex.never
+        if vertex is not None and vertex.wait is not None:
+            call = vertex.wait.what or vertex.wait.kind
+            known = [key for key in dict.fromkeys(targets_of(vertex)) if not self.vertices[key].other_side_of]
+            more = f" (+{len(known) - 1:,} more)" if len(known) > 1 else ""
+            return f"{call} → {sentences.name(self.observed, self.vertices[known[0]])}{more}" if known else call
+        frames = self.observed.snapshot.frames_of(one)
+        frame = names.user_frame(frames) or (frames[0] if frames else None)
+        return frame.function if frame else ""
+
+    # One stack
+
+    def stack(self, key: str) -> Stack | None:
+        """The page of a thread, a coroutine or anything else in the graph; None where there is nothing of the kind."""
+        vertex = self.vertices.get(key)
+        one = self._find(key)
+        if vertex is None and one is None:
+            return None
+        frames = self.observed.snapshot.frames_of(one) if one else ()
+        onward, left_out = self._onward(vertex)
+        who = member(self.observed, vertex) if vertex else None
+        taken = one.locals if isinstance(one, Thread) else None
+        return Stack(
+            key=key,
+            name=vertex.label if vertex else self._strand(_worker_id(key), key, one).name if one else key,
+            place=who.place if who else self._place(_worker_id(key)),
+            sentence=sentences.sentence(self.observed, self.vertices, vertex).text if vertex else "",
+            runs=_runs(frames, one.call.frame if one and one.call else 0),
+            call_at=one.call.frame if one and one.call else None,
+            call=call_in_words(one.call) if one else "",
+            locals={int(index): values for index, values in (taken or {}).items() if index.isdecimal()},
+            onward=onward,
+            left_out=left_out,
+        )
+
+    def path_to(self, key: str) -> tuple[str, str] | None:
+        """The node and the worker of a thread or coroutine, by their ids; None where it has none."""
+        vertex = self.vertices.get(key)
+        worker = self.observed.workers.get((vertex.worker_id if vertex else _worker_id(key)) or "")
+        return (worker.node_id, worker.worker_id) if worker else None
+
+    def _find(self, key: str) -> Thread | Coroutine | None:
+        vertex = self.vertices.get(key)
+        if vertex is not None:
+            return execution_of(self.observed, vertex)
+        kind, _, rest = key.partition(":")
+        worker_id, _, number = rest.partition("/")
+        if kind == "coroutine":
+            return self.observed.coroutine(worker_id, number)
+        return self.observed.thread(worker_id, int(number)) if kind == "thread" and number.isdecimal() else None
+
+    def _place(self, worker_id: str) -> str:
+        worker = self.observed.workers.get(worker_id)
+        return f"{self.name_of(worker)}, pid {worker.pid}, node {worker.ip}" if worker else ""
+
+    def _onward(self, vertex: Vertex | None) -> tuple[tuple[Onward, ...], int]:
+        if vertex is None or vertex.wait is None:
+            return (), 0
+        targets = list(dict.fromkeys(targets_of(vertex)))
+        groups = alike(self.vertices, targets)
+        told = tuple(self._told(tuple(group)) for group in groups[:MAX_ONWARD])
+        return told, sum(map(len, groups[MAX_ONWARD:]))
+
+    def _told(self, keys: tuple[str, ...]) -> Onward:
+        vertex = self.vertices[keys[0]]
+        place = member(self.observed, vertex).short_place
+        return Onward(keys, sentences.name(self.observed, vertex), place)
+
+
+def _worker_id(key: str) -> str:
+    return key.partition(":")[2].partition("/")[0]
+
+
+def _runs(frames: tuple[Frame, ...], at_call: int) -> tuple[Run, ...]:
+    """A stack, given leaf first, in runs of the user's frames and of others'; the call stands by itself."""
+    runs: list[Run] = []
+    for index in reversed(range(len(frames))):
+        is_aside = frames[index].origin != "user" and index != at_call
+        if runs and runs[-1].is_aside == is_aside:
+            runs[-1] = runs[-1]._replace(frames=(*runs[-1].frames, (index, frames[index])))
+        else:
+            runs.append(Run(((index, frames[index]),), is_aside))
+    return tuple(runs)

@@ -1,0 +1,377 @@
+"""The stacks: process by process or all merged, with the stack beside, and from each wait on to what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.markup import escape
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+
+from dstack.analysis.merging import Branch, Grouping, Words, merge
+from dstack.analysis.outliers import Marked
+from dstack.analysis.running import Execution, Running
+from dstack.analysis.running import Place as Step
+from dstack.report.safe_text import visible
+from dstack.tui.outline import INDENT, Line, Outline
+from dstack.tui.source import Look
+from dstack.tui.stack_lines import (
+    About,
+    Tree,
+    branch_key,
+    branch_page,
+    node_lines,
+    plural,
+    stack_in_words,
+    stack_page,
+)
+from dstack.tui.view import Place, View
+
+SIDE_BY_SIDE = 100
+"""So many columns are wide enough for two panes beside each other."""
+MIN_WIDTH = 30
+SHOWN_TRAIL = 4
+GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
+GROUPING_WORDS: dict[Grouping | None, str] = {None: "", "kind": "by class", "node": "by node", "job": "by job"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is shown beside: the stack of a vertex, or a branch of the merged tree."""
+
+    vertex: str | None = None
+    path: tuple[Step, ...] | None = None
+    name: str = ""
+
+
+class StacksView(View):
+    """Every stack: by node, process and thread, or merged into one tree of where all of them are.
+
+    Beside it is the stack under the cursor, with its source. Enter on a wait goes into the stack of who it is for,
+    on whichever node, and Backspace back again.
+    """
+
+    TITLE = "Stacks"
+    CSS_PATH = "stacks.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("m", "merge", "Merge", id="own.merge", tooltip="All in one tree, or process by process"),
+        Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only the marked are merged"),
+        Binding("b", "group", "Group", id="own.group", tooltip="Group the merged tree by class, node or job"),
+        Binding("w", "whole", "Whole", id="own.whole", tooltip="Whole stacks, or only the application's frames"),
+        Binding("n", "outlier(1)", "Outlier", id="own.outlier", tooltip="To the next that is elsewhere than most"),
+        Binding("N", "outlier(-1)", "Outlier before", show=False, id="own.outlier-before"),
+        Binding("tab", "other_pane", "Pane", show=False, id="own.pane", tooltip="To the other pane"),
+        Binding("backspace", "back", "Back", id="own.back", tooltip="Back to the stack before"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_merged = False
+        self.is_whole = False
+        self.grouping: Grouping | None = None
+        self.marked: set[str] = set()
+        self.trail: list[Page] = []
+        self._root: Branch = merge(())
+        self._elsewhere = Marked(self._root, ())
+        self._follows: str | None = None
+        self._words = Words("")
+
+    # The view
+
+    def compose_body(self) -> ComposeResult:
+        """The tree, and the page beside it."""
+        with Container(id="panes"):
+            with Vertical(id="tree", classes="pane"):
+                yield Outline(id="all", empty="No stacks were seen.")
+            with Vertical(id="beside", classes="pane"):
+                yield Outline(id="page", empty="")
+
+    def show(self, look: Look) -> None:
+        """Shows the look's stacks, with cursor, folds and page where they were."""
+        self._show_tree()
+        self._show_page()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Puts the panes beside or below each other."""
+        self.set_class(event.size.width < SIDE_BY_SIDE, "narrow")
+        self.call_after_refresh(self._show_page)
+
+    def filtered(self, text: str) -> int:
+        """Shows only the lines with these words, or merges only the stacks that have them."""
+        self._words = Words(text)
+        if not self.is_merged:
+            return self._tree.filter(text)
+        self._tree.filter("")
+        self._redraw()
+        return self._root.count if self._words else 0
+
+    @property
+    def _tree(self) -> Outline:
+        return self.query_one("#all", Outline)
+
+    @property
+    def _page(self) -> Outline:
+        return self.query_one("#page", Outline)
+
+    def _show_tree(self) -> None:
+        assert self.look is not None
+        pane = self.query_one("#tree")
+        if not self.is_merged:
+            pane.border_title = "By process" + self._marks_in_words()
+            self._tree.show(node_lines(self.look.stacks, self.marked))
+            return
+        found = self.look.stacks.running(whole=self.is_whole)
+        self._root = merge(found.executions, by=self.grouping, where=self._is_chosen)
+        self._elsewhere = Marked(self._root, self.look.stacks.outliers(whole=self.is_whole))
+        pane.border_title = " ".join(self._title(found))
+        self._tree.show(Tree(self._root, self._elsewhere, self._words).lines())
+
+    def _title(self, found: Running) -> Iterator[str]:
+        """What is merged, and what is left out of it."""
+        yield "Merged"
+        if self.grouping:
+            yield GROUPING_WORDS[self.grouping]
+        yield plural(self._root.count, "stack") + self._marks_in_words() + ", filtered" * bool(self._words)
+        if found.left_out:
+            yield f"· left out: {plural(found.left_out, 'thread')} of Ray"
+        if found.folded:
+            yield f"· folded: {plural(found.folded, 'frame')} of others"
+
+    def _is_chosen(self, execution: Execution) -> bool:
+        is_marked = not self.marked or execution.worker_id in self.marked
+        return is_marked and (not self._words or self._words.within(execution))
+
+    def _marks_in_words(self) -> str:
+        return f" of {plural(len(self.marked), 'marked worker')}" if self.marked else ""
+
+    # The page beside
+
+    @on(Outline.Highlighted, "#all")
+    def follow_cursor(self, event: Outline.Highlighted) -> None:
+        """Shows the page of the line under the tree's cursor, and begins a new trail."""
+        about = event.line.data if event.line else None
+        if event.line is not None and event.line.key == self._follows:
+            self._follows = None
+            return
+        page = self._page_of(about)
+        if page is not None:
+            self.trail = [page]
+            self._show_page()
+
+    def _page_of(self, about: object) -> Page | None:
+        """A stack, a branch, or of a process its first stack."""
+        if not isinstance(about, About):
+            return None
+        if about.path is not None:
+            return Page(path=about.path)
+        vertex = about.vertex
+        if vertex is None and len(about.workers) == 1 and self.look is not None:
+            vertex = self.look.stacks.first_of(about.workers[0])
+        return Page(vertex=vertex) if vertex else None
+
+    @on(Outline.Chosen, "#all")
+    def into_page(self, event: Outline.Chosen) -> None:
+        """Goes into the page of a stack, or folds what is none."""
+        about = event.line.data
+        if isinstance(about, About) and (about.vertex or (about.path and not event.line.has_children)):
+            self._page.focus()
+        else:
+            event.outline.toggle(event.line)
+
+    @on(Outline.Chosen, "#page")
+    def onward(self, event: Outline.Chosen) -> None:
+        """Goes to what the line waits for, or into the stack it names."""
+        about = event.line.data
+        if isinstance(about, About) and len(about.onward) == 1:
+            self._go(about.onward[0])
+        elif isinstance(about, About) and about.vertex:
+            self._go(about.vertex)
+        else:
+            event.outline.toggle(event.line)
+
+    def action_back(self) -> None:
+        """To the page before, and from the first to the tree."""
+        if len(self.trail) > 1:
+            self.trail.pop()
+            self._follow(self.trail[-1])
+            self._show_page()
+        else:
+            self._tree.focus()
+
+    def _go(self, vertex: str) -> None:
+        assert self.look is not None
+        if self.look.stacks.stack(vertex) is None:
+            self.notify("Of this nothing was seen.", severity="warning")
+            return
+        page = Page(vertex=vertex)
+        self.trail.append(page)
+        self._follow(page)
+        self._show_page()
+
+    def _follow(self, page: Page) -> None:
+        """Takes the tree's cursor along, where the tree has that stack."""
+        if self.is_merged or page.vertex is None:
+            return
+        keys = self._keys_to(page.vertex)
+        line = self._tree.cursor_line
+        if keys and (line is None or line.key != page.vertex):
+            self._follows = page.vertex
+            if not self._tree.reveal(keys):
+                self._follows = None
+
+    def _keys_to(self, vertex: str) -> list[str]:
+        assert self.look is not None
+        place = self.look.stacks.path_to(vertex)
+        return [f"node/{place[0]}", f"worker/{place[1]}", vertex] if place else []
+
+    def _show_page(self) -> None:
+        if self.look is None:
+            return
+        page = self.trail[-1] if self.trail else Page(path=())
+        width = max(MIN_WIDTH, self._page.size.width - INDENT)
+        pane = self.query_one("#beside")
+        stacks = self.look.stacks
+        if page.vertex is not None:
+            stack = stacks.stack(page.vertex)
+            if stack is None:
+                pane.border_title = "Stack"
+                self._page.show([])
+                return
+            pane.border_title = self._trail_in_words()
+            self._page.show(stack_page(stacks, stack, width))
+            self._go_to(f"frame/{stack.call_at}" if stack.call_at is not None else self._first_place())
+        else:
+            branch = self._root.find(page.path or ()) if self.is_merged else None
+            pane.border_title = "Branch" if self.is_merged else "Stack"
+            odd = stacks.outliers(whole=self.is_whole)
+            self._page.show(branch_page(stacks, self._root, branch, odd, width) if branch else [])
+
+    def _go_to(self, key: str) -> None:
+        """Puts the page's cursor on a line, and shows the page from its beginning where that is on the screen then."""
+        keys = [line.key for _, line in self._page.visible_lines]
+        if self._page.reveal([key]) and keys.index(key) < self._page.size.height:
+            self._page.scroll_to(y=0, animate=False, force=True)
+
+    def _first_place(self) -> str:
+        lines = (line.key for _, line in self._page.visible_lines if isinstance(line.data, About) and line.data.place)
+        return next(lines, "who/0")
+
+    def _trail_in_words(self) -> str:
+        assert self.look is not None
+        found = [self.look.stacks.stack(page.vertex) if page.vertex else None for page in self.trail]
+        words = " › ".join(stack.name if stack else "branch" for stack in found[-SHOWN_TRAIL:])
+        before = "… › " if len(found) > SHOWN_TRAIL else ""
+        return escape(visible(f"{before}{words}"))
+
+    # Keys
+
+    def action_merge(self) -> None:
+        """All in one tree, or process by process."""
+        self.is_merged = not self.is_merged
+        self.trail = []
+        self._tree.filter("" if self.is_merged else self.filter_text)
+        self._redraw()
+
+    def action_group(self) -> None:
+        """Goes on to the next way of grouping."""
+        self.grouping = GROUPINGS[(GROUPINGS.index(self.grouping) + 1) % len(GROUPINGS)]
+        self.trail = []
+        self._redraw()
+
+    def action_whole(self) -> None:
+        """Whole stacks, or only the application's own frames."""
+        self.is_whole = not self.is_whole
+        self.trail = []
+        self._redraw()
+
+    def action_mark(self) -> None:
+        """Marks the workers of the line, or unmarks them if all were."""
+        line = self._tree.cursor_line
+        workers = self._workers_of(line)
+        if workers:
+            self.marked = self.marked - workers if workers <= self.marked else self.marked | workers
+            self._redraw()
+
+    def _workers_of(self, line: Line | None) -> set[str]:
+        about = line.data if line else None
+        if not isinstance(about, About):
+            return set()
+        if about.path is not None:
+            return {one.worker_id for one in self._root.find(about.path).executions}
+        return set(about.workers)
+
+    def action_outlier(self, by: int) -> None:
+        """To the next branch of the merged tree that has an outlier and no part that has all of them."""
+        places = list(dict.fromkeys(one.path for one in self._elsewhere.within(self._root)))
+        if not places:
+            self.notify("Nobody is elsewhere than most that are alike.")
+            return
+        line = self._tree.cursor_line
+        keys = [branch_key(path) for path in places]
+        at = keys.index(line.key) if line and line.key in keys else -1 if by > 0 else 0
+        path = places[(at + by) % len(places)]
+        self._tree.reveal([branch_key(path[:depth]) for depth in range(1, len(path) + 1)])
+
+    def action_other_pane(self) -> None:
+        """To the page, or to the tree."""
+        (self._tree if self._page.has_focus else self._page).focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What is about the merged tree is offered there."""
+        return self.is_merged if action in ("group", "whole", "outlier") else True
+
+    def _redraw(self) -> None:
+        if self.look is not None:
+            self._show_tree()
+            line = self._tree.cursor_line
+            page = self._page_of(line.data if line else None)
+            self.trail = self.trail or ([page] if page else [])
+            self._show_page()
+        self.refresh_bindings()
+
+    # What it can be asked for
+
+    def to_copy(self) -> str | None:
+        """The page beside: the stack, or the branch."""
+        page = self.trail[-1] if self.trail else None
+        stack = self.look.stacks.stack(page.vertex) if self.look and page and page.vertex else None
+        return stack_in_words(stack) if stack else _as_text(self._page) or None
+
+    def to_export(self) -> str | None:
+        """The tree as it is unfolded, then the page."""
+        return f"{_as_text(self._tree)}\n\n{_as_text(self._page)}"
+
+    def to_open(self) -> Place | None:
+        """The line of code under the cursor, or the one that the page is at."""
+        outline = self._page if self._page.has_focus else self._tree
+        for one in (outline, self._page):
+            about = one.cursor_line.data if one.cursor_line else None
+            if isinstance(about, About) and about.place:
+                return about.place
+        return None
+
+    def reveal(self, vertex: str) -> bool:
+        """Goes to the stack of a vertex, process by process."""
+        if self.look is None or self.look.stacks.stack(vertex) is None:
+            return False
+        self.is_merged = False
+        self._redraw()
+        self.trail = [Page(vertex=vertex)]
+        self._follow(self.trail[0])
+        self._show_page()
+        return True
+
+    def reveal_branch(self, path: tuple[Step, ...], grouping: Grouping | None, *, is_whole: bool) -> None:
+        """Goes to a branch of the merged tree of all workers."""
+        self.is_merged, self.grouping, self.is_whole, self.marked = True, grouping, is_whole, set()
+        self.trail = []
+        self._redraw()
+        self._tree.reveal([branch_key(path[:depth]) for depth in range(1, len(path) + 1)])
+
+
+def _as_text(outline: Outline) -> str:
+    return "\n".join(" " * INDENT * depth + line.text.plain for depth, line in outline.visible_lines)

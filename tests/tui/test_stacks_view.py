@@ -1,0 +1,367 @@
+"""The stacks view: by process and merged, the page beside, from wait to wait and back, marks, filter, jumps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from benchmarks.bench_merging import snapshot_of
+from dstack.model import Snapshot
+from dstack.tui.app import DstackApp
+from dstack.tui.outline import Outline
+from dstack.tui.source import Files
+from dstack.tui.stacks import StacksView
+from tests.tui.pilots import running, screen_text, until
+from tests.tui.sources import Scripted, recorded
+from tests.unit.scenes import Proc, Scene
+
+Body = Callable[[DstackApp, Pilot[Any], StacksView], Awaitable[None]]
+SMALL = (80, 24)
+
+
+def seen(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
+    """Runs the body in the stacks view of a snapshot."""
+
+    async def whole() -> None:
+        async with running(Files("hang.json", [snapshot]), size=size) as (app, pilot):
+            app.switch_mode("stacks")
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            assert isinstance(app.screen, StacksView)
+            await body(app, pilot, app.screen)
+
+    asyncio.run(whole())
+
+
+def tree(view: StacksView) -> Outline:
+    return view.query_one("#all", Outline)
+
+
+def page(view: StacksView) -> Outline:
+    return view.query_one("#page", Outline)
+
+
+def texts(outline: Outline) -> list[str]:
+    return [line.text.plain for _, line in outline.visible_lines]
+
+
+def at(outline: Outline) -> str:
+    """The text under an outline's cursor."""
+    assert outline.cursor_line
+    return outline.cursor_line.text.plain
+
+
+def chain() -> tuple[Scene, list[Proc]]:
+    """A driver that waits for a task on another node that waits for a task on a third."""
+    scene = Scene()
+    procs = [scene.driver(scene.node(CPU=1.0))]
+    for name in ("outer", "inner"):
+        call, worker = scene.run(name, by=procs[-1], node=scene.node(CPU=1.0))
+        procs[-1].gets(call)
+        procs.append(worker)
+    return scene, procs
+
+
+def team(size: int = 10) -> Scene:
+    """Trainers that wait in a barrier but for one that loads; one more is idle, one more was not seen."""
+    scene = Scene()
+    driver = scene.driver()
+    trainers = [scene.actor("Trainer", name=f"rank{number}") for number in range(size)]
+    for number, trainer in enumerate(trainers):
+        trainer.runs(scene.call(trainer, "step", by=driver))
+        trainer.strands[0].line = 20 if number else 10
+        if number:
+            trainer.is_in("threading.Barrier.wait")
+    driver.gets(*driver.submitted)
+    scene.actor("Trainer", name="idle").idles()
+    scene.actor("Trainer", name="hidden").is_unseen = True
+    return scene
+
+
+async def press(pilot: Pilot[Any], *keys: str) -> None:
+    await pilot.press(*keys)
+    await pilot.pause()
+
+
+def test_nodes_processes_and_threads_are_one_below_the_other() -> None:
+    scene, procs = chain()
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        lines = [(depth, line.text.plain) for depth, line in tree(view).visible_lines]
+        assert lines[:3] == [
+            (0, f"node {scene.nodes[0].ip}  1 process  1 waits"),
+            (1, f"driver train.py  pid {procs[0].worker.pid}  1 waits"),
+            (2, "waits  driver train.py  ray.get → outer"),
+        ]
+        assert (2, "runs  inner  inner") in lines
+
+    seen(scene.snapshot(), body)
+
+
+def test_the_stack_under_the_cursor_is_beside_with_its_source() -> None:
+    scene, _ = chain()
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "j")
+        lines = texts(page(view))
+        assert "waits in ray.get for outer" in " ".join(line.strip() for line in lines)
+        assert any(line.startswith("›") and "return run_of(me)" in line for line in lines)
+        assert at(page(view)).endswith("waits"), "the page's cursor is on the frame that waits"
+
+    seen(scene.snapshot(), body)
+
+
+def test_enter_goes_from_wait_to_wait_across_nodes_and_backspace_back() -> None:
+    scene, procs = chain()
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "j", "enter")
+        assert page(view).has_focus
+        await press(pilot, "enter", "enter")
+        assert [one.vertex for one in view.trail] == [proc.key for proc in procs]
+        assert "inner" in texts(page(view))[0]
+        assert at(tree(view)) == "runs  inner  inner", "the tree's cursor went along"
+        assert "driver train.py › outer › inner" in screen_text(app)
+
+        await press(pilot, "backspace", "backspace")
+        assert [one.vertex for one in view.trail] == [procs[0].key]
+        assert at(tree(view)).startswith("waits  driver train.py")
+
+        await press(pilot, "backspace")
+        assert tree(view).has_focus
+
+    seen(scene.snapshot(), body)
+
+
+def test_of_several_waited_for_one_is_chosen() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    left, right = (scene.run(name, by=driver) for name in ("left", "right"))
+    driver.gets(left[0], right[0])
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "j", "enter", "j", "j", "enter")
+        assert view.trail[-1].vertex == right[1].key
+
+    seen(scene.snapshot(), body)
+
+
+def test_a_pending_call_has_a_page_that_leads_on() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    ahead, queued = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
+    clerk.runs(ahead)
+    driver.gets(queued)
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "j", "enter", "enter")
+        assert "is queued there" in " ".join(line.strip() for line in texts(page(view)))
+        await press(pilot, "G", "enter")
+        assert view.trail[-1].vertex == clerk.key
+
+    seen(scene.snapshot(), body)
+
+
+def test_locals_are_below_their_frame_and_hold_no_escape_codes() -> None:
+    scene, _ = chain()
+    snapshot = scene.snapshot()
+    sample = snapshot.samples[0]
+    worker = sample.workers[0]
+    assert worker.process
+    thread = replace(worker.process.threads[0], locals={"1": {"ref": "\x1b[31mred [bold]"}})
+    process = replace(worker.process, threads=(thread,))
+    workers = (replace(worker, process=process), *sample.workers[1:])
+    snapshot = replace(snapshot, samples=(replace(sample, workers=workers),))
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "j")
+        assert "ref = \\x1b[31mred [bold]" in texts(page(view))
+        assert "1 local" in texts(page(view))
+
+    seen(snapshot, body)
+
+
+def test_m_merges_all_stacks_into_one_tree_and_back() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "m")
+        lines = texts(tree(view))
+        assert lines == [
+            "9 × step  9 wait  /srv/app/app.py:20",
+            "9 × threading.Barrier.wait  9 wait  /usr/lib/python3/threading.py:330",
+            "1 × run  1 waits  /srv/app/app.py:10",
+            "1 × ray.get  1 waits  ray/_private/worker.py:900",
+            "1 × step  ! 1 outlier  1 runs  /srv/app/app.py:10",
+        ]
+        await press(pilot, "m")
+        assert texts(tree(view))[0].startswith("node ")
+
+    seen(team().snapshot(), body)
+
+
+def test_b_groups_by_class_node_and_job() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "m")
+        firsts = []
+        for _ in range(3):
+            await press(pilot, "b")
+            firsts.append(texts(tree(view))[0].split("  ")[0])
+        assert firsts == ["10 × actor Trainer", "11 × node 10.0.0.2", "11 × job 01000000 train.py"]
+
+    seen(team().snapshot(), body)
+
+
+def test_the_page_of_a_branch_tells_who_is_there_who_stands_out_and_who_is_not() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "m")
+        await press(pilot, "g")
+        lines = texts(page(view))
+        assert "9 of 11 here: 9 wait" in lines
+        assert "9 × actor Trainer" in lines
+        assert "Not here: 3 of 12 actor Trainer: 1 elsewhere, 1 not seen and 1 idle" in lines
+        await press(pilot, "n")
+        assert "1 outlier" in texts(page(view))
+
+    seen(team().snapshot(), body)
+
+
+def test_n_goes_to_who_is_elsewhere_and_from_there_into_its_stack() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "m", "n")
+        assert "! 1 outlier" in at(tree(view))
+        await press(pilot, "enter")
+        assert page(view).has_focus
+        while not at(page(view)).startswith("runs  Trainer.step"):
+            before = at(page(view))
+            await press(pilot, "j")
+            assert at(page(view)) != before, "who is in the branch is listed"
+        await press(pilot, "enter")
+        assert any('"rank0"' in line for line in texts(page(view)))
+        await press(pilot, "backspace")
+        assert view.trail[-1].path
+
+    seen(team().snapshot(), body)
+
+
+def test_only_the_marked_are_merged() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "t", "m")
+        assert view._root.count == 1
+        assert "1 stack of 1 marked worker" in screen_text(app)
+        await press(pilot, "m", "g", "t")
+        assert "◆ node" in texts(tree(view))[0]
+        await press(pilot, "t")
+        assert not view.marked
+
+    seen(team().snapshot(), body)
+
+
+def test_w_shows_whole_stacks() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "m")
+        before = texts(tree(view))
+        await press(pilot, "w")
+        assert not any("main_loop" in line for line in before)
+        assert any("main_loop" in line for line in texts(tree(view)))
+
+    seen(recorded("tune-hang"), body)
+
+
+def test_the_filter_finds_processes_and_merged_stacks() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "slash", *"rank3", "enter")
+        assert [text for text in texts(tree(view)) if "actor" in text] == [
+            text for text in texts(tree(view)) if "rank3" in text
+        ]
+        await press(pilot, "escape", "m", "slash", *"barrier", "enter")
+        assert view._root.count == 9
+        await press(pilot, "escape")
+        assert view._root.count == 11
+
+    seen(team().snapshot(), body)
+
+
+def test_another_look_leaves_mode_cursor_and_page() -> None:
+    async def body() -> None:
+        snapshot = team().snapshot()
+        async with running(Scripted(snapshot)) as (app, pilot):
+            app.switch_mode("stacks")
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            view = app.screen
+            assert isinstance(view, StacksView)
+            await press(pilot, "m", "j")
+            before, told = at(tree(view)), texts(page(view))
+            await press(pilot, "r")
+            await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+
+            assert view.is_merged
+            assert (at(tree(view)), texts(page(view))) == (before, told)
+
+    asyncio.run(body())
+
+
+def test_another_view_jumps_into_a_stack() -> None:
+    scene, procs = chain()
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "m")
+        app.switch_mode("verdict")
+        await pilot.pause()
+        app.go_to("stacks", procs[2].key)
+        await until(pilot, lambda: view.trail and view.trail[-1].vertex == procs[2].key)
+        assert not view.is_merged
+        assert at(tree(view)) == "runs  inner  inner"
+
+    seen(scene.snapshot(), body)
+
+
+def test_what_is_copied_exported_and_opened() -> None:
+    scene, _ = chain()
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "j", "y")
+        assert "waits in ray.get for outer" in app.clipboard
+        exported = view.to_export()
+        assert exported
+        assert "node 10.0.0.1" in exported
+        await press(pilot, "tab", "g")
+        while view.to_open() is None or view.to_open()[0] != "/srv/app/app.py":  # type: ignore[index]
+            before = at(page(view))
+            await press(pilot, "j")
+            assert at(page(view)) != before, "a frame of the user's is on the page"
+
+    seen(scene.snapshot(), body)
+
+
+def test_it_works_in_80_columns_and_24_lines() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        assert view.has_class("narrow")
+        await press(pilot, "j", "j")
+        text = screen_text(app)
+        assert "driver train.py" in text
+        assert "waits in ray.get" in text
+        assert all(len(line) <= SMALL[0] for line in text.splitlines())
+
+    seen(team().snapshot(), body, SMALL)
+
+
+def test_ten_thousand_processes_are_lines_made_when_looked_at() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        assert len(texts(tree(view))) < 2_000
+        await press(pilot, "G", "l", "j", "enter")
+        assert page(view).has_focus or texts(page(view))
+        await press(pilot, "escape", "m", "b")
+        assert view._root.count == 10_000
+        assert len(texts(tree(view))) < 2_000
+
+    seen(snapshot_of(10_000), body)
+
+
+def test_nothing_seen_is_said() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        assert "No stacks were seen." in screen_text(app)
+        await press(pilot, "m", "n", "t", "enter", "tab", "backspace", "y")
+
+    seen(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)
