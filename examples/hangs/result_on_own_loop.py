@@ -2,9 +2,9 @@
 
 `run_coroutine_threadsafe` is for other threads. Here its `result()` stops the only one that could run the coroutine.
 
-Expected: stalled
-Later: deadlock, once it can be seen what an event loop is about to begin
-Members: driver result_on_own_loop.py
+Expected: deadlock
+Members: Office.report
+Behind: driver result_on_own_loop.py
 Points at: return asyncio.run_coroutine_threadsafe(self.figures(), loop).result()
 """
 

@@ -113,7 +113,8 @@ def test_threads_wait_for_the_coroutines_that_the_program_says(result: Plain, sa
     for name, expected in said["calls"].items():
         call = threads[name]["call"]
         assert (call["kind"], call["what"]) == (expected["kind"], expected["what"])
-        assert words.names(call["coroutines"]) == expected["coroutines"]
+        assert words.names(call.get("coroutines", [])) == expected["coroutines"]
+        assert call.get("threads", []) == [said["threads"][thread] for thread in expected.get("threads", [])]
 
 
 def test_a_thread_that_runs_a_loop_until_a_coroutine_has_ended_waits_for_that(result: Plain, said: Plain) -> None:

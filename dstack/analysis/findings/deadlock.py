@@ -61,7 +61,9 @@ def _circle(finding: Finding, teller: Teller) -> str:
         return f"{names.listed([vertex.label for vertex in cycle[:SHOWN_NAMES]])} wait for each other"
     if len(executions) == 1:
         first = executions[0].label
-        wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), "itself")
+        wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
+        if wanted is None:
+            return f"{first} waits for what only its own thread can bring about"
         if finding.resources:
             needed = names.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"

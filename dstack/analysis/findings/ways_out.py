@@ -47,6 +47,8 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             f"Break the circle at one place: let {labels} run while its actor waits (async method, "
             "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it."
         )
+    if kinds == {"future"} and len(cycle) == 1 and not any(vertex.wait and vertex.wait.inferred for vertex in cycle):
+        return "Await the coroutine, or its future (asyncio.wrap_future), instead of blocking the thread of its loop."
     if kinds & {"thread.join", "future"}:
         return "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later."
     got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"

@@ -20,6 +20,7 @@ from dstack.probes.node.futures import Executors
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.objects import Objects
+from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import ASYNCIO
 from dstack.probes.node.refs import object_ref, owners
 
@@ -172,17 +173,31 @@ class Awaited:
         if threads:
             reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
             return Needs(futures=[threads], inferred=reason)
-        coroutine = self.giver(source)
+        coroutine = self.givers.get(source)
         return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
 
-    def giver(self, future: int) -> int | None:
-        """The asyncio task that gives a ``concurrent.futures`` future its result, if one does."""
-        for task in self._loops.tasks():
+    @on_demand
+    def givers(self) -> dict[int, int]:
+        """The asyncio tasks that give ``concurrent.futures`` futures their results, by the future."""
+        found = {}
+        for task in self._chains():
             with contextlib.suppress(Unreadable):
                 for function in self._callbacks(task):
-                    if self._enclosed(function).get("destination") == future:
-                        return task
-        return None
+                    if future := self._enclosed(function).get("destination"):
+                        found[future] = task
+        return found
+
+    @on_demand
+    def beginners(self) -> dict[int, int]:
+        """The loops that are going to begin a coroutine for such a future, as soon as they can, by the future."""
+        loops = {*self._loops.current, *map(self._loops.loop_of, self._chains())}
+        found = {}
+        for loop in loops:
+            for function in self._loops.about_to_call(loop):
+                with contextlib.suppress(Unreadable):
+                    if future := self._enclosed(function).get("future"):
+                        found[future] = loop
+        return found
 
     def _callbacks(self, future: int) -> Iterator[int]:
         """The Python functions among a future's callbacks."""

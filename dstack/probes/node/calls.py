@@ -251,11 +251,18 @@ class Reader:
         if needs_all and len(found) > 1:
             return {**given, "all_of": [list(threads) for threads, _ in found]}
         if len(futures) == 1 and not found[0][0]:
-            coroutine = self.coroutines.giver(futures[0]) if self.has_loops else None
-            return {"coroutines": [hex(coroutine)]} if coroutine else {}
+            return self._given_by_loop(futures[0]) if self.has_loops else {}
         if any(not threads for threads, _ in found):
             return {}  # somebody who was not seen may give it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
+
+    def _given_by_loop(self, future: int) -> Call:
+        """The coroutine that gives a future, or the thread whose event loop must begin that."""
+        coroutine = self.coroutines.giver(future)
+        if coroutine:
+            return {"coroutines": [hex(coroutine)]}
+        beginner = self.coroutines.beginner(future)
+        return {"threads": [one["os_thread_id"] for one in self._threads if one["thread_id"] == beginner]}
 
     # Event loops
 

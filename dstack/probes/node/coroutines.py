@@ -159,7 +159,12 @@ class Coroutines:
 
     def giver(self, future: int) -> int | None:
         """The asyncio task that gives a ``concurrent.futures`` future its result, if one does."""
-        return self._awaited.giver(future)
+        return self._awaited.givers.get(future)
+
+    def beginner(self, future: int) -> int | None:
+        """The thread, by its Python id, that can begin the coroutine for such a future, where that has not begun."""
+        loop = self._awaited.beginners.get(future)
+        return self._thread_of(loop) if loop else None
 
     @on_demand
     def tasks_on_loops(self) -> dict[int, str | None]:

@@ -7,6 +7,7 @@ names that differ between CPython 3.10 to 3.13. Tasks written in C are read, as 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Iterator
 
 from dstack.probes.node.layout import Layout
@@ -21,6 +22,8 @@ ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 CURRENT_TASKS = "_current_tasks"
 REFERENT = 16
 PENDING = 0
+HANDLE_BYTES = 80
+MAX_READY = 2_000
 UVLOOP_BYTES = 512
 """Within so many bytes uvloop's loop has the id of its thread; seen with uvloop 0.23."""
 
@@ -64,6 +67,19 @@ class EventLoops:
     def loop_of(self, future: int) -> int:
         """The loop that a task or future belongs to."""
         return self._memory.pointer(future + self._layout.future_loop)
+
+    def about_to_call(self, loop: int) -> Iterator[int]:
+        """The Python functions that a loop is going to call as soon as it can; uvloop does not tell."""
+        try:
+            ready = self._objects.attributes(loop).get("_ready", 0)
+            handles = list(itertools.islice(self._objects.deque_items(ready), MAX_READY))
+        except Unreadable:
+            return
+        for handle in handles:
+            with contextlib.suppress(Unreadable):
+                self._objects.expect(handle, "Handle", "TimerHandle")
+                words = self._memory.pointers(handle, HANDLE_BYTES // 8)
+                yield from (word for word in words if self._objects.is_a(word, "function"))
 
     def thread_of(self, loop: int, thread_ids: Collection[int]) -> int | None:
         """The one of these threads, by their Python ids, that runs the loop; None where none does.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dstack.probes.node.memory import ProcessMemory, Unreadable
 
@@ -35,6 +35,8 @@ VALUES_3_11, DICT = -32, -24
 """Where objects with a managed dict keep their values (3.11 only) and their dict, before themselves."""
 
 MAX_ITEMS = 1 << 20
+DEQUE_BLOCK = 64
+"""So many items stand in each block of a deque, between pointers to the one before and the one after."""
 MAX_ENTRIES = 1 << 16
 MAX_BASES = 50
 MAX_TEXT = 1 << 16
@@ -116,6 +118,18 @@ class Objects:
             raise Unreadable(f"a {name} of {size} items and {refcount} references")
         start = self.memory.pointer(address + ITEMS) if name == "list" else address + ITEMS
         return self.memory.pointers(start, size)
+
+    def deque_items(self, address: int) -> Iterator[int]:
+        """Addresses of a deque's items, from the left: in blocks of which each knows the next."""
+        self.expect(address, "collections.deque")
+        count, block, _, index = self.memory.pointers(address + SIZE, 4)
+        if count > MAX_ITEMS or index >= DEQUE_BLOCK:
+            raise Unreadable(f"a deque of {count} items from {index} on")
+        while count > 0:
+            here = self.memory.pointers(block + 8 + 8 * index, min(count, DEQUE_BLOCK - index))
+            yield from here
+            count, index = count - len(here), 0
+            block = self.memory.pointer(block + 8 + 8 * DEQUE_BLOCK)
 
     def set_items(self, address: int) -> tuple[int, ...]:
         """Addresses of a set's items, lowest first."""

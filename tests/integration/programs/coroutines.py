@@ -383,6 +383,12 @@ def of_other_threads() -> None:
     threading.Thread(target=asked.result, name="asks", daemon=True).start()
     calls["asks"] = {"kind": "future", "what": "Future.result", "coroutines": ["asked"]}
     threading.Thread(target=lambda: asyncio.run(blocks()), name="blocked-loop", daemon=True).start()
+    threading.Thread(target=lambda: asyncio.run(asks_itself()), name="asks-itself", daemon=True).start()
+    calls["asks-itself"] = {"kind": "future", "what": "Future.result", "coroutines": [], "threads": ["asks-itself"]}
+
+
+async def asks_itself() -> None:
+    asyncio.run_coroutine_threadsafe(waits_for_ever(), asyncio.get_running_loop()).result()
 
 
 async def begins(name: str, coroutine: Coroutine[Any, Any, None]) -> None:
