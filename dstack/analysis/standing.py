@@ -16,6 +16,7 @@ Item = tuple[object, ...]
 SLOW = 5.0
 """A picture that was looked at is looked at again when it has lasted so many times as long, then ever less often."""
 SLOWEST_S = 1800.0
+MOST_DOUBLINGS = 30
 
 
 class Standing:
@@ -80,6 +81,7 @@ class Attention:
         self._not_before_s = float("-inf")
         self._again_at_s = float("inf")
         self._slow_s = 0.0
+        self._failures = 0
 
     def reason(self, picture: frozenset[Item], now_s: float, *, touched: bool = False) -> str | None:
         """Why to look now, in words; None for not now. ``touched`` says that somebody in a finding has moved."""
@@ -100,12 +102,14 @@ class Attention:
         first_s = SLOW * self._stuck_after_s
         self._slow_s = first_s if is_new or not self._slow_s else min(2 * self._slow_s, max(first_s, SLOWEST_S))
         self._seen = picture
+        self._failures = 0
         self._not_before_s = now_s + cost_s / self._share
         self._again_at_s = now_s + self._slow_s
 
     def failed(self, now_s: float) -> None:
-        """Takes in that a full look was tried and gave nothing: the next one waits as if something began to stand."""
-        self._not_before_s = now_s + self._stuck_after_s
+        """Takes in that a full look was tried and gave nothing: the next one waits, longer each time."""
+        self._not_before_s = now_s + min(self._stuck_after_s * 2**self._failures, max(self._stuck_after_s, SLOWEST_S))
+        self._failures = min(self._failures + 1, MOST_DOUBLINGS)
 
 
 def _things(count: int) -> str:

@@ -228,8 +228,11 @@ class Watch:
     def _tell(self, taken: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
         for over in changes.over:
             self._events.tell("over", f"{over.kind}, after {duration(now - over.began_s)}: {over.summary}")
-        for lasting in changes.lasting:
-            self._events.tell("lasting", f"{lasting.kind}, for {duration(now - lasting.began_s)}: {lasting.summary}")
+        if changes.lasting:
+            oldest = min(changes.lasting, key=lambda sighting: sighting.began_s)
+            more = f"; and {len(changes.lasting) - 1} more" * (len(changes.lasting) > 1)
+            age = duration(now - oldest.began_s)
+            self._events.tell("lasting", f"{oldest.kind}, for {age}: {oldest.summary}{more}")
         if changes.new:
             file = self._save(taken)
             self._tell_new(taken, diagnosis, changes.new, file)

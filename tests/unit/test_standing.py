@@ -138,13 +138,19 @@ def test_who_moves_in_a_finding_is_looked_at_at_once() -> None:
     assert Watched().sees("a").sees("a", touched=True).looked_at == [0, 30]
 
 
-def test_a_full_look_that_failed_is_tried_again_after_a_while() -> None:
-    attention = Attention(STUCK_AFTER_S, SHARE)
-    attention.failed(0)
+def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
+    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("a",)})
+    now_s, waits = 0.0, []
+    for _ in range(40):
+        attention.failed(now_s)
+        waits.append(next(wait for wait in range(1, 10_000) if attention.reason(picture, now_s + wait)))
+        now_s += waits[-1]
 
-    picture = frozenset({("a",)})
-    assert attention.reason(picture, STUCK_AFTER_S - 1) is None
-    assert attention.reason(picture, STUCK_AFTER_S)
+    assert waits[:3] == [60, 120, 240]
+    assert waits[-1] == SLOWEST_S
+    attention.looked(picture, now_s, 0.0)
+    attention.failed(now_s)
+    assert attention.reason(frozenset({("b",)}), now_s + STUCK_AFTER_S)
 
 
 def test_the_reason_is_told_in_words() -> None:

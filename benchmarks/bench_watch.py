@@ -1,0 +1,129 @@
+"""What ``dstack watch`` costs while there is nothing to find: its share of one core with many workers that are busy.
+
+All workers are in a call that takes long, and a driver makes short calls meanwhile. Cheap looks are taken ten times as
+often as by default, and what they cost is divided by ten; then one full look is waited for. All of it is the CPU time
+of the watch and of its children, in one run on one machine.
+
+    python benchmarks/bench_watch.py [WORKERS] [SECONDS]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from rich.console import Console
+from rich.table import Table
+
+WORKERS, SECONDS = map(int, sys.argv[1:3] if len(sys.argv) > 2 else (100, 120))
+EVERY_S = 30.0
+FASTER = 10
+STARTS_AT_ONCE = 10
+NEVER_S = 1e6
+
+
+class Clerk:
+    def greet(self) -> None:
+        pass
+
+    def work(self) -> None:
+        time.sleep(3600)
+
+
+def start_workers() -> list[Any]:
+    """All of them in a call, but for one, which is asked again and again."""
+    actor: Any = ray.remote(num_cpus=0)(Clerk)
+    clerks: list[Any] = []
+    while len(clerks) < WORKERS:
+        few = [actor.remote() for _ in range(min(STARTS_AT_ONCE, WORKERS - len(clerks)))]
+        ray.get([clerk.greet.remote() for clerk in few])
+        clerks += few
+    threading.Thread(target=ask_for_ever, args=(clerks[0],), daemon=True).start()
+    return [clerk.work.remote() for clerk in clerks[1:]]
+
+
+def ask_for_ever(clerk: Any) -> None:
+    while True:
+        ray.get(clerk.greet.remote())
+        time.sleep(0.1)
+
+
+@contextmanager
+def watch(address: str, *options: str) -> Iterator[tuple[psutil.Process, Callable[[str], None]]]:
+    """A watch, and what waits until it has told of an event."""
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
+        command = [sys.executable, "-m", "dstack", "watch", "--address", address, "--dir", directory, *options]
+        with log.open("w") as stream, subprocess.Popen(command, stderr=stream) as process:
+            try:
+                yield psutil.Process(process.pid), lambda event: wait_for(event, log)
+            finally:
+                process.terminate()
+
+
+def wait_for(event: str, log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while f"  {event} " not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+
+def spent_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def rss_mib(process: psutil.Process) -> float:
+    return float(process.memory_info().rss / 2**20)
+
+
+def cheap_looks(address: str) -> tuple[float, float, float]:
+    """The share of one core that cheap looks take, and the memory in MiB after the first ones and in the end."""
+    options = ("--every", str(EVERY_S / FASTER), "--stuck-after", str(NEVER_S))
+    with watch(address, *options) as (process, wait_for_event):
+        wait_for_event("started")
+        time.sleep(2 * EVERY_S / FASTER)
+        before, memory = spent_s(process), rss_mib(process)
+        time.sleep(SECONDS)
+        return (spent_s(process) - before) / SECONDS / FASTER, memory, rss_mib(process)
+
+
+def full_look_s(address: str) -> float:
+    """The CPU time in s of the first full look, with the cheap ones before it."""
+    with watch(address, "--every", "1", "--stuck-after", "2") as (process, wait_for_event):
+        wait_for_event("started")
+        before = spent_s(process)
+        wait_for_event("seen")
+        return spent_s(process) - before
+
+
+def main() -> None:
+    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    address = context.address_info["gcs_address"]
+    calls = start_workers()
+    share, memory, memory_later = cheap_looks(address)
+    full_s = full_look_s(address)
+    assert not ray.wait(calls, timeout=0)[0]
+    table = Table(title=f"dstack watch, {WORKERS} busy workers on one node, for {SECONDS} s")
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row(f"cheap looks every {EVERY_S:g} s, of one core", f"{share:.2%}")
+    table.add_row("one cheap look, CPU", f"{share * EVERY_S * 1000:.0f} ms")
+    table.add_row("one full look, CPU, by default at most 1 % of one core on average", f"{full_s:.1f} s")
+    table.add_row(
+        f"memory at first, and {SECONDS / EVERY_S * FASTER:.0f} looks later", f"{memory:.0f}, {memory_later:.0f} MiB"
+    )
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
