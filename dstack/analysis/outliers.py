@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dstack.analysis.merging import Branch, merge
@@ -68,3 +68,13 @@ class Marked:
         """The outliers in a branch of that tree."""
         begin, end = bisect_left(self._at, branch.begin), bisect_left(self._at, branch.end)
         return [self._root.executions[index] for index in self._at[begin:end]]
+
+    def places(self) -> Iterator[Branch]:
+        """The branches in which outliers end, in the order of the tree."""
+        keys = {execution.key for execution in self.within(self._root)}
+        ahead = [self._root]
+        while ahead:
+            branch = ahead.pop()
+            if any(execution.key in keys for execution in branch.executions[: branch.own]):
+                yield branch
+            ahead += [child for child in reversed(branch.children) if self.within(child)]

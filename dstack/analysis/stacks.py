@@ -258,7 +258,8 @@ class Stacks:
 
     def _told(self, keys: tuple[str, ...]) -> Onward:
         vertex = self.vertices[keys[0]]
-        place = member(self.observed, vertex).short_place
+        who = member(self.observed, vertex)
+        place = ", ".join(part for part in (f"pid {who.pid}" if who.pid else None, who.node_ip) if part)
         return Onward(keys, sentences.name(self.observed, vertex), place)
 
 

@@ -281,7 +281,7 @@ def share(part: int, total: int) -> str:
 
 
 def _label(cell: Cell) -> str:
-    return f"{short(cell.label)} {cell.weight:,}" if cell.branches else ""
+    return cell.label if cell.is_folded else f"{short(cell.label)} {cell.weight:,}"
 
 
 def _as_text(row: tuple[Cell, ...]) -> str:

@@ -19,16 +19,9 @@ from dstack.analysis.running import Place as Step
 from dstack.report.safe_text import visible
 from dstack.tui.outline import INDENT, Line, Outline
 from dstack.tui.source import Look
-from dstack.tui.stack_lines import (
-    About,
-    Tree,
-    branch_key,
-    branch_page,
-    node_lines,
-    plural,
-    stack_in_words,
-    stack_page,
-)
+from dstack.tui.stack_lines import About, plural
+from dstack.tui.stack_pages import branch_page, onward_key, stack_in_words, stack_page
+from dstack.tui.stack_trees import Tree, branch_key, node_lines
 from dstack.tui.view import Place, View
 
 SIDE_BY_SIDE = 100
@@ -186,7 +179,9 @@ class StacksView(View):
     def onward(self, event: Outline.Chosen) -> None:
         """Goes to what the line waits for, or into the stack it names."""
         about = event.line.data
-        if isinstance(about, About) and len(about.onward) == 1:
+        if isinstance(about, About) and len(about.onward) > 1:
+            event.outline.reveal([event.line.key, onward_key(about.onward[0])])
+        elif isinstance(about, About) and about.onward:
             self._go(about.onward[0])
         elif isinstance(about, About) and about.vertex:
             self._go(about.vertex)
@@ -305,8 +300,8 @@ class StacksView(View):
         return set(about.workers)
 
     def action_outlier(self, by: int) -> None:
-        """To the next branch of the merged tree that has an outlier and no part that has all of them."""
-        places = list(dict.fromkeys(one.path for one in self._elsewhere.within(self._root)))
+        """To the next branch of the merged tree in which an outlier ends."""
+        places = [branch.path for branch in self._elsewhere.places()]
         if not places:
             self.notify("Nobody is elsewhere than most that are alike.")
             return

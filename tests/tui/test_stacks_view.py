@@ -109,7 +109,7 @@ def test_the_stack_under_the_cursor_is_beside_with_its_source() -> None:
         lines = texts(page(view))
         assert "waits in ray.get for outer" in " ".join(line.strip() for line in lines)
         assert any(line.startswith("›") and "return run_of(me)" in line for line in lines)
-        assert at(page(view)).endswith("waits"), "the page's cursor is on the frame that waits"
+        assert at(page(view)).endswith("waits, Enter goes on"), "the page's cursor is on the frame that waits"
 
     seen(scene.snapshot(), body)
 
@@ -136,6 +136,19 @@ def test_enter_goes_from_wait_to_wait_across_nodes_and_backspace_back() -> None:
     seen(scene.snapshot(), body)
 
 
+def test_the_stacks_waited_for_unfold_below_the_wait() -> None:
+    scene, _ = chain()
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "j", "j", "enter", "j")
+        assert at(page(view)).startswith("→ outer")
+        await press(pilot, "l")
+        names = [(depth, line.text.plain.split("  ")[0]) for depth, line in page(view).visible_lines]
+        assert names[-4:] == [(2, "outer"), (3, "›"), (2, "ray.get"), (3, "→ inner")]
+
+    seen(scene.snapshot(), body)
+
+
 def test_of_several_waited_for_one_is_chosen() -> None:
     scene = Scene()
     driver = scene.driver()
@@ -143,7 +156,9 @@ def test_of_several_waited_for_one_is_chosen() -> None:
     driver.gets(left[0], right[0])
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        await press(pilot, "j", "j", "enter", "j", "j", "enter")
+        await press(pilot, "j", "j", "enter", "enter")
+        assert at(page(view)).startswith("→ left")
+        await press(pilot, "j", "enter")
         assert view.trail[-1].vertex == right[1].key
 
     seen(scene.snapshot(), body)

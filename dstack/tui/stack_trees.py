@@ -1,0 +1,131 @@
+"""All stacks as lines of an outline: the cluster process by process, or merged into one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dstack.analysis.merging import Branch, Words
+from dstack.analysis.outliers import Marked
+from dstack.analysis.running import Doing, Execution, Place
+from dstack.analysis.stacks import Residents, Stacks, Strand
+from dstack.model import Node, Worker
+from dstack.report.safe_text import SafeText
+from dstack.tui.outline import Line
+from dstack.tui.stack_lines import (
+    SHOWN_OUTLIERS,
+    WORDS,
+    About,
+    at,
+    doing_in_words,
+    doing_word,
+    mark_of,
+    plural,
+    short,
+)
+
+# The cluster, process by process
+
+
+def node_lines(stacks: Stacks, marked: set[str]) -> list[Line]:
+    """One line a node, its processes below, and in each the threads and coroutines."""
+    nodes = stacks.nodes
+    return [_node(stacks, node, marked, is_open=len(nodes) == 1 or number < 3) for number, node in enumerate(nodes)]
+
+
+def _node(stacks: Stacks, node: Node, marked: set[str], *, is_open: bool) -> Line:
+    workers = stacks.workers_on(node)
+    ids = tuple(worker.worker_id for worker in workers)
+    doings = [stacks.doings.get(worker_id, {}) for worker_id in ids]
+    counts: dict[Doing, int] = {doing: sum(one.get(doing, 0) for one in doings) for doing, _, _ in WORDS}
+    text = SafeText(mark_of(ids, marked)).append(f"node {node.ip}", "bold")
+    text.append(f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim")
+    text.append(f"  {doing_in_words(counts)}" if any(counts.values()) else "")
+    return Line(
+        f"node/{node.node_id}",
+        text,
+        lambda: [_process(stacks, worker, marked) for worker in workers],
+        is_open=is_open,
+        data=About(workers=ids),
+        also=node.hostname,
+    )
+
+
+def _process(stacks: Stacks, worker: Worker, marked: set[str]) -> Line:
+    counts = stacks.doings.get(worker.worker_id, {})
+    text = SafeText(mark_of((worker.worker_id,), marked)).append(stacks.name_of(worker), "bold" if counts else "")
+    text.append(f"  pid {worker.pid}", "dim").append(f"  {doing_in_words(counts)}" if counts else "")
+    if not counts:
+        text.append(f"  {stacks.residents(worker).trouble}", "dim")
+    return Line(
+        f"worker/{worker.worker_id}",
+        text,
+        lambda: _strands(stacks.residents(worker)),
+        is_open=bool(counts),
+        data=About(workers=(worker.worker_id,)),
+    )
+
+
+def _strands(residents: Residents) -> list[Line]:
+    lines = [_strand(strand) for strand in residents.strands]
+    if residents.others:
+        text = SafeText(f"{plural(len(residents.others), 'thread')} of Ray and its libraries", "dim italic")
+        data = About(workers=(residents.worker.worker_id,))
+        key = f"others/{residents.worker.worker_id}"
+        lines.append(Line(key, text, lambda: [_strand(strand) for strand in residents.others], data=data))
+    return lines
+
+
+def _strand(strand: Strand) -> Line:
+    text = doing_word(strand.doing).append(strand.name)
+    text.append(f"  {strand.words}", "dim")
+    return Line(strand.key, text, data=About(vertex=strand.key, workers=(strand.worker_id,)))
+
+
+# All merged
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A merged tree, the outliers in it, and the words that were looked for: what leads to these is unfolded."""
+
+    root: Branch
+    odd: Marked
+    words: Words
+
+    def lines(self) -> list[Line]:
+        """Each branch with how many, what they do, and how many stand out."""
+        return [self._line(child, is_open=child.depth < 2) for child in self.root.children]
+
+    def _line(self, branch: Branch, *, is_open: bool) -> Line:
+        place = branch.place
+        assert place is not None
+        outliers = self.odd.within(branch)
+        is_own = place.origin == "user"
+        text = SafeText().append(f"{branch.count:,} × ", "bold").append(short(place.name), "bold" if is_own else "")
+        if outliers:
+            text.append(f"  ! {plural(len(outliers), 'outlier')}", "bold yellow")
+        text.append(f"  {doing_in_words(branch.doing)}", "" if is_own else "dim")
+        if place.is_frame:
+            text.append(f"  {at(place)}", "cyan")
+        is_only = len(branch.children) == 1 and not branch.own
+        return Line(
+            branch_key(branch.path),
+            text,
+            (lambda: [self._line(child, is_open=is_only) for child in branch.children]) if branch.children else (),
+            is_open=is_open or is_only or self._leads_on(branch, outliers),
+            data=About(path=branch.path, place=(place.file, place.line) if place.is_frame else None),
+        )
+
+    def _leads_on(self, branch: Branch, outliers: Sequence[Execution]) -> bool:
+        """Whether it is to be unfolded for what is below it: a few outliers, or what was looked for."""
+        if outliers and len(self.odd.within(self.root)) <= SHOWN_OUTLIERS:
+            return True
+        if not self.words or self.words.along(branch.path):
+            return False
+        return any(self.words.along(execution.path) for execution in branch.executions[:SHOWN_OUTLIERS])
+
+
+def branch_key(path: Sequence[Place]) -> str:
+    """The same for the same branch of whatever tree."""
+    return "\0".join(f"{place.name}\1{place.file}\1{place.line}" for place in path)
