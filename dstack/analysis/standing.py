@@ -36,8 +36,8 @@ class Standing:
         self._workers = silent | {worker.worker_id for worker in glance.workers}
         self._tasks = {}
         for item, since in self._since.items():
-            if isinstance(item[1], str):
-                self._tasks[item[1]] = min(since, self._tasks.get(item[1], since))
+            if isinstance(task_id := item[1], str):
+                self._tasks[task_id] = min(since, self._tasks.get(task_id, since))
 
     def older_than(self, age_s: float, now_s: float) -> frozenset[Item]:
         """All that stands for at least so long."""
@@ -90,10 +90,10 @@ class Attention:
             return None
         if touched:
             return "somebody in a finding has moved"
-        if new := len(picture - self._seen):
-            return f"{_things(new)} not moved for {self._stuck_after_s:g} s"
+        if new := picture - self._seen:
+            return f"not moved for {self._stuck_after_s:g} s: {_things(new)}"
         if picture and now_s >= self._again_at_s:
-            return f"{_things(len(picture))} still not moved, {self._slow_s:.0f} s after the last full look"
+            return f"still not moved, {self._slow_s:.0f} s after the last full look: {_things(picture)}"
         return None
 
     def looked(self, picture: frozenset[Item], now_s: float, cost_s: float) -> None:
@@ -112,5 +112,13 @@ class Attention:
         self._failures = min(self._failures + 1, MOST_DOUBLINGS)
 
 
-def _things(count: int) -> str:
-    return f"{count} {'calls, drivers or workers have' if count > 1 else 'call, driver or worker has'}"
+def _things(items: frozenset[Item]) -> str:
+    """How many calls, each of which two may tell of, and how many who do not count anything new."""
+    calls = {item[1] for item in items if _is_call(item)}
+    workers = {item[0] for item in items if not _is_call(item)}
+    counts = ((len(calls), "call", "calls"), (len(workers), "driver or busy worker", "drivers or busy workers"))
+    return " and ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+
+
+def _is_call(item: Item) -> bool:
+    return isinstance(item[1], str)

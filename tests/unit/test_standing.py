@@ -99,7 +99,7 @@ class Watched:
         self.looked_at: list[float] = []
 
     def sees(self, *things: str, times: int = 1, touched: bool = False) -> Watched:
-        picture = frozenset((thing,) for thing in things)
+        picture = frozenset(("w", thing) for thing in things)
         for _ in range(times):
             if self.attention.reason(picture, self.now_s, touched=touched):
                 self.looked_at.append(self.now_s)
@@ -139,7 +139,7 @@ def test_who_moves_in_a_finding_is_looked_at_at_once() -> None:
 
 
 def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
-    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("a",)})
+    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     now_s, waits = 0.0, []
     for _ in range(40):
         attention.failed(now_s)
@@ -150,15 +150,18 @@ def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
     assert waits[-1] == SLOWEST_S
     attention.looked(picture, now_s, 0.0)
     attention.failed(now_s)
-    assert attention.reason(frozenset({("b",)}), now_s + STUCK_AFTER_S)
+    assert attention.reason(frozenset({("w", "b")}), now_s + STUCK_AFTER_S)
 
 
 def test_the_reason_is_told_in_words() -> None:
     attention = Attention(STUCK_AFTER_S, SHARE)
-    one, two = frozenset({("a",)}), frozenset({("a",), ("b",)})
+    one = {("driver", (1,))}
+    more = one | {("driver", "t", "SUBMITTED_TO_WORKER"), ("w", "t"), ("w", "u"), ("w", (2,))}
 
-    assert attention.reason(one, 0) == "1 call, driver or worker has not moved for 60 s"
-    assert attention.reason(two, 0) == "2 calls, drivers or workers have not moved for 60 s"
+    assert attention.reason(frozenset(one), 0) == "not moved for 60 s: 1 driver or busy worker"
+    assert attention.reason(frozenset(more), 0) == "not moved for 60 s: 2 calls and 2 drivers or busy workers"
+    attention.looked(frozenset({("w", "t")}), 0, 0.0)
+    assert attention.reason(frozenset({("w", "t")}), 300) == ("still not moved, 300 s after the last full look: 1 call")
 
 
 @given(
