@@ -1,20 +1,21 @@
 """Which findings of a snapshot are new, which last and which are over, by who takes part and where.
 
 Counts and durations differ from look to look, and so do those behind; so a finding is the same as long as it is of the
-same kind and at least one of its members is the same task, thread or coroutine at the same line.
+same kind and at least one of its members is the same task, thread or coroutine at the same line. What one look does not
+prove is told only when a later one shows all of them where they were.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, replace
 
 from dstack.analysis.coverage import seen_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.members import member
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Diagnosis, Finding, FindingKind
+from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
 
 MOST_MEMBERS = 1000
@@ -46,37 +47,48 @@ class Changes:
 
 
 class Sightings:
-    """The findings that last, as far as is known."""
+    """The findings that last, as far as is known.
 
-    def __init__(self) -> None:
+    ``doubtful`` are those that are not told yet, since they are no more than likely and do not stand for
+    ``stuck_after_s`` seconds yet.
+    """
+
+    def __init__(self, stuck_after_s: float) -> None:
+        self._stuck_after_s = stuck_after_s
         self.lasting: tuple[Sighting, ...] = ()
+        self.doubtful: tuple[Sighting, ...] = ()
         self._tracked: frozenset[str] = frozenset()
 
-    def take(self, snapshot: Snapshot, diagnosis: Diagnosis, now_s: float, is_fresh: Callable[[str], bool]) -> Changes:
+    def take(self, snapshot: Snapshot, diagnosis: Diagnosis, now_s: float) -> Changes:
         """Compares a new snapshot with what is known.
 
-        Of what only seems stuck, a finding that is ``stalled``, nothing is told while ``is_fresh`` says of a task in it
-        that it has not stood for long. Over is only what is not seen any more though all who took part could be seen.
+        Over is only what is not seen any more though all who took part could be seen.
         """
-        found = {
-            index: _sighting(snapshot, diagnosis, finding, now_s)
-            for index, finding in enumerate(diagnosis.findings)
-            if verdict_of(finding) != "blocked"
-        }
         lasting: dict[Sighting, Sighting] = {}
         new: dict[int, Sighting] = {}
-        for index, one in found.items():
-            known = [old for old in self.lasting if _is_same(old, one)]
-            if known:
+        doubtful: list[Sighting] = []
+        for index, finding in enumerate(diagnosis.findings):
+            if verdict_of(finding) == "blocked":
+                continue
+            one = _sighting(snapshot, diagnosis, finding, now_s)
+            if known := [old for old in self.lasting if _is_same(old, one)]:
                 lasting |= dict.fromkeys(known, one)
-            elif not (one.kind == "stalled" and any(map(is_fresh, one.tasks))):
+            elif _is_certain(finding) or now_s - (one := self._since_first(one)).began_s >= self._stuck_after_s:
                 new[index] = one
+            else:
+                doubtful.append(one)
         missing = [old for old in self.lasting if old not in lasting]
         over = tuple(old for old in missing if _were_seen(old.workers, snapshot))
         hidden = [old for old in missing if old not in over]
-        still = tuple(_continued(old, one) for old, one in lasting.items())
+        still = tuple(replace(one, began_s=old.began_s) for old, one in lasting.items())
         self.lasting = (*hidden, *still, *new.values())
+        self.doubtful = tuple(doubtful)
         return Changes(new=tuple(new), lasting=still, over=over)
+
+    def _since_first(self, one: Sighting) -> Sighting:
+        """The same since all who were doubtful before have been where they are."""
+        before = (old.began_s for old in self.doubtful if old.kind == one.kind and old.places <= one.places)
+        return replace(one, began_s=min(before, default=one.began_s))
 
     def track(self, present: Set[str]) -> None:
         """Remembers who of those that take part is there now, to be compared with later looks."""
@@ -92,9 +104,9 @@ def _is_same(old: Sighting, one: Sighting) -> bool:
     return old.kind == one.kind and not old.places.isdisjoint(one.places)
 
 
-def _continued(old: Sighting, one: Sighting) -> Sighting:
-    """The same finding as it is now, since it began."""
-    return Sighting(one.kind, one.summary, one.places, one.tasks, one.workers, old.began_s)
+def _is_certain(finding: Finding) -> bool:
+    """Whether one snapshot proves it: everybody was seen twice alike, and nothing is assumed."""
+    return finding.confirmed and finding.kind != "stalled"
 
 
 def _were_seen(workers: Set[str], snapshot: Snapshot) -> bool:
@@ -105,8 +117,7 @@ def _were_seen(workers: Set[str], snapshot: Snapshot) -> bool:
 
 def _sighting(snapshot: Snapshot, diagnosis: Diagnosis, finding: Finding, now_s: float) -> Sighting:
     observed = Observed(snapshot, snapshot.samples[0])
-    keys = heapq.nsmallest(MOST_MEMBERS, finding.members)
-    vertices = [diagnosis.vertices[key] for key in keys]
+    vertices = _telling(diagnosis.vertices[key] for key in finding.members)
     tasks = frozenset(vertex.task_id for vertex in vertices if vertex.task_id)
     workers = {vertex.worker_id for vertex in vertices} | {
         worker for task in tasks for worker in _tellers(observed, task)
@@ -114,7 +125,7 @@ def _sighting(snapshot: Snapshot, diagnosis: Diagnosis, finding: Finding, now_s:
     return Sighting(
         kind=finding.kind,
         summary=finding.summary,
-        places=frozenset(_place(observed, diagnosis, key) for key in keys),
+        places=frozenset(_place(observed, vertex) for vertex in vertices),
         tasks=tasks,
         workers=frozenset(worker for worker in workers if worker),
         began_s=now_s,
@@ -129,7 +140,12 @@ def _tellers(observed: Observed, task_id: str) -> Iterator[str | None]:
     yield actor.worker_id if actor else None
 
 
-def _place(observed: Observed, diagnosis: Diagnosis, key: str) -> Place:
-    who = member(observed, diagnosis.vertices[key])
-    name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else key
+def _telling(members: Iterable[Vertex]) -> list[Vertex]:
+    """So many of them as are remembered: those that run before those that are pending."""
+    return heapq.nsmallest(MOST_MEMBERS, members, key=lambda vertex: (vertex.worker_id is None, vertex.key))
+
+
+def _place(observed: Observed, vertex: Vertex) -> Place:
+    who = member(observed, vertex)
+    name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else vertex.key
     return name, who.file or "", str(who.line or "")

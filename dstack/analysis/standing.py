@@ -24,7 +24,6 @@ class Standing:
 
     def __init__(self) -> None:
         self._since: dict[Item, float] = {}
-        self._tasks: dict[str, float] = {}
         self._workers: set[str] = set()
 
     def see(self, glance: Glance, now_s: float) -> None:
@@ -34,10 +33,6 @@ class Standing:
         seen = {item: self._since.get(item, now_s) for worker in glance.workers for item in _items(worker)}
         self._since = kept | seen
         self._workers = silent | {worker.worker_id for worker in glance.workers}
-        self._tasks = {}
-        for item, since in self._since.items():
-            if isinstance(task_id := item[1], str):
-                self._tasks[task_id] = min(since, self._tasks.get(task_id, since))
 
     def older_than(self, age_s: float, now_s: float) -> frozenset[Item]:
         """All that stands for at least so long."""
@@ -47,15 +42,10 @@ class Standing:
         """For how long something stands at most; 0 where nothing does."""
         return max((now_s - since for since in self._since.values()), default=0.0)
 
-    def age_s(self, task_id: str, now_s: float) -> float | None:
-        """For how long a task stands; None for one that was not seen."""
-        since = self._tasks.get(task_id)
-        return None if since is None else now_s - since
-
     @property
     def present(self) -> Set[str]:
         """The ids of all tasks and workers of the last look."""
-        return self._workers | self._tasks.keys()
+        return self._workers | {item[1] for item in self._since if isinstance(item[1], str)}
 
 
 def _items(worker: WorkerGlance) -> Iterator[Item]:
@@ -81,6 +71,7 @@ class Attention:
         self._not_before_s = float("-inf")
         self._again_at_s = float("inf")
         self._slow_s = 0.0
+        self._looked_s = 0.0
         self._failures = 0
 
     def reason(self, picture: frozenset[Item], now_s: float, *, touched: bool = False) -> str | None:
@@ -93,18 +84,22 @@ class Attention:
         if new := picture - self._seen:
             return f"not moved for {self._stuck_after_s:g} s: {_things(new)}"
         if picture and now_s >= self._again_at_s:
-            return f"still not moved, {self._slow_s:.0f} s after the last full look: {_things(picture)}"
+            return f"still not moved, {now_s - self._looked_s:.0f} s after the last full look: {_things(picture)}"
         return None
 
-    def looked(self, picture: frozenset[Item], now_s: float, cost_s: float) -> None:
-        """Takes in that there was a full look at this picture, and that it took so much CPU time."""
+    def looked(self, picture: frozenset[Item], now_s: float, cost_s: float, *, is_doubtful: bool = False) -> None:
+        """Takes in that there was a full look at this picture, and that it took so much CPU time.
+
+        What was ``is_doubtful`` in it is looked at again as soon as it has stood once more as long.
+        """
         is_new = bool(picture - self._seen)
         first_s = SLOW * self._stuck_after_s
         self._slow_s = first_s if is_new or not self._slow_s else min(2 * self._slow_s, max(first_s, SLOWEST_S))
         self._seen = picture
         self._failures = 0
+        self._looked_s = now_s
         self._not_before_s = now_s + cost_s / self._share
-        self._again_at_s = now_s + self._slow_s
+        self._again_at_s = now_s + (self._stuck_after_s if is_doubtful else self._slow_s)
 
     def failed(self, now_s: float) -> None:
         """Takes in that a full look was tried and gave nothing: the next one waits, longer each time."""

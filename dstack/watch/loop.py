@@ -65,7 +65,7 @@ class Watch:
         self._command = Command(settings.command, self._events) if settings.command else None
         self._standing = Standing()
         self._attention = Attention(settings.stuck_after_s, settings.share)
-        self._sightings = Sightings()
+        self._sightings = Sightings(settings.stuck_after_s)
         self._found: Counter[FindingKind] = Counter()
         self._unsaved: deque[Snapshot] = deque(maxlen=MOST_UNSAVED)
         self._cluster: Cluster | None = None
@@ -181,7 +181,8 @@ class Watch:
             self._events.tell(
                 "failed", f"dstack itself could not explain {file or 'a snapshot'}: {why}. Please report it"
             )
-        self._attention.looked(picture, time.monotonic(), spent_s() - before)
+        is_doubtful = bool(self._sightings.doubtful)
+        self._attention.looked(picture, time.monotonic(), spent_s() - before, is_doubtful=is_doubtful)
 
     def _take(self, cluster: Cluster) -> Snapshot:
         """A snapshot by a process of its own, which is killed if it does not end in time or the watch is to end."""
@@ -199,13 +200,8 @@ class Watch:
             alarm.cancel()
 
     def _note(self, taken: Snapshot, diagnosis: Diagnosis) -> None:
-        try:
-            if self._cluster is not None:
-                self._glance(self._cluster)  # what has begun since the last one is fresh
-        except ClusterError:
-            pass  # the next round tells
         now = time.monotonic()
-        changes = self._sightings.take(taken, diagnosis, now, lambda task_id: self._is_fresh(task_id, now))
+        changes = self._sightings.take(taken, diagnosis, now)
         self._sightings.track(self._standing.present)
         self._found.update(diagnosis.findings[index].kind for index in changes.new)
         waits, oldest_s = waits_of(diagnosis)
@@ -220,10 +216,6 @@ class Watch:
             full_looks=self._figures.full_looks + 1,
         )
         self._tell(taken, diagnosis, changes, now)
-
-    def _is_fresh(self, task_id: str, now: float) -> bool:
-        age_s = self._standing.age_s(task_id, now)
-        return age_s is not None and age_s < self._settings.stuck_after_s
 
     def _tell(self, taken: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
         for over in changes.over:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
@@ -28,17 +26,22 @@ class Ring(Scene):
         right.runs(pong).gets(self.call(left, "back", by=right))
 
 
+def looked_at_once(scene: Scene) -> Snapshot:
+    """A new snapshot of it for which there was no second look."""
+    scene.samples.clear()
+    return scene.look().snapshot()
+
+
 class Seen:
     """Sightings with a clock, a minute from look to look."""
 
-    def __init__(self, is_fresh: Callable[[str], bool] = lambda task_id: False) -> None:
-        self.sightings = Sightings()
-        self.is_fresh = is_fresh
+    def __init__(self) -> None:
+        self.sightings = Sightings(stuck_after_s=60)
         self.now_s = 0.0
 
     def sees(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.take(snapshot, diagnose(snapshot), self.now_s, self.is_fresh)
+        return self.sightings.take(snapshot, diagnose(snapshot), self.now_s)
 
 
 def looked_at(scene: Scene) -> Snapshot:
@@ -123,28 +126,52 @@ def test_who_only_waits_for_somebody_who_runs_is_nothing_to_tell() -> None:
     assert Seen().sees(snapshot) == Changes()
 
 
-def stalled() -> Snapshot:
+class Stalled(Scene):
     """A driver waits for a task in a condition that nobody is left to end."""
-    scene = Scene()
-    driver = scene.driver()
-    call, worker = scene.run("work", by=driver)
-    worker.strands[0].is_in("threading.Condition.wait", "0x1")
-    driver.gets(call)
-    return looked_at(scene)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver_ = self.driver()
+        call, self.busy = self.run("work", by=self.driver_)
+        self.busy.strands[0].is_in("threading.Condition.wait", "0x1")
+        self.driver_.gets(call)
 
 
-def test_what_only_seems_stuck_is_told_when_it_has_stood_for_long() -> None:
-    snapshot = stalled()
-    assert [finding.kind for finding in diagnose(snapshot).findings] == ["stalled"]
+def test_what_only_seems_stuck_is_told_when_it_still_stands_after_a_while() -> None:
+    scene, seen = Stalled(), Seen()
+    assert [finding.kind for finding in diagnose(looked_at(scene)).findings] == ["stalled"]
 
-    seen = Seen(is_fresh=lambda task_id: True)
-    assert seen.sees(snapshot) == Changes()
-    seen.is_fresh = lambda task_id: False
-    assert seen.sees(snapshot).new == (0,)
+    assert seen.sees(looked_at(scene)) == Changes()
+    assert seen.sightings.doubtful
+    assert seen.sees(looked_at(scene)).new == (0,)
+    assert not seen.sightings.doubtful
 
 
-def test_a_deadlock_is_told_however_fresh_it_is() -> None:
-    assert Seen(is_fresh=lambda task_id: True).sees(looked_at(Ring())).new == (0,)
+def test_what_only_seems_stuck_is_not_told_too_soon() -> None:
+    scene, seen = Stalled(), Seen()
+    seen.sees(looked_at(scene))
+
+    seen.now_s -= 1
+
+    assert seen.sees(looked_at(scene)) == Changes()
+
+
+def test_what_only_seems_stuck_and_has_moved_begins_anew() -> None:
+    scene, seen = Stalled(), Seen()
+    seen.sees(looked_at(scene))
+
+    scene.busy.strands[0].line += 1
+
+    assert seen.sees(looked_at(scene)) == Changes()
+    assert seen.sees(looked_at(scene)).new == (0,)
+
+
+def test_a_suspected_deadlock_is_told_when_it_still_stands_after_a_while() -> None:
+    scene, seen = Ring(), Seen()
+    assert not diagnose(looked_at_once(scene)).findings[0].confirmed
+
+    assert seen.sees(looked_at_once(scene)) == Changes()
+    assert seen.sees(looked_at_once(scene)).new == (0,)
 
 
 def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:

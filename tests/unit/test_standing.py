@@ -26,6 +26,12 @@ def seen(*looks: tuple[float, Glance]) -> Standing:
     return standing
 
 
+def ages(standing: Standing, task_id: str, now_s: float) -> list[float]:
+    """For how long a task stands, by each who tells of it, to the second."""
+    told = [item for item in standing.older_than(0, now_s) if item[1] == task_id]
+    return [max(age for age in range(1000) if item in standing.older_than(age, now_s)) for item in told]
+
+
 def of(*workers: WorkerGlance, silent: tuple[str, ...] = ()) -> Glance:
     return Glance(workers=workers, silent=silent)
 
@@ -33,7 +39,7 @@ def of(*workers: WorkerGlance, silent: tuple[str, ...] = ()) -> Glance:
 def test_a_running_task_stands_since_it_was_first_seen() -> None:
     standing = seen(*((at, of(worker(running=("t",)))) for at in (0, 30, 60)))
 
-    assert standing.age_s("t", 60) == 60
+    assert ages(standing, "t", 60) == [60]
     assert standing.longest_s(60) == 60
     assert ("w", "t") in standing.older_than(60, 60)
     assert not standing.older_than(61, 60)
@@ -42,7 +48,7 @@ def test_a_running_task_stands_since_it_was_first_seen() -> None:
 def test_a_task_that_runs_elsewhere_by_now_has_moved() -> None:
     standing = seen((0, of(worker("a", running=("t",)))), (60, of(worker("b", running=("t",)))))
 
-    assert standing.age_s("t", 60) == 0
+    assert ages(standing, "t", 60) == [0]
 
 
 def test_a_pending_task_stands_until_its_state_changes() -> None:
@@ -52,13 +58,13 @@ def test_a_pending_task_stands_until_its_state_changes() -> None:
     )
     standing = seen((0, pending), (60, running))
 
-    assert (standing.age_s("t", 60), standing.age_s("u", 60)) == (0, 60)
+    assert (ages(standing, "t", 60), ages(standing, "u", 60)) == ([0], [60])
 
 
 def test_what_is_gone_is_forgotten() -> None:
     standing = seen((0, of(worker(running=("t",)))), (30, of()))
 
-    assert standing.age_s("t", 30) is None
+    assert not ages(standing, "t", 30)
     assert not standing.present
 
 
@@ -66,7 +72,7 @@ def test_of_who_does_not_answer_what_was_known_stands() -> None:
     one = of(worker(running=("t",)))
     standing = seen((0, one), (30, of(silent=("w",))), (60, one))
 
-    assert standing.age_s("t", 60) == 60
+    assert ages(standing, "t", 60) == [60]
 
 
 def test_a_driver_stands_while_it_counts_nothing_new() -> None:
@@ -120,6 +126,14 @@ def test_a_picture_is_looked_at_at_once_and_then_ever_less_often() -> None:
     assert gaps[0] == SLOW * STUCK_AFTER_S
     assert gaps == sorted(gaps)
     assert gaps[-1] == SLOWEST_S
+
+
+def test_what_is_doubtful_is_looked_at_again_soon() -> None:
+    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
+    attention.looked(picture, 0, 0.0, is_doubtful=True)
+
+    assert attention.reason(picture, STUCK_AFTER_S - 1) is None
+    assert attention.reason(picture, STUCK_AFTER_S)
 
 
 def test_what_is_new_in_a_picture_is_looked_at_at_once() -> None:
