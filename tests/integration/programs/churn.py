@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 EACH_MS = 20
+MOST_ALIVE = 200
 told: dict[str, dict[str, Any]] = {}
 KEPT: list[Any] = []
 
@@ -57,16 +58,20 @@ async def passing(depth: int) -> None:
 
 
 async def churn() -> None:
-    """As many new tasks each millisecond, of which every other is another's child."""
+    """As many new tasks each millisecond, of which every other is another's child.
+
+    Fewer where this machine cannot keep up with so many: they must not pile up.
+    """
     loop = asyncio.get_running_loop()
     alive: set[asyncio.Task[None]] = set()
     began, made = loop.time(), 0
     while True:
-        while made < (loop.time() - began) * 1000 * EACH_MS:
+        while made < (loop.time() - began) * 1000 * EACH_MS and len(alive) < MOST_ALIVE:
             task = loop.create_task(passing(1), name="passing")
             alive.add(task)
             task.add_done_callback(alive.discard)
             made += 2
+        began, made = (loop.time(), 0) if len(alive) >= MOST_ALIVE else (began, made)
         await asyncio.sleep(0.001)
 
 
