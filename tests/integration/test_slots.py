@@ -11,7 +11,7 @@ pytestmark = pytest.mark.ray
 
 PROGRAM = Path(__file__).with_name("programs") / "slots.py"
 STUCK = [
-    ["Blocking.inner", "event loop"],
+    ["Blocking.inner", "Blocking.outer"],
     ["Grouped.same_group", "Grouped.stuck"],
     ["Threaded.inner", "Threaded.outer"],
 ]
