@@ -28,8 +28,10 @@ class Look:
 
     @classmethod
     def of(cls, number: int, snapshot: Snapshot, *, is_final: bool = True) -> Look:
-        """The look with its diagnosis, which takes a while for large clusters."""
-        return cls(number, snapshot, diagnose(snapshot), is_final)
+        """The look with its diagnosis and its stacks ready to be merged, which takes a while for large clusters."""
+        look = cls(number, snapshot, diagnose(snapshot), is_final)
+        look.stacks.outliers()
+        return look
 
     @cached_property
     def observed(self) -> Observed:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.markup import escape
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,7 +15,7 @@ from dstack.analysis.merging import Branch, Grouping, Words, merge
 from dstack.analysis.outliers import Marked
 from dstack.analysis.running import Execution, Running
 from dstack.analysis.running import Place as Step
-from dstack.report.safe_text import visible
+from dstack.report.safe_text import SafeText
 from dstack.tui.outline import INDENT, Line, Outline
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import About, plural
@@ -70,7 +69,8 @@ class StacksView(View):
         self.trail: list[Page] = []
         self._root: Branch = merge(())
         self._elsewhere = Marked(self._root, ())
-        self._follows: str | None = None
+        self._at: str | None = None
+        self._shown: Page | None = None
         self._words = Words("")
 
     # The view
@@ -146,11 +146,11 @@ class StacksView(View):
     @on(Outline.Highlighted, "#all")
     def follow_cursor(self, event: Outline.Highlighted) -> None:
         """Shows the page of the line under the tree's cursor, and begins a new trail."""
-        about = event.line.data if event.line else None
-        if event.line is not None and event.line.key == self._follows:
-            self._follows = None
+        key = event.line.key if event.line else None
+        if key == self._at:
             return
-        page = self._page_of(about)
+        self._at = key
+        page = self._page_of(event.line.data if event.line else None)
         if page is not None:
             self.trail = [page]
             self._show_page()
@@ -180,7 +180,8 @@ class StacksView(View):
         """Goes to what the line waits for, or into the stack it names."""
         about = event.line.data
         if isinstance(about, About) and len(about.onward) > 1:
-            event.outline.reveal([event.line.key, onward_key(about.onward[0])])
+            under = event.line.key.rpartition("frame/")[0]
+            event.outline.reveal([event.line.key, onward_key(about.onward[0], under)])
         elif isinstance(about, About) and about.onward:
             self._go(about.onward[0])
         elif isinstance(about, About) and about.vertex:
@@ -214,9 +215,9 @@ class StacksView(View):
         keys = self._keys_to(page.vertex)
         line = self._tree.cursor_line
         if keys and (line is None or line.key != page.vertex):
-            self._follows = page.vertex
+            before, self._at = self._at, page.vertex
             if not self._tree.reveal(keys):
-                self._follows = None
+                self._at = before
 
     def _keys_to(self, vertex: str) -> list[str]:
         assert self.look is not None
@@ -236,14 +237,18 @@ class StacksView(View):
                 pane.border_title = "Stack"
                 self._page.show([])
                 return
-            pane.border_title = self._trail_in_words()
+            pane.border_title = SafeText(self._trail_in_words())
             self._page.show(stack_page(stacks, stack, width))
-            self._go_to(f"frame/{stack.call_at}" if stack.call_at is not None else self._first_place())
+            if page != self._shown:
+                self._go_to(f"frame/{stack.call_at}" if stack.call_at is not None else self._first_place())
         else:
             branch = self._root.find(page.path or ()) if self.is_merged else None
             pane.border_title = "Branch" if self.is_merged else "Stack"
             odd = stacks.outliers(whole=self.is_whole)
             self._page.show(branch_page(stacks, self._root, branch, odd, width) if branch else [])
+            if page != self._shown:
+                self._page.action_first()
+        self._shown = page if self._page.size.height else None
 
     def _go_to(self, key: str) -> None:
         """Puts the page's cursor on a line, and shows the page from its beginning where that is on the screen then."""
@@ -260,7 +265,7 @@ class StacksView(View):
         found = [self.look.stacks.stack(page.vertex) if page.vertex else None for page in self.trail]
         words = " › ".join(stack.name if stack else "branch" for stack in found[-SHOWN_TRAIL:])
         before = "… › " if len(found) > SHOWN_TRAIL else ""
-        return escape(visible(f"{before}{words}"))
+        return f"{before}{words}"
 
     # Keys
 
@@ -268,6 +273,7 @@ class StacksView(View):
         """All in one tree, or process by process."""
         self.is_merged = not self.is_merged
         self.trail = []
+        self._at = None
         self._tree.filter("" if self.is_merged else self.filter_text)
         self._redraw()
 
@@ -354,17 +360,24 @@ class StacksView(View):
         if self.look is None or self.look.stacks.stack(vertex) is None:
             return False
         self.is_merged = False
-        self._redraw()
+        self._show_all()
         self.trail = [Page(vertex=vertex)]
         self._follow(self.trail[0])
         self._show_page()
         return True
 
+    def _show_all(self) -> None:
+        """Shows the tree anew, without any filter."""
+        self._words = Words("")
+        self._tree.filter("")
+        self.action_clear()
+        self._redraw()
+
     def reveal_branch(self, path: tuple[Step, ...], grouping: Grouping | None, *, is_whole: bool) -> None:
         """Goes to a branch of the merged tree of all workers."""
         self.is_merged, self.grouping, self.is_whole, self.marked = True, grouping, is_whole, set()
         self.trail = []
-        self._redraw()
+        self._show_all()
         self._tree.reveal([branch_key(path[:depth]) for depth in range(1, len(path) + 1)])
 
 

@@ -317,6 +317,52 @@ def test_another_look_leaves_mode_cursor_and_page() -> None:
     asyncio.run(body())
 
 
+def test_another_look_leaves_the_way_back() -> None:
+    scene, procs = chain()
+
+    async def body() -> None:
+        async with running(Scripted(scene.snapshot())) as (app, pilot):
+            app.switch_mode("stacks")
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            view = app.screen
+            assert isinstance(view, StacksView)
+            await press(pilot, "j", "j", "enter", "enter", "k", "r")
+            before = at(page(view))
+            await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+            await pilot.pause()
+
+            assert at(page(view)) == before
+            await press(pilot, "backspace")
+            assert view.trail[-1].vertex == procs[0].key
+
+    asyncio.run(body())
+
+
+def test_a_jump_comes_through_a_filter() -> None:
+    scene, procs = chain()
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "slash", *"driver", "enter")
+        app.go_to("stacks", procs[2].key)
+        await until(pilot, lambda: view.trail and view.trail[-1].vertex == procs[2].key)
+        await pilot.pause()
+        assert at(tree(view)) == "runs  inner  inner"
+        assert view.filter_text == ""
+
+    seen(scene.snapshot(), body)
+
+
+def test_names_with_markup_are_shown_as_they_are() -> None:
+    scene = Scene()
+    scene.actor("Clerk", name="[bold red]x[/]").strands[0].gets("0" * 48 + "01000000")
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        await press(pilot, "G")
+        assert screen_text(app).count("[bold red]x[/]") >= 2
+
+    seen(scene.snapshot(), body)
+
+
 def test_another_view_jumps_into_a_stack() -> None:
     scene, procs = chain()
 

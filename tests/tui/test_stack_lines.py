@@ -1,0 +1,87 @@
+"""The lines of stacks: whatever was recorded or comes from a stranger can be unfolded, and is harmless."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.merging import Words, merge
+from dstack.analysis.observed import Observed
+from dstack.analysis.outliers import Marked
+from dstack.analysis.stacks import Stacks
+from dstack.model import Snapshot
+from dstack.report.safe_text import UNSEEN
+from dstack.snapshot_file import load
+from dstack.tui.outline import Line
+from dstack.tui.stack_lines import source_lines
+from dstack.tui.stack_pages import branch_page, stack_in_words, stack_page
+from dstack.tui.stack_trees import Tree, node_lines
+from tests.tui.sources import RECORDED
+from tests.unit.strategies import related_snapshots
+
+DEEPEST = 4
+NAMES = sorted(path.name for path in RECORDED.glob("*.json.gz"))
+
+
+def unfolded(lines: list[Line], depth: int = DEEPEST) -> list[Line]:
+    """The lines and all below them, down to a depth: stacks that wait in a circle have no end."""
+    found = list(lines)
+    for line in lines:
+        if depth:
+            below = line.children() if callable(line.children) else line.children
+            found += unfolded(list(below), depth - 1)
+    return found
+
+
+def all_lines(snapshot: Snapshot) -> list[Line]:
+    """Both trees and every page, each unfolded."""
+    if not snapshot.samples:
+        return []
+    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    found = unfolded(node_lines(stacks, set()))
+    for whole in (False, True):
+        root = merge(stacks.running(whole=whole).executions, by="kind")
+        odd = stacks.outliers(whole=whole)
+        found += unfolded(Tree(root, Marked(root, odd), Words("")).lines())
+        for branch in (root, *root.children):
+            found += unfolded(branch_page(stacks, root, branch, odd, 60))
+    for key in stacks.vertices:
+        stack = stacks.stack(key)
+        assert stack is not None
+        found += unfolded(stack_page(stacks, stack, 60))
+        assert not UNSEEN.search(stack_in_words(stack).replace("\n", ""))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recorded_snapshot_unfolds(name: str) -> None:
+    snapshot = load(RECORDED / name)
+    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+
+    assert all_lines(snapshot)
+    for tree in (
+        node_lines(stacks, set()),
+        *(stack_page(stacks, one, 60) for one in map(stacks.stack, stacks.vertices) if one),
+    ):
+        keys = [line.key for line in unfolded(tree)]
+        assert len(keys) == len(set(keys)), "a line's key is its own"
+
+
+@given(related_snapshots())
+def test_whatever_comes_from_a_stranger_unfolds_and_is_harmless(snapshot: Snapshot) -> None:
+    assert not any(UNSEEN.search(line.text.plain) for line in all_lines(snapshot))
+
+
+def test_source_is_shown_around_its_line_without_what_all_are_indented_by() -> None:
+    sources = {"a.py": {9: "        deep()", 10: "    for x in y:", 11: "        work(x)", 30: "far()"}}
+
+    lines = [line.text.plain for line in source_lines("key", sources, "a.py", 10)]
+
+    assert lines == ["    9     deep()", "›  10 for x in y:", "   11     work(x)"]
+
+
+def test_a_line_of_source_with_a_line_break_in_it_is_one_line() -> None:
+    lines = [line.text.plain for line in source_lines("key", {"a.py": {1: "one\ntwo", 2: "three"}}, "a.py", 2)]
+
+    assert lines == ["    1 one two", "›   2 three"]
