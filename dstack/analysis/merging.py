@@ -103,23 +103,31 @@ def merge(
 
 
 class Words:
-    """Which executions have all the words of a text: in their names, or in the frames of their paths."""
+    """Which executions have all the words of a text: in their names, or in the frames of their paths.
+
+    Many share a path, so its text is made once; it is kept with it, for by that it is known again.
+    """
 
     def __init__(self, text: str) -> None:
         self._words = text.casefold().split()
-        self._known: dict[int, str] = {}
+        self._known: dict[int, tuple[object, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._words)
 
-    def within(self, execution: Execution) -> bool:
-        """Whether it has all of them."""
-        paths = self._known
-        path = paths.get(id(execution.path))
-        if path is None:
-            path = paths[id(execution.path)] = self._text(execution.path)
-        own = f"{execution.name} {execution.kind} {execution.node} {execution.job}".casefold()
-        return all(word in own or word in path for word in self._words)
+    def within(self, execution: Execution, about: str = "") -> bool:
+        """Whether it has all of them, or they are in a text about it."""
+        path = execution.path
+        if id(path) not in self._known:
+            self._known[id(path)] = path, self._text(path)
+        _, frames = self._known[id(path)]
+        own = f"{execution.name} {execution.kind} {execution.node} {execution.job} {about}".casefold()
+        return all(word in own or word in frames for word in self._words)
+
+    def among(self, text: str) -> bool:
+        """Whether all of them are in a text."""
+        folded = text.casefold()
+        return all(word in folded for word in self._words)
 
     def along(self, path: Sequence[Place]) -> bool:
         """Whether all of them are in these frames."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dstack.analysis import names, sentences
 from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.members import execution_of, member
+from dstack.analysis.merging import Words
 from dstack.analysis.missing import Lull, Missing, missing
 from dstack.analysis.observed import Observed, coroutine_key, thread_key
 from dstack.analysis.outliers import Outlier, outliers
@@ -156,6 +157,29 @@ class Stacks:
         """The first execution of a worker: one that waits, if there is one."""
         doings = {one.key: one.doing for one in self._executions.get(worker_id, {}).values()}
         return min(doings, key=lambda key: doings[key] != "waits") if doings else None
+
+    def found(self, words: Words) -> dict[str, set[str]]:
+        """By worker: the keys of its executions that have the words; none of these where it has them itself."""
+        found: dict[str, set[str]] = {}
+        for worker in self.observed.snapshot.workers:
+            about = self._about[worker.worker_id]
+            if words.among(about):
+                found[worker.worker_id] = set()
+                continue
+            executions = self._executions.get(worker.worker_id, {}).values()
+            keys = {one.key for one in executions if words.within(one, about)}
+            if keys:
+                found[worker.worker_id] = keys
+        return found
+
+    @cached_property
+    def _about(self) -> dict[str, str]:
+        workers = self.observed.snapshot.workers
+        hosts = {node.node_id: node.hostname for node in self.observed.snapshot.nodes}
+        return {
+            one.worker_id: f"{self.name_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
+            for one in workers
+        }
 
     def name_of(self, worker: Worker) -> str:
         """``actor Trainer "left"``, ``driver train.py`` or ``worker``."""

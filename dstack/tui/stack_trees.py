@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.merging import Branch, Words
@@ -24,56 +24,72 @@ from dstack.tui.stack_lines import (
     short,
 )
 
+FEW_PROCESSES = 200
+"""Of so many, all are unfolded at first; of more, only the first node's."""
+FEW_FOUND = 200
+"""The branches that lead to no more stacks than this that were looked for are unfolded."""
+
 # The cluster, process by process
 
 
-def node_lines(stacks: Stacks, marked: set[str]) -> list[Line]:
-    """One line a node, its processes below, and in each the threads and coroutines."""
-    nodes = stacks.nodes
-    return [_node(stacks, node, marked, is_open=len(nodes) == 1 or number < 3) for number, node in enumerate(nodes)]
+@dataclass(frozen=True)
+class Processes:
+    """The cluster node by node; with ``found`` only these processes, and of those with keys only these stacks."""
 
+    stacks: Stacks
+    marked: set[str]
+    found: Mapping[str, set[str]] | None = None
 
-def _node(stacks: Stacks, node: Node, marked: set[str], *, is_open: bool) -> Line:
-    workers = stacks.workers_on(node)
-    ids = tuple(worker.worker_id for worker in workers)
-    doings = [stacks.doings.get(worker_id, {}) for worker_id in ids]
-    counts: dict[Doing, int] = {doing: sum(one.get(doing, 0) for one in doings) for doing, _, _ in WORDS}
-    text = SafeText(mark_of(ids, marked)).append(f"node {node.ip}", "bold")
-    text.append(f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim")
-    text.append(f"  {doing_in_words(counts)}" if any(counts.values()) else "")
-    return Line(
-        f"node/{node.node_id}",
-        text,
-        lambda: [_process(stacks, worker, marked) for worker in workers],
-        is_open=is_open,
-        data=About(workers=ids),
-        also=node.hostname,
-    )
+    def lines(self) -> list[Line]:
+        """One line a node, its processes below, and in each the threads and coroutines."""
+        nodes = [(node, workers) for node in self.stacks.nodes if (workers := self._chosen(node))]
+        few = sum(len(workers) for _, workers in nodes) <= FEW_PROCESSES
+        return [self._node(node, workers, is_open=few or not number) for number, (node, workers) in enumerate(nodes)]
 
+    def _chosen(self, node: Node) -> list[Worker]:
+        workers = self.stacks.workers_on(node)
+        return [one for one in workers if self.found is None or one.worker_id in self.found]
 
-def _process(stacks: Stacks, worker: Worker, marked: set[str]) -> Line:
-    counts = stacks.doings.get(worker.worker_id, {})
-    text = SafeText(mark_of((worker.worker_id,), marked)).append(stacks.name_of(worker), "bold" if counts else "")
-    text.append(f"  pid {worker.pid}", "dim").append(f"  {doing_in_words(counts)}" if counts else "")
-    if not counts:
-        text.append(f"  {stacks.residents(worker).trouble}", "dim")
-    return Line(
-        f"worker/{worker.worker_id}",
-        text,
-        lambda: _strands(stacks.residents(worker)),
-        is_open=bool(counts),
-        data=About(workers=(worker.worker_id,)),
-    )
+    def _node(self, node: Node, workers: Sequence[Worker], *, is_open: bool) -> Line:
+        ids = tuple(worker.worker_id for worker in workers)
+        doings = [self.stacks.doings.get(worker_id, {}) for worker_id in ids]
+        counts: dict[Doing, int] = {doing: sum(one.get(doing, 0) for one in doings) for doing, _, _ in WORDS}
+        text = SafeText(mark_of(ids, self.marked)).append(f"node {node.ip}", "bold")
+        text.append(f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim")
+        text.append(f"  {doing_in_words(counts)}" if any(counts.values()) else "")
+        return Line(
+            f"node/{node.node_id}",
+            text,
+            lambda: [self._process(worker) for worker in workers],
+            is_open=is_open,
+            data=About(workers=ids),
+        )
 
+    def _process(self, worker: Worker) -> Line:
+        counts = self.stacks.doings.get(worker.worker_id, {})
+        text = SafeText(mark_of((worker.worker_id,), self.marked))
+        text.append(self.stacks.name_of(worker), "bold" if counts else "").append(f"  pid {worker.pid}", "dim")
+        text.append(f"  {doing_in_words(counts)}" if counts else "")
+        if not counts:
+            text.append(f"  {self.stacks.residents(worker).trouble}", "dim")
+        return Line(
+            f"worker/{worker.worker_id}",
+            text,
+            lambda: self._strands(self.stacks.residents(worker)),
+            is_open=bool(counts),
+            data=About(workers=(worker.worker_id,)),
+        )
 
-def _strands(residents: Residents) -> list[Line]:
-    lines = [_strand(strand) for strand in residents.strands]
-    if residents.others:
-        text = SafeText(f"{plural(len(residents.others), 'thread')} of Ray and its libraries", "dim italic")
-        data = About(workers=(residents.worker.worker_id,))
-        key = f"others/{residents.worker.worker_id}"
-        lines.append(Line(key, text, lambda: [_strand(strand) for strand in residents.others], data=data))
-    return lines
+    def _strands(self, residents: Residents) -> list[Line]:
+        worker_id = residents.worker.worker_id
+        keys = self.found.get(worker_id) if self.found else None
+        lines = [_strand(strand) for strand in residents.strands if not keys or strand.key in keys]
+        if residents.others and not keys:
+            text = SafeText(f"{plural(len(residents.others), 'thread')} of Ray and its libraries", "dim italic")
+            others = residents.others
+            data = About(workers=(worker_id,))
+            lines.append(Line(f"others/{worker_id}", text, lambda: [_strand(strand) for strand in others], data=data))
+        return lines
 
 
 def _strand(strand: Strand) -> Line:
@@ -121,7 +137,7 @@ class Tree:
         """Whether it is to be unfolded for what is below it: a few outliers, or what was looked for."""
         if outliers and len(self.odd.within(self.root)) <= SHOWN_OUTLIERS:
             return True
-        if not self.words or self.words.along(branch.path):
+        if not self.words or self.root.count > FEW_FOUND or self.words.along(branch.path):
             return False
         return any(self.words.along(execution.path) for execution in branch.executions[:SHOWN_OUTLIERS])
 

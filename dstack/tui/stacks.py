@@ -20,7 +20,7 @@ from dstack.tui.outline import INDENT, Line, Outline
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import About, plural
 from dstack.tui.stack_pages import branch_page, onward_key, stack_in_words, stack_page
-from dstack.tui.stack_trees import Tree, branch_key, node_lines
+from dstack.tui.stack_trees import Processes, Tree, branch_key
 from dstack.tui.view import Place, View
 
 SIDE_BY_SIDE = 100
@@ -94,13 +94,12 @@ class StacksView(View):
         self.call_after_refresh(self._show_page)
 
     def filtered(self, text: str) -> int:
-        """Shows only the lines with these words, or merges only the stacks that have them."""
+        """Shows or merges only the processes and stacks that have these words, in their names or frames."""
         self._words = Words(text)
-        if not self.is_merged:
-            return self._tree.filter(text)
-        self._tree.filter("")
         self._redraw()
-        return self._root.count if self._words else 0
+        if not self._words or self.look is None:
+            return 0
+        return self._root.count if self.is_merged else len(self.look.stacks.found(self._words))
 
     @property
     def _tree(self) -> Outline:
@@ -114,13 +113,16 @@ class StacksView(View):
         assert self.look is not None
         pane = self.query_one("#tree")
         if not self.is_merged:
-            pane.border_title = "By process" + self._marks_in_words()
-            self._tree.show(node_lines(self.look.stacks, self.marked))
+            filtered = ", filtered" * bool(self._words)
+            marked = f", {len(self.marked):,} marked" if self.marked else ""
+            pane.border_title = f"By process{marked}{filtered}"
+            found = self.look.stacks.found(self._words) if self._words else None
+            self._tree.show(Processes(self.look.stacks, self.marked, found).lines())
             return
-        found = self.look.stacks.running(whole=self.is_whole)
-        self._root = merge(found.executions, by=self.grouping, where=self._is_chosen)
+        running = self.look.stacks.running(whole=self.is_whole)
+        self._root = merge(running.executions, by=self.grouping, where=self._is_chosen)
         self._elsewhere = Marked(self._root, self.look.stacks.outliers(whole=self.is_whole))
-        pane.border_title = " ".join(self._title(found))
+        pane.border_title = " ".join(self._title(running))
         self._tree.show(Tree(self._root, self._elsewhere, self._words).lines())
 
     def _title(self, found: Running) -> Iterator[str]:
@@ -274,7 +276,6 @@ class StacksView(View):
         self.is_merged = not self.is_merged
         self.trail = []
         self._at = None
-        self._tree.filter("" if self.is_merged else self.filter_text)
         self._redraw()
 
     def action_group(self) -> None:
@@ -369,7 +370,6 @@ class StacksView(View):
     def _show_all(self) -> None:
         """Shows the tree anew, without any filter."""
         self._words = Words("")
-        self._tree.filter("")
         self.action_clear()
         self._redraw()
 

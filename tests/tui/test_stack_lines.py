@@ -16,7 +16,7 @@ from dstack.snapshot_file import load
 from dstack.tui.outline import Line
 from dstack.tui.stack_lines import source_lines
 from dstack.tui.stack_pages import branch_page, stack_in_words, stack_page
-from dstack.tui.stack_trees import Tree, node_lines
+from dstack.tui.stack_trees import Processes, Tree
 from tests.tui.sources import RECORDED
 from tests.unit.strategies import related_snapshots
 
@@ -39,7 +39,7 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
     if not snapshot.samples:
         return []
     stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
-    found = unfolded(node_lines(stacks, set()))
+    found = unfolded(Processes(stacks, set()).lines())
     for whole in (False, True):
         root = merge(stacks.running(whole=whole).executions, by="kind")
         odd = stacks.outliers(whole=whole)
@@ -61,7 +61,7 @@ def test_every_recorded_snapshot_unfolds(name: str) -> None:
 
     assert all_lines(snapshot)
     for tree in (
-        node_lines(stacks, set()),
+        Processes(stacks, set()).lines(),
         *(stack_page(stacks, one, 60) for one in map(stacks.stack, stacks.vertices) if one),
     ):
         keys = [line.key for line in unfolded(tree)]

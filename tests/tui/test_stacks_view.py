@@ -290,6 +290,9 @@ def test_the_filter_finds_processes_and_merged_stacks() -> None:
         assert [text for text in texts(tree(view)) if "actor" in text] == [
             text for text in texts(tree(view)) if "rank3" in text
         ]
+        assert "1 found" in str(view.query_one("#filter").border_subtitle)
+        await press(pilot, "escape", "slash", *"barrier", "enter")
+        assert len([text for text in texts(tree(view)) if "rank" in text]) == 9, "who has it in the stack is found, too"
         await press(pilot, "escape", "m", "slash", *"barrier", "enter")
         assert view._root.count == 9
         await press(pilot, "escape")

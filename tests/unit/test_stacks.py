@@ -7,6 +7,7 @@ from pathlib import Path
 from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.merging import Words
 from dstack.analysis.observed import Observed, thread_key
 from dstack.analysis.stacks import MAX_ONWARD, Stack, Stacks
 from dstack.model import Failure, Snapshot
@@ -169,6 +170,21 @@ def test_of_very_many_only_so_many_are_told_and_the_rest_counted() -> None:
     found = page(scene, driver.key)
 
     assert (len(found.onward), found.left_out) == (MAX_ONWARD, 5)
+
+
+def test_words_are_found_in_processes_their_stacks_and_both() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    clerks = [scene.actor("Clerk", name=name) for name in ("left", "right")]
+    for clerk in clerks:
+        clerk.runs(scene.call(clerk, "stamp", by=driver))
+    stacks = stacks_of(scene)
+
+    assert stacks.found(Words("driver")) == {driver.worker_id: set()}
+    assert stacks.found(Words('CLERK "left"')) == {clerks[0].worker_id: set()}
+    assert stacks.found(Words("app.py stamp")) == {clerk.worker_id: {clerk.key} for clerk in clerks}
+    assert stacks.found(Words('stamp "right"')) == {clerks[1].worker_id: {clerks[1].key}}
+    assert stacks.found(Words("nobody")) == {}
 
 
 @given(related_snapshots())
