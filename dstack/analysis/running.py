@@ -198,7 +198,7 @@ def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) ->
     for index in reversed(range(len(frames))):
         if index in shown:
             frame = frames[index]
-            name = call_in_words(call) if index == at_call else ""
+            name = call_in_words(call) if index == at_call and frame.origin != "user" else ""
             yield Place(name or frame.function, frame.file, frame.line, frame.function, frame.origin)
 
 

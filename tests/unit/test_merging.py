@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +15,11 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.outliers import Marked, Outlier, outliers
 from dstack.analysis.running import Doing, Execution, Likeness, Place, Running, running
 from dstack.model import Failure, Frame, Snapshot
+from dstack.snapshot_file import load
 from tests.unit.scenes import RAY_WORKER, Proc, Scene
 from tests.unit.strategies import related_snapshots
 
+RECORDED = Path(__file__).with_name("recorded")
 DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
 
 
@@ -274,6 +277,14 @@ def test_coroutines_are_executions_and_the_loop_that_idles_is_none() -> None:
 
     assert named(root, "actor Server", "serve", "asyncio.Event.wait").count == 1
     assert root.count == 2
+
+
+def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
+    snapshot = load(RECORDED / "serve-coroutines-ray-2.60.json.gz")
+
+    executions = running(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices).executions
+
+    assert {place.name for one in executions for place in one.path} >= {"Front.order", "Kitchen.cook"}
 
 
 def test_stacks_of_others_code_begin_where_the_task_does() -> None:
