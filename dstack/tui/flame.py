@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
@@ -15,7 +16,7 @@ from textual.widgets import Static
 from dstack.analysis.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
 from dstack.analysis.merging import Branch, Grouping, merge
 from dstack.analysis.running import Place as Step
-from dstack.report.safe_text import SafeText
+from dstack.report.safe_text import SafeText, visible
 from dstack.tui.chart import NOTHING, Chart
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, plural, short
@@ -82,7 +83,7 @@ class FlameView(View):
             return
         top = self._top()
         self.icicle = icicle(top, self._weights, self._chart.size.width)
-        self._chart.show(self.icicle, _label, set(self._found()))
+        self._chart.show(self.icicle, self._label, set(self._found()))
         self._tell(self._chart.cell)
         self.query_one("#head", Static).update(self._head())
 
@@ -119,6 +120,14 @@ class FlameView(View):
         if found.folded:
             parts.append(f"{plural(found.folded, 'frame')} of others folded")
         return SafeText("  ".join(parts))
+
+    def _label(self, cell: Cell) -> str:
+        """The name with its weight, and where there is room, and all have width, with what they do."""
+        if cell.is_folded:
+            return cell.label
+        label = f"{short(cell.label)} {cell.weight:,}"
+        longer = f"{label}  {doing_in_words(cell.branches[0].doing)}"
+        return longer if self.measure == "executions" and cell_len(longer) < cell.width - 1 else label
 
     # The selected frame
 
@@ -266,7 +275,14 @@ class FlameView(View):
     def to_export(self) -> str | None:
         """The icicle as lines of text."""
         drawn = icicle(self._top(), self._weights, TEXT_WIDTH)
-        return "\n".join([self._head().plain, *map(_as_text, drawn.rows)])
+        return "\n".join([self._head().plain, *(self._as_text(row) for row in drawn.rows)])
+
+    def _as_text(self, row: tuple[Cell, ...]) -> str:
+        line = ""
+        for cell in row:
+            label = f"|{visible(self._label(cell))}"
+            line = line.ljust(cell.start) + label[: cell.width].ljust(cell.width)
+        return line.rstrip()
 
     def to_open(self) -> Place | None:
         """The line of the selected frame."""
@@ -278,15 +294,3 @@ def share(part: int, total: int) -> str:
     """``12 %``, ``0.3 %``."""
     percent = 100 * part / total if total else 0.0
     return f"{percent:.0f} %" if percent >= 9.5 or percent == 0 else f"{percent:.1f} %"
-
-
-def _label(cell: Cell) -> str:
-    return cell.label if cell.is_folded else f"{short(cell.label)} {cell.weight:,}"
-
-
-def _as_text(row: tuple[Cell, ...]) -> str:
-    line = ""
-    for cell in row:
-        label = f"|{SafeText(_label(cell)).plain}"
-        line = line.ljust(cell.start) + label[: cell.width].ljust(cell.width)
-    return line.rstrip()

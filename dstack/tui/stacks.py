@@ -72,6 +72,7 @@ class StacksView(View):
         self._at: str | None = None
         self._shown: Page | None = None
         self._words = Words("")
+        self._found: dict[str, set[str]] | None = None
 
     # The view
 
@@ -99,7 +100,7 @@ class StacksView(View):
         self._redraw()
         if not self._words or self.look is None:
             return 0
-        return self._root.count if self.is_merged else len(self.look.stacks.found(self._words))
+        return self._root.count if self.is_merged else len(self._found or ())
 
     @property
     def _tree(self) -> Outline:
@@ -116,8 +117,8 @@ class StacksView(View):
             filtered = ", filtered" * bool(self._words)
             marked = f", {len(self.marked):,} marked" if self.marked else ""
             pane.border_title = f"By process{marked}{filtered}"
-            found = self.look.stacks.found(self._words) if self._words else None
-            self._tree.show(Processes(self.look.stacks, self.marked, found).lines())
+            self._found = self.look.stacks.found(self._words) if self._words else None
+            self._tree.show(Processes(self.look.stacks, self.marked, self._found).lines())
             return
         running = self.look.stacks.running(whole=self.is_whole)
         self._root = merge(running.executions, by=self.grouping, where=self._is_chosen)
