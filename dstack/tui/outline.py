@@ -20,6 +20,8 @@ MAX_FILTERED = 50_000
 """So many lines are looked at for a filter; what is deeper in the tree than these is not found."""
 MAX_WIDTH = 1_000
 INDENT = 2
+MAX_INDENTED = 16
+"""What is deeper is not moved in any further: its depth stands before it as a number."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,14 @@ class Line:
 class _Row:
     line: Line
     depth: int
+
+    @property
+    def indent(self) -> str:
+        """What stands before the line's mark."""
+        if self.depth <= MAX_INDENTED:
+            return " " * (INDENT * self.depth)
+        number = f"{self.depth} "
+        return number.rjust(INDENT * MAX_INDENTED)
 
 
 class Outline(ScrollView, can_focus=True):
@@ -159,7 +169,7 @@ class Outline(ScrollView, can_focus=True):
         keys = [row.line.key for row in self._rows]
         at = keys.index(before.key) if before and before.key in keys else min(self._cursor, max(0, len(keys) - 1))
         self._cursor = at
-        width = max((row.line.text.cell_len + INDENT * (row.depth + 1) for row in self._rows[:MAX_FILTERED]), default=1)
+        width = max((row.line.text.cell_len + len(row.indent) + INDENT for row in self._rows[:MAX_FILTERED]), default=1)
         self.virtual_size = Size(min(width, MAX_WIDTH), max(1, len(self._rows)))
         self.refresh()
         if self.is_attached and (before is None or self.cursor_line != before):
@@ -189,17 +199,22 @@ class Outline(ScrollView, can_focus=True):
         """Keys of the lines to be shown: those with all the words in their path, and those above and below them."""
         keep: set[str] = set()
         found = 0
-        ahead: list[tuple[Line, str, tuple[str, ...]]] = [(line, "", ()) for line in reversed(self._lines)]
-        for _ in range(MAX_FILTERED):
-            if not ahead:
-                break
-            line, above, path = ahead.pop()
-            words = f"{above} {line.text.plain} {line.also}".casefold()
-            path = (*path, line.key)
-            if all(word in words for word in self._words):
-                keep.update(path)
+        above: dict[str, str | None] = {}
+        ahead: list[tuple[Line, tuple[str, ...], str | None]] = [
+            (line, self._words, None) for line in reversed(self._lines)
+        ]
+        while ahead and len(above) < MAX_FILTERED:
+            line, missing, parent = ahead.pop()
+            above[line.key] = parent
+            text = f"{line.text.plain} {line.also}".casefold() if missing else ""
+            missing = tuple(word for word in missing if word not in text)
+            if not missing:
                 found += 1
-            ahead += [(child, words, path) for child in reversed(self.children_of(line))]
+                at: str | None = line.key
+                while at is not None and at not in keep:
+                    keep.add(at)
+                    at = above[at]
+            ahead += [(child, missing, line.key) for child in reversed(self.children_of(line))]
         return keep, found
 
     def _filtered_rows(self, lines: Sequence[Line], depth: int, keep: set[str]) -> Iterator[_Row]:
@@ -239,7 +254,7 @@ class Outline(ScrollView, can_focus=True):
     def _text_of(self, row: _Row) -> Text:
         mark = ("▾ " if self._shows_children(row) else "▸ ") if row.line.has_children else "  "
         guide = self.get_component_rich_style("outline--guide", partial=True)
-        text = Text(" " * (INDENT * row.depth), no_wrap=True, end="").append(mark, guide)
+        text = Text(row.indent, guide, no_wrap=True, end="").append(mark, guide)
         own = row.line.text.copy()
         own.end = ""
         if self._words:
@@ -330,7 +345,7 @@ class Outline(ScrollView, can_focus=True):
             return
         self._go(index)
         row = self._rows[index]
-        mark = INDENT * row.depth - self.scroll_offset.x
+        mark = len(row.indent) - self.scroll_offset.x
         if event.chain == 2:
             self.action_choose()
         elif row.line.has_children and mark <= event.x < mark + INDENT:
