@@ -173,10 +173,14 @@ class DstackApp(App[None]):
 
     def go_to(self, mode: str, vertex: str) -> None:
         """Switches to a view and goes to a vertex there."""
-        if mode not in VIEWS:
-            return
-        self.switch_mode(mode)
-        self.call_later(self._reveal, vertex)
+        if mode in VIEWS:
+            self.call_later(self._go_to, mode, vertex)
+
+    async def _go_to(self, mode: str, vertex: str) -> None:
+        """Goes there once the view is on the screen and shows what the others show."""
+        await self.switch_mode(mode)
+        self._view.offer(self.shown)
+        self._view.call_after_refresh(self._reveal, vertex)
 
     def _reveal(self, vertex: str) -> None:
         if not self._view.reveal(vertex):
