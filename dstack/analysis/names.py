@@ -185,6 +185,15 @@ def lasting(since: Since | None) -> str:
     return f"for {duration(least)} to {duration(most)}"
 
 
+def bounds(since: Since | None) -> str:
+    """The same for where room is scarce: ``3 min 20 s``, ``0.4 s to 5 min``, ``≥ 0.4 s``, ``≤ 5 min``."""
+    words = lasting(since)
+    for long, brief in (("for at least ", "≥ "), ("for at most ", "≤ "), ("for ", "")):
+        if words.startswith(long):
+            return brief + words.removeprefix(long)
+    return words
+
+
 def listed(words: Sequence[str], joint: str = " and ") -> str:
     """``a, b and c``."""
     return joint.join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)

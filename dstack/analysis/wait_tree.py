@@ -53,16 +53,16 @@ class Edge(Model, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """``ray.get``, ``ref 1a2b3c4d``, ``2 of 3``, ``for 3 min``, ``exact``: whatever there is to say of it."""
+        """``ray.get``, ``2 of 3``, ``3 min``, ``exact``, ``ref 1a2b3c4d``: whatever there is to say of it, in short."""
         refs = f"{len(self.refs):,} refs" if len(self.refs) > 1 else "".join(f"ref {names.short(r)}" for r in self.refs)
         parts = (
             self.kind,
             names.listed(self.resources),
-            refs,
-            f"needs {self.needed:,} of {self.total:,}" if self.needed < self.total else "",
+            f"{self.needed:,} of {self.total:,}" if self.needed < self.total else "",
             f"timeout {self.timeout_s:g} s" if self.timeout_s is not None else "",
-            names.lasting(self.since),
+            names.bounds(self.since),
             self.evidence,
+            refs,
         )
         return tuple(part for part in parts if part)
 
@@ -219,12 +219,16 @@ class WaitTree:
         return entered
 
     def _count(self) -> dict[str, int]:
-        """By vertex: how many stand below it, without those that are but a name for any one of many."""
+        """By vertex: how many stand below it, without those that only stand for others."""
         below = dict.fromkeys(self._order, 0)
         for key in reversed(self._order):
             if key in self._under:
-                below[self._under[key]] += below[key] + (not is_any_key(key))
+                below[self._under[key]] += below[key] + self._counts(key)
         return below
+
+    def _counts(self, key: str) -> bool:
+        """Whether a vertex is somebody or something that waits, not a name for one of many or for an end."""
+        return self._vertices[key].kind not in ("room", "lifetime") and not is_any_key(key)
 
     def _with_count(self, top: Branch) -> Branch:
         return replace(top, below=sum(self._below[key] for key in top.vertices))

@@ -6,9 +6,11 @@ from dstack.tui.flame import FlameView
 from dstack.tui.stacks import StacksView
 from dstack.tui.verdict import VerdictView
 from dstack.tui.view import View
+from dstack.tui.waits import WaitsView
 
 VIEWS: dict[str, type[View]] = {
     "verdict": VerdictView,
+    "waits": WaitsView,
     "stacks": StacksView,
     "flame": FlameView,
 }

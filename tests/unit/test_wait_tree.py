@@ -125,7 +125,7 @@ def test_an_edge_says_kind_ref_time_and_evidence() -> None:
     assert (root.role, root.first, root.below) == ("end", worker.key, 1)
     assert below.edge is not None
     assert (below.edge.waiter, below.edge.target, below.edge.refs) == (driver.key, worker.key, (call.ref,))
-    assert below.edge.words == ("ray.get", f"ref {call.ref[:8]}", "exact")
+    assert below.edge.words == ("ray.get", "exact", f"ref {call.ref[:8]}")
 
 
 def test_an_inferred_edge_says_why() -> None:
@@ -139,7 +139,7 @@ def test_an_inferred_edge_says_why() -> None:
     queued = tree.way_to(calls[2].key)[-1]
 
     assert queued.edge is not None
-    assert queued.edge.words == ("actor slot", "needs 1 of 2", "inferred")
+    assert queued.edge.words == ("actor slot", "1 of 2", "inferred")
     assert queued.edge.because == "any of the 2 calls that run there may end first"
 
 
@@ -189,7 +189,7 @@ def test_alike_waiters_are_one_with_a_count_and_who_waits_for_all_of_them_stands
     assert driver.first == scene.procs[0].key
     assert driver.edge is not None
     assert driver.edge.awaited == 500
-    assert driver.edge.words == ("ray.get", "500 refs", "exact")
+    assert driver.edge.words == ("ray.get", "exact", "500 refs")
     assert (each.role, each.count) == ("each", 500)
     assert [one.first for one in tree.children(each)] == list(train.vertices)
 

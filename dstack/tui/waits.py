@@ -1,0 +1,132 @@
+"""Who waits for whom: the wait-for graph as a tree that one can walk."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from dstack.analysis.wait_tree import Branch, WaitTree
+from dstack.tui.detail import Detail, as_text
+from dstack.tui.outline import Outline
+from dstack.tui.source import Look
+from dstack.tui.view import Place, View
+from dstack.tui.wait_lines import Lines
+
+
+class WaitsView(View):
+    """Who waits for whom. At the top stands what holds others up: circles, and the ends of open chains.
+
+    Below each is who waits for it, alike ones as one. Everybody stands here once; where else somebody waits, Enter on
+    the name goes to the place. Every wait says its call, ref, time and evidence: exact is what was read, inferred what
+    follows from it, assumed what is likely.
+    """
+
+    TITLE = "Waits"
+    CSS = "WaitsView Outline { scrollbar-size-horizontal: 0; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "stack", "Stack", id="own.stack", tooltip="To the stack of who waits"),
+        Binding("t", "target", "Target", id="own.target", tooltip="To what it waits for"),
+        Binding(
+            "T", "target_stack", "Target's stack", show=False, id="own.target-stack", tooltip="To that one's stack"
+        ),
+        Binding("w", "waiter", "Waiter", show=False, id="own.waiter", tooltip="To where who waits stands in the tree"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: Lines | None = None
+
+    def compose_body(self) -> ComposeResult:
+        """The tree, and all about the line under the cursor."""
+        yield Outline(empty="Nobody waits for anybody.")
+        yield Detail()
+
+    def show(self, look: Look) -> None:
+        """Shows the look's tree, with cursor and folds where they were."""
+        self._lines = Lines(look, WaitTree(look.observed, look.diagnosis))
+        self._outline.show(self._lines.roots())
+        self._tell()
+
+    def filtered(self, text: str) -> int:
+        """Shows only lines with these words, and where they stand."""
+        return self._outline.filter(text)
+
+    def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
+        """Tells all about the line."""
+        self._tell()
+
+    def on_outline_chosen(self, event: Outline.Chosen) -> None:
+        """Goes to the place of who is only named; else folds, or shows the stack of who nobody waits for."""
+        branch = self._branch
+        if branch is not None and branch.place != "here":
+            self.reveal(branch.first)
+        elif event.line.has_children:
+            event.outline.toggle(event.line)
+        else:
+            self.action_stack()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What the line has not is not offered."""
+        branch = self._branch
+        if action in ("target", "target_stack"):
+            return branch is not None and branch.edge is not None
+        if action == "waiter":
+            return branch is not None and branch.place != "here"
+        if action == "stack":
+            return branch is not None and branch.role != "circle"
+        return True
+
+    def action_stack(self) -> None:
+        """To the stack of who waits."""
+        if self._branch is not None:
+            self.application.go_to("stacks", self._branch.first)
+
+    def action_target(self) -> None:
+        """To the place of what it waits for."""
+        if self._branch is not None and self._branch.edge is not None:
+            self.reveal(self._branch.edge.target)
+
+    def action_target_stack(self) -> None:
+        """To the stack of what it waits for."""
+        if self._branch is not None and self._branch.edge is not None:
+            self.application.go_to("stacks", self._branch.edge.target)
+
+    def action_waiter(self) -> None:
+        """To the place of who is only named here."""
+        if self._branch is not None:
+            self.reveal(self._branch.first)
+
+    def to_copy(self) -> str | None:
+        """All about the line."""
+        return self._lines.in_words(self._branch) if self._lines and self._branch else None
+
+    def to_export(self) -> str | None:
+        """The tree as it is unfolded."""
+        return as_text(self._outline)
+
+    def to_open(self) -> Place | None:
+        """The line of code at which the execution is."""
+        return self._lines.code(self._branch) if self._lines and self._branch else None
+
+    def reveal(self, vertex: str) -> bool:
+        """Unfolds the tree down to a vertex."""
+        keys = self._lines.way_to(vertex) if self._lines else []
+        if keys and self.filter_text:
+            self.action_clear()
+        return bool(keys) and self._outline.reveal(keys)
+
+    @property
+    def _outline(self) -> Outline:
+        return self.query_one(Outline)
+
+    @property
+    def _branch(self) -> Branch | None:
+        line = self._outline.cursor_line if self.is_mounted else None
+        return line.data if line is not None and isinstance(line.data, Branch) else None
+
+    def _tell(self) -> None:
+        branch = self._branch
+        self.query_one(Detail).tell(self._lines.told(branch) if self._lines and branch else ())
+        self.refresh_bindings()

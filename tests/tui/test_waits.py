@@ -1,0 +1,345 @@
+"""The Waits view: the tree can be walked from end to end, and says of each wait what it is and how that is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from dstack.analysis.wait_tree import Branch
+from dstack.model import Snapshot
+from dstack.tui.app import DstackApp
+from dstack.tui.detail import Detail
+from dstack.tui.outline import Line, Outline
+from dstack.tui.source import Files, Source
+from tests.tui.pilots import running, screen_text, until
+from tests.tui.pinned import assert_pinned
+from tests.tui.sources import Scripted, recorded
+from tests.unit.scenes import Proc, Scene
+from tests.unit.test_wait_tree import crowd
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+Body = Callable[[DstackApp, Pilot[Any]], Awaitable[None]]
+
+
+class Ring(Scene):
+    """Three actors that call each other in a ring, a crowd behind the second, and a driver behind all."""
+
+    def __init__(self, size: int = 3) -> None:
+        super().__init__()
+        self.driver_ = self.driver()
+        self.actors_ = [self.actor(name) for name in ("Ann", "Bob", "Cid")]
+        ring = [self.call(self.actors_[0], "go", by=self.driver_)]
+        ring += [self.call(self.actors_[(i + 1) % 3], "go", by=self.actors_[i]) for i in range(3)]
+        for actor, call, following in zip(self.actors_, ring, ring[1:], strict=False):
+            actor.runs(call).gets(following)
+        self.behind: list[Proc] = []
+        for _ in range(size):
+            _, worker = self.run("train", by=self.driver_)
+            worker.strands[0].line = 7
+            self.behind.append(worker.gets(ring[1]))
+        self.driver_.gets(*self.driver_.submitted)
+
+    def seen_twice(self) -> Snapshot:
+        return self.look().look_again().snapshot()
+
+
+def in_waits(source: Source | Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
+    """Runs a test in this view."""
+
+    async def run() -> None:
+        given = Files("f", [source]) if isinstance(source, Snapshot) else source
+        async with running(given, size) as (app, pilot):
+            await pilot.press("2")
+            await until(pilot, lambda: app.current_mode == "waits" and outline(app).cursor_line is not None)
+            await body(app, pilot)
+
+    asyncio.run(run())
+
+
+def outline(app: DstackApp) -> Outline:
+    return app.screen.query_one(Outline)
+
+
+def cursor(app: DstackApp) -> Line:
+    line = outline(app).cursor_line
+    assert line is not None
+    return line
+
+
+def branch(app: DstackApp) -> Branch:
+    data = cursor(app).data
+    assert isinstance(data, Branch)
+    return data
+
+
+def shown(app: DstackApp) -> list[str]:
+    return [line.text.plain for _, line in outline(app).visible_lines]
+
+
+def detail(app: DstackApp) -> str:
+    return str(app.screen.query_one(Detail).render())
+
+
+def test_a_circle_is_drawn_as_one_and_who_is_behind_it_below() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        lines = shown(app)
+
+        assert lines[0].startswith("↺ deadlock confirmed: circle of 4, +4 behind: Ann.go → Bob.go → Cid.go → Ann.go")
+        assert lines[1].startswith("Ann.go → Bob.go  +1 behind  ray.get · ≥ 0.5 s · exact · ref ")
+        assert [line for line in lines if "Ann.go (pending) ↺ Ann.go  actor slot" in line]
+        assert "3 × train  ray.get · ≥ 0.5 s · exact · ref " in "\n".join(lines)
+        assert "Way out:" in detail(app)
+
+    in_waits(Ring().seen_twice(), body)
+
+
+def test_keys_walk_unfold_and_fold() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        everything = shown(app)
+        await pilot.press("j", "j", "k", "G", "g")
+        assert branch(app).role == "circle"
+        await pilot.press("h")
+        assert len(shown(app)) == 1
+        await pilot.press("enter")
+        assert shown(app) == everything
+        await pilot.press("h", "l")
+        assert shown(app) == everything
+
+    in_waits(Ring().seen_twice(), body)
+
+
+def test_each_of_a_crowd_is_there_when_unfolded() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        assert app.screen.reveal(scene.behind[0].key)  # type: ignore[attr-defined]
+        assert cursor(app).text.plain.startswith("3 × train")
+        await pilot.press("l", "l", "j", "l", "l")
+
+        assert branch(app).role == "one"
+        assert branch(app).first == scene.behind[0].key
+        assert "train (pid" in detail(app)
+
+    scene = Ring()
+    in_waits(scene.seen_twice(), body)
+
+
+def test_t_goes_to_what_is_waited_for_and_round_the_circle() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        view = app.screen
+        assert view.reveal(scene.driver_.key)  # type: ignore[attr-defined]
+        assert branch(app).first == scene.driver_.key
+        seen = []
+        for _ in range(6):
+            await pilot.press("t")
+            seen.append(branch(app).first)
+
+        ann, bob, cid = (actor.key for actor in scene.actors_)
+        assert seen[0] in {ann, scene.behind[0].key}
+        assert {ann, bob, cid} <= set(seen)
+
+    scene = Ring()
+    in_waits(scene.seen_twice(), body)
+
+
+def test_enter_on_a_name_goes_to_its_place() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        named = next(line for _, line in outline(app).visible_lines if "stands elsewhere" in line.text.plain)
+        outline(app).reveal([named.key])
+        await pilot.pause()
+        assert branch(app).place == "elsewhere"
+        assert "Enter goes there" in detail(app)
+        await pilot.press("enter")
+
+        assert branch(app).place == "here"
+        assert branch(app).first == both.key
+
+    scene = Scene()
+    driver = scene.driver()
+    first, _ = scene.run("first", by=driver)
+    second, _ = scene.run("second", by=driver)
+    call, both = scene.run("both", by=driver)
+    both.gets(first, second)
+    driver.gets(call)
+    in_waits(scene.snapshot(), body)
+
+
+@pytest.mark.parametrize(("key", "end"), [("x", 0), ("T", 1)])
+def test_both_ends_of_a_wait_have_their_stacks(key: str, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[tuple[str, str]] = []
+
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+        await pilot.press("j", key)
+
+        assert gone == [("stacks", scene.actors_[end].key)]
+
+    scene = Ring()
+    in_waits(scene.seen_twice(), body)
+
+
+def test_enter_on_who_nobody_waits_for_goes_to_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[tuple[str, str]] = []
+
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+        outline(app).reveal([scene.driver_.key])
+        await pilot.press("enter")
+
+        assert gone == [("stacks", scene.driver_.key)]
+
+    scene = Ring()
+    in_waits(scene.seen_twice(), body)
+
+
+def test_from_the_verdict_enter_comes_here() -> None:
+    async def run() -> None:
+        scene = Ring()
+        async with running(Files("f", [scene.seen_twice()])) as (app, pilot):
+            lines = [line for _, line in outline(app).visible_lines]
+            at = next(number for number, line in enumerate(lines) if line.text.plain.startswith("• Bob.go"))
+            await pilot.press(*["j"] * at, "enter")
+            await until(pilot, lambda: app.current_mode == "waits" and outline(app).cursor_line is not None)
+            await until(pilot, lambda: branch(app).first == scene.actors_[1].key)
+
+    asyncio.run(run())
+
+
+def test_what_is_inferred_or_assumed_says_why() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        assert app.screen.reveal(queued.key)  # type: ignore[attr-defined]
+        await pilot.pause()
+
+        assert "inferred" in cursor(app).text.plain
+        assert "Inferred: any of the 2 calls that run there may end first" in detail(app)
+
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.threaded_actor(2, "Clerk")
+    calls = [scene.call(clerk, "stamp", by=driver).arrives() for _ in range(3)]
+    clerk.runs(*calls[:2])
+    queued = calls[2]
+    in_waits(scene.snapshot(), body)
+
+
+def test_y_copies_e_writes_and_o_has_a_line() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("j", "y")
+        view: Any = app.screen
+
+        assert "waits in ray.get for Bob.go" in app.clipboard
+        assert f"Task {scene.actors_[0].running[0].task.task_id}" in app.clipboard
+        assert view.to_open() == ("/srv/app/app.py", scene.actors_[0].strands[0].line)
+        assert view.to_export().splitlines()[1].startswith("  Ann.go → Bob.go")
+
+    scene = Ring()
+    in_waits(scene.seen_twice(), body)
+
+
+def test_the_filter_finds_pids_lines_and_names_and_keeps_what_is_above() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("slash", *str(scene.behind[1].worker.pid))
+        found = shown(app)
+        await pilot.press("escape")
+
+        assert found[0].startswith("↺")
+        assert any("train" in text for text in found)
+        assert not any(text.startswith("Cid.go") for text in found)
+        assert len(shown(app)) > 4
+
+    scene = Ring()
+    in_waits(scene.seen_twice(), body)
+
+
+def test_another_look_keeps_cursor_and_folds() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("j", "j", "h")
+        before, lines = cursor(app).key, shown(app)
+        await pilot.press("r")
+        await until(pilot, lambda: len(app.looks) == 2)
+
+        assert cursor(app).key == before
+        assert shown(app) == lines
+
+    in_waits(Scripted(Ring().seen_twice()), body)
+
+
+def test_a_crowd_of_ten_thousand_is_a_line_and_costs_no_widgets() -> None:
+    counts: list[int] = []
+
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("l", "l")
+        assert f"{size:,} × train" in cursor(app).text.plain
+        await pilot.press("l", "G", "l", "G")
+        assert len(shown(app)) == size + 4
+        assert branch(app).role == "one"
+        counts.append(len(app.screen.query("*")))
+
+    for size in (100, 10_000):
+        in_waits(crowd(size).snapshot(), body)
+    assert counts[0] == counts[1]
+
+
+def test_waits_in_no_finding_stand_below_a_line_of_their_own() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        assert shown(app)[-1].startswith("Waits in no finding")
+        view: Any = app.screen
+        assert app.shown
+        inside = next(top for top in view._lines.tree.roots if top.finding is None)
+
+        assert view.reveal(inside.first)
+        assert cursor(app).key == inside.key
+
+    in_waits(recorded("tune-hang"), body)
+
+
+@pytest.mark.parametrize("name", ["serve-idle", "train-barrier", "queue-ray-2.46", "data-actors-hang-ray-2.60"])
+def test_recorded_snapshots_are_walked_from_top_to_end(name: str) -> None:
+    async def run() -> None:
+        async with running(Files(name, [recorded(name)]), (80, 24)) as (app, pilot):
+            await pilot.press("2")
+            await until(pilot, lambda: app.current_mode == "waits")
+            for _ in range(12):
+                await pilot.press("l", "j")
+            assert screen_text(app)
+
+    asyncio.run(run())
+
+
+def test_a_snapshot_without_any_sample_is_empty() -> None:
+    async def run() -> None:
+        nothing = replace(Ring().seen_twice(), samples=())
+        async with running(Files("f", [nothing])) as (app, pilot):
+            await pilot.press("2")
+            await until(pilot, lambda: "Nobody waits for anybody." in screen_text(app))
+
+    asyncio.run(run())
+
+
+def test_what_a_process_is_called_is_no_markup_and_moves_no_cursor() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("j")
+        text = screen_text(app) + detail(app)
+
+        assert "\x1b" not in text
+        assert "[bold]x" in text
+        assert "\\x1b" in text
+
+    scene = Scene()
+    driver, evil = scene.driver(), scene.actor("[bold]x\x1b[2J")
+    call = scene.call(evil, "go", by=driver)
+    evil.runs(call)
+    driver.gets(call)
+    in_waits(scene.snapshot(), body)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.usefixtures("still_clock")
+def test_it_looks_as_it_did(size: tuple[int, int]) -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("j", "j")
+        assert_pinned(app, f"waits-{size[0]}x{size[1]}")
+
+    in_waits(Files("ring.json", [Ring(30).seen_twice()]), body, size)
