@@ -180,7 +180,7 @@ class DstackApp(App[None]):
         """Goes there once the view is on the screen and shows what the others show."""
         await self.switch_mode(mode)
         self._view.offer(self.shown)
-        self._view.call_after_refresh(self._reveal, vertex)
+        self.call_later(self._reveal, vertex)
 
     def _reveal(self, vertex: str) -> None:
         if not self._view.reveal(vertex):

@@ -65,7 +65,8 @@ class View(Screen[None]):
 
     def refresh_top(self) -> None:
         """Tells again on top how old the look is and what is under way."""
-        self.query_one(TopBar).tell(self.look, self.application.status)
+        if self.query("#coverage"):  # which is not there before the view has been composed
+            self.query_one(TopBar).tell(self.look, self.application.status)
 
     # What a view is made of
 

@@ -115,6 +115,7 @@ class WaitsView(View):
         keys = self._lines.way_to(vertex) if self._lines else []
         if keys and self.filter_text:
             self.action_clear()
+        self.call_after_refresh(self._outline.scroll_to_cursor)  # where the view was not on the screen yet
         return bool(keys) and self._outline.reveal(keys)
 
     @property
