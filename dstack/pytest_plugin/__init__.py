@@ -1,0 +1,150 @@
+"""The pytest plugin: tells what a test that hangs on Ray hangs on, and what a test leaves stuck behind it.
+
+It is loaded into every session where dstack is installed, so it does nothing unless asked to, and loads the rest of
+dstack only then. It never loads Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dstack.pytest_plugin.settings import Settings, add_options, marked_timeout_s, settings_of
+
+if TYPE_CHECKING:
+    from dstack.pytest_plugin.fixture import Dstack
+    from dstack.pytest_plugin.phase import Phase
+
+SETTINGS = pytest.StashKey[Settings]()
+TOLD = pytest.StashKey[set[str]]()
+"""Who is stuck and has failed a test already, by vertex."""
+BEGAN = pytest.StashKey[float]()
+TIMEOUT_S = pytest.StashKey[float | None]()
+PHASE: pytest.StashKey[Phase] = pytest.StashKey()
+IS_LAST_OF_MODULE = pytest.StashKey[bool]()
+SECTION = FIXTURE = "dstack"
+
+Wrapper = Generator[None, Any, Any]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options and their twins in the ini file."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Reads the options; what is wrong with them ends the session with pytest's exit code for usage errors."""
+    config.addinivalue_line(
+        "markers",
+        "dstack(timeout): look at the test's Ray cluster when it still runs after so many seconds, and fail it",
+    )
+    config.stash[SETTINGS] = settings_of(config)
+    config.stash[TOLD] = set()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Wrapper:
+    """Watches the fixtures of a test being set up."""
+    __tracebackhide__ = True
+    item.stash[BEGAN] = time.monotonic()
+    trouble = None
+    try:
+        item.stash[TIMEOUT_S] = marked_timeout_s(item, item.config.stash[SETTINGS])
+    except pytest.UsageError as error:
+        trouble = str(error)
+    result = yield from _watched(item, "setup")
+    if trouble:
+        pytest.fail(trouble, pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Wrapper:
+    """Watches the test, and looks at what it leaves stuck."""
+    result = yield from _watched(item, "call")
+    settings = item.config.stash[SETTINGS]
+    if settings.check == "end" or (settings.check == "module" and item.stash.get(IS_LAST_OF_MODULE, True)):
+        from dstack.pytest_plugin.ending import fail_if_stuck
+
+        fail_if_stuck(item, settings, item.config.stash[TOLD])
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Wrapper:
+    """Watches the fixtures of a test being torn down."""
+    return (yield from _watched(item, "teardown"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Notes whether a test is the last of its module."""
+    if item.config.stash[SETTINGS].check == "module":
+        module = item.getparent(pytest.Module)
+        item.stash[IS_LAST_OF_MODULE] = nextitem is None or nextitem.getparent(pytest.Module) is not module
+
+
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Who debugs takes time."""
+    config.stash[SETTINGS].is_debugging.set()
+
+
+def pytest_leave_pdb(config: pytest.Config) -> None:
+    """From here on tests are watched again."""
+    config.stash[SETTINGS].is_debugging.clear()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Tells what could not be looked at, or was seen of tests that have passed nevertheless."""
+    if not config.stash[SETTINGS].is_used:
+        return
+    passed = [report for report in terminalreporter.getreports("passed") if hasattr(report, "get_sections")]
+    notes = [(one.nodeid, text) for one in passed for _, text in one.get_sections(f"Captured {SECTION}")]
+    if notes:
+        terminalreporter.section(SECTION)
+    for nodeid, text in notes:
+        terminalreporter.line(f"{nodeid}: {text}")
+
+
+@pytest.fixture(name=FIXTURE)
+def dstack_fixture(request: pytest.FixtureRequest) -> Iterator[Dstack]:
+    """Looks at the Ray cluster that the test uses: ``check()``, ``snapshot()``, ``assert_no_deadlock(within=S)``."""
+    from dstack.pytest_plugin.fixture import Dstack
+
+    with Dstack(request.node) as looks:
+        yield looks
+
+
+def _watched(item: pytest.Item, when: str) -> Wrapper:
+    """Runs one phase of a test; one that takes too long fails, with what it hangs on."""
+    __tracebackhide__ = True
+    timeout_s = item.stash.get(TIMEOUT_S, None)
+    if not timeout_s and FIXTURE not in getattr(item, "fixturenames", ()):
+        return (yield)
+    from dstack.pytest_plugin.phase import Phase
+
+    left_s = item.stash[BEGAN] + timeout_s - time.monotonic() if timeout_s else None
+    phase = Phase(item, when, item.config.stash[SETTINGS], timeout_s, left_s if left_s and left_s > 0 else timeout_s)
+    item.stash[PHASE] = phase
+    try:
+        phase.begin()
+        try:
+            result = yield
+        except BaseException as error:
+            phase.end(error)
+            raise
+        phase.end(None)
+    except BaseException as error:
+        phase.end(error)
+        if phase.failure is None:
+            raise
+        raise pytest.fail.Exception(phase.failure, pytrace=False) from None
+    finally:
+        for text in phase.sections:
+            item.add_report_section(when, SECTION, text)
+    if phase.failure is not None:
+        pytest.fail(phase.failure, pytrace=False)
+    return result

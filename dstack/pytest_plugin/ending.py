@@ -1,0 +1,35 @@
+"""What is still stuck in the cluster when a test has ended fails it, once."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dstack.errors import DstackError
+from dstack.pytest_plugin.settings import Settings
+
+
+def fail_if_stuck(item: pytest.Item, settings: Settings, told: set[str]) -> None:
+    """Looks after a test that has passed, if it is connected to a cluster or one is named.
+
+    What an earlier test has failed for is in ``told``, and fails no other.
+    """
+    __tracebackhide__ = True
+    if "ray._private.worker" not in sys.modules and not settings.address:
+        return
+    from dstack.probes.own_cluster import connected_cluster
+    from dstack.pytest_plugin.look import Look
+
+    try:
+        if connected_cluster() is None and not settings.address:
+            return
+        seen = Look(item, settings, told).take()
+    except DstackError as error:
+        item.add_report_section("call", "dstack", f"could not look for what is stuck. {error}")
+        return
+    told.update(key for one in seen.stuck for key in one.members)
+    if seen.stuck:
+        pytest.fail(f"The test leaves somebody stuck for good.\n\n{seen.report}", pytrace=False)
+    if seen.diagnosis.incomplete:
+        item.add_report_section("call", "dstack", "nobody is seen to be stuck, but not all could be looked at.")

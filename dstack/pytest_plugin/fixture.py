@@ -1,0 +1,125 @@
+"""The ``dstack`` fixture: looks at the cluster of the test that asks for it, while it goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from dstack.api import DeadlockFound
+from dstack.diagnosis import Diagnosis
+from dstack.errors import DstackError, UsageError
+from dstack.model import Snapshot
+from dstack.pytest_plugin import PHASE, SECTION, SETTINGS, TOLD
+from dstack.pytest_plugin.look import Look, Seen
+
+PAUSE_S = 0.5
+PAUSE_SHARE = 2.0
+"""Between two looks of a watch passes at least this time, and so many times what the last one took."""
+
+
+class Dstack:
+    """Looks at the Ray cluster that a test uses; each takes 1 to 3 s as a rule.
+
+    What earlier tests have failed for is left out; on a cluster that this process has not begun itself, so is what its
+    own job takes no part in. All methods raise :class:`dstack.ClusterError` where there is no cluster, or none that can
+    be reached.
+    """
+
+    def __init__(self, item: pytest.Item) -> None:
+        self._item = item
+        self._watches: list[Watch] = []
+
+    def __enter__(self) -> Dstack:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for watch in self._watches:
+            watch.end()
+
+    def snapshot(self) -> Snapshot:
+        """What everybody does now."""
+        return self._look().snapshot
+
+    def check(self) -> Diagnosis:
+        """What is wrong now."""
+        return self._look().diagnosis
+
+    def assert_no_deadlock(self, within: float | None = None) -> Watch:
+        """Raises :class:`dstack.DeadlockFound` where somebody is stuck for good, or only suspected to be.
+
+        With ``within``, the test goes on and is watched for so many seconds, or until it ends: who is then confirmed to
+        be stuck fails it, also while it is blocked. What is given back may be used as a context manager that watches
+        only the code within.
+        """
+        if within is None:
+            seen = self._look()
+            if seen.stuck:
+                raise DeadlockFound(seen.report, seen.snapshot, seen.diagnosis)
+            return Watch(self._item, 0.0)
+        if not within > 0:
+            raise UsageError("A test is watched for a positive number of seconds.")
+        watch = Watch(self._item, within)
+        self._watches.append(watch)
+        watch.begin()
+        return watch
+
+    def _look(self) -> Seen:
+        return _look_of(self._item).take()
+
+
+class Watch:
+    """A thread that looks again and again, until the time is over or it is ended."""
+
+    def __init__(self, item: pytest.Item, within_s: float) -> None:
+        self._item = item
+        self._within_s = within_s
+        self._look = _look_of(item)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="dstack", daemon=True)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """Looks from here on."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Looks no more; one under way is ended."""
+        self._over.set()
+        self._look.cancel()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        deadline = time.monotonic() + self._within_s
+        trouble: str | None = None
+        while not self._over.is_set() and (began := time.monotonic()) < deadline:
+            try:
+                seen, trouble = self._look.take(keep=True), None
+            except DstackError as error:
+                trouble = f"could not look for deadlocks. {error}"
+            else:
+                if self._has_failed(seen):
+                    return
+            self._over.wait(max(PAUSE_S, PAUSE_SHARE * (time.monotonic() - began)))
+        if trouble and not self._over.is_set():
+            self._item.add_report_section("call", SECTION, trouble)
+
+    def _has_failed(self, seen: Seen) -> bool:
+        told = self._item.config.stash[TOLD]
+        confirmed = [one for one in seen.stuck if one.confirmed]
+        if not confirmed or self._over.is_set():
+            return False
+        told.update(key for one in confirmed for key in one.members)
+        self._item.stash[PHASE].fail(f"The test is stuck for good.\n\n{seen.report}")
+        return True
+
+
+def _look_of(item: pytest.Item) -> Look:
+    return Look(item, item.config.stash[SETTINGS], item.config.stash[TOLD])

@@ -1,0 +1,102 @@
+"""What a session asks of the plugin: options, their twins in the ini file, and the marker."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast
+
+import pytest
+
+Check = Literal["off", "end", "module"]
+FailOn = Literal["timeout", "stuck"]
+CHECKS: tuple[Check, ...] = ("off", "end", "module")
+FAIL_ON: tuple[FailOn, ...] = ("timeout", "stuck")
+_OPTIONS = {
+    "timeout": ("SECONDS", "Look at the Ray cluster of a test that still runs after so long, and fail it. 0: never."),
+    "fail-on": (
+        "|".join(FAIL_ON),
+        "Whom --dstack-timeout fails: all (timeout, the default), or only who is stuck.",
+    ),
+    "check": ("|".join(CHECKS), "After each test (end), or module, look for who is stuck for good, and fail it."),
+    "dir": ("DIR", "Keep the snapshots of tests that hang, for: dstack show FILE."),
+    "address": ("HOST:PORT", "The cluster to look at. [default: the one that the test is connected to]"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``timeout_s`` is None where no test is watched unless it is marked, ``directory`` where nothing is kept."""
+
+    timeout_s: float | None = None
+    fail_on: FailOn = "timeout"
+    check: Check = "off"
+    directory: Path | None = None
+    address: str | None = None
+    is_debugging: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any test may be looked at without being marked."""
+        return self.timeout_s is not None or self.check != "off"
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Each as ``--dstack-NAME``, and as ``dstack_NAME`` in the ini file."""
+    group = parser.getgroup("dstack", "hangs on Ray clusters")
+    for name, (metavar, text) in _OPTIONS.items():
+        group.addoption(f"--dstack-{name}", metavar=metavar, help=text)
+        parser.addini(f"dstack_{name.replace('-', '_')}", text)
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """The settings of a session; a :class:`pytest.UsageError` says what is wrong with them."""
+    check, fail_on = _given(config, "check") or "off", _given(config, "fail_on") or "timeout"
+    if check not in CHECKS:
+        raise pytest.UsageError(f"--dstack-check is one of {', '.join(CHECKS)}, not {check!r}.")
+    if fail_on not in FAIL_ON:
+        raise pytest.UsageError(f"--dstack-fail-on is one of {', '.join(FAIL_ON)}, not {fail_on!r}.")
+    timeout, directory = _given(config, "timeout"), _given(config, "dir")
+    return Settings(
+        timeout_s=_seconds(timeout, "--dstack-timeout") if timeout else None,
+        fail_on=fail_on,
+        check=check,
+        directory=_made(config.invocation_params.dir / directory) if directory else None,
+        address=_given(config, "address"),
+    )
+
+
+def marked_timeout_s(item: pytest.Item, settings: Settings) -> float | None:
+    """The seconds that a test may take, by its marker or by default; None for ever."""
+    marker = item.get_closest_marker("dstack")
+    if marker is None:
+        return settings.timeout_s
+    if marker.args or marker.kwargs.keys() != {"timeout"}:
+        raise pytest.UsageError("Mark a test with seconds by name: @pytest.mark.dstack(timeout=60)")
+    return _seconds(marker.kwargs["timeout"], "timeout of @pytest.mark.dstack")
+
+
+def _given(config: pytest.Config, name: str) -> str | None:
+    """What the command line says, or else the ini file."""
+    given = config.getoption(f"dstack_{name}") or config.getini(f"dstack_{name}")
+    return str(given) if given else None
+
+
+def _seconds(value: object, what: str) -> float | None:
+    try:
+        seconds = float(cast(str, value))
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise pytest.UsageError(f"The {what} is a number of seconds, not {value!r}.")
+    return seconds or None
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise pytest.UsageError(f"Cannot make --dstack-dir {directory}: {error.strerror}.") from error
+    return directory

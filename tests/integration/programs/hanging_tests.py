@@ -1,0 +1,103 @@
+"""Tests of which some hang, each in another way, and some do not."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import ray
+
+import dstack as package
+
+
+@ray.remote(num_cpus=0)
+class Clerk:
+    def ready(self) -> None:
+        pass
+
+    def asks_itself(self) -> Any:
+        return ray.get(ray.get_runtime_context().current_actor.ready.remote())
+
+
+@ray.remote(num_cpus=0)
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+clerks = [cast(Any, Clerk).remote() for _ in range(6)]
+ray.get([clerk.ready.remote() for clerk in clerks])
+
+
+def deadlock() -> Any:
+    return clerks.pop().asks_itself.remote()
+
+
+def test_body() -> None:
+    try:
+        ray.get(deadlock())
+    finally:
+        time.sleep(0.5)  # cleaning up
+
+
+@pytest.fixture
+def hanging_setup() -> None:
+    ray.get(deadlock())
+
+
+def test_setup(hanging_setup: None) -> None:
+    pass
+
+
+@pytest.fixture
+def hanging_teardown() -> Iterator[None]:
+    yield
+    ray.get(deadlock())
+
+
+def test_teardown(hanging_teardown: None) -> None:
+    pass
+
+
+@pytest.mark.asyncio
+async def test_await() -> None:
+    await deadlock()
+
+
+@pytest.mark.asyncio
+async def test_await_nobody() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.dstack(timeout=60)
+def test_slow() -> None:
+    assert ray.get(nap.remote(3)) == 3
+
+
+@pytest.mark.dstack(timeout=0)
+def test_watched(dstack: Any) -> None:
+    with dstack.assert_no_deadlock(within=60):
+        ray.get(deadlock())
+
+
+@pytest.mark.dstack(timeout=0)
+def test_asserts(dstack: Any) -> None:
+    assert dstack.assert_no_deadlock()
+    assert dstack.check().verdict == "clear"
+    deadlock()
+    while dstack.check().verdict != "deadlock":
+        pass  # the call has not begun
+    with pytest.raises(package.DeadlockFound, match=r"Clerk\.asks_itself"):
+        dstack.assert_no_deadlock()
+
+
+@pytest.mark.dstack(timeout=60)
+@pytest.mark.timeout(1)
+def test_other_timeout() -> None:
+    time.sleep(60)
+
+
+def test_quick() -> None:
+    assert ray.get(nap.remote(0)) == 0
