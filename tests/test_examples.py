@@ -12,7 +12,7 @@ from dstack.errors import UsageError
 from tests.clusters import EXAMPLES
 from tests.expected import expected_of
 
-PATHS = sorted(EXAMPLES.rglob("*.py"))
+PATHS = sorted(path for path in EXAMPLES.rglob("*.py") if not path.stem.startswith("test_"))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

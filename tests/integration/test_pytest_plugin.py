@@ -11,7 +11,7 @@ import pytest
 
 import dstack
 from dstack.pytest_plugin.look import _saved
-from tests.clusters import own_environment, ray_cluster
+from tests.clusters import EXAMPLES, own_environment, ray_cluster
 from tests.tui.sources import recorded
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -79,6 +79,21 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
     assert "in test_await_nobody  await asyncio.Event().wait()" in told["test_await_nobody"].text
     assert "from pytest-timeout" in told["test_other_timeout"].text
     assert {dstack.load(path).address for path in (pytester.path / "hangs").iterdir()}
+
+
+@pytest.mark.ray
+def test_the_example_does_as_it_says(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(test_example=(EXAMPLES / "test_deadlock.py").read_text())
+    with own_environment() as environment:
+        for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
+            monkeypatch.setenv(name, environment[name])
+        result = run(pytester, "--dstack-timeout=60", "--dstack-check=end")
+    result.assert_outcomes(passed=1, failed=3)
+    told = outcomes(pytester)
+    assert told["test_a_transfer_arrives"].status == "passed"
+    assert told["test_a_transfer_back_hangs"].text.startswith("Timeout of 5 s, deadlock: the call of this test is at\n")
+    assert told["test_a_transfer_that_nobody_waits_for"].text.startswith("The test leaves somebody stuck for good.")
+    assert told["test_a_transfer_is_watched"].text.startswith("The test is stuck for good.")
 
 
 @pytest.mark.ray

@@ -7,9 +7,11 @@ import logging
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -32,8 +34,9 @@ def self_handle() -> Any:
     return ray.get_runtime_context().current_actor
 
 
-def nap(seconds: float) -> str:
-    time.sleep(seconds)
+def wait_for(file: Path) -> str:
+    while not file.exists():
+        time.sleep(0.05)
     return "rested"
 
 
@@ -94,11 +97,15 @@ async def breaks_an_await(stuck: Any) -> dict[str, Any]:
 
 def lets_slow_code_go_on() -> dict[str, Any]:
     told: dict[str, Any] = {}
-    slow = ray.remote(nap).remote(6)
-    with dstack.guard(
-        1, lambda hang: told.update(verdict=hang.diagnosis.verdict, left_alone=hang.left_alone), break_deadlock=True
-    ):
-        told["value"] = ray.get(slow)
+    with tempfile.TemporaryDirectory() as directory:
+        end = Path(directory) / "end"
+
+        def note(hang: dstack.Hang) -> None:
+            told.update(verdict=hang.diagnosis.verdict, left_alone=hang.left_alone)
+            end.touch()
+
+        with dstack.guard(1, note, break_deadlock=True):
+            told["value"] = ray.get(ray.remote(wait_for).remote(end))
     return told
 
 
@@ -129,7 +136,7 @@ def main() -> None:
     told["other thread"] = leaves_other_threads(stuck)
     told["await"] = asyncio.run(breaks_an_await(stuck))
     told["assert"] = asserts()
-    told["unchanged"] = state() == before and ray.get(ray.remote(nap).remote(0)) == "rested"
+    told["unchanged"] = state() == before and ray.get(ray.remote(wait_for).remote(Path("/"))) == "rested"
     print("told", json.dumps(told), flush=True)
 
 
