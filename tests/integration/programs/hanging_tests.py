@@ -10,6 +10,8 @@ import ray
 
 import dstack as package
 
+pytestmark = pytest.mark.dstack(timeout=2)
+
 
 @ray.remote(num_cpus=0)
 class Clerk:
@@ -26,13 +28,25 @@ def nap(seconds: float) -> float:
     return seconds
 
 
-ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-clerks = [cast(Any, Clerk).remote() for _ in range(6)]
-ray.get([clerk.ready.remote() for clerk in clerks])
+clerks: list[Any] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    clerks.extend(cast(Any, Clerk).remote() for _ in range(5))
+    ray.get([clerk.ready.remote() for clerk in clerks])
+    yield
+    ray.shutdown()
 
 
 def deadlock() -> Any:
     return clerks.pop().asks_itself.remote()
+
+
+@pytest.mark.dstack(timeout=60)
+def test_slow() -> None:
+    assert ray.get(nap.remote(3)) == 3
 
 
 def test_body() -> None:
@@ -69,17 +83,6 @@ async def test_await() -> None:
 @pytest.mark.asyncio
 async def test_await_nobody() -> None:
     await asyncio.Event().wait()
-
-
-@pytest.mark.dstack(timeout=60)
-def test_slow() -> None:
-    assert ray.get(nap.remote(3)) == 3
-
-
-@pytest.mark.dstack(timeout=0)
-def test_watched(dstack: Any) -> None:
-    with dstack.assert_no_deadlock(within=60):
-        ray.get(deadlock())
 
 
 @pytest.mark.dstack(timeout=0)
