@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import wait
 from types import FrameType
 
-from dstack.probes.background import begin
-from dstack.watch.loop import Settings, Watch
+from dstack.watch.settings import Settings
 
 __all__ = ["Settings", "Terminated", "watch"]
+
+HEEDED_S = 0.2
+"""A signal that comes just before a wait begins is heeded only when that wait has ended (seen on CPython 3.11)."""
 
 
 class Terminated(BaseException):
@@ -22,9 +25,15 @@ def watch(settings: Settings) -> None:
     begin. What waits for others' answers does so in another thread, so that a signal is heeded at once.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    from dstack.probes.background import begin
+    from dstack.watch.loop import Watch  # loads Ray, which takes a moment
+
     one = Watch(settings)
     try:
-        begin(one.run).result()
+        running = begin(one.run)
+        while not running.done():
+            wait([running], timeout=HEEDED_S)
+        running.result()
     finally:
         one.stop()
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings import verdict_of
@@ -26,6 +26,7 @@ from dstack.watch.command import Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures, spent_s, waits_of
 from dstack.watch.ring import Ring
+from dstack.watch.settings import Settings
 
 SCHEMA = "dstack.watch/1"
 RPC_TIMEOUT_S = 3.0
@@ -35,24 +36,9 @@ LONGEST_PAUSE_S = 60.0
 """While there is no cluster, it is tried again after 1, 2, 4 ... seconds, at last so many."""
 MOST_UNSAVED = 3
 """So many snapshots that could not be written are kept in memory, to be written later."""
-SAVE_S = 0.7
+SAVE_S = 0.5
 """A file that is being written when the watch is to end may take so long."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user wants; times in seconds, ``share`` of one core for full looks on average."""
-
-    address: str | None
-    directory: str
-    every_s: float = 30.0
-    stuck_after_s: float = 60.0
-    keep: int = 50
-    share: float = 0.01
-    timeout_s: float = 30.0
-    command: str | None = None
-    metrics: str | None = None
-    as_json: bool = False
+LAST_WORD_S = 0.2
 
 
 class Watch:
@@ -98,7 +84,8 @@ class Watch:
             looks = f"{self._figures.looks} looks, {self._figures.full_looks} full ones"
             found = f"{self._found.total()} finding{'s' * (self._found.total() != 1)}"
             lost = f"; {len(self._unsaved)} snapshots could not be saved" if self._unsaved else ""
-            self._events.tell("stopped", f"after {duration(time.monotonic() - self._began)}: {looks}, {found}{lost}")
+            text = f"after {duration(time.monotonic() - self._began)}: {looks}, {found}{lost}"
+            self._events.tell("stopped", text, within_s=LAST_WORD_S)
 
     def _start(self, cluster: Cluster) -> None:
         self._began = time.monotonic()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
+import socket
 import stat
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +27,7 @@ pytestmark = pytest.mark.ray
 
 SOON_S = 40.0
 """Deadline for an event."""
+PIPE_BYTES = 4096
 ENDS_S = 1.0
 """Within so long a watch has to end."""
 QUICK = ("--every", "0.2", "--stuck-after", "1", "--share", "1000")
@@ -174,6 +179,36 @@ def test_without_a_cluster_it_does_not_begin(options: tuple[str, ...], code: int
 
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_while_the_gcs_does_not_answer(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [*DSTACK, "watch", "--address", address, "--dir", str(tmp_path)]
+        with running(command, os.environ, tmp_path / "log") as child:
+            silent.accept()[0].close()  # to see whether anybody listens
+            with silent.accept()[0]:  # to ask
+                child.process.send_signal(number)
+                assert child.process.wait(timeout=ENDS_S) == code, child
+
+
+def test_who_reads_its_events_no_more_does_not_keep_it_from_ending(cluster: RayCluster, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    while os.write(writer, b"x" * PIPE_BYTES) == PIPE_BYTES and select.select([], [writer], [], 0)[1]:
+        pass  # until it is full
+    command = [*DSTACK, "watch", "--address", cluster.address, "--dir", str(tmp_path), "--json", *QUICK]
+    with subprocess.Popen(
+        command, stdout=writer, stderr=writer, env=cluster.environment, stdin=subprocess.DEVNULL
+    ) as process:
+        wait_until(
+            lambda: psutil.Process(process.pid).num_threads() > 3, deadline_s=SOON_S, what=lambda: "its gRPC threads"
+        )
+        process.terminate()
+        assert process.wait(timeout=ENDS_S) == 0
+    os.close(reader)
+    os.close(writer)
 
 
 def _read(path: Path) -> str:

@@ -25,9 +25,10 @@ from dstack.snapshot_file import load
 from dstack.watch.command import MOST_OUTPUT, MOST_WAITING, Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures
-from dstack.watch.loop import MOST_UNSAVED, Settings, Watch
+from dstack.watch.loop import MOST_UNSAVED, Watch
 from dstack.watch.metrics import serve
 from dstack.watch.ring import Ring
+from dstack.watch.settings import Settings
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
 
@@ -46,7 +47,7 @@ class Heard(Events):
         super().__init__()
         self.told: list[tuple[str, str]] = []
 
-    def tell(self, event: str, text: str, **fields: object) -> None:
+    def tell(self, event: str, text: str, *, within_s: float = 0.0, **fields: object) -> None:
         self.told.append((event, text))
 
     def wait_for(self, count: int = 1) -> list[tuple[str, str]]:
@@ -130,7 +131,7 @@ def deadlock() -> Snapshot:
     return scene.look().look_again().snapshot()
 
 
-def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = tmp_path / "told"
     one, taken = watch(tmp_path / "files", command=f"cat > {told}"), deadlock()
 
@@ -144,13 +145,13 @@ def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capsys
     one._save_late()
     (path,) = (tmp_path / "files").iterdir()
     assert load(path) == taken
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert sum("unsaved   Cannot write" in line for line in lines) == 1
     assert any("deadlock: " in line and line.endswith("; not saved") for line in lines)
     assert any(f"saved     late: {path}" in line for line in lines)
 
 
-def test_only_so_much_is_kept_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_so_much_is_kept_in_memory(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one = watch(tmp_path)
     with full_disk():
         for second in range(MOST_UNSAVED + 2):
@@ -158,7 +159,7 @@ def test_only_so_much_is_kept_in_memory(tmp_path: Path, capsys: pytest.CaptureFi
     one._save_late()
 
     assert len(list(tmp_path.iterdir())) == MOST_UNSAVED
-    assert capsys.readouterr().err.count("is given up") == 2
+    assert capfd.readouterr().err.count("is given up") == 2
 
 
 # Command
@@ -258,19 +259,38 @@ def _runs(process: psutil.Process) -> bool:
 # Events
 
 
-def test_an_event_is_one_line_and_one_of_json(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_an_event_is_one_line_and_one_of_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     Events(as_json=True).tell("finding", "two\nlines\x1b[31m", count=1)
 
-    told = capsysbinary.readouterr()
+    told = capfdbinary.readouterr()
     assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  finding   two\\nlines\\x1b\[31m\n", told.err)
     document = json.loads(told.out)
     assert (document["event"], document["text"], document["count"]) == ("finding", "two\nlines\x1b[31m", 1)
 
 
-def test_a_long_text_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_text_is_cut(capfd: pytest.CaptureFixture[str]) -> None:
     Events().tell("finding", "x" * 100_000)
 
-    assert len(capsys.readouterr().err) < 1000
+    assert len(capfd.readouterr().err) < 1000
+
+
+def test_who_does_not_read_is_no_hindrance_and_reads_whole_lines_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr("dstack.watch.events.STANDARD_ERROR", writer)
+    events = Events()
+
+    for _ in range(1000):
+        events.tell("looking", "x" * 400, within_s=0.001)
+    os.set_blocking(reader, False)
+    read = os.read(reader, 2**20)
+    events.tell("stopped", "at last")
+    os.close(writer)
+
+    assert len(read) < 1000 * 400
+    rest = (read + os.read(reader, 2**20)).decode().splitlines()
+    os.close(reader)
+    assert rest[-1].endswith("  stopped   at last")
+    assert all("  looking   xxx" in line for line in rest[:-1])
 
 
 # Metrics

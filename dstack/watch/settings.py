@@ -1,0 +1,21 @@
+"""What the user wants of a watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``dstack watch`` is given; times in seconds, ``share`` of one core for full looks on average."""
+
+    address: str | None
+    directory: str
+    every_s: float = 30.0
+    stuck_after_s: float = 60.0
+    keep: int = 50
+    share: float = 0.01
+    timeout_s: float = 30.0
+    command: str | None = None
+    metrics: str | None = None
+    as_json: bool = False
