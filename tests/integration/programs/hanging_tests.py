@@ -19,7 +19,8 @@ class Clerk:
         pass
 
     def asks_itself(self) -> Any:
-        return ray.get(ray.get_runtime_context().current_actor.ready.remote())
+        me = ray.get_runtime_context().current_actor
+        return ray.get(me.ready.remote())
 
 
 @ray.remote(num_cpus=0)
@@ -29,6 +30,7 @@ def nap(seconds: float) -> float:
 
 
 clerks: list[Any] = []
+hung: list[Any] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +43,8 @@ def cluster() -> Iterator[None]:
 
 
 def deadlock() -> Any:
-    return clerks.pop().asks_itself.remote()
+    hung.append(clerks.pop())  # without a handle it would end
+    return hung[-1].asks_itself.remote()
 
 
 @pytest.mark.dstack(timeout=60)

@@ -13,7 +13,8 @@ class Clerk:
         pass
 
     def asks_itself(self) -> Any:
-        return ray.get(ray.get_runtime_context().current_actor.ready.remote())
+        me = ray.get_runtime_context().current_actor
+        return ray.get(me.ready.remote())
 
 
 @ray.remote(num_cpus=0)
