@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from dstack.probes.node.memory import ProcessMemory, Unreadable
+from dstack.probes.node.memory import ProcessMemory
 from dstack.probes.node.objects import OWN_VERSION
 
 INTERPRETER_BYTES = 1 << 17
@@ -183,16 +183,8 @@ class Calibration:
             variable_name=self._in(specimen.variable, specimen.variable.name),
         )
 
-    def _words(self, address: int, size: int) -> tuple[int, ...]:
-        """As many words as are mapped of these bytes."""
-        while size:
-            with contextlib.suppress(Unreadable):
-                return self._memory.pointers(address, size // 8)
-            size = size // 2 & ~7
-        return ()
-
     def _find(self, address: int, size: int, value: int) -> int:
-        return 8 * self._words(address, size).index(value)
+        return 8 * self._memory.mapped_words(address, size).index(value)
 
     def _in(self, whole: object, part: object) -> int:
         """Where an object has a pointer to another, which is not its type."""
@@ -202,7 +194,7 @@ class Calibration:
         """On 3.10 where the frame object is; later where the frame begins, from where its code is."""
         if OWN_VERSION == (3, 10):
             return self._in(self._suspended, self._suspended.cr_frame)
-        words = self._words(id(self._suspended), GENERATOR_BYTES)
+        words = self._memory.mapped_words(id(self._suspended), GENERATOR_BYTES)
         return 8 * (len(words) - 1 - words[::-1].index(id(Pausing.pause.__code__))) - self._frame_code
 
     def _generator_state(self, frame: int) -> int:
@@ -223,7 +215,7 @@ class Calibration:
             start, size = id(self._suspended.cr_frame), sys.getsizeof(self._suspended.cr_frame)
         else:
             start, size = id(self._suspended) + frame, GENERATOR_BYTES
-        words = self._words(start, size)
+        words = self._memory.mapped_words(start, size)
         first = next(at for at in range(len(words)) if words[at : at + 2] == tuple(map(id, self._specimen.markers)))
         count = words.index(awaited, first) - first + 1 - (2 if OWN_VERSION == (3, 10) else 0)
         numbers = struct.unpack(f"<{2 * first}i", self._memory.read(start, 8 * first))
@@ -270,13 +262,13 @@ class Calibration:
         first, second = (lambda _: None), (lambda _: None)
         future.add_done_callback(first)
         future.add_done_callback(second)
-        words = self._words(id(future), type(future).__basicsize__)
+        words = self._memory.mapped_words(id(future), type(future).__basicsize__)
         at = words.index(id(first))
         after = next(i for i in range(at + 1, len(words)) if self._is_list(words[i]))
         return {"future_callback": 8 * at, "future_callbacks": 8 * after}
 
     def _is_list(self, address: int) -> bool:
-        return bool(address) and self._words(address, 16)[1:2] == (id(list),)
+        return bool(address) and self._memory.mapped_words(address, 16)[1:2] == (id(list),)
 
     def _future_state(self) -> int:
         """The number that is 0 in a future that is awaited, 1 in one that was cancelled and 2 in one with a result."""
@@ -293,19 +285,19 @@ class Calibration:
 
     def _context(self) -> dict[str, int]:
         """Where a task has its context, and the context its variables: of a context that holds but one of ours."""
-        words = self._words(id(self._specimen.task), type(self._specimen.task).__basicsize__)
+        words = self._memory.mapped_words(id(self._specimen.task), type(self._specimen.task).__basicsize__)
         for at, pointer in enumerate(words[2:], 2):
-            if self._words(pointer, 16)[1:2] != (id(contextvars.Context),):
+            if self._memory.mapped_words(pointer, 16)[1:2] != (id(contextvars.Context),):
                 continue
-            for inner, variables in enumerate(self._words(pointer, contextvars.Context.__basicsize__)):
+            for inner, variables in enumerate(self._memory.mapped_words(pointer, contextvars.Context.__basicsize__)):
                 if inner > 1 and self._leads_to_value(variables):
                     return {"task_context": 8 * at, "context_variables": 8 * inner}
         raise LookupError("the context of a task")
 
     def _leads_to_value(self, variables: int) -> bool:
         """Whether it is the map of the context's one variable: its root has the variable and its value."""
-        roots = self._words(variables, 24)[2:]
-        return any(id(self._specimen.markers[0]) in self._words(root, 64) for root in roots)
+        roots = self._memory.mapped_words(variables, 24)[2:]
+        return any(id(self._specimen.markers[0]) in self._memory.mapped_words(root, 64) for root in roots)
 
 
 def _closure() -> Callable[[], object]:

@@ -7,7 +7,6 @@ frame for a known lock, and its memory is searched for what is known of it. Own 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import queue
@@ -171,17 +170,9 @@ class Calibration:
             coroutines=calibrate_coroutines(self._memory, interpreter, frame_code),
         )
 
-    def _words(self, address: int, size: int) -> tuple[int, ...]:
-        """As many words as are mapped of these bytes."""
-        while size:
-            with contextlib.suppress(Unreadable):
-                return self._memory.pointers(address, size // 8)
-            size = size // 2 & ~7
-        return ()
-
     def _find(self, address: int, size: int, value: int) -> int:
         """Where among these bytes a word has this value."""
-        return 8 * self._words(address, size).index(value)
+        return 8 * self._memory.mapped_words(address, size).index(value)
 
     def _address_of(self, frame: FrameType | None) -> int:
         """Where the interpreter keeps a frame: in the frame object on 3.10, later elsewhere, and that points there."""
@@ -189,18 +180,18 @@ class Calibration:
             raise LookupError("its frame has no caller")
         if self._version == (3, 10):
             return id(frame)
-        for pointer in self._words(id(frame), FRAME_OBJECT_BYTES)[2:]:
-            if pointer and id(frame.f_code) in self._words(pointer, FRAME_BYTES):
+        for pointer in self._memory.mapped_words(id(frame), FRAME_OBJECT_BYTES)[2:]:
+            if pointer and id(frame.f_code) in self._memory.mapped_words(pointer, FRAME_BYTES):
                 return pointer
         raise LookupError("a frame object does not lead to its frame")
 
     def _way(self, state: int, leaf: int) -> tuple[int, ...]:
         """From a thread to its leaf frame: at once, or through a struct in between (3.11 and 3.12)."""
-        words = self._words(state, THREAD_BYTES)
+        words = self._memory.mapped_words(state, THREAD_BYTES)
         if leaf in words:
             return (8 * words.index(leaf),)
         for index, pointer in enumerate(words):
-            between = self._words(pointer, BETWEEN_BYTES)
+            between = self._memory.mapped_words(pointer, BETWEEN_BYTES)
             if leaf in between:
                 return 8 * index, 8 * between.index(leaf)
         raise LookupError("a thread does not lead to its frame")
@@ -213,7 +204,7 @@ class Calibration:
         return 4 * numbers.index(self._frame.f_lasti // 2, 4)
 
     def _locals(self, leaf: int) -> int:
-        words = self._words(leaf, FRAME_BYTES + 8 * 64)
+        words = self._memory.mapped_words(leaf, FRAME_BYTES + 8 * 64)
         wanted = (id(self._specimen), *map(id, self._specimen.markers))
         return 8 * next(i for i in range(len(words)) if words[i : i + 3] == wanted)
 
@@ -223,7 +214,7 @@ class Calibration:
     def _names(self) -> tuple[int, ...]:
         """The tuples of names whose lengths together are the number of a frame's locals."""
         code = _with_all_kinds_of_names("argument").__code__
-        words = self._words(id(code), type(code).__basicsize__)
+        words = self._memory.mapped_words(id(code), type(code).__basicsize__)
         if self._version == (3, 10):
             tuples = (code.co_varnames, code.co_cellvars, code.co_freevars)
             return tuple(8 * words.index(id(names)) for names in tuples)
@@ -250,9 +241,9 @@ class Calibration:
     def _cached_keys(self) -> int:
         kept = Attributed()
         name = next(key for key in kept.__dict__ if key == "first_of_its_names")
-        words = self._words(id(Attributed), TYPE_BYTES)
+        words = self._memory.mapped_words(id(Attributed), TYPE_BYTES)
         for index, pointer in enumerate(words[50:], 50):
-            if pointer and id(name) in self._words(pointer, KEYS_BYTES):
+            if pointer and id(name) in self._memory.mapped_words(pointer, KEYS_BYTES):
                 return 8 * index
         raise LookupError("the names of attributes")
 
@@ -267,8 +258,12 @@ class Calibration:
         items = [object() for _ in range(3)]
         for item in items:
             kept.put(item)
-        for index, pointer in enumerate(self._words(id(kept), type(kept).__basicsize__)[2:], 2):
-            found = self._objects.items(pointer) if self._objects.is_a(pointer, "list") else self._words(pointer, 24)
+        for index, pointer in enumerate(self._memory.mapped_words(id(kept), type(kept).__basicsize__)[2:], 2):
+            found = (
+                self._objects.items(pointer)
+                if self._objects.is_a(pointer, "list")
+                else self._memory.mapped_words(pointer, 24)
+            )
             if found == tuple(map(id, items)):
                 return 8 * index
         raise LookupError("the items of a SimpleQueue")

@@ -73,6 +73,14 @@ class ProcessMemory:
         """So many pointers from ``address`` on."""
         return struct.unpack(f"<{count}Q", self.read(address, 8 * count)) if count else ()
 
+    def mapped_words(self, address: int, size: int) -> tuple[int, ...]:
+        """As many words as are mapped of these bytes."""
+        while size >= 8:
+            with contextlib.suppress(Unreadable):
+                return self.pointers(address, size // 8)
+            size //= 2
+        return ()
+
     def int64(self, address: int) -> int:
         """The signed 64-bit integer stored at ``address``."""
         return int.from_bytes(self.read(address, 8), "little", signed=True)
