@@ -34,7 +34,7 @@ class Missing(NamedTuple):
 
 
 class Company(NamedTuple):
-    """Of one ``kind`` in one job: how many workers are in a branch, who is ``elsewhere``, and who is missing at all."""
+    """Of one ``kind`` in one job: how many workers are in a branch, what others do ``elsewhere``, who is missing."""
 
     kind: str
     job_id: str | None
@@ -43,9 +43,14 @@ class Company(NamedTuple):
     missing: tuple[Missing, ...]
 
     @property
+    def away(self) -> int:
+        """How many workers are elsewhere, each with one or more of the executions there."""
+        return len({execution.worker_id for execution in self.elsewhere})
+
+    @property
     def all(self) -> int:
         """How many there are."""
-        return self.here + len({execution.worker_id for execution in self.elsewhere}) + len(self.missing)
+        return self.here + self.away + len(self.missing)
 
 
 def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:

@@ -22,6 +22,7 @@ NOTHING = Icicle((), 0, True)
 EDGE = "▏"
 FOUND = "*"
 CUT = "…"
+RIGHT = 3
 LEGIBLE = 4
 """In fewer cells, a sign that a name is cut would take the place of the name."""
 
@@ -62,6 +63,9 @@ class Chart(ScrollView, can_focus=True):
         def __init__(self, cell: Cell) -> None:
             super().__init__()
             self.cell = cell
+
+    class Left(Message):
+        """The right button was clicked: out again."""
 
     def __init__(self, *, id: str | None = None, empty: str = "Nothing to show.") -> None:
         super().__init__(id=id)
@@ -176,7 +180,10 @@ class Chart(ScrollView, can_focus=True):
             self.post_message(self.Chosen(self.cell))
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects a cell, another one chooses it."""
+        """A click selects a cell, another one chooses it; one with the right button goes out."""
+        if event.button == RIGHT:
+            self.post_message(self.Left())
+            return
         cell = self._icicle.at(event.y + self.scroll_offset.y, event.x)
         if cell is None:
             return

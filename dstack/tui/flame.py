@@ -32,19 +32,21 @@ TEXT_WIDTH = 200
 class FlameView(View):
     """All stacks merged: outermost frames on top, each as wide as there are threads and coroutines in it.
 
-    Enter, or a second click, makes the selected frame as wide as all; Backspace goes out again. The words of the
-    filter are marked with *. Colours tell whose code a frame is; below it is said in words.
+    Enter, or a second click, makes the selected frame as wide as all; Backspace, or the right button, goes out
+    again. The words of the filter are marked with *. Colours tell whose code a frame is; below it is said in words.
     """
 
     TITLE = "Flame"
     CSS_PATH = "flame.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("i", "zoom_in", "Zoom in", id="own.in", tooltip="Make the selected frame as wide as all"),
+        Binding("i", "zoom_in", "Zoom in", show=False, id="own.in", tooltip="Make the selected frame as wide as all"),
         Binding("backspace", "zoom_out", "Out", id="own.out", tooltip="Back to what was shown before"),
         Binding("x", "measure", "Width", id="own.measure", tooltip="Width by all, by who waits, or by who runs"),
         Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node or job"),
-        Binding("w", "whole", "Whole", id="own.whole", tooltip="Whole stacks, or only the application's frames"),
-        Binding("n", "found(1)", "Next", id="own.next", tooltip="To the next that was found"),
+        Binding(
+            "w", "whole", "Whole", show=False, id="own.whole", tooltip="Whole stacks, or only the application's frames"
+        ),
+        Binding("n", "found(1)", "Next", show=False, id="own.next", tooltip="To the next that was found"),
         Binding("N", "found(-1)", "Before", show=False, id="own.before", tooltip="To the one found before"),
         Binding("t", "stacks", "Stacks", id="own.stacks", tooltip="To this branch among the stacks"),
     ]
@@ -175,6 +177,11 @@ class FlameView(View):
         return text.append(f"  code of {ORIGINS[place.origin]}" if ORIGINS[place.origin] else "  your code", "dim")
 
     # Keys
+
+    @on(Chart.Left)
+    def zoom_back(self) -> None:
+        """Back to what was shown before."""
+        self.action_zoom_out()
 
     @on(Chart.Chosen)
     def zoom_into(self, event: Chart.Chosen) -> None:

@@ -80,7 +80,7 @@ def _absent(stacks: Stacks, companies: Iterable[Company]) -> Iterator[Line]:
         if not one.elsewhere and not one.missing:
             continue
         title = f"Not here: {one.all - one.here:,} of {one.all:,} {one.kind}"
-        reasons = [f"{len(one.elsewhere):,} elsewhere"] if one.elsewhere else []
+        reasons = [f"{one.away:,} elsewhere"] if one.elsewhere else []
         for why in dict.fromkeys(absent.why for absent in one.missing):
             reasons.append(f"{sum(absent.why == why for absent in one.missing):,} {why}")
         everybody: list[Execution | Missing] = [*one.missing, *one.elsewhere]

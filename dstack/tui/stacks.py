@@ -53,11 +53,13 @@ class StacksView(View):
         Binding("m", "merge", "Merge", id="own.merge", tooltip="All in one tree, or process by process"),
         Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only the marked are merged"),
         Binding("b", "group", "Group", id="own.group", tooltip="Group the merged tree by class, node or job"),
-        Binding("w", "whole", "Whole", id="own.whole", tooltip="Whole stacks, or only the application's frames"),
+        Binding(
+            "w", "whole", "Whole", show=False, id="own.whole", tooltip="Whole stacks, or only the application's frames"
+        ),
         Binding("n", "outlier(1)", "Outlier", id="own.outlier", tooltip="To the next that is elsewhere than most"),
         Binding("N", "outlier(-1)", "Outlier before", show=False, id="own.outlier-before"),
         Binding("tab", "other_pane", "Pane", show=False, id="own.pane", tooltip="To the other pane"),
-        Binding("backspace", "back", "Back", id="own.back", tooltip="Back to the stack before"),
+        Binding("backspace", "back", "Back", show=False, id="own.back", tooltip="Back to the stack before"),
     ]
 
     def __init__(self) -> None:

@@ -120,6 +120,11 @@ def test_a_click_selects_and_another_zooms() -> None:
         await pilot.click(Chart, offset=(cell.start + 1, 1))
         await pilot.pause()
         assert labels(view)[0] == ["driver train.py"]
+        await pilot.click(Chart, offset=(1, 20), button=3)
+        assert labels(view)[0] == ["all"]
+        await pilot.click(Chart, offset=(cell.start + 1, 1))
+        await pilot.pause()
+        assert labels(view)[0] == ["driver train.py"]
         await pilot.click(Chart, offset=(1, 20))
         assert labels(view)[0] == ["driver train.py"], "there is nothing"
 

@@ -369,3 +369,17 @@ def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None
     assert (trainers.kind, trainers.here, trainers.all) == ("actor Trainer", 3, 5)
     assert [one.worker_id for one in trainers.elsewhere] == [actors[3].worker_id]
     assert [one.why for one in trainers.missing] == ["idle"]
+
+
+def test_who_does_many_things_elsewhere_is_one() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    busy, other = scene.async_actor("Server"), scene.async_actor("Server")
+    for _ in range(3):
+        busy.begins(scene.call(busy, "serve", by=driver)).is_in("asyncio.Event.wait")
+    other.begins(scene.call(other, "drain", by=driver)).sleeps()
+    root = merge(seen(scene).executions)
+
+    (servers,) = company(root, named(root, "drain"), lost(scene))
+
+    assert (servers.here, servers.away, len(servers.elsewhere), servers.all) == (1, 1, 3, 2)
