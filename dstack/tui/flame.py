@@ -236,17 +236,14 @@ class FlameView(View):
 
     def action_stacks(self) -> None:
         """Goes to the selected branch among the merged stacks."""
-        cell = self._chart.cell
-        if cell is None:
-            return
-        path = cell.branches[0].path
+        if self._chart.cell is not None:
+            self.app.call_later(self._go_to_stacks, self._chart.cell.branches[0].path)
 
-        def reveal() -> None:
-            if isinstance(self.app.screen, StacksView):
-                self.app.screen.reveal_branch(path, self.grouping, is_whole=self.is_whole)
-
-        self.app.switch_mode("stacks")
-        self.app.call_later(reveal)
+    async def _go_to_stacks(self, path: tuple[Step, ...]) -> None:
+        await self.app.switch_mode("stacks")
+        if isinstance(self.app.screen, StacksView):
+            self.app.screen.offer(self.application.shown)
+            self.app.screen.reveal_branch(path, self.grouping, is_whole=self.is_whole)
 
     # The filter, which marks
 

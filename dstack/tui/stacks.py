@@ -311,7 +311,7 @@ class StacksView(View):
 
     def action_outlier(self, by: int) -> None:
         """To the next branch of the merged tree in which an outlier ends."""
-        places = [branch.path for branch in self._elsewhere.places()]
+        places = [branch.path for branch in self._elsewhere.places() if branch.path]
         if not places:
             self.notify("Nobody is elsewhere than most that are alike.")
             return
@@ -381,7 +381,8 @@ class StacksView(View):
         self.is_merged, self.grouping, self.is_whole, self.marked = True, grouping, is_whole, set()
         self.trail = []
         self._show_all()
-        self._tree.reveal([branch_key(path[:depth]) for depth in range(1, len(path) + 1)])
+        if path:
+            self._tree.reveal([branch_key(path[:depth]) for depth in range(1, len(path) + 1)])
 
 
 def _as_text(outline: Outline) -> str:
