@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from concurrent.futures import wait
+from concurrent.futures import Future
 from types import FrameType
 
 from dstack.watch.settings import Settings
 
 __all__ = ["Settings", "Terminated", "watch"]
-
-HEEDED_S = 0.2
-"""A signal that comes just before a wait begins is heeded only when that wait has ended (seen on CPython 3.11)."""
 
 
 class Terminated(BaseException):
@@ -31,11 +29,20 @@ def watch(settings: Settings) -> None:
     one = Watch(settings)
     try:
         running = begin(one.run)
-        while not running.done():
-            wait([running], timeout=HEEDED_S)
+        _await(running)
         running.result()
     finally:
         one.stop()
+
+
+def _await(running: Future[None]) -> None:
+    """Waits for its end or a signal; a lock would miss the signal that comes just before it is waited for (3.11)."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    running.add_done_callback(lambda _: os.write(writer, b"."))
+    while not running.done():
+        os.read(reader, 1)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

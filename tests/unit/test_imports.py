@@ -113,6 +113,8 @@ def test_import_rules_hold() -> None:
         ("probes/node/new.py", "import dstack.model"),
         ("probes/node/new.py", "import msgspec"),
         ("capture.py", "import ray"),
+        ("watch/loop.py", "import prometheus_client"),
+        ("watch/loop.py", "import ray"),
         ("cli.py", "def f():\n    import textual.app"),
     ],
 )
