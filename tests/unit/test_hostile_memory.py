@@ -159,7 +159,7 @@ def test_frames_in_a_circle_come_to_an_end(layout: Layout) -> None:
 
 def test_a_dict_of_long_names_is_not_read_whole() -> None:
     """Each name may be long, or there may be many, but not both: the reader would need a GiB."""
-    text, kind = "a" * 60_000, {f"name{number}": number for number in range(2_000)}
+    text, kind = "a" * 60_000, {f"name{number}": number for number in range(1_000)}
     memory = Names(id(kind), id(text))
 
     ends_well(memory, lambda: Objects(memory).named(id(kind)))
@@ -174,7 +174,7 @@ class Names(CountedMemory):
         super().__init__()
         self._text = text
         with open_memory(os.getpid()) as own:
-            self._names = {key for key, _ in Objects(own)._entries(own.pointer(dictionary + 32))}
+            self._names = {key for key, _ in Objects(own)._entries(own.pointer(dictionary + 32), 4_000)}
 
     def bytes_at(self, address: int, size: int) -> bytes:
         with open_memory(os.getpid()) as own:

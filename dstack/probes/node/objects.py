@@ -37,7 +37,8 @@ VALUES_3_11, DICT = -32, -24
 MAX_ITEMS = 1 << 20
 DEQUE_BLOCK = 64
 """So many items stand in each block of a deque, between pointers to the one before and the one after."""
-MAX_ENTRIES = 1 << 16
+MAX_ENTRIES, MAX_ATTRIBUTES = 1 << 16, 1 << 10
+"""Of a dict, and of one that has an instance's attributes."""
 MAX_BASES = 50
 MAX_TEXT = 1 << 16
 MAX_NAME = 1 << 10
@@ -223,7 +224,7 @@ class Objects:
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
         if values:
             raise Unreadable("a dict that shares its keys")
-        return [(key, value) for key, value in self._entries(keys) if key and value]
+        return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
 
     def lookup(self, address: int, name: str) -> int:
         """The address of the value under this name in a dict, 0 where there is none: for large dicts."""
@@ -248,17 +249,17 @@ class Objects:
         return self._names[keys]
 
     def _names_and_values(self, keys: int) -> tuple[list[str], list[int]]:
-        entries = self._entries(keys)
+        entries = self._entries(keys, MAX_ATTRIBUTES)
         return [self._name(key) for key, _ in entries], [value for _, value in entries]
 
     def _name(self, key: int) -> str:
         """A key that is a name; nothing where it is none, or longer than any."""
         return self.text(key) if self.is_a(key, "str") and self.size(key, "str") <= MAX_NAME else ""
 
-    def _entries(self, keys: int) -> list[tuple[int, int]]:
-        """Key and value of a dict's entries, in their order."""
+    def _entries(self, keys: int, most: int) -> list[tuple[int, int]]:
+        """Key and value of a dict's entries, in their order, where there are not more than so many."""
         start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
-        if not 0 <= count <= MAX_ENTRIES:
+        if not 0 <= count <= most:
             raise Unreadable(f"a dict of {count} names")
         words = self.memory.pointers(start, width * count)
         return list(zip(words[width - 2 :: width], words[width - 1 :: width], strict=True))
