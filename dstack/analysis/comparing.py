@@ -254,24 +254,31 @@ class _Comparing:
 
     def _findings(self, waits: Iterable[Waited]) -> Iterator[Found]:
         """Those of a kind that have most members in common are the same."""
-        changed = {wait.vertex for wait in waits if wait.change in ("new", "gone")}
+        changes: dict[str, set[Change]] = defaultdict(set)
+        for wait in waits:
+            changes[wait.vertex].add(wait.change)
         numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, finding in enumerate(self._before.findings):
             for key in _members(finding):
-                if key not in changed:
+                if changes.get(key, set()).isdisjoint(("new", "gone")):
                     numbers[finding.kind, key].append(number)
         taken: set[int] = set()
         for number, finding in enumerate(self._after.findings):
             shared = Counter(n for key in _members(finding) for n in numbers.get((finding.kind, key), ()))
             same = next((n for n, _ in shared.most_common() if n not in taken), None)
             if same is None:
-                yield Found(change="new", after=number)
+                yield Found(change=self._change_of(finding, changes, "new"), after=number)
             else:
                 taken.add(same)
                 yield Found(change="stayed", before=same, after=number)
         for number in range(len(self._before.findings)):
             if number not in taken:
-                yield Found(change="gone", before=number)
+                yield Found(change=self._change_of(self._before.findings[number], changes, "gone"), before=number)
+
+    def _change_of(self, finding: Finding, waits: Mapping[str, set[Change]], change: Change) -> Change:
+        """Whether a finding that only one side has is known not to be on the other."""
+        changes = {one for key in _members(finding) for one in waits.get(key, ())}
+        return "not known" if "not known" in changes and change not in changes else change
 
 
 def _cannot_begin_again(was: Thread | Coroutine | None, now: Thread | Coroutine | None) -> bool:

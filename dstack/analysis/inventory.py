@@ -19,13 +19,15 @@ from dstack.analysis.placing import is_users
 from dstack.analysis.sentences import deed, sentence
 from dstack.analysis.stitching import likeness
 from dstack.diagnosis import Diagnosis, Vertex
-from dstack.model import Actor, Coroutine, Failure, Model, Node, PlacementGroup, Task, Thread, Worker
+from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
 
 Doing = Literal["stuck", "waiting", "running", "idle", "not seen"]
 DOINGS: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "not seen")
 FOR_GOOD = ("deadlock", "orphaned", "infeasible")
 QUEUED = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run: they are told with the actor."""
+CALLED = {"object_store_memory": "object store"}
+FIRST = ("CPU", "GPU", "object_store_memory", "memory")
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -40,11 +42,11 @@ class Amount(Model, frozen=True):
     @property
     def words(self) -> str:
         """``CPU 2 of 4 used, 2 free``; bytes as GiB."""
+        name = CALLED.get(self.name, self.name)
         if self.free is None:
-            return f"{self.name} {self._figure(self.total)}, used not known"
+            return f"{name} {self._figure(self.total)}, used not known"
         used = max(0.0, self.total - self.free)
-        figures = f"{self._figure(used)} of {self._figure(self.total)} used"
-        return f"{self.name} {figures}, {self._figure(self.free)} free"
+        return f"{name} {self._figure(used)} of {self._figure(self.total)} used, {self._figure(self.free)} free"
 
     def _figure(self, amount: float) -> str:
         return f"{amount / 2**30:.1f} GiB" if self.name in names.BYTES else f"{amount:g}"
@@ -103,6 +105,7 @@ class Inventory:
     def __init__(self, observed: Observed, diagnosis: Diagnosis) -> None:
         self._seen = observed
         self._vertices = diagnosis.vertices
+        self._lines: dict[int, Frame | None] = {}
         self._stuck = {
             key
             for finding in diagnosis.findings
@@ -245,7 +248,7 @@ class Inventory:
         free = self._seen.sample.available.get(node_id) if is_there else None
         return tuple(
             Amount(name=name, total=total[name], free=None if free is None else free.get(name_of[name], 0.0))
-            for name in sorted(total, key=lambda name: (name != "CPU", name != "GPU", name))
+            for name in sorted(total, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
         )
 
     def _occupant(self, worker: Worker) -> Occupant:
@@ -339,11 +342,16 @@ class Inventory:
                 return "runs, it is not known on which thread"
         return deed(self._seen, self._vertices, vertex, who)
 
+    def _line_of(self, execution: Thread | Coroutine) -> Frame | None:
+        if execution.stack not in self._lines:
+            self._lines[execution.stack] = names.user_frame(self._seen.snapshot.frames_of(execution))
+        return self._lines[execution.stack]
+
     def _shape(self, vertex: Vertex) -> object:
         """What makes executions alike: what they are called, where they are, and for what, by name, they wait."""
         wait = vertex.wait
         execution = execution_of(self._seen, vertex)
-        line = names.user_frame(self._seen.snapshot.frames_of(execution)) if execution else None
+        line = self._line_of(execution) if execution else None
         targets = frozenset(self._vertices[key].label for key in targets_of(vertex))
         return (
             _without_number(vertex.label, execution),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dstack.tui.cluster import ClusterView
 from dstack.tui.flame import FlameView
+from dstack.tui.history import HistoryView
 from dstack.tui.stacks import StacksView
 from dstack.tui.verdict import VerdictView
 from dstack.tui.view import View
@@ -13,5 +15,7 @@ VIEWS: dict[str, type[View]] = {
     "waits": WaitsView,
     "stacks": StacksView,
     "flame": FlameView,
+    "cluster": ClusterView,
+    "history": HistoryView,
 }
 """By the name of their mode; the keys 1 to 6 count them."""

@@ -217,6 +217,17 @@ def test_what_was_not_seen_is_not_known(how: str) -> None:
     assert waits(comparison)[scene.driver_.key] == {"not known"}
 
 
+def test_a_finding_is_gone_only_where_its_waits_were_looked_for() -> None:
+    scene = Pair()
+    before = taken(again(scene, 0.0))
+    blind = replace(again(scene), samples=())
+
+    comparison = compare(before, taken(blind))
+
+    assert [found.change for found in comparison.findings] == ["not known"]
+    assert {wait.change for wait in comparison.waits} == {"not known"}
+
+
 def test_a_worker_that_did_not_answer_may_still_run_its_task() -> None:
     scene = Pair()
 

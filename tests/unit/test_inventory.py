@@ -69,7 +69,7 @@ def test_a_node_shows_what_is_used_and_free() -> None:
     assert [amount.words for amount in amounts] == [
         "CPU 3 of 4 used, 1 free",
         "GPU 2 of 2 used, 0 free",
-        "object_store_memory 1.0 GiB of 2.0 GiB used, 1.0 GiB free",
+        "object store 1.0 GiB of 2.0 GiB used, 1.0 GiB free",
     ]
 
 

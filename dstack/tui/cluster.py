@@ -1,0 +1,116 @@
+"""What there is in the cluster, and what each part of it does now."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from dstack.analysis.inventory import Inventory, Lacking
+from dstack.tui.cluster_lines import Lines
+from dstack.tui.detail import Detail, as_text
+from dstack.tui.outline import Outline
+from dstack.tui.source import Look
+from dstack.tui.view import Place, View
+
+
+class ClusterView(View):
+    """What there is, node by node: the host's figures, resources used and free, placement groups, workers and actors.
+
+    Each worker says what it does now: runs, waits, is idle, or was not seen; stuck is who can never go on. Below all
+    nodes is what is pending, with what it lacks. Enter unfolds, or goes to the waits.
+    """
+
+    TITLE = "Cluster"
+    CSS = "ClusterView Outline { scrollbar-size-horizontal: 0; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "stack", "Stack", id="own.stack", tooltip="To the stack of what runs there"),
+        Binding("w", "waits", "Waits", id="own.waits", tooltip="To its place among the waits"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: Lines | None = None
+
+    def compose_body(self) -> ComposeResult:
+        """The cluster, and all about the line under the cursor."""
+        yield Outline(empty="No nodes were seen.")
+        yield Detail()
+
+    def show(self, look: Look) -> None:
+        """Shows the look's cluster, with cursor and folds where they were."""
+        self._lines = Lines(look, Inventory(look.observed, look.diagnosis))
+        self._outline.show(self._lines.roots())
+        self._tell()
+
+    def filtered(self, text: str) -> int:
+        """Shows only lines with these words, and where they stand."""
+        return self._outline.filter(text)
+
+    def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
+        """Tells all about the line."""
+        self._tell()
+
+    def on_outline_chosen(self, event: Outline.Chosen) -> None:
+        """Folds, or goes to the waits of what cannot be unfolded."""
+        if event.line.has_children:
+            event.outline.toggle(event.line)
+        else:
+            self.action_waits()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What the line has not is not offered."""
+        if action == "stack":
+            return self._vertex is not None and not isinstance(self._data, Lacking)
+        if action == "waits":
+            return self._vertex is not None
+        return True
+
+    def action_stack(self) -> None:
+        """To the stack of what runs there, the worst of a worker's."""
+        if self._vertex is not None:
+            self.application.go_to("stacks", self._vertex)
+
+    def action_waits(self) -> None:
+        """To its place among the waits."""
+        if self._vertex is not None:
+            self.application.go_to("waits", self._vertex)
+
+    def to_copy(self) -> str | None:
+        """All about the line."""
+        text = "\n".join(text.plain for text in self._lines.told(self._data)) if self._lines else ""
+        return text or None
+
+    def to_export(self) -> str | None:
+        """The cluster as it is unfolded."""
+        return as_text(self._outline)
+
+    def to_open(self) -> Place | None:
+        """The line of code at which the execution is."""
+        return self._lines.code(self._data) if self._lines else None
+
+    def reveal(self, vertex: str) -> bool:
+        """Unfolds the cluster down to a vertex's worker, or to what is pending."""
+        keys = self._lines.way_to(vertex) if self._lines else []
+        if keys and self.filter_text:
+            self.action_clear()
+        self.call_after_refresh(self._outline.scroll_to_cursor)  # where the view was not on the screen yet
+        return bool(keys) and self._outline.reveal(keys)
+
+    @property
+    def _outline(self) -> Outline:
+        return self.query_one(Outline)
+
+    @property
+    def _data(self) -> object:
+        line = self._outline.cursor_line if self.is_mounted else None
+        return line.data if line else None
+
+    @property
+    def _vertex(self) -> str | None:
+        return self._lines.vertex(self._data) if self._lines else None
+
+    def _tell(self) -> None:
+        self.query_one(Detail).tell(self._lines.told(self._data) if self._lines else ())
+        self.refresh_bindings()

@@ -1,0 +1,228 @@
+"""The Cluster view: what there is, what each part of it does now, and what is pending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from dstack.model import Bundle, Failure, Snapshot
+from dstack.tui.app import DstackApp
+from dstack.tui.cluster import ClusterView
+from dstack.tui.detail import Detail
+from dstack.tui.outline import Outline
+from dstack.tui.source import Files, Source
+from tests.tui.pilots import running, screen_text, until
+from tests.tui.pinned import assert_pinned
+from tests.tui.sources import Scripted, recorded
+from tests.unit.scenes import Scene
+from tests.unit.test_wait_tree import crowd
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+Body = Callable[[DstackApp, Pilot[Any], ClusterView], Awaitable[None]]
+
+
+class Shop(Scene):
+    """Two nodes: a clerk with a queue, who waits for work; a placement group; idle and silent ones; what is pending."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = replace(
+            self.node(free={"CPU": 0.0}, CPU=2.0, GPU=1.0),
+            is_head=True,
+            hostname="front",
+            cpu_count=8,
+            load_1m=1.5,
+            memory_total_bytes=16 * 2**30,
+            memory_available_bytes=4 * 2**30,
+        )
+        self.nodes[0] = self.head
+        self.back = self.node(CPU=4.0)
+        self.driver_ = self.driver(self.head)
+        self.clerk = self.actor("Clerk", self.head)
+        self.work, self.worker_ = self.run("work", by=self.driver_, node=self.back, CPU=1.0)
+        calls = [self.call(self.clerk, "stamp", by=self.driver_) for _ in range(4)]
+        self.clerk.runs(calls[0]).gets(self.work)
+        self.driver_.gets(*calls)
+        self.idle = self.worker(self.back).idles()
+        self.silent = self.worker(self.back)
+        self.silent.is_silent = self.silent.is_unseen = True
+        self.failures.append(
+            Failure(stage="process", reason="no such process", node_id=self.back.node_id, pid=self.silent.worker.pid)
+        )
+        bundle = Bundle(resources={"CPU": 1.0}, node_id=self.back.node_id)
+        self.group("CREATED", bundle, name="trainers")
+        for _ in range(12):
+            self.task("huge", by=self.driver_, state="PENDING_NODE_ASSIGNMENT", required_resources={"CPU": 64.0})
+
+
+def in_cluster(source: Source | Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
+    """Runs a test in this view."""
+
+    async def run() -> None:
+        given = Files("f", [source]) if isinstance(source, Snapshot) else source
+        async with running(given, size) as (app, pilot):
+            app.switch_mode("cluster")
+            await until(pilot, lambda: isinstance(app.screen, ClusterView) and app.screen.look)
+            assert isinstance(app.screen, ClusterView)
+            await body(app, pilot, app.screen)
+
+    asyncio.run(run())
+
+
+def shown(view: ClusterView) -> list[str]:
+    return [line.text.plain for _, line in view.query_one(Outline).visible_lines]
+
+
+def line_with(view: ClusterView, words: str) -> str:
+    (found,) = (text for text in shown(view) if words in text)
+    return found
+
+
+async def go_to_line(view: ClusterView, pilot: Pilot[Any], words: str) -> None:
+    (line,) = (line for _, line in view.query_one(Outline).visible_lines if words in line.text.plain)
+    view.query_one(Outline).reveal([line.key])
+    await pilot.pause()
+
+
+def detail(view: ClusterView) -> str:
+    return str(view.query_one(Detail).render())
+
+
+def test_nodes_show_their_figures_and_everybody_what_it_does() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        head = line_with(view, "(head)")
+        assert "front" in head
+        assert "CPU 2 of 2 used, 0 free  GPU 1 of 1 used, 0 free  … waits: 2" in head
+        assert "host: 8 CPUs · load 1.5 · memory 12.0 of 16.0 GiB used" in shown(view)
+        assert "3 queued calls" in line_with(view, "actor Clerk 00000000  pid")
+        assert "Clerk.stamp waits in ray.get for work  /srv/app/app.py:" in line_with(view, "actor Clerk 00000000  pid")
+        assert line_with(view, "work runs").startswith("▶ runs")
+        assert line_with(view, "○ idle   worker")
+        assert "? not seen worker" in line_with(view, "no such process")
+        assert "placement group trainers: bundle 0 of 1  CPU 1 of 1 used, 0 free" in line_with(view, "▣")
+        assert "12 × huge asks for 64 CPU, and the most a node has is 4 CPU" in line_with(view, "✖ stuck  task")
+
+    in_cluster(Shop().snapshot(), body)
+
+
+def test_the_queue_is_at_least_so_long_where_somebody_did_not_answer() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        assert "at least 3 queued calls" in line_with(view, "actor Clerk 00000000  pid")
+
+    in_cluster(Shop().snapshot(), body)
+
+
+def test_keys_fold_and_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[tuple[str, str]] = []
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+        everything = shown(view)
+        await pilot.press("g", "enter")
+        assert len(shown(view)) < len(everything)
+        await pilot.press("enter")
+        assert shown(view) == everything
+        await go_to_line(view, pilot, "actor Clerk 00000000  pid")
+        await pilot.press("x", "w", "enter")
+        await go_to_line(view, pilot, "12 × huge")
+        assert not view.check_action("stack", ())
+        await pilot.press("enter")
+
+        key = scene.clerk.key
+        assert gone[:3] == [("stacks", key), ("waits", key), ("waits", key)]
+        assert gone[3][0] == "waits"
+
+    scene = Shop()
+    in_cluster(scene.snapshot(), body)
+
+
+def test_the_detail_says_all_of_a_worker_and_y_and_o_take_it() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        await go_to_line(view, pilot, "actor Clerk 00000000  pid")
+        await pilot.press("y")
+
+        assert "GiB resident" in detail(view)
+        assert "Clerk.stamp waits in ray.get for work" in app.clipboard
+        assert view.to_open() == ("/srv/app/app.py", scene.clerk.strands[0].line)
+        assert "Pending: 12" in (view.to_export() or "")
+
+    scene = Shop()
+    in_cluster(scene.snapshot(), body)
+
+
+def test_a_vertex_is_found_where_its_worker_is_also_among_alike() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        last = scene.procs[-1]
+        assert view.reveal(last.key)
+        line = view.query_one(Outline).cursor_line
+        assert line
+        assert line.key == last.worker_id
+        assert not view.reveal("thread:nobody/1")
+
+    scene = crowd(30)
+    in_cluster(scene.snapshot(), body)
+
+
+def test_the_filter_and_another_look_keep_their_place() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        await pilot.press("slash", *"clerk", "enter")
+        assert all("node" in text or "Clerk" in text or "Pending" in text for text in shown(view)[:2])
+        await pilot.press("escape")
+        await go_to_line(view, pilot, "actor Clerk 00000000  pid")
+        await pilot.press("r")
+        await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+        line = view.query_one(Outline).cursor_line
+        assert line
+        assert line.key == scene.clerk.worker_id
+
+    scene = Shop()
+    in_cluster(Scripted(scene.snapshot()), body)
+
+
+def test_ten_thousand_workers_are_a_line_and_cost_no_widgets() -> None:
+    counts: list[int] = []
+
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        await go_to_line(view, pilot, f"{size:,} alike")
+        await pilot.press("l", "G")
+        assert len(shown(view)) > size
+        counts.append(len(view.query("*")))
+
+    for size in (100, 10_000):
+        in_cluster(crowd(size).snapshot(), body)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("name", ["serve-deadlock", "train-barrier", "queue-ray-2.46", "data-actors-hang-ray-2.60"])
+def test_recorded_clusters_unfold_whole(name: str) -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        for _ in range(30):
+            await pilot.press("l", "j")
+        assert view.look
+        everybody = {str(worker.pid) for worker in view.look.snapshot.workers}
+        assert all(any(pid in text for text in shown(view)) for pid in everybody)
+
+    in_cluster(recorded(name), body, (80, 24))
+
+
+def test_a_snapshot_without_any_sample_shows_its_nodes() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        assert "node 10.0.0.1 (head)" in screen_text(app)
+        assert "? not seen" in screen_text(app)
+
+    in_cluster(replace(Shop().snapshot(), samples=()), body)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.usefixtures("still_clock")
+def test_it_looks_as_it_did(size: tuple[int, int]) -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        await go_to_line(view, pilot, "actor Clerk 00000000  pid")
+        assert_pinned(app, f"cluster-{size[0]}x{size[1]}")
+
+    in_cluster(Files("shop.json", [Shop().snapshot()]), body, size)
