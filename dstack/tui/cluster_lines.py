@@ -45,8 +45,8 @@ class Lines:
         lacking = self.inventory.lacking()
         if lacking:
             count = sum(one.count for one in lacking)
-            text = SafeText(f"Pending: {count:,}", "bold").append(
-                "  tasks, actors, placement groups and calls", "not bold"
+            text = (
+                SafeText().append(f"Pending: {count:,}", "bold").append("  tasks, actors, placement groups and calls")
             )
             is_open = len(lacking) <= OPENED_PENDING
             lines.append(Line(PENDING, text, partial(self._pending, lacking), is_open=is_open, data="pending"))
@@ -73,7 +73,7 @@ class Lines:
     # Nodes
 
     def _node(self, node: Node, *, is_open: bool) -> Line:
-        text = SafeText(names.node(node), "bold").append(" (head)" if node.is_head else "")
+        text = SafeText().append(names.node(node), "bold").append(" (head)" if node.is_head else "")
         text.append(f" {node.hostname}" if node.hostname else "", "dim")
         if not node.alive:
             text.append("  ✖ dead", "bold red")
@@ -142,7 +142,7 @@ class Lines:
 
     def _said(self, one: Occupant) -> Text:
         """Who it is, and what it does, if that is one thing; else how many do what."""
-        text = SafeText(one.name, "bold").append(f"  pid {one.worker.pid}", "dim")
+        text = SafeText().append(one.name, "bold").append(f"  pid {one.worker.pid}", "dim")
         deeds = self.inventory.deeds(one.worker.worker_id) if sum(one.counts.values()) == 1 else ()
         if deeds:
             text.append(f"  {deeds[0].text.removeprefix(one.name).strip()}").append(_at(deeds[0]), "cyan")
@@ -167,7 +167,7 @@ class Lines:
 
     def _mark(self, doing: Doing) -> SafeText:
         mark, style = MARKS[doing]
-        return SafeText(f"{mark:<8}", style).append(" ", "not bold default")
+        return SafeText().append(f"{mark:<8}", style).append(" ")
 
     def _also(self, one: Occupant) -> str:
         return f"{one.worker.worker_id} {one.worker.actor_id or ''} {one.worker.ip}"
@@ -196,12 +196,12 @@ class Lines:
             yield SafeText(resident_in_words(data))
             yield SafeText(f"{names.bundles(data.group)}, {data.group.strategy}", "dim")
         elif isinstance(data, Lacking):
-            yield SafeText(f"{data.count:,} alike: " if data.count > 1 else "", "dim").append(data.text, "not dim")
+            yield SafeText().append(f"{data.count:,} alike: " if data.count > 1 else "", "dim").append(data.text)
         elif isinstance(data, Actor):
             yield SafeText(f"{names.actor(data)} has ended: {data.death_cause or 'no cause given'}")
 
     def _told_node(self, node: Node) -> Iterator[Text]:
-        yield SafeText(f"{names.node(node)} {node.hostname}", "bold").append(f"  {node.node_id}", "not bold dim")
+        yield SafeText().append(f"{names.node(node)} {node.hostname}", "bold").append(f"  {node.node_id}", "dim")
         if not node.alive:
             yield SafeText(f"It is dead: {node.death_cause or 'no cause given'}", "red")
         yield SafeText(" · ".join(self.figures(node)) or "No probe reached its host.")
@@ -212,11 +212,9 @@ class Lines:
 
     def _told_occupant(self, one: Occupant) -> Iterator[Text]:
         process = self.look.observed.process(one.worker.worker_id)
-        text = SafeText(f"{one.name}", "bold").append(f"  pid {one.worker.pid}, node {one.worker.ip}", "not bold")
+        text = SafeText().append(f"{one.name}", "bold").append(f"  pid {one.worker.pid}, node {one.worker.ip}")
         if process is not None:
-            text.append(
-                f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU so far", "not bold"
-            )
+            text.append(f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU so far")
         yield text
         held = self.inventory.held_by(one.worker.worker_id)
         parts = [f"holds {held}" if held else "", self.queue(one) if one.queued else "", one.trouble or ""]
@@ -256,10 +254,10 @@ def resident_in_words(resident: Resident) -> str:
 
 
 def _told_deed(deed: Deed) -> Iterator[Text]:
-    yield SafeText(f"{deed.count:,} alike: " if deed.count > 1 else "", "dim").append(deed.text, "not dim")
+    yield SafeText().append(f"{deed.count:,} alike: " if deed.count > 1 else "", "dim").append(deed.text)
     if deed.file is not None:
         source = f"  {deed.source}" if deed.source else ""
-        yield SafeText(f"{short_path(deed.file)}:{deed.line}", "cyan").append(source, "not dim default")
+        yield SafeText().append(f"{short_path(deed.file)}:{deed.line}", "cyan").append(source)
 
 
 def _at(deed: Deed) -> str:

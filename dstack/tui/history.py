@@ -139,8 +139,8 @@ class HistoryView(View):
         self._pair = pair
         numbers = [look.number for look in pair] if pair else self._picked
         snapshots = look_lines(looks, numbers, self.application.shown)
-        title = SafeText(f"Snapshots: {len(looks)}", "bold").append(
-            "  Enter picks one; two are compared", "not bold dim"
+        title = (
+            SafeText().append(f"Snapshots: {len(looks)}", "bold").append("  Enter picks one; two are compared", "dim")
         )
         self._outline.show([Line("looks", title, snapshots, is_open=True), *self._comparison()])
         self.refresh_bindings()

@@ -38,12 +38,10 @@ def look_lines(looks: Sequence[Look], picked: Sequence[int], shown: Look | None)
     lines = []
     for look in looks:
         place = dict(zip(picked, ("before", "after"), strict=False))
-        text = SafeText(f"{place.get(look.number, ''):<7}", "bold").append(
-            f"#{look.number}  {clock(look)}  ", "not bold"
-        )
+        text = SafeText().append(f"{place.get(look.number, ''):<7}", "bold").append(f"#{look.number}  {clock(look)}  ")
         verdict = look.diagnosis.verdict
-        text.append(f"{MARKS[verdict]} {verdict.upper()}", "bold").append(f"  {_coverage(look)}", "not bold")
-        text.append("  shown in the views" if look is shown else "", "italic not bold")
+        text.append(f"{MARKS[verdict]} {verdict.upper()}", "bold").append(f"  {_coverage(look)}")
+        text.append("  shown in the views" if look is shown else "", "italic")
         lines.append(Line(f"look/{look.number}", text, data=look))
     return lines
 
@@ -71,8 +69,8 @@ class Lines:
     def lines(self) -> Iterator[Line]:
         """What is between the two, then findings, waits and executions, by what became of them."""
         between = names.duration(self.comparison.between_s)
-        title = SafeText(f"From #{self.before.number} to #{self.after.number}", "bold")
-        yield Line("between", title.append(f", {between} later", "not bold"))
+        title = SafeText().append(f"From #{self.before.number} to #{self.after.number}", "bold")
+        yield Line("between", title.append(f", {between} later"))
         yield self._findings()
         yield self._section("waits", "Waits", self.comparison.waits, self._wait)
         yield self._section("executions", "Executions", self.comparison.executions, self._moved)
@@ -81,14 +79,14 @@ class Lines:
     def _findings(self) -> Line:
         found = sorted(self.comparison.findings, key=lambda one: ORDER.index(one.change))
         lines = [self._finding(one) for one in found]
-        text = SafeText("Findings", "bold").append_text(_counts([one.change for one in found]))
+        text = SafeText().append("Findings", "bold").append_text(_counts([one.change for one in found]))
         return Line("findings", text, lines, is_open=True)
 
     def _finding(self, found: Found) -> Line:
         look, number = (self.before, found.before) if found.after is None else (self.after, found.after)
         assert number is not None
         finding = look.diagnosis.findings[number]
-        text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary, "not bold")
+        text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary)
         return Line(f"finding/{found.before}/{found.after}", text, data=found)
 
     def _section(self, key: str, title: str, things: Sequence[T], say: Callable[[T], Text]) -> Line:
@@ -96,7 +94,7 @@ class Lines:
         for thing in things:
             by_change[thing.change].append(thing)
         lines = [self._changed(key, change, found, say) for change, found in by_change.items() if found]
-        text = SafeText(title, "bold").append_text(_counts([thing.change for thing in things]))
+        text = SafeText().append(title, "bold").append_text(_counts([thing.change for thing in things]))
         return Line(key, text, lines, is_open=True)
 
     def _changed(self, key: str, change: Change, things: list[T], say: Callable[[T], Text]) -> Line:
@@ -113,7 +111,7 @@ class Lines:
         name = f"{key}/{first.change}/{first.vertex}"
         if len(group) == 1:
             return Line(name, say(first), data=first)
-        text = SafeText(f"{len(group):,} × ", "bold").append_text(say(first))
+        text = SafeText().append(f"{len(group):,} × ", "bold").append_text(say(first))
         return Line(f"{name}/alike", text, partial(self._each, key, group, say), data=first)
 
     def _each(self, key: str, group: list[T], say: Callable[[T], Text]) -> list[Line]:
@@ -150,7 +148,7 @@ class Lines:
 
 def _mark(change: Change) -> SafeText:
     mark, style = CHANGES[change]
-    return SafeText(f"{mark:<11} ", style)
+    return SafeText().append(f"{mark:<11} ", style)
 
 
 def _counts(changes: Sequence[Change]) -> Text:

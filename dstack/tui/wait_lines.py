@@ -45,7 +45,7 @@ class Lines:
         if not told:
             return [self.line(top, is_open=number < OPENED_ROOTS) for number, top in enumerate(others)]
         waiting = sum(top.below for top in others)
-        text = SafeText("Waits in no finding", "bold").append(f"  {names.waiting(waiting)}", "not bold")
+        text = SafeText().append("Waits in no finding", "bold").append(f"  {names.waiting(waiting)}")
         return [*lines, Line(OTHERS, text, partial(self._children, others, False))]
 
     def way_to(self, vertex: str) -> list[str]:
@@ -111,7 +111,9 @@ class Lines:
     def _circle(self, branch: Branch) -> Text:
         ring = [self._label(key) for key in branch.vertices]
         shown = ring if len(ring) <= SHOWN_RING else [*ring[: SHOWN_RING - 1], "…"]
-        text = SafeText("↺ ", "bold").append(self._finding(branch), "bold red").append(f"circle of {len(ring):,}")
+        text = (
+            SafeText().append("↺ ", "bold").append(self._finding(branch), "bold red").append(f"circle of {len(ring):,}")
+        )
         text.append(f", +{branch.below:,} behind" if branch.below else "")
         return text.append(f": {' → '.join([*shown, ring[0]])}", "bold")
 
@@ -170,10 +172,10 @@ class Lines:
         vertex = self.vertex(branch.first)
         step = self._sentence(vertex)
         first = f"{branch.count:,} alike; the first: " if branch.count > 1 else ""
-        yield SafeText(first, "dim").append(step.text, "not dim")
+        yield SafeText().append(first, "dim").append(step.text)
         if step.file is not None:
             source = f"  {step.source}" if step.source else ""
-            yield SafeText(f"{short_path(step.file)}:{step.line}", "cyan").append(source, "not dim")
+            yield SafeText().append(f"{short_path(step.file)}:{step.line}", "cyan").append(source)
         if branch.edge is not None:
             yield from self._told_edge(branch.edge, branch)
 
@@ -189,12 +191,14 @@ class Lines:
         if branch.finding is not None:
             finding = self.look.diagnosis.findings[branch.finding]
             yield SafeText(f"{finding.kind}{certainty(finding)}: {finding.summary}")
-            yield SafeText("Way out: ", "bold green").append(finding.advice, "not bold default")
+            yield SafeText().append("Way out: ", "bold green").append(finding.advice)
         else:
             yield SafeText("They wait for each other, but some may still go on: a wait has a timeout or another way.")
 
     def _told_edge(self, edge: Edge, branch: Branch) -> Iterator[Text]:
-        text = SafeText("Waits ", "bold").append_text(_edge(edge)).append(", for ").append(self.name(edge.target))
+        text = (
+            SafeText().append("Waits ", "bold").append_text(_edge(edge)).append(", for ").append(self.name(edge.target))
+        )
         if edge.awaited > 1:
             text.append(f" and {edge.awaited - 1:,} alike")
         text.append(", seen twice" if edge.stands else ", seen once")
@@ -229,7 +233,7 @@ def _doing(vertex: Vertex, who: Member) -> str:
 
 
 def _count(branch: Branch) -> SafeText:
-    return SafeText(f"{branch.count:,} × " if branch.count > 1 else "", "bold")
+    return SafeText().append(f"{branch.count:,} × " if branch.count > 1 else "", "bold")
 
 
 def _edge(edge: Edge) -> Text:
