@@ -41,7 +41,12 @@ class DstackApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(
-                str(number), f"switch_mode('{name}')", name.capitalize(), id=f"app.{name}", tooltip=f"The {name} view"
+                str(number),
+                f"switch_mode('{name}')",
+                name.capitalize(),
+                id=f"app.{name}",
+                tooltip=f"The {name} view",
+                show=False,  # they have a line of their own
             )
             for number, name in enumerate(VIEWS, 1)
         ),

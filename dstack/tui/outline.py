@@ -147,6 +147,8 @@ class Outline(ScrollView, can_focus=True):
 
     def reveal(self, path: Sequence[str]) -> bool:
         """Unfolds the lines with these keys, each below the one before, and goes to the last; false without that."""
+        if not path:
+            return False
         for key in path[:-1]:
             self._opened[key] = True
         self._arrange()

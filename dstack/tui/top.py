@@ -1,8 +1,9 @@
-"""The two lines on top of every view: the verdict, and what it rests on."""
+"""The lines on top of every view: the verdict, what it rests on, and which views there are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -36,10 +37,10 @@ class Status:
 
 
 class TopBar(Vertical):
-    """Verdict and headline; then source, coverage, age, and what is under way."""
+    """Verdict and headline; source, coverage, age, and what is under way; then the views, by their keys."""
 
     DEFAULT_CSS = """
-    TopBar { height: 2; dock: top; background: $panel; }
+    TopBar { height: 3; dock: top; background: $panel; }
     TopBar > Static { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     TopBar > #verdict { text-style: bold; }
     TopBar > #verdict.deadlock, TopBar > #verdict.hang { color: $text-error; }
@@ -50,12 +51,14 @@ class TopBar(Vertical):
     """
 
     def compose(self) -> ComposeResult:
-        """Two lines."""
+        """Three lines."""
         yield Static(id="verdict")
         yield Static(id="coverage")
+        yield Static(id="views")
 
-    def tell(self, look: Look | None, status: Status) -> None:
-        """Shows a look and what is under way."""
+    def tell(self, look: Look | None, status: Status, views: Sequence[str], here: str) -> None:
+        """Shows a look, what is under way, and in which of the views one is."""
+        self.query_one("#views", Static).update(views_line(views, here))
         verdict = self.query_one("#verdict", Static)
         verdict.set_classes([look.diagnosis.verdict] if look else [])
         verdict.update(verdict_line(look, status))
@@ -65,6 +68,17 @@ class TopBar(Vertical):
 def now_for(look: Look) -> float:
     """The time, in Unix seconds, by which a look's age counts."""
     return max(time.time(), look.snapshot.taken_at)
+
+
+def views_line(views: Sequence[str], here: str) -> Text:
+    """The views and their keys; where one is, in brackets."""
+    text = SafeText()
+    for number, name in enumerate(views, 1):
+        if name == here:
+            text.append(f"[{number} {name.capitalize()}]", "bold reverse").append(" ")
+        else:
+            text.append(f" {number} ", "bold").append(f"{name.capitalize()}  ")
+    return text
 
 
 def verdict_line(look: Look | None, status: Status) -> Text:

@@ -66,7 +66,8 @@ class View(Screen[None]):
     def refresh_top(self) -> None:
         """Tells again on top how old the look is and what is under way."""
         if self.query("#coverage"):  # which is not there before the view has been composed
-            self.query_one(TopBar).tell(self.look, self.application.status)
+            app = self.application
+            self.query_one(TopBar).tell(self.look, app.status, list(app.MODES), app.current_mode)
 
     # What a view is made of
 
