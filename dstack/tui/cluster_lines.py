@@ -132,17 +132,18 @@ class Lines:
         return Line(f"alike/{first.worker.worker_id}", text, children, data=first, also=self._also(first))
 
     def _occupants(self, group: Sequence[Occupant]) -> list[Line]:
-        return [self._occupant(one) for one in group]
+        """One by one; what they do is told by the line above, for all of them."""
+        return [self._occupant(one, is_told=True) for one in group]
 
-    def _occupant(self, one: Occupant) -> Line:
-        text = self._mark(one.doing).append_text(self._said(one))
+    def _occupant(self, one: Occupant, *, is_told: bool = False) -> Line:
+        text = self._mark(one.doing).append_text(self._named(one) if is_told else self._said(one))
         is_simple = sum(one.counts.values()) == 1 or one.doing in ("idle", "not seen")
         children = () if is_simple else partial(self._deeds, one)
         return Line(one.worker.worker_id, text, children, data=one, also=self._also(one))
 
     def _said(self, one: Occupant) -> Text:
         """Who it is, and what it does, if that is one thing; else how many do what."""
-        text = SafeText().append(one.name, "bold").append(f"  pid {one.worker.pid}", "dim")
+        text = self._named(one)
         deeds = self.inventory.deeds(one.worker.worker_id) if sum(one.counts.values()) == 1 else ()
         if deeds:
             text.append(f"  {deeds[0].text.removeprefix(one.name).strip()}").append(_at(deeds[0]), "cyan")
@@ -151,6 +152,9 @@ class Lines:
             text.append(f"  {names.listed(list(counts))}")
         text.append(f"  {self.queue(one)}" if one.queued else "", "bold")
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
+
+    def _named(self, one: Occupant) -> Text:
+        return SafeText().append(one.name, "bold").append(f"  pid {one.worker.pid}", "dim")
 
     def queue(self, one: Occupant) -> str:
         """How many calls are queued, at least, where not everybody answered."""

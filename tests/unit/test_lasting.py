@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.names import duration, lasting
+from dstack.analysis.names import bounds, duration, lasting
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
 from tests.unit.scenes import Call, Proc, Scene
@@ -196,3 +196,17 @@ def test_durations_are_told_in_two_units_at_most(seconds: float, text: str) -> N
 )
 def test_bounds_in_words(at_least_s: float | None, at_most_s: float | None, text: str) -> None:
     assert lasting(Since(at_least_s=at_least_s, at_most_s=at_most_s)) == text
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        (None, ""),
+        (Since(at_least_s=0.4), "≥ 0.4 s"),
+        (Since(at_most_s=300.0), "≤ 5 min"),
+        (Since(at_least_s=0.4, at_most_s=300.0), "0.4 s to 5 min"),
+        (Since(at_least_s=199.0, at_most_s=200.0), "3 min 19 s"),
+    ],
+)
+def test_the_same_in_short(since: Since | None, expected: str) -> None:
+    assert bounds(since) == expected
