@@ -16,7 +16,7 @@ from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot
-from dstack.probes.own_cluster import connected_cluster
+from dstack.probes.own_cluster import connected_cluster, require_no_client
 from dstack.report.text import report_text
 
 CONNECT_S = 10.0
@@ -104,6 +104,7 @@ def resolved(address: str | None) -> str | None:
     """The address to look at: of this process's own cluster, where none is named and there is one."""
     if address not in (None, "", "auto"):
         return address
+    require_no_client()
     own = connected_cluster()
     return own.address if own else None
 

@@ -33,11 +33,7 @@ class OwnCluster:
 
 
 def connected_cluster() -> OwnCluster | None:
-    """The cluster that this process is connected to as a driver or worker, None where it is not.
-
-    Raises :class:`UsageError` where it is connected by Ray Client, which tells nothing of the cluster's address.
-    """
-    _require_no_client()
+    """The cluster that this process is connected to as a driver or worker, None where it is not."""
     module = sys.modules.get("ray._private.worker")
     worker, node = getattr(module, "global_worker", None), getattr(module, "_global_node", None)
     if worker is None or node is None or not worker.connected:
@@ -62,7 +58,8 @@ def _gcs_addresses(process: psutil.Process) -> list[str]:
     return []
 
 
-def _require_no_client() -> None:
+def require_no_client() -> None:
+    """Raises :class:`UsageError` where this process is connected by Ray Client: it does not know the GCS's address."""
     client = sys.modules.get("ray.util.client")
     if client is not None and client.num_connected_contexts() > 0:
         raise UsageError(

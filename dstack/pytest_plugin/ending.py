@@ -18,12 +18,14 @@ def fail_if_stuck(item: pytest.Item, settings: Settings, told: set[str]) -> None
     __tracebackhide__ = True
     if "ray._private.worker" not in sys.modules and not settings.address:
         return
-    from dstack.probes.own_cluster import connected_cluster
+    from dstack.probes.own_cluster import connected_cluster, require_no_client
     from dstack.pytest_plugin.look import Look
 
     try:
-        if connected_cluster() is None and not settings.address:
-            return
+        if not settings.address:
+            require_no_client()
+            if connected_cluster() is None:
+                return
         seen = Look(item, settings, told).take()
     except DstackError as error:
         item.add_report_section("call", "dstack", f"could not look for what is stuck. {error}")

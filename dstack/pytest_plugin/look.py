@@ -20,7 +20,7 @@ from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.errors import ClusterError, SnapshotFileError
 from dstack.model import Coroutine, Snapshot
-from dstack.probes.own_cluster import begun_cluster, connected_cluster, own_worker
+from dstack.probes.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
 from dstack.pytest_plugin.settings import Settings
 from dstack.report.text import report_text
 from dstack.snapshot_file import save
@@ -94,6 +94,7 @@ class Look:
     def _address(self) -> str:
         if self._settings.address:
             return self._settings.address
+        require_no_client()
         own = connected_cluster()
         named = os.environ.get("RAY_ADDRESS")
         address = own.address if own else named if named and named != "auto" else begun_cluster()

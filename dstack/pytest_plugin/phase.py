@@ -7,6 +7,7 @@ import signal
 import sys
 import sysconfig
 import threading
+import time
 import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ GRACE_S = 3.0
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PYTEST = ("/_pytest/", "/pluggy/")
+_TURN_S = 0.01
 Place = list[tuple[object, int]]
 
 
@@ -71,8 +73,8 @@ class Phase:
         has_failed = isinstance(error, (Exception, pytest.fail.Exception))
         if self._look is not None and not has_failed:
             self._look.cancel()
-        if self._watch.is_alive():
-            self._watch.join()
+        while self._watch.is_alive():
+            time.sleep(_TURN_S)  # a join would be seen by the look: the test would wait for dstack
         if self._replaced is not None:
             signal.signal(signal.SIGINT, self._replaced)
 
