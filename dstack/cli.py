@@ -167,7 +167,8 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     """Walk through a hang in the terminal: a cluster's now, or that of saved snapshots."""
     if files and address:
         raise UsageError("Either files are shown or a cluster, not both.", "Leave out FILE or --address.")
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
+    if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The terminal UI needs a terminal.", "Elsewhere use: dstack snapshot")
     from dstack.tui import run
     from dstack.tui.source import Files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,6 +64,21 @@ def test_without_a_cluster_the_reason_and_the_remedy_are_shown(tmp_path: Path) -
         screen.wait_for("No snapshot")
         screen.press("q")
         screen.wait_for("ended 0", deadline_s=10)
+
+
+def test_it_can_be_served_to_a_browser(tmp_path: Path) -> None:
+    (file,) = RECORDED.glob("tune-hang*")
+    served = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver"}
+
+    with subprocess.Popen([*TUI, str(file)], env=served, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout
+        assert program.stdout.readline() == b"__GANGLION__\n"
+        drawn = b""
+        while b"BLOCKED" not in drawn:
+            more = program.stdout.read1(65536)  # type: ignore[attr-defined]
+            assert more, drawn
+            drawn += more
+        program.kill()
 
 
 def test_where_there_is_no_terminal_it_says_what_to_use() -> None:
