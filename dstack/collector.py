@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from typing import IO
 
 from dstack import errors
+from dstack.child import child_command
 from dstack.errors import ClusterError, DstackError
 from dstack.model import Snapshot
 
@@ -31,7 +32,7 @@ class Collector:
 
     def __init__(self, address: str | None, timeout_s: float = 30.0, options: Collection[str] = ()) -> None:
         self.name = address or os.environ.get("RAY_ADDRESS") or "auto"
-        self._command = [sys.executable, "-m", "dstack.collector", address or "", str(timeout_s), *options]
+        self._command = child_command("dstack.collector", address or "", str(timeout_s), *options)
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._is_cancelled = False

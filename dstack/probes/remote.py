@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dstack.child import child_command
 from dstack.probes.background import begin
 from dstack.probes.connect import Cluster
 from dstack.probes.reach import Address, unreachable
@@ -32,7 +33,7 @@ class RemoteProbes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "dstack.probes.remote_driver", cluster.address],
+            child_command("dstack.probes.remote_driver", cluster.address),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
