@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from dstack.probes.node.probe import NodeProbe
 
+PYSPY = str(Path(sys.executable).with_name("py-spy"))
 ROUNDS = int(sys.argv[1]) if sys.argv[1:2] != ["target"] and len(sys.argv) > 1 else 10
 NUMBERS = [int(number) for number in sys.argv[2:]] or [100, 1000, 5000]
 OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
@@ -124,7 +126,7 @@ def read(probe: NodeProbe, process: subprocess.Popen[str], number: int) -> None:
 
 
 def dump(process: subprocess.Popen[str]) -> None:
-    subprocess.run(["py-spy", "dump", "--json", "--pid", str(process.pid)], capture_output=True, check=True)
+    subprocess.run([PYSPY, "dump", "--json", "--pid", str(process.pid)], capture_output=True, check=True)
 
 
 def measure(action: Callable[[], None], process: subprocess.Popen[str]) -> Window:

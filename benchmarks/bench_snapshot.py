@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -30,6 +31,7 @@ from dstack.capture import snapshot
 from dstack.model import Snapshot
 
 WORKERS = int(sys.argv[1]) if len(sys.argv) > 1 else 25
+PYSPY = str(Path(sys.executable).with_name("py-spy"))
 ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
 TICKING = 4
 TICK_S = 0.001
@@ -93,7 +95,7 @@ def warm(address: str) -> Snapshot:
 
 def ray_stack(pids: list[int]) -> None:
     for pid in pids:
-        subprocess.run(["py-spy", "dump", "--pid", str(pid), "--native"], capture_output=True, check=True)
+        subprocess.run([PYSPY, "dump", "--pid", str(pid), "--native"], capture_output=True, check=True)
 
 
 def measure(action: Callable[[], object], ring: list[Any]) -> tuple[float, Gaps]:

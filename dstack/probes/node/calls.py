@@ -335,7 +335,8 @@ class Reader:
 def may_have_loops(threads: Sequence[RawThread], pid: int) -> bool:
     """Whether a thread shows an event loop, or might without showing it: uvloop's do not, nor who shows nothing."""
     for thread in threads:
-        if not thread["frames"] or str(thread["thread_name"] or "").startswith(LOOP_THREAD):
+        shows_nothing = not thread["frames"] and thread["os_thread_id"] == pid  # threads of C++ never show any
+        if shows_nothing or str(thread["thread_name"] or "").startswith(LOOP_THREAD):
             return True
         if any(ASYNCIO in str(frame["filename"]) for frame in thread["frames"]):
             return True
