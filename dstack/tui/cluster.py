@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -9,20 +10,20 @@ from textual.binding import Binding, BindingType
 
 from dstack.analysis.inventory import Inventory, Lacking
 from dstack.tui.cluster_lines import Lines
-from dstack.tui.detail import Detail, as_text
+from dstack.tui.detail import Detail
 from dstack.tui.outline import Outline
+from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
-from dstack.tui.view import Place, View
+from dstack.tui.view import Place
 
 
-class ClusterView(View):
+class ClusterView(OutlineView):
     """What there is, node by node: the host's figures, resources used and free, placement groups, workers and actors.
 
     Each worker says what it does now: runs, waits, is idle, or was not seen; stuck is who can never go on. Below all
     nodes is what is pending, with what it lacks. Enter unfolds, or goes to the waits.
     """
 
-    TITLE = "Cluster"
     CSS = "ClusterView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "stack", "Stack", id="own.stack", tooltip="To the stack of what runs there"),
@@ -43,10 +44,6 @@ class ClusterView(View):
         self._lines = Lines(look, Inventory(look.observed, look.diagnosis))
         self._outline.show(self._lines.roots())
         self._tell()
-
-    def filtered(self, text: str) -> int:
-        """Shows only lines with these words, and where they stand."""
-        return self._outline.filter(text)
 
     def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
         """Tells all about the line."""
@@ -82,30 +79,12 @@ class ClusterView(View):
         text = "\n".join(text.plain for text in self._lines.told(self._data)) if self._lines else ""
         return text or None
 
-    def to_export(self) -> str | None:
-        """The cluster as it is unfolded."""
-        return as_text(self._outline)
-
     def to_open(self) -> Place | None:
         """The line of code at which the execution is."""
         return self._lines.code(self._data) if self._lines else None
 
-    def reveal(self, vertex: str) -> bool:
-        """Unfolds the cluster down to a vertex's worker, or to what is pending."""
-        keys = self._lines.way_to(vertex) if self._lines else []
-        if keys and self.filter_text:
-            self.action_clear()
-        self.call_after_refresh(self._outline.scroll_to_cursor)  # where the view was not on the screen yet
-        return bool(keys) and self._outline.reveal(keys)
-
-    @property
-    def _outline(self) -> Outline:
-        return self.query_one(Outline)
-
-    @property
-    def _data(self) -> object:
-        line = self._outline.cursor_line if self.is_mounted else None
-        return line.data if line else None
+    def _way_to(self, vertex: str) -> Sequence[str]:
+        return self._lines.way_to(vertex) if self._lines else ()
 
     @property
     def _vertex(self) -> str | None:

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from rich.text import Text
 from textual.widgets import Static
 
-from dstack.tui.outline import INDENT, Outline
-
 
 class Detail(Static):
     """A few sentences, wrapped; what does not fit can be scrolled to with the mouse."""
@@ -23,8 +21,3 @@ class Detail(Static):
     def tell(self, lines: Iterable[Text]) -> None:
         """Shows these lines in the place of those before."""
         self.update(Text("\n").join(lines))
-
-
-def as_text(outline: Outline) -> str:
-    """What an outline shows, as plain text."""
-    return "\n".join(" " * INDENT * depth + line.text.plain for depth, line in outline.visible_lines)

@@ -36,7 +36,6 @@ class FlameView(View):
     again. The words of the filter are marked with *. Colours tell whose code a frame is; below it is said in words.
     """
 
-    TITLE = "Flame"
     CSS_PATH = "flame.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "zoom_in", "Zoom in", show=False, id="own.in", tooltip="Make the selected frame as wide as all"),

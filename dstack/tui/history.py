@@ -13,11 +13,10 @@ from textual.message import Message
 from dstack.analysis.comparing import Comparison, Moved, Taken, Waited, compare
 from dstack.errors import DstackError
 from dstack.report.safe_text import SafeText
-from dstack.tui.detail import as_text
 from dstack.tui.history_lines import Lines, look_lines
 from dstack.tui.outline import Line, Outline
+from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
-from dstack.tui.view import View
 
 Pair = tuple[Look, Look]
 
@@ -31,14 +30,13 @@ class Compared(Message):
     reason: str = ""
 
 
-class HistoryView(View):
+class HistoryView(OutlineView):
     """The snapshots of this run, or those that were loaded. Enter on one picks it; the two picked last are compared.
 
     Until one is picked, those are the last two. What was not seen in one of them is not known, neither new nor gone.
     Enter on a wait or an execution goes there, in the snapshot that has it.
     """
 
-    TITLE = "History"
     CSS = "HistoryView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "View", id="own.view", tooltip="Show this snapshot in all views"),
@@ -66,10 +64,6 @@ class HistoryView(View):
         super().refresh_top()
         if self.is_mounted and self._state() != self._drawn:
             self._draw()
-
-    def filtered(self, text: str) -> int:
-        """Shows only lines with these words, and where they stand."""
-        return self._outline.filter(text)
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Picks a snapshot, goes to what a line is about, or folds."""
@@ -117,10 +111,6 @@ class HistoryView(View):
         """The line."""
         line = self._outline.cursor_line
         return line.text.plain if line else None
-
-    def to_export(self) -> str | None:
-        """All that is unfolded."""
-        return as_text(self._outline)
 
     # Comparing
 
@@ -194,12 +184,3 @@ class HistoryView(View):
             self.application.show_look(look)
             self.notify(f"The views show #{look.number} now; space shows the newest again.")
         self.application.go_to(mode, data.vertex)
-
-    @property
-    def _outline(self) -> Outline:
-        return self.query_one(Outline)
-
-    @property
-    def _data(self) -> object:
-        line = self._outline.cursor_line if self.is_mounted else None
-        return line.data if line else None

@@ -145,6 +145,10 @@ class Outline(ScrollView, can_focus=True):
         """All lines that are unfolded, with their depth."""
         return ((row.depth, row.line) for row in self._rows)
 
+    def as_text(self) -> str:
+        """What is unfolded, as plain text."""
+        return "\n".join(" " * INDENT * row.depth + row.line.text.plain for row in self._rows)
+
     def reveal(self, path: Sequence[str]) -> bool:
         """Unfolds the lines with these keys, each below the one before, and goes to the last; false without that."""
         if not path:

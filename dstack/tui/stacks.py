@@ -47,7 +47,6 @@ class StacksView(View):
     on whichever node, and Backspace back again.
     """
 
-    TITLE = "Stacks"
     CSS_PATH = "stacks.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("m", "merge", "Merge", id="own.merge", tooltip="All in one tree, or process by process"),
@@ -344,11 +343,11 @@ class StacksView(View):
         """The page beside: the stack, or the branch."""
         page = self.trail[-1] if self.trail else None
         stack = self.look.stacks.stack(page.vertex) if self.look and page and page.vertex else None
-        return stack_in_words(stack) if stack else _as_text(self._page) or None
+        return stack_in_words(stack) if stack else self._page.as_text() or None
 
     def to_export(self) -> str | None:
         """The tree as it is unfolded, then the page."""
-        return f"{_as_text(self._tree)}\n\n{_as_text(self._page)}"
+        return f"{self._tree.as_text()}\n\n{self._page.as_text()}"
 
     def to_open(self) -> Place | None:
         """The line of code under the cursor, or the one that the page is at."""
@@ -383,7 +382,3 @@ class StacksView(View):
         self._show_all()
         if path:
             self._tree.reveal([branch_key(path[:depth]) for depth in range(1, len(path) + 1)])
-
-
-def _as_text(outline: Outline) -> str:
-    return "\n".join(" " * INDENT * depth + line.text.plain for depth, line in outline.visible_lines)

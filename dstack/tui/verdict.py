@@ -13,8 +13,9 @@ from dstack.diagnosis import Finding, Step
 from dstack.report.safe_text import SafeText
 from dstack.report.text import STYLES, certainty, failure_in_words, short_path
 from dstack.tui.outline import INDENT, Line, Outline
+from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
-from dstack.tui.view import Place, View
+from dstack.tui.view import Place
 
 MIN_WIDTH = 30
 SHOWN_FAILURES = 100
@@ -26,13 +27,11 @@ STYLE_OF_KIND: dict[str, str] = {
 }
 
 
-class VerdictView(View):
+class VerdictView(OutlineView):
     """What is wrong, first: the findings, each with who waits for whom and where, and a way out.
 
     Enter on a sentence goes to whoever it is about among the waits.
     """
-
-    TITLE = "Verdict"
 
     def compose_body(self) -> ComposeResult:
         """One outline."""
@@ -40,17 +39,12 @@ class VerdictView(View):
 
     def show(self, look: Look) -> None:
         """Tells the look's findings, wrapped to the screen."""
-        outline = self.query_one(Outline)
-        outline.show(list(lines_of(look, max(MIN_WIDTH, self.size.width - 4))))
+        self._outline.show(list(lines_of(look, max(MIN_WIDTH, self.size.width - 4))))
 
     def on_resize(self, event: events.Resize) -> None:
         """Wraps the sentences again."""
         if self.look is not None:
             self.show(self.look)
-
-    def filtered(self, text: str) -> int:
-        """Shows only the sentences with these words, and what finding they are in."""
-        return self.query_one(Outline).filter(text)
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Goes to whom the sentence is about, or folds the finding."""
@@ -61,21 +55,12 @@ class VerdictView(View):
 
     def to_copy(self) -> str | None:
         """The whole finding."""
-        line = self.query_one(Outline).cursor_line
-        told = line.data if line else None
+        told = self._data
         return finding_in_words(told.finding) if isinstance(told, Told) and told.finding else None
-
-    def to_export(self) -> str | None:
-        """All that is shown."""
-        return "\n".join(
-            " " * INDENT * depth + line.text.plain for depth, line in self.query_one(Outline).visible_lines
-        )
 
     def to_open(self) -> Place | None:
         """The line of code that the sentence is about."""
-        line = self.query_one(Outline).cursor_line
-        told = line.data if line else None
-        return told.place if isinstance(told, Told) else None
+        return self._data.place if isinstance(self._data, Told) else None
 
 
 class Told:

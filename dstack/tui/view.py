@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -139,6 +138,3 @@ class View(Screen[None]):
         found: list[Any] = [one for one in self.query("*") if one.can_focus and one.id != "filter" and one.display]
         if found:
             found[0].focus()
-
-
-ViewMaker = Callable[[], View]

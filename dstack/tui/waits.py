@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from dstack.analysis.wait_tree import Branch, WaitTree
-from dstack.tui.detail import Detail, as_text
+from dstack.tui.detail import Detail
 from dstack.tui.outline import Outline
+from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
-from dstack.tui.view import Place, View
+from dstack.tui.view import Place
 from dstack.tui.wait_lines import Lines
 
 
-class WaitsView(View):
+class WaitsView(OutlineView):
     """Who waits for whom. At the top stands what holds others up: circles, and the ends of open chains.
 
     Below each is who waits for it, alike ones as one. Everybody stands here once; where else somebody waits, Enter on
@@ -23,7 +25,6 @@ class WaitsView(View):
     follows from it, assumed what is likely.
     """
 
-    TITLE = "Waits"
     CSS = "WaitsView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "stack", "Stack", id="own.stack", tooltip="To the stack of who waits"),
@@ -48,10 +49,6 @@ class WaitsView(View):
         self._lines = Lines(look, WaitTree(look.observed, look.diagnosis))
         self._outline.show(self._lines.roots())
         self._tell()
-
-    def filtered(self, text: str) -> int:
-        """Shows only lines with these words, and where they stand."""
-        return self._outline.filter(text)
 
     def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
         """Tells all about the line."""
@@ -102,30 +99,16 @@ class WaitsView(View):
         """All about the line."""
         return self._lines.in_words(self._branch) if self._lines and self._branch else None
 
-    def to_export(self) -> str | None:
-        """The tree as it is unfolded."""
-        return as_text(self._outline)
-
     def to_open(self) -> Place | None:
         """The line of code at which the execution is."""
         return self._lines.code(self._branch) if self._lines and self._branch else None
 
-    def reveal(self, vertex: str) -> bool:
-        """Unfolds the tree down to a vertex."""
-        keys = self._lines.way_to(vertex) if self._lines else []
-        if keys and self.filter_text:
-            self.action_clear()
-        self.call_after_refresh(self._outline.scroll_to_cursor)  # where the view was not on the screen yet
-        return bool(keys) and self._outline.reveal(keys)
-
-    @property
-    def _outline(self) -> Outline:
-        return self.query_one(Outline)
+    def _way_to(self, vertex: str) -> Sequence[str]:
+        return self._lines.way_to(vertex) if self._lines else ()
 
     @property
     def _branch(self) -> Branch | None:
-        line = self._outline.cursor_line if self.is_mounted else None
-        return line.data if line is not None and isinstance(line.data, Branch) else None
+        return self._data if isinstance(self._data, Branch) else None
 
     def _tell(self) -> None:
         branch = self._branch

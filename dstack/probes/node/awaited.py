@@ -29,8 +29,6 @@ Call = dict[str, Any]
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
 """Callbacks of a future that follows a ``concurrent.futures`` one, and of the one that ``shield`` gives."""
-CHAINED_BACK = "_call_set_state"
-"""The callback of a task that a ``concurrent.futures`` one follows: ``run_coroutine_threadsafe``."""
 RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 CELL_VALUE = 16

@@ -15,7 +15,7 @@ from typing import Any
 from dstack.probes.node.coroutines import Coroutines
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
-from dstack.probes.node.groups import groups_of_worker
+from dstack.probes.node.groups import concurrency_groups
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.kernel import SystemCall, has_mapped, system_call
 from dstack.probes.node.layout import Layout
@@ -311,7 +311,7 @@ class Reader:
     def concurrency_groups(self) -> dict[str, str] | None:
         """The declared groups of the actor that this process is, by method; None where none can be read."""
         try:
-            return groups_of_worker(self._modules, self.objects)
+            return concurrency_groups(self._modules, self.objects)
         except Unreadable:
             return None
 

@@ -22,7 +22,7 @@ from dstack.probes.node.memory import ProcessMemory
 from dstack.probes.node.objects import OWN_VERSION
 
 INTERPRETER_BYTES = 1 << 17
-GENERATOR_BYTES, CONTEXT_BYTES = 160, 64
+GENERATOR_BYTES = 160
 SUSPENDED_STATES = {(3, 10): (-1,), (3, 11): (-1,), (3, 12): (-1,), (3, 13): (-2, -1)}
 """What stands in the frame of a generator that has begun and waits; the last value if it awaits or yields from."""
 CREATED = {(3, 10): -2, (3, 11): -2, (3, 12): -2, (3, 13): -3}

@@ -8,43 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import TYPE, Objects
-from dstack.probes.node.places import RawFrame, function_of
+from dstack.probes.node.places import function_of
 from dstack.probes.node.pyspy import RawThread
 
-EXECUTOR, ACTOR = "actor_method_executor", "__ray_actor"
-"""The function that calls an actor's method, and how its local that holds the actor ends, whose name is mangled."""
+EXECUTOR = "actor_method_executor"
+"""The function that calls an actor's method."""
 GROUP = "__ray_concurrency_group__"
 BASE, CLASS_DICT = 256, 264
 """Where a type keeps its base and its dict; CPython 3.10 to 3.13."""
 MAX_BASES = 64
 
 
-def concurrency_groups(threads: Iterable[RawThread], objects: Objects) -> dict[str, str] | None:
-    """The declared groups by method, of the actor whose method one of the threads runs; None where none can be read."""
-    actor = next((found for thread in threads for frame in thread["frames"] if (found := _actor(frame))), None)
-    if actor is None:
-        return None
-    try:
-        return _declared(objects.memory.pointer(actor + TYPE), objects)
-    except Unreadable:
-        return None
+def runs_methods(threads: Iterable[RawThread]) -> bool:
+    """Whether one of the threads is in a method of an actor."""
+    return any(function_of(frame) == EXECUTOR for thread in threads for frame in thread["frames"])
 
 
-def groups_of_worker(modules: Modules, objects: Objects) -> dict[str, str] | None:
-    """The same of the actor that a worker is, also while it runs nothing: Ray's worker keeps its one instance."""
+def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
+    """The declared groups by method, of the actor that a worker is; None where it is none.
+
+    Ray's worker keeps its one instance, also while it runs nothing. Raises :class:`Unreadable`.
+    """
     worker = modules.lookup("ray._private.worker", "global_worker")
     actors = objects.attributes(worker).get("actors") if worker else None
     instances = objects.entries(actors) if actors else []
     return _declared(objects.memory.pointer(instances[0][1] + TYPE), objects) if len(instances) == 1 else None
-
-
-def _actor(frame: RawFrame) -> int | None:
-    if function_of(frame) != EXECUTOR:
-        return None
-    return next((int(local["addr"]) for local in frame["locals"] or () if str(local["name"]).endswith(ACTOR)), None)
 
 
 def _declared(kind: int, objects: Objects) -> dict[str, str]:

@@ -15,7 +15,7 @@ import psutil
 
 from dstack.probes.node.activity import Activity, activity, unmoved
 from dstack.probes.node.calls import Reader, may_have_loops
-from dstack.probes.node.groups import concurrency_groups
+from dstack.probes.node.groups import runs_methods
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout, calibrate
 from dstack.probes.node.loop_state import LoopState
@@ -177,7 +177,8 @@ class Look:
     def read_stacks(self, tool: PySpy, deadline: float) -> None:
         """Reads without a pause first, which proves itself for threads that did not run meanwhile.
 
-        A process of which another thread moved is then dumped once more with a pause, for stacks that are whole.
+        A process of which another thread moved is then dumped once more with a pause, for stacks that are whole. Where
+        py-spy cannot do that, what was read without one stands, as far as it is proven.
         """
         problem: DumpFailed | None = None
         for attempt in range(ATTEMPTS):
@@ -194,8 +195,14 @@ class Look:
             if problem:
                 raise problem
         elif problem or self.options["native"] or any(self._moved(thread) for thread in self.threads):
-            self._read_paused(tool, deadline)
+            try:
+                self._read_paused(tool, deadline)
+            except DumpFailed as error:
+                if problem or not psutil.pid_exists(self.pid):
+                    raise
+                self.fail("stacks", f"only read without a pause: {error.reason}", error.remedy)
         self._read_loops()
+        self._read_groups()
         self._report_unreadable()
 
     def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
@@ -206,10 +213,20 @@ class Look:
         self.threads, self.calls, self.still = threads, calls, unmoved(before, self.marks)
 
     def _read_paused(self, tool: PySpy, deadline: float) -> None:
-        """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others."""
-        began = time.monotonic()
+        """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others.
+
+        Tried again where it fails: a process may be stopped in a moment in which py-spy cannot find its way (seen once
+        in 2,000 dumps of a busy CPython 3.13).
+        """
         native = self.options["native"]
-        paused = tool.dump(self.pid, blocking=True, native=native, timeout_s=_remaining(deadline))
+        for attempt in range(ATTEMPTS):
+            began = time.monotonic()
+            try:
+                paused = tool.dump(self.pid, blocking=True, native=native, timeout_s=_remaining(deadline))
+                break
+            except DumpFailed:
+                if attempt == ATTEMPTS - 1:
+                    raise
         self.paused_ms = (time.monotonic() - began) * 1000
         proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
@@ -236,10 +253,16 @@ class Look:
         try:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 reader = self._reader(self.threads, memory)
-                self.groups = self.groups or reader.concurrency_groups()
                 return LoopState.read(lambda: reader.coroutines)
         except OSError as error:
             return LoopState(unread=str(error))
+
+    def _read_groups(self) -> None:
+        """Reads the declared groups of an actor that has event loops, or threads for its methods."""
+        pool = [thread for thread in self.threads if thread["os_thread_id"] != self.pid]
+        if runs_methods(pool) or any(map(is_event_loop, pool)):
+            with contextlib.suppress(OSError), open_memory(self.pid, keeps_pages=True) as memory:
+                self.groups = self._reader(self.threads, memory).concurrency_groups()
 
     def _reader(self, threads: list[RawThread], memory: ProcessMemory) -> Reader:
         return Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user")
@@ -257,8 +280,6 @@ class Look:
                     if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
-                pool = [thread for thread in threads if thread["os_thread_id"] != self.pid]
-                self.groups = concurrency_groups(pool, reader.objects)
         except (OSError, Unreadable) as error:
             self.unread = str(error)
         return calls
@@ -284,8 +305,9 @@ class Look:
 
     def _report_unreadable(self) -> None:
         """One failure for the process, or for all its user's threads of which it is not known what they sleep on."""
-        if self.unread:
-            self.fail("memory", f"its memory could not be read: {self.unread}")
+        unread = self.unread or self.interpreter.refused
+        if unread:
+            self.fail("memory", f"its memory could not be read: {unread}")
             return
         roles = {thread["os_thread_id"]: self._role(thread) for thread in self.threads}
         reasons = [why for tid, why in self.unreadable.items() if tid in self.still and roles.get(tid) != "ray"]
