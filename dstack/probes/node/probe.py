@@ -31,6 +31,7 @@ IDLE_WORKER = "ray::IDLE"
 NOBODY = "f" * 16
 """How the actor's part begins in the id of a normal task, and the whole id of an actor's creation."""
 DUMP_TIMEOUT_S = 5.0
+RETRY_S = 0.005
 POOL_SIZE = 2
 PROCESS_GONE = "the process is gone"
 SECRET = re.compile("token|passw|secret|key|credential|auth", re.IGNORECASE)
@@ -101,10 +102,11 @@ class NodeProbe:
         except NotThisWorker as error:
             look.fail("process", str(error))
         except DumpFailed as error:
-            gone = not psutil.pid_exists(look.pid)
             refused = look.interpreter.refused
-            reason = f"{refused} ({error.reason})" if refused else error.reason
-            look.fail("process" if gone else "stacks", PROCESS_GONE if gone else reason, error.remedy)
+            look.fail("stacks", f"{refused} ({error.reason})" if refused else error.reason, error.remedy)
+        if look.failures and not psutil.pid_exists(look.pid):  # whatever failed did so for that
+            look.failures.clear()
+            look.fail("process", PROCESS_GONE)
         look.elapsed_s = time.monotonic() - began
         return look
 
@@ -216,7 +218,7 @@ class Look:
         """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others.
 
         Tried again where it fails: a process may be stopped in a moment in which py-spy cannot find its way (seen once
-        in 2,000 dumps of a busy CPython 3.13).
+        in 2,000 dumps of a busy CPython 3.13), or somebody else's profiler may have it just then.
         """
         native = self.options["native"]
         for attempt in range(ATTEMPTS):
@@ -227,6 +229,7 @@ class Look:
             except DumpFailed:
                 if attempt == ATTEMPTS - 1:
                     raise
+                time.sleep(RETRY_S)
         self.paused_ms = (time.monotonic() - began) * 1000
         proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 RAY_WORKER_NICENESS = 15
 """What Ray gives its workers unless ``RAY_worker_niceness`` says otherwise; seen on Ray 2.46 and 2.60."""
 
@@ -95,6 +97,9 @@ def _diagnose(pid: int, stderr: str) -> DumpFailed:
     if _state(pid) == "Z":
         return DumpFailed("the process is a zombie: it has ended and waits for its parent")
     if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
+        tracer = _tracer(pid)
+        if tracer:
+            return DumpFailed(f"another program traces it, {tracer}", "Wait for that to end, or end it.")
         return DumpFailed("no permission to read the process", _permission_remedy(pid))
     last = [line.strip() for line in stderr.splitlines() if line.strip()]
     return DumpFailed("py-spy: " + re.sub(r"^Error: ", "", last[0] if last else "failed without a word"))
@@ -109,6 +114,20 @@ def _permission_remedy(pid: int) -> str:
         "Allow ptrace: in a container add the SYS_PTRACE capability; "
         "elsewhere run as root or set kernel.yama.ptrace_scope=0."
     )
+
+
+def _tracer(pid: int) -> str:
+    """Who has attached to a process, or to any thread of it, as a debugger does; empty where nobody has."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with (
+                contextlib.suppress(OSError, StopIteration, ValueError, psutil.Error),
+                open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8", errors="replace") as file,
+            ):
+                tracer = int(next(line for line in file if line.startswith("TracerPid:")).split()[1])
+                if tracer:
+                    return f"{psutil.Process(tracer).name()} (pid {tracer})"
+    return ""
 
 
 def _state(pid: int) -> str:
