@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -13,6 +14,7 @@ import click
 
 from dstack import __version__
 from dstack.errors import DstackError, UsageError
+from dstack.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from dstack.diagnosis import Diagnosis
@@ -49,24 +51,30 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except DstackError as error:
-            self._explain(ctx, error.message, error.remedy)
+            self._explain(ctx, error)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             _end_at_once(INTERRUPTED)
-        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+        except click.ClickException as error:
+            said = io.StringIO()
+            error.show(said)
+            click.echo(visible_lines(said.getvalue()), err=True, nl=False)
+            ctx.exit(error.exit_code)
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            self._explain(ctx, f"dstack itself failed: {type(error).__name__}: {error}", "Please report it, with -v.")
+            what = f"{type(error).__name__}: {error}"
+            self._explain(ctx, DstackError(f"dstack itself failed: {what}", "Please report it, with -v."))
             ctx.exit(DstackError.exit_code)
 
     @staticmethod
-    def _explain(ctx: click.Context, message: str, remedy: str | None) -> None:
+    def _explain(ctx: click.Context, error: DstackError) -> None:
         if ctx.params.get("verbose"):
-            traceback.print_exc()
-        click.secho(f"Error: {message}", fg="red", err=True)
-        if remedy:
-            click.echo(remedy, err=True)
+            click.echo(visible_lines(traceback.format_exc()), err=True, nl=False)
+        click.secho(f"Error: {error.message}", fg="red", err=True)
+        if error.remedy:
+            click.echo(error.remedy, err=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -127,7 +135,7 @@ def snapshot(
     if output != "-":
         _report(taken, as_json, job)
     if output and output != "-":
-        click.echo(f"Saved. Look again with: dstack show {output}", err=True)
+        click.echo(f"Saved. Look again with: dstack show {visible(output)}", err=True)
 
 
 @main.command()
@@ -289,5 +297,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         return
     from rich.console import Console
 
+    from dstack.report.safe_text import SafeText
+
     with Console(stderr=True).status("connecting") as status:
-        yield status.update
+        yield lambda text: status.update(SafeText(text))

@@ -10,16 +10,18 @@ What fails for one node, process or thread is not an exception: it is a :class:`
 
 from __future__ import annotations
 
+from dstack.visible import visible
+
 
 class DstackError(Exception):
-    """A failure that ends the command: one sentence, and what to do about it."""
+    """A failure that ends the command: one sentence, and what to do about it, both fit for a terminal."""
 
     exit_code = 3
 
     def __init__(self, message: str, remedy: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+        self.message = visible(message)
+        self.remedy = visible(remedy) if remedy else None
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}" if self.remedy else self.message

@@ -8,6 +8,7 @@ sentence that says where.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import stat
 import sys
@@ -21,6 +22,7 @@ import msgspec
 
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import SCHEMA, VERSION, Coroutine, Int, Snapshot, Thread
+from dstack.visible import UNSEEN
 
 MAX_BYTES = 256 * 2**20
 """The largest file that is read, and the most it may unpack to: over 100,000 workers at 2 kB each."""
@@ -55,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
         with path.open("rb") as file:
             data = _read(gzip.GzipFile(fileobj=file) if is_gzip else file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SnapshotFileError(f"{path} is not intact gzip: {_plain(error)}.", _RETAKE) from error
+        raise SnapshotFileError(f"{path} is not intact gzip: {_ends(error)}.", _RETAKE) from error
     except OSError as error:
         raise SnapshotFileError(f"Cannot read {path}: {error.strerror}.") from error
     if len(data) > MAX_BYTES:
@@ -67,7 +69,7 @@ def loads(data: bytes | bytearray, *, name: str = "The data") -> Snapshot:
     """Decode the JSON text of a snapshot; ``name`` is what the sentence of a SnapshotFileError calls it."""
     header = _decode(_HEADER, data, name, _RETAKE)
     _refuse_other_versions(header, name)
-    newer = f"Read it with a newer dstack: {_plain(header.dstack_version)} wrote it."
+    newer = f"Read it with a newer dstack: {_ends(header.dstack_version)} wrote it."
     snapshot = _decode(_SNAPSHOT, data, name, newer if header.version > VERSION else _RETAKE)
     if (wrong := next(_inconsistencies(snapshot), None)) is not None:
         raise SnapshotFileError(f"{name} contradicts itself: {wrong}.", _RETAKE)
@@ -98,11 +100,17 @@ def dumps(snapshot: Snapshot) -> bytes:
 
 
 def to_json(value: object) -> bytes:
-    """The JSON text of a value. Names that are no valid Unicode are written with their bytes escaped."""
+    """The JSON text of a value, in which nothing drives a terminal that it is printed on.
+
+    Names that are no valid Unicode are written with their bytes escaped.
+    """
     try:
-        return msgspec.json.encode(value)
+        data = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+        data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], data.decode()).encode()
 
 
 def require_writable(path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -175,12 +183,12 @@ def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray, name: st
 def _refuse_other_versions(header: _Header, name: str) -> None:
     if header.schema != SCHEMA:
         raise SnapshotFileError(
-            f"{name} is {_plain(header.schema)}, not {SCHEMA}.", "Give a file that dstack snapshot wrote."
+            f"{name} is {_ends(header.schema)}, not {SCHEMA}.", "Give a file that dstack snapshot wrote."
         )
     major, minor = header.version
     if major == VERSION[0]:
         return
-    written = f"{name} has format {major}.{minor}, written by dstack {_plain(header.dstack_version)}"
+    written = f"{name} has format {major}.{minor}, written by dstack {_ends(header.dstack_version)}"
     remedy = "Read it with a newer dstack." if major > VERSION[0] else "Read it with the dstack that wrote it."
     raise SnapshotFileError(f"{written}; this dstack reads format {VERSION[0]}.", remedy)
 
@@ -197,7 +205,7 @@ def _why(error: Exception, data: bytes | bytearray) -> str:
         case _ if str(error) == "Input data was truncated":
             return f"its JSON ends too early (byte {len(data)})"
         case _:
-            return _plain(error)
+            return _ends(error)
 
 
 def _first_byte_not_utf8(data: bytes | bytearray) -> int:
@@ -208,11 +216,10 @@ def _first_byte_not_utf8(data: bytes | bytearray) -> int:
     return len(data)
 
 
-def _plain(text: object) -> str:
-    """Both ends of a text, free of control characters: parts of it may be quoted from a hostile file."""
+def _ends(text: object) -> str:
+    """Both ends of a text, parts of which may be quoted from a hostile file."""
     shown = str(text)
-    shown = shown if len(shown) <= 200 else f"{shown[:100]}...{shown[-100:]}"
-    return shown.encode("unicode_escape").decode()
+    return shown if len(shown) <= 200 else f"{shown[:100]}...{shown[-100:]}"
 
 
 def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:

@@ -24,6 +24,7 @@ from dstack.probes.own_cluster import begun_cluster, connected_cluster, own_work
 from dstack.pytest_plugin.settings import Settings
 from dstack.report.text import report_text
 from dstack.snapshot_file import save
+from dstack.visible import visible
 
 TIMEOUT_S = 30.0
 
@@ -53,7 +54,7 @@ class Seen:
         if frame is None:
             return ""
         source = self.snapshot.sources.get(frame.file, {}).get(frame.line, "").strip()
-        return f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip()
+        return visible(f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
 
 
 class Look:
@@ -149,4 +150,4 @@ def _saved(snapshot: Snapshot, path: Path | None) -> str:
         save(snapshot, path, force=True)
     except SnapshotFileError as error:
         return f"The snapshot is not kept. {error}\n"
-    return f"Saved. Look again with: dstack show {path}\n"
+    return f"Saved. Look again with: dstack show {visible(str(path))}\n"

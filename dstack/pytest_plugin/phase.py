@@ -16,6 +16,7 @@ import pytest
 
 from dstack.interruption import Interruption
 from dstack.pytest_plugin.settings import Settings
+from dstack.visible import visible_lines
 
 if TYPE_CHECKING:
     from dstack.pytest_plugin.look import Look
@@ -144,7 +145,7 @@ class Phase:
         of_pytest = [index for index, one in enumerate(stack) if any(part in one.filename for part in _PYTEST)]
         stack[:] = stack[of_pytest[-1] + 1 :] if of_pytest else stack
         own = [one for one in stack if not any(library in one.filename for library in _LIBRARIES)]
-        return "".join(traceback.format_list(own or stack))
+        return visible_lines("".join(traceback.format_list(own or stack)))
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._thread_id)

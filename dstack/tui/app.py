@@ -24,6 +24,7 @@ from dstack.tui.source import Look, Source
 from dstack.tui.top import Status
 from dstack.tui.view import View
 from dstack.tui.views import VIEWS
+from dstack.visible import visible_lines
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """What ``a`` goes through: the time between looks by itself."""
@@ -130,7 +131,11 @@ class DstackApp(App[None]):
         """Says why, and what to do; what was seen last stays."""
         self._tell(trouble=message.reason)
         text = message.reason if message.remedy is None else f"{message.reason}\n{message.remedy}"
-        self.notify(text, title="No snapshot", severity="error", timeout=15, markup=False)
+        self.notify(text, title="No snapshot", severity="error", timeout=15)
+
+    def notify(self, message: str, **options: Any) -> None:
+        """Tells something for a while; what it quotes is made visible, and never read as markup."""
+        super().notify(visible_lines(message), **{**options, "markup": False})
 
     def on_ended(self, _: Ended) -> None:
         """The next look may begin."""
@@ -218,9 +223,10 @@ class DstackApp(App[None]):
         if text is None:
             self.notify("There is nothing to copy here.", severity="warning")
             return
+        text = visible_lines(text)
         self.copy_to_clipboard(text)
         first, *others = text.splitlines() or [""]
-        self.notify(f"Copied: {first}" + (f" (+{len(others)} lines)" if others else ""), markup=False)
+        self.notify(f"Copied: {first}" + (f" (+{len(others)} lines)" if others else ""))
 
     def action_open_place(self) -> None:
         """Opens the line under the cursor in the editor, where its file is here."""
@@ -230,7 +236,7 @@ class DstackApp(App[None]):
             return
         file, line = place
         if not Path(file).is_file():
-            self.notify(f"{file} is not on this machine.", severity="warning", markup=False)
+            self.notify(f"{file} is not on this machine.", severity="warning")
             return
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         command = [*shlex.split(editor), f"+{line}", file]
@@ -238,7 +244,7 @@ class DstackApp(App[None]):
             with self.suspend():
                 subprocess.run(command, check=False)
         except OSError as error:
-            self.notify(f"{editor} cannot be started: {error}. Set $EDITOR.", severity="error", markup=False)
+            self.notify(f"{editor} cannot be started: {error}. Set $EDITOR.", severity="error")
         self.refresh()
 
     @work
@@ -267,9 +273,9 @@ class DstackApp(App[None]):
         try:
             write()
         except DstackError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
         else:
-            self.notify(f"Written: {path}", markup=False)
+            self.notify(f"Written: {path}")
 
     @property
     def _view(self) -> View:

@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from dstack.analysis.icicle import Cell, Icicle
-from dstack.report.safe_text import visible
+from dstack.visible import visible
 
 NOTHING = Icicle((), 0, True)
 EDGE = "▏"

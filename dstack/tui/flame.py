@@ -16,12 +16,13 @@ from textual.widgets import Static
 from dstack.analysis.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
 from dstack.analysis.merging import Branch, Grouping, merge
 from dstack.analysis.running import Place as Step
-from dstack.report.safe_text import SafeText, visible
+from dstack.report.safe_text import SafeText
 from dstack.tui.chart import NOTHING, Chart
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, plural, short
 from dstack.tui.stacks import GROUPING_WORDS, GROUPINGS, StacksView
 from dstack.tui.view import Place, View
+from dstack.visible import visible
 
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")
 SHOWN_KINDS = 3
@@ -273,7 +274,7 @@ class FlameView(View):
         if cell is None:
             return None
         above = [f"{step.name}  {at(step)}" if step.is_frame else step.name for step in cell.branches[0].path]
-        return "\n".join([*(line.plain for line in self._figures(cell)), *above])
+        return "\n".join([*(line.plain for line in self._figures(cell)), *map(visible, above)])
 
     def to_export(self) -> str | None:
         """The icicle as lines of text."""

@@ -12,7 +12,7 @@ from dstack.analysis.outliers import Outlier
 from dstack.analysis.running import Execution
 from dstack.analysis.stacks import Onward, Run, Stack, Stacks
 from dstack.model import Frame
-from dstack.report.safe_text import SafeText, visible
+from dstack.report.safe_text import SafeText
 from dstack.report.text import short_path
 from dstack.tui.outline import Line
 from dstack.tui.stack_lines import (
@@ -29,6 +29,7 @@ from dstack.tui.stack_lines import (
     short,
     source_lines,
 )
+from dstack.visible import visible
 
 # The page of a branch
 

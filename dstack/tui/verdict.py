@@ -16,6 +16,7 @@ from dstack.tui.outline import INDENT, Line, Outline
 from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
 from dstack.tui.view import Place
+from dstack.visible import visible
 
 MIN_WIDTH = 30
 SHOWN_FAILURES = 100
@@ -140,4 +141,4 @@ def finding_in_words(finding: Finding) -> str:
         lines.append(f"- {step.text}")
         if step.file is not None:
             lines.append(f"    {step.file}:{step.line}  {step.source or ''}".rstrip())
-    return "\n".join([*lines, f"Way out: {finding.advice}"])
+    return "\n".join(map(visible, [*lines, f"Way out: {finding.advice}"]))

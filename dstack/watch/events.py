@@ -9,8 +9,8 @@ import threading
 import time
 from datetime import datetime, timezone
 
-from dstack.report.safe_text import visible
 from dstack.snapshot_file import to_json
+from dstack.visible import visible
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 MOST_TEXT = 500

@@ -11,12 +11,12 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.outliers import Marked
 from dstack.analysis.stacks import Stacks
 from dstack.model import Snapshot
-from dstack.report.safe_text import UNSEEN
 from dstack.snapshot_file import load
 from dstack.tui.outline import Line
 from dstack.tui.stack_lines import source_lines
 from dstack.tui.stack_pages import branch_page, stack_in_words, stack_page
 from dstack.tui.stack_trees import Processes, Tree
+from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.strategies import related_snapshots
 

@@ -18,9 +18,10 @@ from dstack.analysis.diagnose import diagnose
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json
-from dstack.report.safe_text import visible
 from dstack.report.text import WIDTH, print_report, short_path
 from dstack.snapshot_file import save
+from dstack.visible import UNSEEN, visible
+from tests.hostile_text import hostile
 from tests.unit.scenes import Proc, Scene
 from tests.unit.strategies import related_snapshots
 
@@ -225,36 +226,14 @@ def test_files_are_told_though_the_working_directory_is_gone(tmp_path: Path, mon
     assert short_path("/elsewhere/app.py") == "/elsewhere/app.py"
 
 
-HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/]\x9b31m\u202egnp\r\n"
-
-
-def hostile(snapshot: Snapshot) -> Snapshot:
-    """The same snapshot with an attack in every text a cluster or a file has power over."""
-    plain = msgspec.to_builtins(snapshot)
-    for frame in plain["frames"]:
-        frame["function"] = frame["file"] = HOSTILE
-    for actor in plain["actors"]:
-        actor["class_name"] = actor["name"] = HOSTILE
-    for sample in plain["samples"]:
-        for task in sample["tasks"]:
-            task["name"] = HOSTILE
-    for node in plain["nodes"]:
-        node["ip"] = HOSTILE
-    plain["jobs"][0]["entrypoint"] = f"python {HOSTILE}"
-    plain["address"] = plain["ray_version"] = HOSTILE
-    plain["notes"] = [HOSTILE]
-    plain["sources"] = {HOSTILE: {str(frame["line"]): HOSTILE for frame in plain["frames"]}}
-    plain["failures"] = [{"stage": "stacks", "reason": HOSTILE, "remedy": HOSTILE}]
-    return msgspec.convert(plain, Snapshot, strict=False)
-
-
 @pytest.mark.parametrize("name", ["deadlocked", "infeasible", "slow"])
 def test_nothing_of_a_strangers_text_drives_the_terminal(name: str) -> None:
-    text = text_of(hostile(SCENES[name]().snapshot()))
+    attacked = hostile(SCENES[name]().snapshot())
 
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
-    assert "[bold red]x[/]" in text, "markup is shown, not obeyed"
-    assert "\\x1b" in text, "what was there is shown"
+    for text in (text_of(attacked), check_json(attacked, diagnose(attacked)).decode()):
+        assert not UNSEEN.search(text.replace("\n", ""))
+        assert "[bold red]x[/]" in text, "markup is shown, not obeyed"
+    assert "\\x1b" in text_of(attacked), "what was there is shown"
 
 
 def test_visible_keeps_what_one_can_see() -> None:

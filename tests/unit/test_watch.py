@@ -15,6 +15,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.sightings import Changes
@@ -22,6 +23,7 @@ from dstack.diagnosis import Ratio
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
+from dstack.visible import UNSEEN
 from dstack.watch.command import MOST_OUTPUT, MOST_WAITING, Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures
@@ -29,6 +31,7 @@ from dstack.watch.loop import MOST_UNSAVED, Watch
 from dstack.watch.metrics import serve
 from dstack.watch.ring import Ring
 from dstack.watch.settings import Settings
+from tests.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
 
@@ -268,6 +271,16 @@ def test_an_event_is_one_line_and_one_of_json(capfdbinary: pytest.CaptureFixture
     assert (document["event"], document["text"], document["count"]) == ("finding", "two\nlines\x1b[31m", 1)
 
 
+def test_an_event_drives_no_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    Events(as_json=True).tell("finding", HOSTILE, finding={HOSTILE: HOSTILE})
+
+    told = capfdbinary.readouterr()
+    for text in (told.err.decode(), told.out.decode()):
+        assert text.count("\n") == 1
+        assert not UNSEEN.search(text.rstrip("\n"))
+    assert json.loads(told.out)["finding"] == {HOSTILE: HOSTILE}
+
+
 def test_a_long_text_is_cut(capfd: pytest.CaptureFixture[str]) -> None:
     Events().tell("finding", "x" * 100_000)
 
@@ -330,6 +343,17 @@ def test_metrics_are_the_figures_of_that_moment() -> None:
         }.items()
     )
     assert float(told["dstack_cpu_seconds_total"]) > 0
+
+
+def test_a_kind_of_wait_cannot_add_metrics_of_its_own() -> None:
+    attack = 'x"} 1\ndstack_up 0\n# HELP \\' + HOSTILE
+
+    with urllib.request.urlopen(serve("0", lambda: Figures(is_up=True, waits={attack: 7})), timeout=5) as response:
+        text = response.read().decode()
+
+    told = {one.name: one for family in text_string_to_metric_families(text) for one in family.samples}
+    assert told["dstack_waits"].labels == {"kind": attack}
+    assert told["dstack_up"].value == 1
 
 
 def test_metrics_are_for_this_host_only_unless_said_otherwise() -> None:

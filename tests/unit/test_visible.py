@@ -1,0 +1,105 @@
+"""Text from strangers cannot drive a terminal, wherever it is printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from dstack.analysis.diagnose import diagnose
+from dstack.errors import ClusterError, DstackError, UsageError
+from dstack.pytest_plugin import look
+from dstack.pytest_plugin.look import Seen
+from dstack.snapshot_file import to_json
+from dstack.visible import LONGEST, UNSEEN, visible, visible_lines
+from tests.hostile_text import ATTACKS as FROM_STRANGERS
+from tests.hostile_text import hostile
+from tests.tui.sources import recorded
+
+ATTACKS = {**FROM_STRANGERS, "surrogate": "caf\udce9"}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_an_attack_is_shown_and_not_obeyed(attack: str) -> None:
+    for text in (visible(attack), visible_lines(attack), str(ClusterError(attack, attack)), repr(DstackError(attack))):
+        assert not UNSEEN.search(text.replace("\n", ""))
+        assert "\\" in text
+    assert "\n" not in visible(attack)
+
+
+def test_nothing_that_controls_or_formats_gets_through() -> None:
+    through = [
+        one for one in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp")
+    ]
+
+    assert {visible(one)[:1] for one in through} == {"\\", " "}
+    assert [one for one in through if visible(one) == " "] == ["\t"]
+
+
+def test_what_turns_text_around_does_not_get_through() -> None:
+    turning = [
+        one
+        for one in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.bidirectional(one) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    ]
+
+    assert len(turning) == 9
+    assert all(visible(one).startswith("\\u") for one in turning)
+
+
+def test_a_text_without_end_is_cut_in_the_middle() -> None:
+    shown = visible("\x1b" + "x" * 10**8 + "end")
+
+    assert len(shown) < LONGEST + 20
+    assert shown.startswith("\\x1bxx")
+    assert shown.endswith("xxend")
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_json_holds_it_but_does_not_show_it(attack: str) -> None:
+    text = to_json({attack: [attack]}).decode()
+
+    assert not UNSEEN.search(text)
+    said = attack.encode(errors="backslashreplace").decode()
+    assert json.loads(text) == {said: [said]}
+
+
+@pytest.mark.parametrize("option", [[], ["-v"]])
+@pytest.mark.parametrize("command", ["show", "check", "no"])
+def test_errors_do_not_drive_the_terminal(tmp_path: Path, command: str, option: list[str]) -> None:
+    name = "".join(one for text in ATTACKS.values() for one in text if one not in "\0/")
+    arguments = [*option, command, f"{name[:100]}.json", f"{name}"]
+
+    for count in (-1, len(arguments)):  # a file that is not there; one argument too many
+        done = subprocess.run(
+            [sys.executable, "-m", "dstack", *arguments[:count]], cwd=tmp_path, capture_output=True, check=False
+        )
+
+        told = done.stderr.decode()
+        assert done.returncode in (2, 3)
+        assert "Error: " in told
+        assert not UNSEEN.search(told.replace("\n", ""))
+        assert done.stdout == b""
+
+
+def test_an_error_keeps_its_words() -> None:
+    error = UsageError("naïve × 漢字", "Don't.")
+
+    assert (error.message, error.remedy, str(error)) == ("naïve × 漢字", "Don't.", "naïve × 漢字 Don't.")
+
+
+def test_where_a_test_awaits_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    attacked = hostile(recorded("serve-coroutines"))
+    seen = Seen(attacked, diagnose(attacked), "")
+    told = ""
+
+    for worker in attacked.workers:
+        monkeypatch.setattr(look, "own_worker", lambda _, worker=worker: worker)
+        told += seen.awaits()
+
+    assert "[@click=app.quit]" in told
+    assert not UNSEEN.search(told.replace("\n", ""))
