@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check suite compatibility search bench soak clean
+.PHONY: demo test check suite compatibility search bench performance soak clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -18,7 +18,7 @@ check: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 suite: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 compatibility: $(READY)
 	$(BIN)/python tests/compatibility.py
@@ -27,7 +27,11 @@ search: $(READY)
 	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest --timeout 3600 tests/unit/test_soundness.py
 
 bench: $(READY)
-	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
+	for name in $(notdir $(basename $(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+performance: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,performance]'
+	$(BIN)/python -m benchmarks.performance
 
 soak: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'

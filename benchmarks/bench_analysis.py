@@ -3,7 +3,7 @@
 First the reduction with its cores and a shortest cycle, on random graphs of and, or and k-of-n waits with a ring in
 them; then whole diagnoses of snapshots in which every worker waits, five in a ring and all others in open chains.
 
-    python benchmarks/bench_analysis.py [ROUNDS]
+    python -m benchmarks.bench_analysis [ROUNDS]
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import random
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.tables import Results
 from dstack.analysis import reduction
 from dstack.analysis.diagnose import diagnose
 from dstack.model import (
@@ -36,7 +34,10 @@ from dstack.model import (
     WorkerSample,
 )
 
-ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+WAITS = ((10_000, 80_000), (100_000, 1_000_000), (1_000_000, 8_000_000))
+WORKERS = (100, 1_000, 10_000)
+MANY = 100_000
+"""What is larger is measured once."""
 RING = 5
 JOB = "01000000"
 Waits = dict[int, list[tuple[int, list[int]]]]
@@ -133,9 +134,10 @@ def explain(snapshot: Snapshot) -> None:
     assert len(diagnosis.findings[0].cycle) == RING
 
 
-def measure(table: Table, name: str, action: Callable[[], None]) -> None:
+def measure(action: Callable[[], None], rounds: int) -> tuple[list[float], float]:
+    """How long each run took in s, and the most memory that one more takes in MiB."""
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         began = time.perf_counter()
         action()
         times.append(time.perf_counter() - began)
@@ -143,20 +145,43 @@ def measure(table: Table, name: str, action: Callable[[], None]) -> None:
     action()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    table.add_row(name, f"{median(times):.2f}", f"{min(times):.2f}-{max(times):.2f}", f"{peak / 2**20:.0f}")
+    return times, peak / 2**20
+
+
+def growth(
+    title: str, actions: Iterable[tuple[int, str, Callable[[], None]]], rounds: int
+) -> tuple[dict[int, float], Results]:
+    """The median time in s by size, and a table."""
+    results = Results(title, ("", "n", "median s", "min-max s", "peak MiB"))
+    medians = {}
+    for size, name, action in actions:
+        times, peak_mib = measure(action, rounds if size <= MANY else 1)
+        medians[size] = median(times)
+        results.add(
+            name, str(len(times)), f"{median(times):.3f}", f"{min(times):.3f}-{max(times):.3f}", f"{peak_mib:.0f}"
+        )
+    return medians, results
+
+
+def reducing(rounds: int) -> tuple[dict[int, float], Results]:
+    """By number of waits."""
+    actions = (
+        (waits, f"{waits:,} waits, {edges:,} edges", partial(reduce, graph_of(waits, edges))) for waits, edges in WAITS
+    )
+    return growth("Reducing random graphs of waits, with cores and a shortest cycle", actions, rounds)
+
+
+def diagnosing(rounds: int) -> tuple[dict[int, float], Results]:
+    """By number of workers."""
+    actions = ((workers, f"{workers:,} workers", partial(explain, snapshot_of(workers))) for workers in WORKERS)
+    return growth("Diagnosing whole snapshots in which every worker waits", actions, rounds)
 
 
 def main() -> None:
-    table = Table(title=f"Analysis alone, n = {ROUNDS}")
-    for column in ("", "median s", "min-max s", "peak MiB"):
-        table.add_column(column, justify="left" if not column else "right")
-    for vertices, edges in ((10_000, 80_000), (100_000, 1_000_000)):
-        waits = graph_of(vertices, edges)
-        measure(table, f"reduce {vertices:,} waits, {edges:,} edges", partial(reduce, waits))
-    for workers in (100, 1_000, 10_000):
-        taken = snapshot_of(workers)
-        measure(table, f"diagnose {workers:,} workers", partial(explain, taken))
-    Console(width=100).print(table)
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    for measured in (reducing, diagnosing):
+        _, results = measured(rounds)
+        results.show()
 
 
 if __name__ == "__main__":

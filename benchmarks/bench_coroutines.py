@@ -5,7 +5,7 @@ warm, with all coroutines, their chains and what they wait for, and ``py-spy dum
 repeated for a second at least. A coroutine in the process ticks every millisecond and notes its longest gap in that
 time, also while nobody looks: that is the noise.
 
-    python benchmarks/bench_coroutines.py [ROUNDS] [COROUTINES...]
+    python -m benchmarks.bench_coroutines [ROUNDS] [COROUTINES...]
 """
 
 from __future__ import annotations

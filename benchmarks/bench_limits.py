@@ -3,7 +3,7 @@
 Each is set up on a cluster of its own and explained by ``dstack check``, as text and as JSON, in a process of its own:
 how long that takes, the most memory it uses, and how much it writes.
 
-    python benchmarks/bench_limits.py [TASKS] [CALLS] [THREADS]
+    python -m benchmarks.bench_limits [TASKS] [CALLS] [THREADS]
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Actors of a few classes wait and compute in stacks of 12 to 40 frames that part at many places.
 
-    python benchmarks/bench_merging.py [ROUNDS]
+    python -m benchmarks.bench_merging [ROUNDS]
 """
 
 from __future__ import annotations

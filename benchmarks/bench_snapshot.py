@@ -1,48 +1,69 @@
-"""A snapshot of 25 blocked workers on one node, beside what one would run instead: the loop inside ``ray stack``.
+"""A snapshot of blocked workers on one node, beside what one would run instead.
 
 Everything is measured in one run, in turns, on the same hung actors: dstack as a command (cold), dstack in a process
-that has taken a snapshot before (warm), and ``py-spy dump --native`` on one worker after another, as ``ray stack``
-does it, less its sudo. Pauses are what the targets themselves feel: some actors have a thread that ticks every
-millisecond and notes its longest gap; the same gap while nobody looks is the noise.
+that has taken a snapshot before (warm), ``py-spy dump --native`` on one worker after another, as ``ray stack`` does it,
+less its sudo; and where Ray's dashboard is installed, its page for one worker's stack, and the agent behind that, one
+worker after the other. Pauses are what targets themselves feel: some actors have a thread that ticks every millisecond
+and notes its longest gap; the same gap while nobody looks is the noise.
 
-    python benchmarks/bench_snapshot.py [WORKERS] [ROUNDS]
+    python -m benchmarks.bench_snapshot [ROUNDS] [WORKERS...]
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import grpc
 import psutil
 import ray
-from rich.console import Console
-from rich.table import Table
+from ray.core.generated import reporter_pb2, reporter_pb2_grpc
+from ray.experimental.internal_kv import _internal_kv_get
 
+from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.capture import snapshot
 from dstack.model import Snapshot
+from dstack.probes.connect import connect
+from dstack.probes.node.probe import NodeProbe
 
-WORKERS = int(sys.argv[1]) if len(sys.argv) > 1 else 25
 PYSPY = str(Path(sys.executable).with_name("py-spy"))
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+SIZES = (10, 25, 64)
 TICKING = 4
 TICK_S = 0.001
-Gaps = list[float]
+HAS_DASHBOARD = importlib.util.find_spec("aiohttp_cors") is not None
+"""Whether ``ray[default]`` is installed."""
+NOBODY, WARM, COLD, LOOP = "nobody looks, for 1 s", "dstack, warm", "`dstack check`, cold", "`ray stack`'s loop"
+AGENT, DASHBOARD = "the agent's GetTraceback, in turn", "the dashboard's page of a stack, in turn"
+
+
+AGENT_AT = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
+
+
+class Run(NamedTuple):
+    """How long one took, of how much CPU time, and the longest gaps in ms that the ticking actors felt meanwhile."""
+
+    took_s: float
+    cpu_s: float
+    gaps_ms: list[float]
 
 
 class Member:
     """Passes a token to its neighbour and waits; the ring never ends."""
 
     def __init__(self, ticks: bool) -> None:
-        self.gaps: Gaps = []
+        self.gaps: list[float] = []
         if ticks:
             threading.Thread(target=self.tick, name="ticker", daemon=True).start()
 
@@ -60,7 +81,7 @@ class Member:
         return os.getpid()
 
     @ray.method(concurrency_group="book")
-    def take_gaps(self) -> Gaps:
+    def take_gaps(self) -> list[float]:
         taken, self.gaps = self.gaps, []
         return taken
 
@@ -68,107 +89,150 @@ class Member:
         ray.get(self.neighbour.pass_token.remote())
 
 
-def start_ring() -> tuple[list[Any], list[int]]:
-    """The actors and their pids, all of them waiting for the next."""
-    actor: Any = ray.remote(num_cpus=0, concurrency_groups={"book": 1})(Member)
-    ring = [actor.remote(number < TICKING) for number in range(WORKERS)]
-    pids = ray.get([member.sit_beside.remote(ring[i - 1]) for i, member in enumerate(ring)])
-    ring[0].pass_token.remote()
-    time.sleep(3)
-    return ring, pids
+class Ring:
+    """So many actors on a cluster of their own, all of them waiting for the next."""
+
+    def __init__(self, workers: int, context: Any) -> None:
+        self.address: str = context.address_info["gcs_address"]
+        self._dashboard: str = context.dashboard_url
+        self._token = connect(self.address).metadata
+        actor: Any = ray.remote(num_cpus=0, concurrency_groups={"book": 1})(Member)
+        ring = [actor.remote(number < TICKING) for number in range(workers)]
+        self._pids = ray.get([member.sit_beside.remote(ring[i - 1]) for i, member in enumerate(ring)])
+        self._ticking = ring[:TICKING]
+        ring[0].pass_token.remote()
+        time.sleep(3)
+
+    def ways(self) -> dict[str, Callable[[], object]]:
+        """What is measured, by name."""
+        ways: dict[str, Callable[[], object]] = {
+            NOBODY: lambda: time.sleep(1),
+            WARM: self.warm,
+            COLD: self.cold,
+            LOOP: self.ray_stack,
+        }
+        if HAS_DASHBOARD:
+            ways |= {AGENT: self.agent, DASHBOARD: self.dashboard}
+        return ways
+
+    def warm(self) -> Snapshot:
+        taken = snapshot(self.address)
+        assert diagnose(taken).findings[0].confirmed
+        return taken
+
+    def cold(self) -> None:
+        command = [sys.executable, "-m", "dstack", "check", "--address", self.address, "--json"]
+        done = subprocess.run(command, capture_output=True, check=False)
+        verdict = json.loads(done.stdout)
+        assert verdict["verdict"] == "deadlock", done.stderr
+        assert verdict["findings"][0]["confirmed"], verdict["findings"][0]
+
+    def ray_stack(self) -> None:
+        for pid in self._pids:
+            subprocess.run([PYSPY, "dump", "--pid", str(pid), "--native"], capture_output=True, check=True)
+
+    def agent(self) -> None:
+        node_id = ray.get_runtime_context().get_node_id()
+        ip, _, port = json.loads(_internal_kv_get(AGENT_AT + node_id, namespace="dashboard"))
+        with grpc.insecure_channel(f"{ip}:{port}") as channel:
+            stub = reporter_pb2_grpc.ReporterServiceStub(channel)
+            for pid in self._pids:
+                reply = stub.GetTraceback(reporter_pb2.GetTracebackRequest(pid=pid), 30, self._token)
+                assert reply.success, reply.output
+
+    def dashboard(self) -> None:
+        ip = ray.util.get_node_ip_address()
+        for pid in self._pids:
+            page = f"http://{self._dashboard}/worker/traceback?pid={pid}&ip={ip}&native=0"
+            request = urllib.request.Request(page, headers=dict(self._token))
+            with urllib.request.urlopen(request, timeout=30) as reply:
+                assert reply.read()
+
+    def measure(self, action: Callable[[], object]) -> Run:
+        """One run, and its CPU time: of this process and its children, and of Ray's own ones but the workers."""
+        ray.get([member.take_gaps.remote() for member in self._ticking])
+        spent = cpu_s()
+        began = time.perf_counter()
+        action()
+        took = time.perf_counter() - began
+        spent = cpu_s() - spent
+        return Run(took, spent, [max(gaps) for gaps in ray.get([one.take_gaps.remote() for one in self._ticking])])
+
+    def answer_bytes(self) -> int:
+        """What a probe on this node would send for a look at all of it."""
+        workers = self.warm().workers
+        targets = [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
+        options = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
+        return len(json.dumps(NodeProbe().sample(targets, options)))
 
 
-def cold(address: str) -> Snapshot | None:
-    command = [sys.executable, "-m", "dstack", "check", "--address", address, "--json"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    verdict = json.loads(done.stdout)
-    assert verdict["verdict"] == "deadlock", done.stderr
-    assert verdict["findings"][0]["confirmed"], verdict["findings"][0]
-    return None
+@contextmanager
+def ring_of(workers: int) -> Iterator[Ring]:
+    os.environ["RAY_DASHBOARD_ENABLE_PROFILING"] = "1"
+    os.environ["PATH"] = os.pathsep.join([str(Path(PYSPY).parent), os.environ["PATH"]])  # Ray's agent looks there
+    context = ray.init(num_cpus=2, include_dashboard=HAS_DASHBOARD, log_to_driver=False)
+    try:
+        yield Ring(workers, context)
+    finally:
+        ray.shutdown()
 
 
-def warm(address: str) -> Snapshot:
-    taken = snapshot(address)
-    assert diagnose(taken).findings[0].confirmed
-    return taken
+def cpu_s() -> float:
+    """The CPU time so far of this process and of Ray's own, with their children that have ended."""
+    mine = psutil.Process()
+    others = [process for process in mine.children(recursive=True) if not process.name().startswith("ray::Member")]
+    times = [process.cpu_times() for process in (mine, *others)]
+    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
-def ray_stack(pids: list[int]) -> None:
-    for pid in pids:
-        subprocess.run([PYSPY, "dump", "--pid", str(pid), "--native"], capture_output=True, check=True)
-
-
-def measure(action: Callable[[], object], ring: list[Any]) -> tuple[float, Gaps]:
-    """How long one run takes in s, and the longest gap in ms that each ticking actor felt meanwhile."""
-    ray.get([member.take_gaps.remote() for member in ring[:TICKING]])
-    began = time.perf_counter()
-    action()
-    took = time.perf_counter() - began
-    return took, [max(gaps) for gaps in ray.get([member.take_gaps.remote() for member in ring[:TICKING]])]
-
-
-def first_sample_s(address: str) -> float:
-    """How long one warm look at everything takes, without the second one that confirms."""
-    sample = snapshot(address).samples[0]
-    return sample.ended_s - sample.began_s
-
-
-def main() -> None:
-    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    address = context.address_info["gcs_address"]
-    ring, pids = start_ring()
-    warm(address)
-    actions: dict[str, Callable[[], object]] = {
-        "nobody looks (1 s)": lambda: time.sleep(1),
-        "dstack, warm, confirmed by a second look": lambda: warm(address),
-        "dstack check, cold, confirmed by a second look": lambda: cold(address),
-        "py-spy dump --native in turn (`ray stack`)": lambda: ray_stack(pids),
-    }
-    results: dict[str, list[tuple[float, Gaps]]] = {name: [] for name in actions}
-    for _ in range(ROUNDS):
-        for name, action in actions.items():
-            results[name].append(measure(action, ring))
-    samples = [first_sample_s(address) for _ in range(ROUNDS)]
-    print_table(results)
-    print(f"one warm look at everything, unconfirmed: median {median(samples):.2f} s, max {max(samples):.2f} s")
-    print(f"processes dstack paused at all: {len(paused(warm(address)))} of {WORKERS + 1}")
-    print(f"own CPU of one warm confirmed snapshot: {own_cpu_s(address):.2f} s")
-
-
-def paused(taken: Snapshot) -> list[int]:
+def paused(taken: Snapshot) -> int:
+    """How many processes were paused at all."""
     workers = [worker for sample in taken.samples for worker in sample.workers]
-    return sorted({w.process.pid for w in workers if w.process and w.process.paused_ms})
+    return len({w.process.pid for w in workers if w.process and w.process.paused_ms})
 
 
-def own_cpu_s(address: str) -> float:
-    def spent() -> float:
-        times = psutil.Process().cpu_times()
-        return float(times.user + times.system + times.children_user + times.children_system)
+def measure(workers: int, rounds: int) -> tuple[dict[str, list[Run]], Results]:
+    """The runs by way, and a table of them."""
+    with ring_of(workers) as ring:
+        ring.warm()
+        runs: dict[str, list[Run]] = {name: [] for name in ring.ways()}
+        for _ in range(rounds):
+            for name, action in ring.ways().items():
+                runs[name].append(ring.measure(action))
+        first = [sample.ended_s - sample.began_s for sample in (ring.warm().samples[0] for _ in range(rounds))]
+        results = as_table(workers, runs)
+        results.notes.append(
+            f"One warm look at everything, not yet confirmed: median {median(first):.2f} s, max {max(first):.2f} s. "
+            f"dstack paused {paused(ring.warm())} of {workers + 1} processes at all. "
+            f"For a look a node sends {ring.answer_bytes() / 1024:.0f} KiB."
+        )
+    return runs, results
 
-    before = spent()
-    warm(address)
-    return spent() - before
 
-
-def print_table(results: dict[str, list[tuple[float, Gaps]]]) -> None:
-    *_, loop = results
-    base = [took for took, _ in results[loop]]
-    table = Table(title=f"{WORKERS} blocked workers on one node, n = {ROUNDS}, {os.cpu_count()} cores")
-    for column in ("", "median s", "min-max s", "ratio to `ray stack`", "longest gap felt, median ms", "max ms"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, runs in results.items():
-        times = [took for took, _ in runs]
-        gaps = [gap for _, felt in runs for gap in felt]
-        ratio = median(took / other for took, other in zip(times, base, strict=True))
-        table.add_row(
+def as_table(workers: int, runs: dict[str, list[Run]]) -> Results:
+    columns = ("", "median s", "min-max s", "ratio to the loop", "CPU s", "longest gap felt: median ms", "max ms")
+    results = Results(f"{workers} blocked workers on one node, n = {len(runs[LOOP])}, {os.cpu_count()} cores", columns)
+    for name, of_way in runs.items():
+        times = [run.took_s for run in of_way]
+        gaps = [gap for run in of_way for gap in run.gaps_ms]
+        ratio = median(run.took_s / base.took_s for run, base in zip(of_way, runs[LOOP], strict=True))
+        results.add(
             name,
             f"{median(times):.2f}",
             f"{min(times):.2f}-{max(times):.2f}",
-            f"{ratio:.2f}",
+            "" if name == NOBODY else f"{ratio:.2f}",
+            f"{median(run.cpu_s for run in of_way):.2f}",
             f"{median(gaps):.1f}",
             f"{max(gaps):.1f}",
         )
-    Console(width=130).print(table)
+    return results
+
+
+def main() -> None:
+    rounds, *sizes = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (5,)
+    for workers in sizes or SIZES:
+        _, results = measure(workers, rounds)
+        results.show()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Size and speed of snapshot files of 1,000 alike workers, each with its own waits, and of 10,000.
 
 Budget: 2 kB a worker at 1,000 alike workers.
+
+    python -m benchmarks.bench_snapshot_file
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.tables import Results
 from dstack.model import (
     Actor,
     BlockedCall,
@@ -99,21 +102,24 @@ def snapshot_of(workers: int) -> Snapshot:
     )
 
 
-def measure(workers: int, suffix: str) -> None:
-    snapshot = snapshot_of(workers)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"snapshot{suffix}"
-        began = time.perf_counter()
-        save(snapshot, path)
-        saved = time.perf_counter()
-        load(path)
-        loaded = time.perf_counter()
-        per_worker = path.stat().st_size / workers
-    print(f"{workers:7} {suffix:9} {per_worker:8.0f} B {saved - began:8.3f} s {loaded - saved:8.3f} s")
+def measure() -> Results:
+    results = Results("Snapshot files of alike workers, n = 1", ("", "B a worker", "save s", "load s"))
+    for workers in (1000, 10_000):
+        snapshot = snapshot_of(workers)
+        for suffix in (".json", ".json.gz"):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / f"snapshot{suffix}"
+                began = time.perf_counter()
+                save(snapshot, path)
+                saved = time.perf_counter()
+                load(path)
+                loaded = time.perf_counter()
+                per_worker = path.stat().st_size / workers
+            results.add(
+                f"{workers:,} workers, {suffix}", f"{per_worker:.0f}", f"{saved - began:.2f}", f"{loaded - saved:.2f}"
+            )
+    return results
 
 
 if __name__ == "__main__":
-    print(f"{'workers':>7} {'suffix':9} {'a worker':>10} {'save':>10} {'load':>10}")
-    for workers in (1000, 10_000):
-        for suffix in (".json", ".json.gz"):
-            measure(workers, suffix)
+    measure().show()

@@ -4,7 +4,7 @@ Everything is measured in one run and in turns. ``first paint`` is a process of 
 that reads, diagnoses and draws a saved snapshot; beside it ``dstack show``, which prints a report of the same file. The
 others are within one process without a terminal, from the key to the picture.
 
-    python benchmarks/bench_tui.py [ROUNDS]
+    python -m benchmarks.bench_tui [ROUNDS]
 """
 
 from __future__ import annotations

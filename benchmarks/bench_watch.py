@@ -4,7 +4,7 @@ All workers are in a call that takes long, and a driver makes short calls meanwh
 often as by default, and what they cost is divided by ten; then one full look is waited for. All of it is the CPU time
 of the watch and of its children, in one run on one machine.
 
-    python benchmarks/bench_watch.py [WORKERS] [SECONDS]
+    python -m benchmarks.bench_watch [WORKERS] [SECONDS]
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ def test_a_hang_is_seen_walked_and_left() -> None:
         screen.wait_for("DEADLOCK")
         screen.wait_for("Vault.open")
         screen.press("?")
-        screen.wait_for("Take another snapshot")
+        screen.wait_for("goes to whoever it is about")
         screen.press("Escape")
-        screen.wait_until_gone("Take another snapshot")  # else the terminal takes Esc and r for one key
+        screen.wait_until_gone("goes to whoever it is about")  # else the terminal takes Esc and r for one key
         screen.press("r")
         screen.wait_for("#2")
         screen.press("/")
