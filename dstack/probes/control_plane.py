@@ -15,6 +15,7 @@ from dstack.errors import ClusterError
 from dstack.model import Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
 from dstack.probes import autoscaler
 from dstack.probes.connect import Cluster
+from dstack.probes.node.masking import masked_command
 from dstack.probes.rpc import Call, Refused, Request, call_all
 
 PROBE_NAMESPACE = "_dstack"
@@ -179,7 +180,7 @@ def _node(row: Any) -> Node:
 def _job(row: Any) -> Job:
     return Job(
         job_id=row.job_id.hex(),
-        entrypoint=row.entrypoint,
+        entrypoint=masked_command(row.entrypoint),
         namespace=row.config.ray_namespace,
         driver_ip=row.driver_ip_address,
         driver_pid=row.driver_pid,

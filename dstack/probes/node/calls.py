@@ -383,7 +383,7 @@ def _seconds(frame: RawFrame, name: str) -> float | None:
                 return None
             if re.fullmatch(r"-?\d+(\.\d+)?(e[-+]?\d+)?", text):
                 return float(text)
-            raise Unreadable(f"{name} is {text[:40]!r}, not a number")
+            raise Unreadable(f"{name} is not a number")
     raise Unreadable(f"there is no local {name}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -19,6 +18,7 @@ from dstack.probes.node.groups import runs_methods
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout, calibrate
 from dstack.probes.node.loop_state import LoopState
+from dstack.probes.node.masking import masked_local
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.places import EVENT_LOOP
 from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
@@ -34,7 +34,6 @@ DUMP_TIMEOUT_S = 5.0
 RETRY_S = 0.005
 POOL_SIZE = 2
 PROCESS_GONE = "the process is gone"
-SECRET = re.compile("token|passw|secret|key|credential|auth", re.IGNORECASE)
 
 Plain = dict[str, Any]
 
@@ -389,12 +388,12 @@ def _name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collec
 
 
 def _locals(thread: RawThread) -> dict[str, dict[str, str]]:
-    """Locals by frame index; values whose name smells of a secret are not shown."""
+    """Locals by frame index, without secrets."""
     shown = {}
     for index, frame in enumerate(thread["frames"]):
         values = {local["name"]: local["repr"] or "" for local in frame["locals"] or ()}
         if values:
-            shown[str(index)] = {name: "***" if SECRET.search(name) else text for name, text in values.items()}
+            shown[str(index)] = {name: masked_local(name, text) for name, text in values.items()}
     return shown
 
 

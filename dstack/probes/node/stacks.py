@@ -10,6 +10,7 @@ import sysconfig
 from typing import Any
 
 from dstack.probes.node.calls import LOOP_THREAD, RAY_WORKER_FILE
+from dstack.probes.node.masking import masked_source
 from dstack.probes.node.places import RawFrame, function_of
 from dstack.probes.node.pyspy import RawThread
 
@@ -83,7 +84,7 @@ class StackTable:
             self._files[file] = _read_lines(os.path.join(cwd, file))
         lines = self._files[file]
         for number in range(max(1, line - CONTEXT_LINES), min(len(lines), line + CONTEXT_LINES) + 1):
-            self.sources.setdefault(file, {})[number] = lines[number - 1][:MAX_LINE]
+            self.sources.setdefault(file, {})[number] = masked_source(lines[number - 1][:MAX_LINE])
 
 
 def role_of(thread: RawThread, *, pid: int, is_driver: bool, origins: Origins) -> str:
