@@ -1,0 +1,19 @@
+"""docs/compatibility.md names the versions that are run and that are let in, and no others."""
+
+import re
+
+from dstack.probes.connect import SUPPORTED
+from tests.compatibility import PAIRS, ROOT
+
+TEXT = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+
+
+def test_it_names_the_pairs_that_run_at_every_change() -> None:
+    section = TEXT.partition("## Run at every change")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \|", section, re.MULTILINE)
+    assert sorted(named) == sorted([("2.60", "3.11"), *((pair.ray.removesuffix(".0"), pair.python) for pair in PAIRS)])
+
+
+def test_it_names_what_is_let_in() -> None:
+    first, last = (".".join(map(str, version)) for version in SUPPORTED)
+    assert f"Ray {first} to {last}" in TEXT
