@@ -8,15 +8,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App, SystemCommand
+from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from dstack.errors import DstackError, UsageError
+from dstack.probes.node.source_files import find_source
 from dstack.snapshot_file import save
 from dstack.tui.dialogs import AskPath, Help
 from dstack.tui.messages import Ended, Failed, Progressed, Taken
@@ -30,6 +30,8 @@ PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """What ``a`` goes through: the time between looks by itself."""
 KEPT_LOOKS = 50
 TICK_S = 1.0
+PALETTE_GONE_S = 0.1
+"""After so long, the command palette is not in the picture any more."""
 
 
 class DstackApp(App[None]):
@@ -235,14 +237,17 @@ class DstackApp(App[None]):
             self.notify("There is no line of code here.", severity="warning")
             return
         file, line = place
-        if not Path(file).is_file():
-            self.notify(f"{file} is not on this machine.", severity="warning")
+        found = find_source(file)
+        if found is None:
+            self.notify(f"{file} is no file of source on this machine.", severity="warning")
             return
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        command = [*shlex.split(editor), f"+{line}", file]
+        command = [*shlex.split(editor), f"+{max(1, line)}", found]
         try:
             with self.suspend():
                 subprocess.run(command, check=False)
+        except SuspendNotSupported:
+            self.notify("There is no terminal here for an editor.", severity="warning")
         except OSError as error:
             self.notify(f"{editor} cannot be started: {error}. Set $EDITOR.", severity="error")
         self.refresh()
@@ -269,6 +274,14 @@ class DstackApp(App[None]):
         if path:
             self._write(path, lambda: _write_text(path, text))
 
+    @work
+    async def action_picture(self) -> None:
+        """Draws the screen into a file."""
+        picture = self.export_screenshot()
+        path = await self.push_screen_wait(AskPath("Draw the screen to", f"dstack-{self.current_mode}.svg"))
+        if path:
+            self._write(path, lambda: _write_text(path, picture))
+
     def _write(self, path: str, write: Callable[[], object]) -> None:
         try:
             write()
@@ -290,12 +303,17 @@ class DstackApp(App[None]):
         self.exit()
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """All that has a key, too, and what Textual offers."""
-        yield from super().get_system_commands(screen)
+        """All that has a key, too, and what Textual offers; its pictures are files as all others here."""
+        for command in super().get_system_commands(screen):
+            is_picture = command.title == "Screenshot"
+            yield command._replace(callback=self._draw_picture) if is_picture else command
         for active in screen.active_bindings.values():
             binding = active.binding
             if active.enabled and binding.id and binding.id.startswith(("app.", "view.", "own.")):
                 yield SystemCommand(binding.description, active.tooltip, self._runner(active.node, binding.action))
+
+    def _draw_picture(self) -> None:
+        self.set_timer(PALETTE_GONE_S, self.action_picture)
 
     def _runner(self, node: Any, action: str) -> Callable[[], None]:
         def run() -> None:

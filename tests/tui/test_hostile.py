@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.style import Style
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from dstack.errors import ClusterError
 from dstack.tui.app import DstackApp
@@ -71,3 +76,75 @@ def test_a_notification_shows_it() -> None:
             assert "[@click=app.quit]y" in screen_text(app)
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "opened"),
+    [
+        ("good.py", 3, ["+3", "{here}/good.py"]),
+        ("-c.py", -5, ["+1", "{here}/-c.py"]),
+        ("+!x.py", 1, ["+1", "{here}/+!x.py"]),
+        ("$(touch x); .py", 1, ["+1", "{here}/$(touch x); .py"]),
+        ("../../etc/passwd", 1, None),
+        ("/etc/passwd", 1, None),
+        ("fifo.py", 1, None),
+        ("/dev/zero", 1, None),
+        ("gone\0.py", 1, None),
+    ],
+)
+def test_an_editor_is_given_the_name_of_a_source_file_and_nothing_else(
+    file: str, line: int, opened: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VISUAL", "vi -n")
+    os.mkfifo("fifo.py")
+    for name in ("good.py", "-c.py", "+!x.py", "$(touch x); .py"):
+        Path(name).touch()
+    ran: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: ran.append(command))
+
+    async def body() -> None:
+        async with running(Scripted(ATTACKED[0])) as (app, pilot):
+            monkeypatch.setattr(app, "suspend", contextlib.nullcontext)
+            monkeypatch.setattr(app._view, "to_open", lambda: (file, line))
+            await pilot.press("o")
+            await pilot.pause()
+            require_harmless(app)
+
+    asyncio.run(body())
+    assert ran == ([] if opened is None else [["vi", "-n", *(one.format(here=tmp_path) for one in opened)]])
+
+
+def test_where_there_is_no_terminal_no_editor_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "good.py").touch()
+
+    async def body() -> None:
+        async with running(Scripted(ATTACKED[0])) as (app, pilot):
+            monkeypatch.setattr(app._view, "to_open", lambda: (str(tmp_path / "good.py"), 1))
+            await pilot.press("o")
+            await until(pilot, lambda: app._notifications)
+            assert [one.message for one in app._notifications] == ["There is no terminal here for an editor."]
+
+    asyncio.run(body())
+
+
+def test_a_picture_is_for_its_owner_only_and_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "mine.svg").symlink_to("elsewhere")
+
+    async def body() -> None:
+        async with running(Scripted(ATTACKED[0])) as (app, pilot):
+            for name in ("mine.svg", "new.svg"):
+                (command,) = (one for one in app.get_system_commands(app.screen) if one.title == "Screenshot")
+                command.callback()
+                await until(pilot, lambda: app.screen.query("#path"))
+                app.screen.query_one("#path", Input).value = str(tmp_path / name)
+                await pilot.press("enter")
+                await until(pilot, lambda: not app.screen.query("#path"))
+
+    umask = os.umask(0)
+    try:
+        asyncio.run(body())
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "new.svg").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "elsewhere").exists()

@@ -13,9 +13,9 @@ from dstack.probes.node.calls import LOOP_THREAD, RAY_WORKER_FILE
 from dstack.probes.node.masking import masked_source
 from dstack.probes.node.places import RawFrame, function_of
 from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.source_files import read_source
 
 CONTEXT_LINES = 2
-MAX_SOURCE_BYTES = 2_000_000
 MAX_LINE = 160
 PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")
 STANDARD = re.compile(r"<frozen |/(?:.*/)?lib(?:64)?/python3\.\d+/")
@@ -81,7 +81,7 @@ class StackTable:
 
     def _keep_source(self, file: str, line: int, cwd: str) -> None:
         if file not in self._files:
-            self._files[file] = _read_lines(os.path.join(cwd, file))
+            self._files[file] = read_source(os.path.join(cwd, file))
         lines = self._files[file]
         for number in range(max(1, line - CONTEXT_LINES), min(len(lines), line + CONTEXT_LINES) + 1):
             self.sources.setdefault(file, {})[number] = masked_source(lines[number - 1][:MAX_LINE])
@@ -120,13 +120,3 @@ def _is_idle(frames: list[RawFrame]) -> bool:
     """Whether a worker's main thread runs no task: it waits for one, or has not begun to."""
     main_loop = [function_of(frame) == "main_loop" and frame["filename"].endswith(RAY_WORKER_FILE) for frame in frames]
     return main_loop[0] or not any(main_loop)
-
-
-def _read_lines(path: str) -> list[str]:
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MAX_SOURCE_BYTES:
-            return []
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()
-    except (OSError, ValueError):
-        return []
