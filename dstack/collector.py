@@ -85,9 +85,8 @@ class Collector:
 
 def main() -> None:
     """Takes one snapshot and writes it to standard output, as this module says."""
-    import msgspec
-
     from dstack import capture
+    from dstack.snapshot_file import dumps
 
     address, timeout_s, options = sys.argv[1] or None, float(sys.argv[2]), dict.fromkeys(sys.argv[3:], True)
     output = sys.stdout.buffer
@@ -98,7 +97,7 @@ def main() -> None:
         output.flush()
 
     def write_snapshot(word: str, taken: Snapshot) -> None:
-        data = msgspec.json.encode(taken)
+        data = dumps(taken)
         write(word, str(len(data)), data)
 
     try:

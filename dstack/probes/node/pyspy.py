@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from dstack.probes.node.dump_json import threads_of
 
 RAY_WORKER_NICENESS = 15
 """What Ray gives its workers unless ``RAY_worker_niceness`` says otherwise; seen on Ray 2.46 and 2.60."""
@@ -72,10 +73,9 @@ class PySpy:
         if done.returncode:
             raise _diagnose(pid, done.stderr.decode(errors="replace"))
         try:
-            threads: list[RawThread] = json.loads(done.stdout)
+            return threads_of(done.stdout)
         except ValueError as error:
-            raise DumpFailed("py-spy printed something that is not JSON") from error
-        return threads
+            raise DumpFailed("py-spy printed something that is no dump of its own") from error
 
 
 def _run(arguments: list[str], timeout_s: float, *, is_polite: bool) -> subprocess.CompletedProcess[bytes]:

@@ -1,0 +1,163 @@
+"""py-spy's JSON is read as threads of the right types, or refused, whatever a process makes py-spy print."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dstack.probes.assemble import Assembly
+from dstack.probes.node import pyspy
+from dstack.probes.node.dump_json import threads_of
+from dstack.probes.node.layout import calibrate
+from dstack.probes.node.probe import Look, NodeProbe
+from dstack.probes.node.pyspy import DumpFailed, PySpy, find_pyspy
+from dstack.probes.node.stacks import Origins, StackTable
+from tests.mutations import ByValues, by_bytes
+
+ORIGINS = Origins()
+MUTATIONS = 10_000
+READ_WITH_MEMORY = 100
+PROGRAM = """
+import asyncio, queue, threading
+lock = threading.Lock(); lock.acquire()
+async def sleep(): await asyncio.gather(asyncio.sleep(1000), asyncio.Event().wait())
+def hold(value): lock.acquire()
+for target in (queue.Queue().get, lambda: hold({"a": [1, "x"]}), lambda: asyncio.run(sleep())):
+    threading.Thread(target=target, daemon=True).start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+OPTIONS = {"native": False, "locals": True, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as program:
+        assert program.stdout
+        assert program.stdout.readline() == b"ready\n"
+        yield program
+        program.kill()
+
+
+@pytest.fixture(scope="module")
+def dump(process: subprocess.Popen[bytes]) -> bytes:
+    command = [find_pyspy() or "", "dump", "--json", "--locals", "--nonblocking", "--pid", str(process.pid)]
+    return subprocess.run(command, capture_output=True, check=True).stdout
+
+
+def mutated(dump: bytes, count: int) -> Iterator[bytes]:
+    chance = random.Random(7)
+    values = ByValues(dump)
+    for number in range(count):
+        yield values.one(chance) if number % 3 else by_bytes(dump, chance)
+
+
+def test_it_is_read_as_py_spy_prints_it(dump: bytes) -> None:
+    printed = json.loads(dump)
+
+    threads = threads_of(dump)
+
+    assert len(threads) == len(printed) == 4
+    for thread, as_printed in zip(threads, printed, strict=True):
+        assert as_printed.items() >= {key: value for key, value in thread.items() if key != "frames"}.items()
+        for frame, frame_as_printed in zip(thread["frames"], as_printed["frames"], strict=True):
+            assert frame_as_printed.items() >= {key: value for key, value in frame.items() if key != "locals"}.items()
+            assert len(frame["locals"] or ()) == len(frame_as_printed["locals"] or ())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(
+            b"",
+            b"null",
+            b"{}",
+            b"[1]",
+            b"[[]]",
+            b'[{"frames": {}}]',
+            b"[" * 10**6,
+            b'{"a":' * 10**5,
+            b"\xff",
+            b"1" * 10**5,
+        ),
+        *(b'[{"thread_id": 1, "frames": [{"name": "f", "filename": "f", "line": 1e9}]}]',),
+        *(b'[{"thread_id": 1, "frames": [{"name": "f", "filename": null, "line": 1}]}]',),
+        *(b'[{"thread_id": true, "frames": []}]', b'[{"thread_id": -1, "frames": []}]'),
+        *(b'[{"thread_id": 1, "os_thread_id": 4294967296, "frames": []}]', b'[{"thread_id": NaN, "frames": []}]'),
+    ],
+    ids=lambda data: data[:40].decode(errors="replace"),
+)
+def test_what_is_no_dump_is_a_failure(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(data)
+    fake = tmp_path / "py-spy"
+    fake.write_text(f"#!/bin/sh\nexec cat {tmp_path}/data\n")
+    fake.chmod(0o755)
+
+    with pytest.raises(DumpFailed, match="py-spy printed something that is no dump of its own"):
+        PySpy(str(fake)).dump(1, blocking=False, native=False, timeout_s=10)
+
+
+def test_names_are_bounded_and_can_be_written_down() -> None:
+    frame = {
+        "name": "\ud800" * 10,
+        "filename": "x" * 10**6,
+        "line": 1,
+        "locals": [{"name": "v", "addr": 1, "repr": "y" * 10**6}],
+    }
+
+    (thread,) = threads_of(json.dumps([{"thread_id": 1, "thread_name": "é", "frames": [frame]}]).encode())
+
+    json.dumps(thread, ensure_ascii=False).encode()
+    assert len(thread["frames"][0]["filename"]) == 4096
+    assert len(thread["frames"][0]["locals"][0]["repr"]) == 1000
+
+
+def look_at(pid: int, threads: list[dict[str, Any]]) -> Look:
+    target = {"worker_id": "w", "pid": pid, "port": 1, "is_driver": True}
+    look = Look(target, OPTIONS, ORIGINS, calibrate)
+    look.threads, look.figures = threads, {"pid": pid, "started_at": 1.0}
+    return look
+
+
+def test_ten_thousand_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Popen[bytes]) -> None:
+    taken = 0
+
+    for data in mutated(dump, MUTATIONS):
+        try:
+            threads = threads_of(data)
+        except ValueError:
+            continue
+        taken += 1
+        table = StackTable(ORIGINS)
+        plain = {"w": look_at(process.pid, threads).as_process(table)}
+        result = {"frames": table.frames, "stacks": table.stacks, "sources": table.sources, "processes": plain}
+        Assembly().add(["n"], {**result, "host": {}, "failures": []}, 1)
+
+    assert MUTATIONS / 10 < taken < MUTATIONS
+
+
+def test_hostile_addresses_and_names_are_read_as_far_as_they_go(
+    dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = {"worker_id": "w", "pid": process.pid, "port": 1, "is_driver": True}
+    probe = NodeProbe()
+
+    for data in [data for data in mutated(dump, 5 * READ_WITH_MEMORY) if is_dump(data)][:READ_WITH_MEMORY]:
+        done = subprocess.CompletedProcess([], 0, data, b"")
+        monkeypatch.setattr(pyspy, "_run", lambda *_, done=done, **__: done)
+        processes, _ = Assembly().add(["n"], probe.sample([target], OPTIONS), 1)
+        assert processes.keys() == {"w"}
+
+
+def is_dump(data: bytes) -> bool:
+    try:
+        return bool(threads_of(data))
+    except ValueError:
+        return False
