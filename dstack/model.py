@@ -57,7 +57,8 @@ class BlockedCall(Model, frozen=True):
     of them. ``coroutines`` are ids of coroutines of this process: with ``threads`` one of all these must go on.
 
     An ``await`` is for ``num_returns``, or where that is None for all, of ``refs``, ``coroutines``, the futures in
-    ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``inferred`` says how the
+    ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``child_pids`` are processes below
+    this one, of which one must end or write. ``inferred`` says how the
     threads are known, or how many refs are needed, where that is not exact. ``object_id`` tells two locks, futures
     or queues of one process apart. ``what`` names the call in the user's words where its kind does not, as
     ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread`` says why what is waited for could not be
@@ -74,6 +75,7 @@ class BlockedCall(Model, frozen=True):
     all_of: tuple[tuple[Int, ...], ...] = ()
     coroutines: tuple[str, ...] = ()
     others: Natural = 0
+    child_pids: tuple[Int, ...] = ()
     inferred: str | None = None
     object_id: str | None = None
     what: str | None = None
@@ -121,13 +123,38 @@ class Coroutine(Model, frozen=True):
     call: BlockedCall | None = None
 
 
+class ChildProcess(Model, frozen=True):
+    """A process of Python that a worker or driver has started, or one that such a one has, as multiprocessing does.
+
+    ``parent_pid`` is the one that started it, ``name`` what the operating system calls it. It takes no part in
+    the wait-for graph but as something waited for.
+    """
+
+    pid: Int
+    parent_pid: Int
+    started_at: UnixTime
+    name: str = ""
+    cpu_s: float = 0.0
+    rss_bytes: Int = 0
+    num_threads: Int = 0
+    state: str = ""
+    paused_ms: float = 0.0
+    threads: tuple[Thread, ...] = ()
+
+    @property
+    def main_thread(self) -> Thread | None:
+        """The thread that it began with, if its stacks were seen."""
+        return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
+
+
 class Process(Model, frozen=True):
     """A worker's or driver's process as the operating system shows it.
 
     ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped. ``tasks_read``
     says whether it could be read which task each thread runs, ``coroutines_read`` whether its event loops could be
     read, if it has any: then all of their suspended coroutines are there. ``concurrency_groups`` are those of an
-    actor's methods, by the method's name, as its class declares them; None where that was not read.
+    actor's methods, by the method's name, as its class declares them; None where that was not read. ``children`` are
+    looked at in the first sample only; ``children_left_out`` counts others, that run no Python or are too many.
     """
 
     pid: Int
@@ -142,6 +169,8 @@ class Process(Model, frozen=True):
     concurrency_groups: dict[str, str] | None = None
     threads: tuple[Thread, ...] = ()
     coroutines: tuple[Coroutine, ...] = ()
+    children: tuple[ChildProcess, ...] = ()
+    children_left_out: Natural = 0
 
     def calls(self) -> Iterator[BlockedCall]:
         """The calls that its threads and coroutines are blocked in."""

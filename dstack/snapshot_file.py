@@ -234,6 +234,8 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
             process = worker.process
             yield from _misplaced(snapshot, process.threads if process else (), f"{place}.threads")
             yield from _misplaced(snapshot, process.coroutines if process else (), f"{place}.coroutines")
+            for k, child in enumerate(process.children if process else ()):
+                yield from _misplaced(snapshot, child.threads, f"{place}.children[{k}].threads")
 
 
 def _misplaced(snapshot: Snapshot, executions: Sequence[Thread | Coroutine], place: str) -> Iterator[str]:

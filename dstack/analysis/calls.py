@@ -162,8 +162,12 @@ def _coroutine(one: _Blocked, coroutine_id: str) -> Target:
 
 
 def _wait_for_other_side(one: _Blocked) -> Wait:
-    """A wait that somebody must end of whom nothing is known."""
-    return replace(waits_for(one.what, _other_side(one)), timeout_s=one.call.timeout_s)
+    """A wait that somebody must end of whom nothing is known, or who is one of the process's own children."""
+    if not one.call.child_pids:
+        return replace(waits_for(one.what, _other_side(one)), timeout_s=one.call.timeout_s)
+    children = tuple(one.graph.child(one.worker_id, pid) for pid in dict.fromkeys(one.call.child_pids))
+    total = len(children)
+    return Wait(kind=one.what, groups=(Group(needs=1, targets=children),), timeout_s=one.call.timeout_s, total=total)
 
 
 def _other_side(one: _Blocked) -> Target:

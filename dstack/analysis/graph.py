@@ -67,6 +67,14 @@ class Graph:
             self.add(Vertex(key=key, kind="unknown", label="other side, which is not known", other_side_of=call))
         return Target(vertex=key)
 
+    def child(self, worker_id: str, pid: int) -> Target:
+        """A process that a worker has started: what it waits for itself is its own affair."""
+        key = f"unknown:child/{worker_id}/{pid}"
+        if key not in self.vertices:
+            label = f"child process (pid {pid})"
+            self.add(Vertex(key=key, kind="unknown", label=label, worker_id=worker_id, child_pid=pid))
+        return Target(vertex=key)
+
     def waits_for_unknown(self, kind: str, what: str) -> Wait:
         """A wait for something whose own waits are not known."""
         return waits_for(kind, self.unknown(what))

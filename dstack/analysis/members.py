@@ -81,7 +81,7 @@ def member(observed: Observed, vertex: Vertex) -> Member:
         or (group.job_id if group else None),
         node_id=node.node_id if node else None,
         node_ip=node.ip if node else None,
-        pid=host.pid if host else None,
+        pid=vertex.child_pid or (host.pid if host else None),
         thread=thread.name or str(thread.os_thread_id) if thread else None,
         coroutine=is_coroutine,
         file=own.file if own else None,
@@ -100,7 +100,10 @@ def source_line(observed: Observed, frame: Frame) -> str | None:
 
 
 def execution_of(observed: Observed, vertex: Vertex) -> Thread | Coroutine | None:
-    """The thread or coroutine of an execution, if it was seen."""
+    """The thread or coroutine of an execution, or the main thread of a child process, if it was seen."""
+    if vertex.child_pid is not None:
+        child = observed.child(vertex.worker_id, vertex.child_pid)
+        return child.main_thread if child else None
     if vertex.coroutine_id is not None:
         return observed.coroutine(vertex.worker_id, vertex.coroutine_id)
     return observed.thread(vertex.worker_id, vertex.os_thread_id)

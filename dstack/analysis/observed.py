@@ -10,6 +10,7 @@ from dstack.model import (
     ACTOR_HANDLE,
     Actor,
     BlockedCall,
+    ChildProcess,
     Coroutine,
     GoneWorker,
     Job,
@@ -287,6 +288,16 @@ class Observed:
         process = self.process(worker_id)
         return process is not None and process.tasks_read
 
+    def child(self, worker_id: str | None, pid: int) -> ChildProcess | None:
+        """A process that a worker has started, if it was seen."""
+        process = self.process(worker_id or "")
+        return next((child for child in process.children if child.pid == pid), None) if process else None
+
+    def children(self) -> Iterator[tuple[str, ChildProcess]]:
+        """All processes that workers have started, each with the id of the worker."""
+        processes = ((worker.worker_id, worker.process) for worker in self.sample.workers)
+        return ((key, child) for key, process in processes if process for child in process.children)
+
     def threads(self, worker_id: str) -> tuple[Thread, ...]:
         """A worker's threads, none if its process was not seen."""
         process = self.process(worker_id)
@@ -314,6 +325,11 @@ def thread_key(worker_id: str, os_thread_id: int) -> str:
 def coroutine_key(worker_id: str, coroutine_id: str) -> str:
     """The vertex of a coroutine."""
     return f"coroutine:{worker_id}/{coroutine_id}"
+
+
+def child_thread_key(worker_id: str, pid: int, os_thread_id: int) -> str:
+    """What a thread of a process is known by that a worker has started; it is no vertex."""
+    return f"child:{worker_id}/{pid}/{os_thread_id}"
 
 
 def task_key(task_id: str) -> str:

@@ -109,6 +109,8 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
         case "actor creation":
             return "waits for its actor to be created"
+        case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
+            return f"{_lasting(wait.kind, wait)} for {targets}" + _inferred(wait)
         case _ if any(vertices[target.vertex].other_side_of for group in wait.groups for target in group.targets):
             return f"{_lasting(wait.kind, wait).removesuffix(',')}, which somebody else must end"
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.members import execution_of, member
 from dstack.analysis.merging import Words
 from dstack.analysis.missing import Lull, Missing, missing
-from dstack.analysis.observed import Observed, coroutine_key, thread_key
+from dstack.analysis.observed import Observed, child_thread_key, coroutine_key, thread_key
 from dstack.analysis.outliers import Outlier, outliers
 from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, running
 from dstack.analysis.stitching import alike
 from dstack.diagnosis import Vertex
-from dstack.model import Coroutine, Frame, Node, Thread, Worker
+from dstack.model import ChildProcess, Coroutine, Frame, Node, Thread, Worker
 
 MAX_ONWARD = 200
 """So many kinds of what is waited for are told of one wait."""
@@ -33,10 +33,18 @@ class Strand(NamedTuple):
     words: str
 
 
+class Offspring(NamedTuple):
+    """A process that a worker or driver has started, with its threads, the main one first."""
+
+    process: ChildProcess
+    name: str
+    strands: tuple[Strand, ...]
+
+
 class Residents(NamedTuple):
     """A worker or driver: its threads and coroutines of the application, and those of Ray and its libraries.
 
-    ``trouble`` says why there are none of the application.
+    ``trouble`` says why there are none of the application. ``children`` are processes that it has started.
     """
 
     worker: Worker
@@ -44,6 +52,7 @@ class Residents(NamedTuple):
     strands: tuple[Strand, ...]
     others: tuple[Strand, ...]
     trouble: str
+    children: tuple[Offspring, ...] = ()
 
 
 class Run(NamedTuple):
@@ -151,7 +160,27 @@ class Stacks:
             strands=tuple(strand for strand in strands if strand.key in keys),
             others=tuple(strand for strand in strands if strand.key not in keys),
             trouble="" if keys else self._lull.why(worker)[1],
+            children=self.children_of(worker.worker_id),
         )
+
+    def children_of(self, worker_id: str) -> tuple[Offspring, ...]:
+        """The processes that a worker has started."""
+        process = self.observed.process(worker_id)
+        return tuple(self._offspring(worker_id, child) for child in process.children) if process else ()
+
+    def _offspring(self, worker_id: str, child: ChildProcess) -> Offspring:
+        threads = sorted(child.threads, key=lambda thread: (thread.os_thread_id != child.pid, thread.role == "ray"))
+        strands = [
+            Strand(
+                key=child_thread_key(worker_id, child.pid, thread.os_thread_id),
+                name=_name_in_child(child, thread),
+                worker_id=worker_id,
+                doing="waits" if thread.call else doing_of(None, thread),
+                words=call_in_words(thread.call) or self._words(None, thread),
+            )
+            for thread in threads
+        ]
+        return Offspring(child, f"child process {child.name}".rstrip(), tuple(strands))
 
     def first_of(self, worker_id: str) -> str | None:
         """The first execution of a worker: one that waits, if there is one."""
@@ -241,7 +270,7 @@ class Stacks:
         taken = one.locals if isinstance(one, Thread) else None
         return Stack(
             key=key,
-            name=vertex.label if vertex else self._strand(_worker_id(key), key, one).name if one else key,
+            name=vertex.label if vertex else self._name_of_stack(key, one),
             place=who.place if who else self._place(_worker_id(key)),
             sentence=sentences.sentence(self.observed, self.vertices, vertex).text if vertex else "",
             runs=_runs(frames, one.call.frame if one and one.call else 0),
@@ -251,6 +280,11 @@ class Stacks:
             onward=onward,
             left_out=left_out,
         )
+
+    def frames_of(self, key: str) -> tuple[Frame, ...]:
+        """The frames of a thread or coroutine, leaf first; none where it was not seen."""
+        one = self._find(key)
+        return self.observed.snapshot.frames_of(one) if one else ()
 
     def path_to(self, key: str) -> tuple[str, str] | None:
         """The node and the worker of a thread or coroutine, by their ids; None where it has none."""
@@ -264,9 +298,26 @@ class Stacks:
             return execution_of(self.observed, vertex)
         kind, _, rest = key.partition(":")
         worker_id, _, number = rest.partition("/")
+        if kind == "child":
+            return next((thread for _, thread in self._in_child(key)), None)
         if kind == "coroutine":
             return self.observed.coroutine(worker_id, number)
         return self.observed.thread(worker_id, int(number)) if kind == "thread" and number.isdecimal() else None
+
+    def _in_child(self, key: str) -> Iterator[tuple[ChildProcess, Thread]]:
+        """The thread of this key in a process that a worker has started, if there is one, with that process."""
+        worker_id, _, rest = key.removeprefix("child:").partition("/")
+        process = self.observed.process(worker_id)
+        for child in process.children if process and key.startswith("child:") else ():
+            for thread in child.threads:
+                if rest == f"{child.pid}/{thread.os_thread_id}":
+                    yield child, thread
+
+    def _name_of_stack(self, key: str, one: Thread | Coroutine | None) -> str:
+        """What an execution is called that is no vertex."""
+        for child, thread in self._in_child(key):
+            return f"{_name_in_child(child, thread)} of child process (pid {child.pid})"
+        return self._strand(_worker_id(key), key, one).name if one else key
 
     def _place(self, worker_id: str) -> str:
         worker = self.observed.workers.get(worker_id)
@@ -285,6 +336,10 @@ class Stacks:
         who = member(self.observed, vertex)
         place = ", ".join(part for part in (f"pid {who.pid}" if who.pid else None, who.node_ip) if part)
         return Onward(keys, sentences.name(self.observed, vertex), place)
+
+
+def _name_in_child(child: ChildProcess, thread: Thread) -> str:
+    return "main thread" if thread.os_thread_id == child.pid else f'thread "{thread.name or thread.os_thread_id}"'
 
 
 def _worker_id(key: str) -> str:

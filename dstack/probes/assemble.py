@@ -53,13 +53,18 @@ class Assembly:
                 kind: [{**one, "stack": stacks[one["stack"]]} for one in plain.get(kind, ())]
                 for kind in ("threads", "coroutines")
             }
-            processes[worker_id] = msgspec.convert({**plain, **placed}, Process)
+            children = [
+                {**child, "threads": [{**one, "stack": stacks[one["stack"]]} for one in child["threads"]]}
+                for child in plain.get("children", ())
+            ]
+            processes[worker_id] = msgspec.convert({**plain, **placed, "children": children}, Process)
         return processes, [msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]]
 
 
 def _executions(process: Plain) -> Iterator[Plain]:
-    """The threads and coroutines of a process."""
-    return chain(process["threads"], process.get("coroutines", ()))
+    """The threads and coroutines of a process, and the threads of its children."""
+    below = chain.from_iterable(child["threads"] for child in process.get("children", ()))
+    return chain(process["threads"], process.get("coroutines", ()), below)
 
 
 def _index(table: dict[Any, int], value: Any) -> int:

@@ -261,7 +261,9 @@ class ClusterProbe:
         return processes
 
     def _plain_options(self) -> Plain:
-        return {**msgspec.to_builtins(self._options), "thread_context": self._thread_context.result()}
+        thread_context = self._thread_context.result()
+        is_first = not self._samples
+        return {**msgspec.to_builtins(self._options), "thread_context": thread_context, "children": is_first}
 
     def _is_here(self, node_id: str) -> bool:
         """Whether the node's processes are, to all appearances, this host's."""

@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 
-from dstack.analysis.members import Member, member
+from dstack.analysis import names
+from dstack.analysis.members import Member, member, source_line
 from dstack.analysis.observed import Observed
+from dstack.analysis.running import call_in_words
 from dstack.analysis.stitching import alike
 from dstack.diagnosis import Diagnosis, Finding, Since, Step, Target, Vertex, Wait
-from dstack.model import Sample, Snapshot
+from dstack.model import ChildProcess, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json
 
 SCHEMA = "dstack.check/1"
@@ -42,6 +44,7 @@ class _Document:
             "incomplete": self._diagnosis.incomplete,
             "job": self._diagnosis.job,
             "findings": [self._finding(finding) for finding in self._diagnosis.findings],
+            "child_processes": [self._child(*child) for child in self._observed.children()],
             "coverage": self._coverage(),
             "timing": self._timing(),
         }
@@ -113,6 +116,30 @@ class _Document:
             }
         return {"ref": target.ref, **self._targets[target.vertex]}
 
+    def _child(self, worker_id: str, child: ChildProcess) -> Json:
+        """A process that a worker has started, with where its threads are."""
+        return {
+            "worker_id": worker_id,
+            "pid": child.pid,
+            "parent_pid": child.parent_pid,
+            "name": child.name,
+            "state": child.state,
+            "threads": [self._thread(thread) for thread in child.threads],
+        }
+
+    def _thread(self, thread: Thread) -> Json:
+        frames = self._snapshot.frames_of(thread)
+        own = names.user_frame(frames) or (frames[0] if frames else None)
+        return {
+            "thread": thread.name,
+            "on_cpu": thread.on_cpu,
+            "waits_in": call_in_words(thread.call) or None,
+            "file": own.file if own else None,
+            "line": own.line if own else None,
+            "function": own.function if own else None,
+            "source": source_line(self._observed, own) if own else None,
+        }
+
     def _coverage(self) -> Json:
         coverage = self._diagnosis.coverage
         failures = [
@@ -140,7 +167,9 @@ def _bounds(since: Since | None) -> Json:
 
 def pauses_ms(snapshot: Snapshot) -> list[float]:
     """An upper bound on each look's pause of its process, 0 where it was read without one."""
-    return [w.process.paused_ms for sample in snapshot.samples for w in sample.workers if w.process]
+    processes = [w.process for sample in snapshot.samples for w in sample.workers if w.process]
+    children = [child.paused_ms for process in processes for child in process.children]
+    return [process.paused_ms for process in processes] + children
 
 
 def _sentence(step: Step) -> str:

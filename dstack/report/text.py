@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
+from dstack.analysis.stacks import Stacks, Strand
 from dstack.analysis.stitching import StackNode, alike, roots, stitch, vertices_in
 from dstack.diagnosis import Diagnosis, Finding, Step, Verdict
 from dstack.model import Failure, Frame, Snapshot
@@ -26,6 +27,7 @@ SHOWN_FAILURES = 8
 SHOWN_STACKS = 3
 SHOWN_NODES = 50
 SHOWN_BRANCHES = 10
+SHOWN_CHILDREN = 10
 Sources = Mapping[str, Mapping[int, str]]
 STYLES: dict[Verdict, str] = {
     "deadlock": "bold red",
@@ -44,6 +46,7 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> 
         _print_finding(console, number, finding, is_only=len(diagnosis.findings) == 1)
     _print_rest(console, len(diagnosis.findings) - SHOWN_FINDINGS, "findings; `dstack check --json` tells them all")
     _print_stacks(console, snapshot, diagnosis)
+    _print_children(console, snapshot, diagnosis)
     _print_foot(console, snapshot, diagnosis)
 
 
@@ -161,6 +164,53 @@ def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> Non
     left_out = node.left_out + sum(child.count for child in node.children[SHOWN_BRANCHES:])
     if left_out:
         tree.add(SafeText(f"and {left_out:,} more, not followed", "dim"))
+
+
+def _print_children(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    """What the processes do that were started by those who take part in a finding."""
+    taking_part = {
+        diagnosis.vertices[key].worker_id
+        for finding in diagnosis.findings
+        for key in (*finding.members, *finding.blocked_behind, *(one.vertex for one in finding.final_blockers))
+    }
+    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnosis.vertices) if diagnosis.findings else None
+    workers = [worker for worker in snapshot.workers if worker.worker_id in taking_part]
+    of_worker = [
+        (worker, children) for worker in workers if stacks and (children := stacks.children_of(worker.worker_id))
+    ]
+    if not of_worker or stacks is None:
+        return
+    console.print()
+    console.print(SafeText("Child processes", "bold").append(", which take no part in the findings", "not bold"))
+    for worker, children in of_worker[:SHOWN_CHILDREN]:
+        tree = Tree(
+            SafeText(f"{stacks.name_of(worker)}  ", "bold").append(f"pid {worker.pid}", "dim"), guide_style="dim"
+        )
+        for child in children[:SHOWN_CHILDREN]:
+            branch = tree.add(SafeText(child.name).append(f"  pid {child.process.pid}", "dim"))
+            for strand in child.strands[:SHOWN_CHILDREN]:
+                branch.add(_strand_text(stacks, strand, snapshot.sources))
+            _add_rest(branch, len(child.strands) - SHOWN_CHILDREN, "threads")
+        _add_rest(tree, len(children) - SHOWN_CHILDREN, "processes")
+        console.print(tree)
+    _print_rest(console, len(of_worker) - SHOWN_CHILDREN, "workers with child processes")
+
+
+def _strand_text(stacks: Stacks, strand: Strand, sources: Sources) -> SafeText:
+    """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
+    text = SafeText(f"{strand.name} ", no_wrap=True, overflow="ellipsis").append(f"{strand.doing} ", "bold")
+    frames = stacks.frames_of(strand.key)
+    frame = names.user_frame(frames) or (frames[0] if frames else None)
+    if strand.doing == "waits":
+        text.append(f"in {strand.words}  ")
+    if frame:
+        text.append_text(_frame_text(frame, sources))
+    return text
+
+
+def _add_rest(tree: Tree, count: int, what: str) -> None:
+    if count > 0:
+        tree.add(SafeText(f"and {count:,} more {what}", "dim"))
 
 
 def _node_text(node: StackNode, via: str | None = None) -> SafeText:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dstack.analysis.merging import Branch, Words
 from dstack.analysis.outliers import Marked
 from dstack.analysis.running import Doing, Execution, Place
-from dstack.analysis.stacks import Residents, Stacks, Strand
+from dstack.analysis.stacks import Offspring, Residents, Stacks, Strand
 from dstack.model import Node, Worker
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line
@@ -76,7 +76,7 @@ class Processes:
             f"worker/{worker.worker_id}",
             text,
             lambda: self._strands(self.stacks.residents(worker)),
-            is_open=bool(counts),
+            is_open=bool(counts) or bool(self.stacks.children_of(worker.worker_id)),
             data=About(workers=(worker.worker_id,)),
         )
 
@@ -89,7 +89,23 @@ class Processes:
             others = residents.others
             data = About(workers=(worker_id,))
             lines.append(Line(f"others/{worker_id}", text, lambda: [_strand(strand) for strand in others], data=data))
-        return lines
+        return [*lines, *(_child(worker_id, child) for child in residents.children if not keys)]
+
+
+def _child(worker_id: str, child: Offspring) -> Line:
+    text = SafeText().append(child.name, "bold").append(f"  pid {child.process.pid}", "dim")
+    if not child.strands:
+        text.append("  not read", "dim")
+    key = child_key(worker_id, child.process.pid)
+    strands = child.strands
+    return Line(
+        key, text, lambda: [_strand(strand) for strand in strands], is_open=True, data=About(workers=(worker_id,))
+    )
+
+
+def child_key(worker_id: str, pid: int | str) -> str:
+    """The line of a process that a worker has started."""
+    return f"child/{worker_id}/{pid}"
 
 
 def _strand(strand: Strand) -> Line:

@@ -20,7 +20,7 @@ from dstack.tui.outline import INDENT, Line, Outline
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import About, plural
 from dstack.tui.stack_pages import branch_page, onward_key, stack_in_words, stack_page
-from dstack.tui.stack_trees import Processes, Tree, branch_key
+from dstack.tui.stack_trees import Processes, Tree, branch_key, child_key
 from dstack.tui.view import Place, View
 
 SIDE_BY_SIDE = 100
@@ -226,7 +226,10 @@ class StacksView(View):
     def _keys_to(self, vertex: str) -> list[str]:
         assert self.look is not None
         place = self.look.stacks.path_to(vertex)
-        return [f"node/{place[0]}", f"worker/{place[1]}", vertex] if place else []
+        if place is None:
+            return []
+        below = [child_key(place[1], vertex.split("/")[1])] if vertex.startswith("child:") else []
+        return [f"node/{place[0]}", f"worker/{place[1]}", *below, vertex]
 
     def _show_page(self) -> None:
         if self.look is None:

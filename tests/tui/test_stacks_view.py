@@ -18,6 +18,7 @@ from dstack.tui.stacks import StacksView
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Scripted, recorded
 from tests.unit.scenes import Proc, Scene
+from tests.unit.test_children import LOCK, PID, twice, waiting, with_child
 
 Body = Callable[[DstackApp, Pilot[Any], StacksView], Awaitable[None]]
 SMALL = (80, 24)
@@ -429,3 +430,21 @@ def test_nothing_seen_is_said() -> None:
         await press(pilot, "m", "n", "t", "enter", "tab", "backspace", "y")
 
     seen(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)
+
+
+# Processes below processes
+
+
+def test_a_child_process_is_below_its_worker_and_the_wait_leads_to_its_stack() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
+        lines = texts(tree(view))
+        below = lines.index(f"child process python  pid {PID}")
+        assert lines[below + 1] == "waits  main thread  threading.Lock.acquire"
+
+        view.query_one("#all", Outline).reveal([f"child/{loader.worker_id}/{PID}"])
+        await pilot.press("down")
+        await until(pilot, lambda: "main thread of child process" in screen_text(app))
+        assert "loader.py:7" in screen_text(app)
+
+    scene, loader = waiting()
+    seen(with_child(twice(scene), loader, call=LOCK), body)

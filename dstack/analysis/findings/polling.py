@@ -8,7 +8,7 @@ from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import open_chain
 from dstack.analysis.findings.open_chain import finding_of, summary
-from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.situation import Situation, is_outside, targets_of
 from dstack.analysis.findings.telling import Teller
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 
@@ -54,7 +54,7 @@ def _ends_in_polls(situation: Situation, knot: Knot) -> bool:
     waiters = set(knot.waiters)
     last = [v for v in map(situation.vertices.__getitem__, knot.waiters) if not waiters.issuperset(targets_of(v))]
     ends = {target for vertex in last for target in targets_of(vertex)} - waiters
-    return bool(ends) and all(situation.vertices[end].other_side_of for end in ends) and all(map(_is_timed, last))
+    return bool(ends) and all(is_outside(situation.vertices[end]) for end in ends) and all(map(_is_timed, last))
 
 
 def _is_timed(vertex: Vertex) -> bool:

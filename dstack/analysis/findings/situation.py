@@ -172,6 +172,11 @@ def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False) -> Waits:
     return waits
 
 
+def is_outside(vertex: Vertex) -> bool:
+    """Whether a vertex is something outside of what Ray runs, that ends a call: whoever does, or a child process."""
+    return vertex.other_side_of is not None or vertex.child_pid is not None
+
+
 def targets_of(vertex: Vertex) -> Iterator[str]:
     """All that a vertex waits for."""
     if vertex.wait is not None:

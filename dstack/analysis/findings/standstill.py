@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dstack.analysis.chains import Knot
-from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.situation import Situation, is_outside, targets_of
+from dstack.analysis.observed import Observed
+from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
+from dstack.model import ChildProcess
 
 
 def is_idle(situation: Situation, knot: Knot) -> bool:
     """Whether nobody in it waits through Ray: a consumer at its queue, a driver parked until it is told to end."""
-    return _ends_elsewhere(situation, knot) and not _is_through_ray(situation, knot)
+    ends = _ends(situation, knot)
+    return bool(ends) and all(map(is_outside, ends)) and not _is_through_ray(situation, knot)
 
 
 def may_stand_still(situation: Situation, knot: Knot) -> bool:
@@ -34,7 +38,9 @@ def stands_still(situation: Situation, knot: Knot) -> bool:
     if not all(situation.vertices[key].stands for key in knot.waiters):
         return False
     jobs = situation.jobs_of(knot.waiters)
-    return situation.hidden_jobs.isdisjoint((*jobs, None)) and not any(others(situation, jobs))
+    if not situation.hidden_jobs.isdisjoint((*jobs, None)) or has_busy_children(situation.observed, jobs):
+        return False
+    return not any(others(situation, jobs))
 
 
 def others(situation: Situation, jobs: Iterable[str]) -> Iterator[Vertex]:
@@ -43,12 +49,35 @@ def others(situation: Situation, jobs: Iterable[str]) -> Iterator[Vertex]:
         yield from situation.runners.get(job, ())
 
 
+def has_busy_children(observed: Observed, jobs: Iterable[str | None]) -> bool:
+    """Whether a process that a worker of these jobs has started runs, or may: then it could be the other side."""
+    of_these = {*jobs, None}
+    processes = (observed.process(w.worker_id) for w in observed.snapshot.workers if w.job_id in of_these)
+    return any(
+        process.children_left_out or any(_may_run(observed, child) for child in process.children)
+        for process in processes
+        if process
+    )
+
+
+def _may_run(observed: Observed, child: ChildProcess) -> bool:
+    """Whether it was not seen, is on a CPU, or the user's code in it waits for nothing known."""
+    return not child.threads or any(
+        thread.on_cpu or (thread.call is None and is_users(observed, thread)) for thread in child.threads
+    )
+
+
 def _ends_elsewhere(situation: Situation, knot: Knot) -> bool:
     """Whether all chains of the knot end in calls that somebody unknown must end."""
+    ends = _ends(situation, knot)
+    return bool(ends) and all(end.other_side_of for end in ends)
+
+
+def _ends(situation: Situation, knot: Knot) -> list[Vertex]:
+    """What the chains of a knot end in, and nobody who is stuck."""
     waiters = set(knot.waiters)
     targets = {target for key in knot.waiters for target in targets_of(situation.vertices[key])} - waiters
-    ends = [target for target in targets if target not in situation.stuck]
-    return bool(ends) and all(situation.vertices[end].other_side_of for end in ends)
+    return [situation.vertices[target] for target in targets if target not in situation.stuck]
 
 
 def _is_through_ray(situation: Situation, knot: Knot) -> bool:
@@ -57,5 +86,5 @@ def _is_through_ray(situation: Situation, knot: Knot) -> bool:
         vertex.worker_id is None or situation.vertices[target].worker_id != vertex.worker_id
         for vertex in (situation.vertices[key] for key in knot.waiters)
         for target in targets_of(vertex)
-        if situation.vertices[target].other_side_of is None
+        if not is_outside(situation.vertices[target])
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from dstack.probes.node.children import awaited_children
 from dstack.probes.node.coroutines import Coroutines
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
@@ -57,8 +58,8 @@ NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multipr
 class Reader:
     """Reads the calls of one process's threads.
 
-    ``is_user`` tells the user's frames. ``unreadable`` says, by OS thread id, why it could not be read what a thread
-    sleeps on.
+    ``is_user`` tells the user's frames, ``below`` are the processes that it has started. ``unreadable`` says, by OS
+    thread id, why it could not be read what a thread sleeps on.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class Reader:
         memory: ProcessMemory,
         interpreter: Interpreter,
         is_user: Callable[[RawFrame], bool],
+        below: Collection[int] = (),
     ) -> None:
         self._threads = [thread for thread in threads if thread["os_thread_id"] is not None]
         self._memory = memory
         self._interpreter = interpreter
         self._is_user = is_user
+        self._below = below
         self.unreadable: dict[int, str] = {}
 
     def call_of(self, thread: RawThread) -> Call | None:
@@ -162,6 +165,10 @@ class Reader:
             return None
         frames: list[RawFrame] = thread["frames"]
         leaf = place_of(frames[0], WAITS)
+        name, children = awaited_children(self._memory.pid, blocked_in, self._below) if self._below else ("", [])
+        if children:
+            call = self._known_wait(frames, leaf or Place("", "", name, ""), None)
+            return {**call, "child_pids": children} if call else None
         if leaf is None or _may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
             if slept_on is None:

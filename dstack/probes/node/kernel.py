@@ -10,6 +10,8 @@ from dataclasses import dataclass
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1)
 SLEEPS = {"x86_64": (35, 230), "aarch64": (101, 115)}.get(platform.machine(), ())
 """nanosleep and clock_nanosleep: what ``time.sleep`` calls from CPython 3.11 on."""
+WAIT4 = {"x86_64": 61, "aarch64": 260}.get(platform.machine(), -1)
+READ = {"x86_64": 0, "aarch64": 63}.get(platform.machine(), -1)
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,17 @@ class SystemCall:
     def futex(self) -> int | None:
         """The address of the futex it waits for, which is that of the semaphore it belongs to."""
         return self.arguments[0] if self.number == FUTEX else None
+
+    @property
+    def awaited_pid(self) -> int | None:
+        """The one child process whose end it waits for, as the process itself knows it."""
+        pid = self.arguments[0] & 0xFFFFFFFF if self.number == WAIT4 else 0
+        return pid if 0 < pid < 1 << 31 else None
+
+    @property
+    def read_from(self) -> int | None:
+        """The file descriptor it reads from."""
+        return self.arguments[0] if self.number == READ else None
 
     @property
     def futex_deadline(self) -> int | None:

@@ -14,6 +14,7 @@ import psutil
 
 from dstack.probes.node.activity import Activity, activity, unmoved
 from dstack.probes.node.calls import Reader, may_have_loops
+from dstack.probes.node.children import Families, is_helper, is_python
 from dstack.probes.node.groups import runs_methods
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout, calibrate
@@ -33,6 +34,10 @@ NOBODY = "f" * 16
 DUMP_TIMEOUT_S = 5.0
 RETRY_S = 0.005
 POOL_SIZE = 2
+MAX_CHILDREN, MAX_CHILDREN_HERE = 16, 64
+"""So many child processes of one process, and of all on this node, are looked at."""
+CHILDREN_SHARE = 0.5
+"""The part of the time in which children are looked at, so that those who keep one waiting cost nobody else."""
 PROCESS_GONE = "the process is gone"
 
 Plain = dict[str, Any]
@@ -67,7 +72,7 @@ class NodeProbe:
         """What the target processes do.
 
         Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``; options are ``native``, ``locals``,
-        ``nonblocking`` (booleans), ``deadline_s`` and ``thread_context`` (see
+        ``nonblocking`` and ``children`` (booleans), ``deadline_s`` and ``thread_context`` (see
         :mod:`dstack.probes.node.thread_tasks`). A target that runs another Python than this probe has ``python`` (see
         :mod:`dstack.probes.foreign_pythons`) and a ``thread_context`` of its own. Returns ``frames``, ``stacks``,
         ``sources``, ``processes`` (by worker id), ``failures`` and ``host``.
@@ -77,21 +82,26 @@ class NodeProbe:
         origins = Origins()
         table = StackTable(origins)
         owners = _port_owners()
+        families = Families([target["pid"] for target in targets])
+        looks = [Look(target, options, origins, self.layout, families) for target in targets]
+        if options.get("children"):
+            _find_children(looks)
+        until = time.monotonic() + CHILDREN_SHARE * options["deadline_s"]
         result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
         pool = ThreadPoolExecutor(POOL_SIZE)
         try:
-            looks = [
-                pool.submit(self._look, Look(target, options, origins, self.layout), owners, deadline)
-                for target in targets
-            ]
-            for target, future in zip(targets, looks, strict=True):
-                self._record(future.result(), target, table, result)
+            done = [pool.submit(self._look, look, owners, deadline) for look in looks]
+            done += [pool.submit(self._look, child, owners, until) for look in looks for child in look.children]
+            for future in done:
+                future.result()
+            for look in looks:
+                self._record(look, table, result)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # nobody who interrupts waits for the rest
         result.update(frames=table.frames, stacks=table.stacks, sources=table.sources)
         return result
 
-    def _look(self, look: Look, owners: dict[int, int], deadline: float) -> Look:
+    def _look(self, look: Look, owners: dict[int, int], deadline: float) -> None:
         began = time.monotonic()
         try:
             look.identify(owners)
@@ -107,7 +117,6 @@ class NodeProbe:
             look.failures.clear()
             look.fail("process", PROCESS_GONE)
         look.elapsed_s = time.monotonic() - began
-        return look
 
     def layout(self) -> Layout:
         """Where this interpreter keeps what, found out when first needed. Raises :class:`Unreadable`."""
@@ -122,20 +131,39 @@ class NodeProbe:
         return self._pyspy
 
     @staticmethod
-    def _record(look: Look, target: Plain, table: StackTable, result: Plain) -> None:
+    def _record(look: Look, table: StackTable, result: Plain) -> None:
         result["failures"] += look.failures
+        result["failures"] += [one for child in look.children for one in child.failures if one["stage"] == "stacks"]
         if look.figures:
-            result["processes"][target["worker_id"]] = look.as_process(table)
+            result["processes"][look.target["worker_id"]] = look.as_process(table)
+
+
+def _find_children(looks: list[Look]) -> None:
+    """Has the first of each process's children looked at, and then of all."""
+    left = MAX_CHILDREN_HERE
+    for look in looks:
+        look.find_children(min(MAX_CHILDREN, left))
+        left -= len(look.children)
 
 
 class Look:
-    """One look at one process: its figures, its threads, and what failed."""
+    """One look at one process: its figures, its threads, and what failed.
 
-    def __init__(self, target: Plain, options: Plain, origins: Origins, layout: Callable[[], Layout]) -> None:
+    That of a process which a worker or driver has started has the ``parent_pid`` in its target, and stacks only.
+    """
+
+    def __init__(
+        self, target: Plain, options: Plain, origins: Origins, layout: Callable[[], Layout], families: Families
+    ) -> None:
         self.target = target
         self.pid: int = target["pid"]
         self.options = options
         self.origins = origins
+        self.families = families
+        self.below = families.below(self.pid)
+        self.children: list[Look] = []
+        self.left_out = 0
+        self.layout = layout
         self.interpreter = Interpreter(target.get("python"), layout)
         self.title = ""
         self.figures: Plain = {}
@@ -157,11 +185,28 @@ class Look:
         failure = {"stage": stage, "reason": reason, "remedy": remedy, "pid": self.pid}
         self.failures.append({**failure, "worker_id": self.target["worker_id"], "elapsed_s": self.elapsed_s})
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process ended while it was looked at, or before."""
+        return any(failure["reason"] == PROCESS_GONE for failure in self.failures)
+
+    def find_children(self, limit: int) -> None:
+        """Finds the processes of Python below this one, and takes so many for a look."""
+        own = [pid for pid, parent in self.below.items() if not is_helper(pid, parent)]
+        found = list(filter(is_python, own))
+        self.left_out = len(own) - min(len(found), limit)
+        for pid in found[:limit]:
+            target = {**self.target, "pid": pid, "parent_pid": self.below[pid], "port": 0, "is_driver": True}
+            target.pop("python", None)
+            self.children.append(Look(target, self.options, self.origins, self.layout, self.families))
+        if len(found) > limit:
+            self.fail("stacks", f"{len(found) - limit} of its child processes were not looked at: there are too many")
+
     def identify(self, owners: dict[int, int]) -> None:
         """Makes sure that the pid is this worker: it listens on the worker's port, where that can be seen."""
         process = psutil.Process(self.pid)
         owner = owners.get(self.target["port"])
-        if owner is not None and owner != self.pid:
+        if owner not in (None, self.pid) and not self.families.is_within(owner, self.pid):  # what it forks has it too
             raise NotThisWorker(f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}")
         with process.oneshot():
             self.title = process.name()
@@ -202,9 +247,10 @@ class Look:
                 if problem or not psutil.pid_exists(self.pid):
                     raise
                 self.fail("stacks", f"only read without a pause: {error.reason}", error.remedy)
-        self._read_loops()
-        self._read_groups()
-        self._report_unreadable()
+        if "parent_pid" not in self.target:
+            self._read_loops()
+            self._read_groups()
+            self._report_unreadable()
 
     def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
         before = activity(self.pid)
@@ -267,7 +313,7 @@ class Look:
                 self.groups = self._reader(self.threads, memory).concurrency_groups()
 
     def _reader(self, threads: list[RawThread], memory: ProcessMemory) -> Reader:
-        return Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user")
+        return Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user", self.below)
 
     def _calls(self, threads: list[RawThread], known: Collection[int]) -> dict[int, Plain]:
         calls = {}
@@ -348,7 +394,16 @@ class Look:
         }
         os_ids = {thread["thread_id"]: thread["os_thread_id"] or 0 for thread in self.threads}
         coroutines = self.loops.as_plain(table, cwd, os_ids) if self.loops else []
-        return {**self.figures, "paused_ms": paused_ms, **read, "threads": threads, "coroutines": coroutines}
+        children = [child.as_child(table) for child in self.children if child.figures and not child.is_gone]
+        own = {"paused_ms": paused_ms, "threads": threads, "coroutines": coroutines, "children": children}
+        return {**self.figures, **read, **own, "children_left_out": self.left_out}
+
+    def as_child(self, table: StackTable) -> Plain:
+        """The process as a child of another."""
+        cwd = _cwd(self.pid)
+        threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
+        parent = {"parent_pid": self.target["parent_pid"], "name": self.title, "paused_ms": round(self.paused_ms, 2)}
+        return {**self.figures, **parent, "threads": threads}
 
     def _as_thread(self, thread: RawThread, table: StackTable, cwd: str) -> Plain:
         tid = thread["os_thread_id"] or 0
