@@ -5,10 +5,10 @@ Public names are resolved when first used, so that ``import dstack`` loads neith
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing would take longer to load than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from dstack.api import DeadlockFound, assert_no_deadlock, check, snapshot
     from dstack.diagnosis import Diagnosis
     from dstack.errors import ClusterError, DstackError, SnapshotFileError, UsageError
@@ -55,6 +55,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 

@@ -1,5 +1,18 @@
-"""``python -m dstack`` is the ``dstack`` command."""
+"""The ``dstack`` command, also as ``python -m dstack``. Heeds signals first of all, then loads the rest."""
 
-from dstack.cli import main
 
-main()
+def main() -> None:
+    """Runs the command."""
+    try:
+        from dstack.ending import heed_signals
+
+        heed_signals()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    from dstack.cli import main as command
+
+    command(prog_name="dstack")
+
+
+if __name__ == "__main__":
+    main()

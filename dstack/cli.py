@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from dstack import __version__
+from dstack.ending import Tidying, end
 from dstack.errors import DstackError, UsageError
 from dstack.visible import visible, visible_lines
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from dstack.diagnosis import Diagnosis
     from dstack.model import Snapshot
 
-STUCK, INCONCLUSIVE, INTERRUPTED = 1, 4, 130
+STUCK, INCONCLUSIVE, NOBODY_READS = 1, 4, 141
 
 address_option = click.option(
     "--address", metavar="HOST:PORT|auto", help="The cluster's GCS. [default: RAY_ADDRESS, or the cluster here]"
@@ -53,15 +55,16 @@ class Commands(click.Group):
         except DstackError as error:
             self._explain(ctx, error)
             ctx.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
-            _end_at_once(INTERRUPTED)
+        except KeyboardInterrupt as error:
+            end(getattr(error, "number", signal.SIGINT))
+        except BrokenPipeError:
+            _end_at_once(NOBODY_READS)
         except click.ClickException as error:
             said = io.StringIO()
             error.show(said)
             click.echo(visible_lines(said.getvalue()), err=True, nl=False)
             ctx.exit(error.exit_code)
-        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
@@ -83,7 +86,8 @@ class Commands(click.Group):
 def main(verbose: bool) -> None:
     """Explains a hung Ray application from outside: who waits for whom, who is deadlocked, and a way out.
 
-    Exit codes: 0 fine, 2 bad usage, 3 the cluster or file cannot be read, 130 interrupted; `check` adds 1 and 4.
+    Exit codes: 0 fine, 2 bad usage, 3 the cluster or file cannot be read, 128 + N ended by signal N, as 130 by Ctrl-C;
+    `check` adds 1 and 4.
     """
     if not verbose:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else it writes to stderr of every peer that went away
@@ -131,7 +135,8 @@ def snapshot(
     if output:
         from dstack.snapshot_file import save
 
-        save(taken, output, force=force)
+        with Tidying():
+            save(taken, output, force=force)
     if output != "-":
         _report(taken, as_json, job)
     if output and output != "-":
@@ -179,15 +184,17 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("The terminal UI needs a terminal.", "Elsewhere use: dstack snapshot")
     from dstack.tui import run
-    from dstack.tui.source import Files
+    from dstack.tui.source import Files, Source
 
     if files:
         snapshots = sorted(map(_load, files), key=lambda one: one.taken_at)
-        run(Files(", ".join(map(os.path.basename, files)), snapshots))
+        source: Source = Files(", ".join(map(os.path.basename, files)), snapshots)
     else:
         from dstack.collector import Collector
 
-        run(Collector(address, timeout_s))
+        source = Collector(address, timeout_s)
+    with Tidying():
+        run(source)
 
 
 @main.command()
@@ -268,17 +275,35 @@ def _report(taken: Snapshot, as_json: bool, job: str | None = None) -> Diagnosis
     from dstack.analysis.diagnose import diagnose
 
     diagnosis = diagnose(taken, job=job)
+    try:
+        _print(taken, diagnosis, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _stop_printing()
+    return diagnosis
+
+
+def _print(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> None:
     if as_json:
         from dstack.report.check_json import check_json
 
         sys.stdout.buffer.write(check_json(taken, diagnosis))
-    else:
-        from rich.console import Console
+        return
+    from rich.console import Console
 
-        from dstack.report.text import print_report
+    from dstack.report.text import print_report
 
-        print_report(Console(highlight=False), taken, diagnosis)
-    return diagnosis
+    class Unmuffled(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError  # else it ends the command, with the exit code of a deadlock
+
+    print_report(Unmuffled(highlight=False), taken, diagnosis)
+
+
+def _stop_printing() -> None:
+    """For whoever has read enough, as `head` has: what else is printed goes nowhere, and the exit code stays right."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _end_at_once(code: int) -> NoReturn:
@@ -291,13 +316,18 @@ def _end_at_once(code: int) -> NoReturn:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Tells on a terminal's stderr what is being done; silent elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
+    """Tells on a terminal's stderr what is being done; silent elsewhere. No telling waits for a terminal to take it."""
+    with Tidying():
+        if not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
 
-    from dstack.report.safe_text import SafeText
+        from dstack.report.safe_text import SafeText
 
-    with Console(stderr=True).status("connecting") as status:
-        yield lambda text: status.update(SafeText(text))
+        spinner = Spinner("dots", "connecting")
+        terminal = Console(stderr=True)
+        with Live(spinner, console=terminal, transient=True, redirect_stdout=False, redirect_stderr=False):
+            yield lambda text: spinner.update(text=SafeText(text))
