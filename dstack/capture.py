@@ -42,7 +42,8 @@ def snapshot(
         raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
     deadline = time.monotonic() + timeout_s
     options = Options(native=native, locals=locals, nonblocking=nonblocking)
-    with ClusterProbe(address, options, progress or _silent) as probe:
+    tell = progress or _silent
+    with ClusterProbe(address, options, tell) as probe:
         probe.look((deadline - time.monotonic()) * FIRST_SHARE)
         first = probe.snapshot()
         interest = of_interest(first)
@@ -51,6 +52,7 @@ def snapshot(
         left = deadline - time.monotonic()
         probe.ask_times(interest.tasks, left)
         if interest.may_stand_still:
+            tell("waiting a moment, to see who moves")
             time.sleep(max(0.0, min(WATCHED_S, left * WATCHED_SHARE)))
         left = deadline - time.monotonic()
         if interest.workers and left > 0:

@@ -1,6 +1,7 @@
 """Takes snapshots in a process of their own, which can be ended at any time, whatever it waits for.
 
-``python -m dstack.collector ADDRESS TIMEOUT_S [native] [locals] [nonblocking]`` writes to standard output lines of a
+``python -m dstack.collector PARENT ADDRESS TIMEOUT_S [native] [locals] [nonblocking]`` ends with the process and thread
+that has started it, and writes to standard output lines of a
 word and the rest: ``progress`` and what is being done; ``early`` or ``snapshot`` and a number, followed by so many
 bytes of a snapshot file; or ``error`` and, as JSON, its class, what went wrong and what to do about it.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection
 from typing import IO
 
 from dstack import errors
-from dstack.child import child_command
+from dstack.child import child_command, die_with
 from dstack.errors import ClusterError, DstackError
 from dstack.model import Snapshot
 
@@ -32,7 +33,7 @@ class Collector:
 
     def __init__(self, address: str | None, timeout_s: float = 30.0, options: Collection[str] = ()) -> None:
         self.name = address or os.environ.get("RAY_ADDRESS") or "auto"
-        self._command = child_command("dstack.collector", address or "", str(timeout_s), *options)
+        self._command = child_command("dstack.collector", str(os.getpid()), address or "", str(timeout_s), *options)
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._is_cancelled = False
@@ -85,10 +86,11 @@ class Collector:
 
 def main() -> None:
     """Takes one snapshot and writes it to standard output, as this module says."""
+    die_with(int(sys.argv[1]))
     from dstack import capture
     from dstack.snapshot_file import dumps
 
-    address, timeout_s, options = sys.argv[1] or None, float(sys.argv[2]), dict.fromkeys(sys.argv[3:], True)
+    address, timeout_s, options = sys.argv[2] or None, float(sys.argv[3]), dict.fromkeys(sys.argv[4:], True)
     output = sys.stdout.buffer
     sys.stdout = sys.stderr  # nobody else writes there
 

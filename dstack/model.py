@@ -21,6 +21,12 @@ VERSION = (1, 0)
 ACTOR_HANDLE = "f" * 16
 """Ray counts a handle of an actor as a ref; its id begins so, as that of the actor's creation, and no task makes it."""
 
+RAY_CLIENT_SERVER = " -m ray.util.client.server "
+"""In the entrypoint of a job that comes by Ray Client: its driver is a server that acts for a program elsewhere."""
+
+CLOCKS_AGREE_S = 2.0
+"""Clocks that differ by no more count as one."""
+
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
@@ -290,7 +296,11 @@ class Sample(Model, frozen=True):
 
 
 class Node(Model, frozen=True):
-    """A Ray node. Host figures are None where no probe reached it; ``ended_at`` and ``death_cause`` unless it died."""
+    """A Ray node. Host figures are None where no probe reached it; ``ended_at`` and ``death_cause`` unless it died.
+
+    ``clock_ahead_s`` is by how much its clock is at least ahead of dstack's, or behind where it is negative; 0 where
+    the time that a question takes may be all the difference.
+    """
 
     node_id: str
     ip: str
@@ -305,6 +315,12 @@ class Node(Model, frozen=True):
     memory_available_bytes: Int | None = None
     ended_at: UnixTime | None = None
     death_cause: str | None = None
+    clock_ahead_s: float | None = None
+
+    @property
+    def has_another_time(self) -> bool:
+        """Whether its clock is known not to agree with dstack's."""
+        return abs(self.clock_ahead_s or 0.0) > CLOCKS_AGREE_S
 
 
 class Job(Model, frozen=True):

@@ -33,8 +33,12 @@ def dead_owner(observed: Observed, ref: str) -> GoneWorker | None:
 
 
 def is_long_ago(observed: Observed, ended_at: float | None) -> bool:
-    """Whether something ended so long ago that whoever waits for it would have been told."""
-    return ended_at is not None and ended_at + TOLD_WITHIN_S < observed.looked_at
+    """Whether something ended so long ago that whoever waits for it would have been told.
+
+    Whoever's clock tells when that was, it may be the one that is furthest behind.
+    """
+    behind_s = max((-(node.clock_ahead_s or 0.0) for node in observed.snapshot.nodes), default=0.0)
+    return ended_at is not None and ended_at + max(0.0, behind_s) + TOLD_WITHIN_S < observed.looked_at
 
 
 def _is_gone(observed: Observed, actor: Actor, call: Task) -> bool:

@@ -2,7 +2,7 @@
 
 What stood in both looks lasted from the one to the other. A task is in its state since the moment its owner reported.
 A call that waits for a value began after the value's task was submitted, and after its own task began to run. Those
-moments are by other hosts' clocks, so such bounds are as good as the clocks agree.
+moments are by other hosts' clocks: where any is known to differ from dstack's, only what was watched counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def of_any(several: Sequence[Since]) -> Since:
 
 class _Bounds:
     def __init__(self, snapshot: Snapshot, first: Observed) -> None:
-        self._times = snapshot.task_times
+        self._has_one_time = not any(node.has_another_time for node in snapshot.nodes)
+        self._times = snapshot.task_times if self._has_one_time else {}
         self._first = first
         last = snapshot.samples[-1]
         self._watched_s = max(0.0, last.began_s - snapshot.samples[0].ended_s) if len(snapshot.samples) > 1 else None
@@ -80,7 +81,7 @@ class _Bounds:
         """When something that does not run entered the state it is in."""
         if vertex.placement_group_id is not None:
             group = self._first.groups.get(vertex.placement_group_id)
-            return group.requested_at if group else None
+            return group.requested_at if group and self._has_one_time else None
         task = self._first.tasks.get(vertex.task_id or "")
         if task is None or vertex.worker_id is not None:
             return None

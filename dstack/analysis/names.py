@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Since
-from dstack.model import Actor, Coroutine, Frame, GoneWorker, Node, PlacementGroup, Thread, Worker, actor_of_task
+from dstack.model import (
+    RAY_CLIENT_SERVER,
+    Actor,
+    Coroutine,
+    Frame,
+    GoneWorker,
+    Node,
+    PlacementGroup,
+    Thread,
+    Worker,
+    actor_of_task,
+)
 
 SHORT = 8
 SHORTEST_S = 0.05
@@ -102,7 +113,12 @@ def place(observed: Observed, value: Worker | GoneWorker) -> str:
 
 
 def script(entrypoint: str) -> str:
-    """The file a driver's command line runs, without its folder; the whole line where there is none."""
+    """The file a driver's command line runs, without its folder; the whole line where there is none.
+
+    A driver that acts for a Ray Client runs none of its own: it is ``of a Ray Client``.
+    """
+    if RAY_CLIENT_SERVER in entrypoint:
+        return "of a Ray Client"
     for word in entrypoint.split():
         if word.endswith(".py"):
             return word.rpartition("/")[2]

@@ -19,8 +19,9 @@ from dstack.errors import ClusterError
 from dstack.model import Failure, GoneWorker, Node, Process, Sample, Snapshot, TaskTimes, Worker, WorkerSample
 from dstack.probes.assemble import Assembly
 from dstack.probes.background import begin
+from dstack.probes.clocks import ahead_s, clock_notes
 from dstack.probes.connect import Cluster, connect
-from dstack.probes.control_plane import Inventory, take_inventory
+from dstack.probes.control_plane import CHECK_GCS, Inventory, client_notes, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
 from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.probe import PROCESS_GONE, NodeProbe
@@ -35,6 +36,8 @@ Seen = tuple[list[str], Plain]
 """Node ids, and what a probe told of them."""
 RPC_TIMEOUT_S = 3.0
 TIMES_TIMEOUT_S = 0.5
+NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
+RESTARTED = "the GCS has restarted and does not know the cluster any more"
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class ClusterProbe:
     """
 
     def __init__(self, address: str | None, options: Options, progress: Progress) -> None:
-        self._began = time.monotonic()
+        self._began = self._deadline = time.monotonic()
         self._taken_at = time.time()
         self._options = options
         self._progress = progress
@@ -91,12 +94,15 @@ class ClusterProbe:
     def look(self, deadline_s: float) -> None:
         """Sample 1: everything, within ``deadline_s``."""
         began = time.monotonic()
+        self._deadline = began + deadline_s
         self._progress("reading the control plane")
-        self._inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s))
+        self._inventory = take_inventory(self.cluster, self._timeout_s())
         self._failures += self._inventory.failures
+        if not any(node.alive for node in self._inventory.nodes):
+            self._failures.append(Failure(stage="control plane", reason=NO_NODE, remedy=CHECK_GCS))
         self._gone.update(self._inventory.gone_workers)
         self._note_own(self._inventory)
-        self._sample(self._inventory, {w.worker_id for w in self._inventory.workers}, began, deadline_s)
+        self._sample(self._inventory, {w.worker_id for w in self._inventory.workers}, began)
 
     def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
         """Sample 2: the state of all, and the processes of these workers, begun after sample 1 has ended everywhere.
@@ -105,12 +111,16 @@ class ClusterProbe:
         failure in the snapshot, and there is no second sample.
         """
         began = time.monotonic()
+        self._deadline = began + deadline_s
         known = {worker.worker_id for worker in self._inventory.workers}
         self._progress("looking again at those that seem stuck")
         try:
-            inventory = take_inventory(self.cluster, min(RPC_TIMEOUT_S, deadline_s), sample=2)
+            inventory = take_inventory(self.cluster, self._timeout_s(), sample=2)
         except ClusterError as error:
             self._failures.append(Failure(stage="control plane", reason=error.message, remedy=error.remedy, sample=2))
+            return
+        if not {node.node_id for node in inventory.nodes} & {node.node_id for node in self._inventory.nodes}:
+            self._failures.append(Failure(stage="control plane", reason=RESTARTED, remedy=CHECK_GCS, sample=2))
             return
         self._failures += inventory.failures
         self._gone.update(inventory.gone_workers)
@@ -119,7 +129,7 @@ class ClusterProbe:
         self._inventory.actors = inventory.actors or self._inventory.actors
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.workers = (*self._inventory.workers, *new)
-        self._sample(inventory, wanted, began, deadline_s)
+        self._sample(inventory, wanted, began)
 
     def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
         """Begins to ask since when these tasks are in their states; :meth:`snapshot` takes in the answer."""
@@ -129,6 +139,7 @@ class ClusterProbe:
 
     def snapshot(self) -> Snapshot:
         """All that has been seen so far."""
+        nodes = tuple(self._with_host_figures(node) for node in self._inventory.nodes)
         hidden = {worker.worker_id for worker in self._inventory.workers if self._is_own(worker)} | self._ended
         return Snapshot(
             dstack_version=dstack.__version__,
@@ -136,7 +147,7 @@ class ClusterProbe:
             address=self.cluster.address,
             ray_version=self.cluster.ray_version,
             autoscaler=self._inventory.autoscaler,
-            nodes=tuple(self._with_host_figures(node) for node in self._inventory.nodes),
+            nodes=nodes,
             jobs=self._inventory.jobs,
             actors=self._inventory.actors,
             workers=tuple(self._with_ids(w) for w in self._inventory.workers if w.worker_id not in hidden),
@@ -147,32 +158,35 @@ class ClusterProbe:
             samples=tuple(self._samples),
             task_times=self._times.result() if self._times else {},
             failures=tuple(failure for failure in self._failures if failure.worker_id not in hidden),
-            notes=self.cluster.notes,
+            notes=(*self.cluster.notes, *client_notes(self._inventory.jobs), *clock_notes(nodes)),
             total_s=round(time.monotonic() - self._began, 3),
         )
 
-    def _sample(self, inventory: Inventory, wanted: set[str], began: float, deadline_s: float) -> None:
+    def _timeout_s(self) -> float:
+        """How long somebody may take to answer now."""
+        return max(0.1, min(RPC_TIMEOUT_S, self._deadline - time.monotonic()))
+
+    def _sample(self, inventory: Inventory, wanted: set[str], began: float) -> None:
         """One round: asks all the inventory's workers, and looks at the processes of those wanted.
 
         Who let a question time out before is not asked again: the others' second look would wait for that.
         """
         workers = [worker for worker in inventory.workers if worker.worker_id not in self._silent]
         number = len(self._samples) + 1
-        deadline = began + deadline_s
-        timeout_s = max(0.1, min(RPC_TIMEOUT_S, deadline - time.monotonic()))
+        timeout_s = self._timeout_s()
         asked = begin(lambda: ask_core_workers(workers, self.cluster.metadata, timeout_s, number))
         to_see = [worker for worker in workers if worker.worker_id in wanted and not self._is_own(worker)]
-        seen = self._see_processes(to_see, number, deadline)
+        seen = self._see_processes(to_see, number, self._deadline)
         answers, failures = asked.result()
         self._failures += failures
         self._silent |= {failure.worker_id for failure in failures if failure.elapsed_s}
-        self._note_jobs(inventory, answers, timeout_s, number)
+        self._note_jobs(inventory, answers, number)
         workers = [worker for worker in workers if not self._is_own(worker)]
         processes = self._take_in(seen, workers, number)
         self._note_ended(number)
         workers = [worker for worker in workers if worker.worker_id not in self._ended]
         answers = {w.worker_id: answers[w.worker_id] for w in workers if w.worker_id in answers}
-        arrived = self._arrived_calls(answers.values(), timeout_s, number)
+        arrived = self._arrived_calls(answers.values(), number)
         self._samples.append(
             Sample(
                 began_s=round(began - self._began, 4),
@@ -187,7 +201,7 @@ class ClusterProbe:
             )
         )
 
-    def _arrived_calls(self, answers: Iterable[CoreWorkerStats], timeout_s: float, sample: int) -> dict[str, int]:
+    def _arrived_calls(self, answers: Iterable[CoreWorkerStats], sample: int) -> dict[str, int]:
         """Of the calls that seem to be queued at an actor: those known to be there, with their attempts."""
         running = {task_id for answer in answers for task_id in answer.running_task_ids}
         queued = {
@@ -198,7 +212,7 @@ class ClusterProbe:
         }
         if not queued:
             return {}
-        arrived, failures = ask_arrived_calls(self.cluster, timeout_s, sample)
+        arrived, failures = ask_arrived_calls(self.cluster, self._timeout_s(), sample)
         self._failures += failures
         return {task_id: attempt for task_id, attempt in arrived.items() if task_id in queued}
 
@@ -233,7 +247,7 @@ class ClusterProbe:
             return []
         if self._remote is None:
             self._remote = RemoteProbes(self.cluster)
-        began = time.monotonic()
+        began, asked_at = time.monotonic(), time.time()
         seen: list[Seen] = []
         targets = {node: _targets(by_node[node]) for node in nodes}
         raylets = {node: address for node, address in self._inventory.raylets.items() if node in targets}
@@ -245,6 +259,7 @@ class ClusterProbe:
                 elapsed = time.monotonic() - began
                 self._failures.append(_node_failure(node, result["failed"], elapsed, sample))
             else:
+                result["host"]["clock_ahead_s"] = ahead_s(result["clock"], asked_at, time.time())
                 seen.append(([node], result))
         return seen
 
@@ -275,12 +290,10 @@ class ClusterProbe:
         is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._own_drivers
         return is_own_driver or self._job_of.get(worker.worker_id) in self._own_jobs
 
-    def _note_jobs(
-        self, inventory: Inventory, answers: dict[str, CoreWorkerStats], timeout_s: float, sample: int
-    ) -> None:
+    def _note_jobs(self, inventory: Inventory, answers: dict[str, CoreWorkerStats], sample: int) -> None:
         """Learns for whom each worker works. One that was idle when asked may be anybody's by now, even our probe's."""
         idle = [w for w in inventory.workers if w.worker_id in answers and answers[w.worker_id].job_id is None]
-        again = ask_core_workers(idle, self.cluster.metadata, timeout_s, sample)[0] if idle else {}
+        again = ask_core_workers(idle, self.cluster.metadata, self._timeout_s(), sample)[0] if idle else {}
         for worker_id, answer in {**answers, **again}.items():
             self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
         self._note_own(inventory, {*self._job_of.values()})
@@ -290,7 +303,7 @@ class ClusterProbe:
         listed = {job.job_id for job in inventory.jobs} | inventory.own_jobs
         if {job_id for job_id in job_ids if job_id} - listed:
             with contextlib.suppress(ClusterError):
-                inventory = take_inventory(self.cluster, RPC_TIMEOUT_S)
+                inventory = take_inventory(self.cluster, self._timeout_s())
         self._own_jobs |= inventory.own_jobs
         self._own_drivers |= inventory.own_drivers
 
@@ -301,7 +314,7 @@ class ClusterProbe:
             return
         self._ended |= {f.worker_id for f in failures if f.stage == "process" and f.reason == PROCESS_GONE}
         with contextlib.suppress(ClusterError):
-            alive = {w.worker_id for w in take_inventory(self.cluster, RPC_TIMEOUT_S, sample).workers}
+            alive = {w.worker_id for w in take_inventory(self.cluster, self._timeout_s(), sample).workers}
             self._ended |= {failure.worker_id for failure in failures} - alive
 
     def _with_ids(self, worker: Worker) -> Worker:

@@ -12,7 +12,7 @@ from typing import Any
 from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 
 from dstack.errors import ClusterError
-from dstack.model import Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
+from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
 from dstack.probes import autoscaler
 from dstack.probes.connect import Cluster
 from dstack.probes.node.masking import masked_command
@@ -96,6 +96,16 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
             for name, reply in answers.items()
             if isinstance(reply, Refused)
         ),
+    )
+
+
+def client_notes(jobs: Iterable[Job]) -> tuple[str, ...]:
+    """What is to be known of each job that came by Ray Client."""
+    return tuple(
+        f"Job {job.job_id} comes by Ray Client: its driver here acts for a program elsewhere, whose own stack is not"
+        " seen and whose host Ray does not tell."
+        for job in jobs
+        if RAY_CLIENT_SERVER in job.entrypoint and not job.is_dead
     )
 
 

@@ -1,7 +1,8 @@
 """Node probes on other nodes, through a child process that is the only Ray driver dstack ever starts.
 
 The child can be killed at any time, which is what makes every call to Ray here have a deadline: when it goes, Ray ends
-the probe actors it owns. It ends by itself when its standard input closes, so nothing stays if dstack is killed.
+the probe actors it owns. It ends by itself when its standard input closes, and while it joins the cluster the kernel
+ends it with dstack, so nothing stays if dstack is killed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from dstack.child import child_command
@@ -32,19 +34,13 @@ class RemoteProbes:
     """Probe actors on the other nodes of a cluster; starting is immediate, the first sample waits for the start."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._process = subprocess.Popen(
-            child_command("dstack.probes.remote_driver", cluster.address),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(cluster),
-            start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
-        )
         self._answers: queue.Queue[Plain] = queue.Queue()
         self._requests = 0
         self._joined = False
         self._ended: str | None = None
-        begin(self._read)
+        started: Future[subprocess.Popen[bytes]] = Future()
+        begin(lambda: self._serve(cluster, started))
+        self._process = started.result()
 
     def sample(
         self, targets: dict[str, list[Plain]], options: Plain, raylets: Mapping[str, Address], deadline: float
@@ -105,9 +101,23 @@ class RemoteProbes:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
+    def _serve(self, cluster: Cluster, started: Future[subprocess.Popen[bytes]]) -> None:
+        """Starts the child, by a thread that lives as long as it, since its end would be the child's; then listens."""
+        try:
+            process = subprocess.Popen(
+                child_command("dstack.probes.remote_driver", str(os.getpid()), cluster.address),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=_environment(cluster),
+                start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
+            )
+        except OSError as error:
+            started.set_exception(error)
+            return
+        started.set_result(process)
+        assert process.stdout is not None
+        with process.stdout as lines:
             for line in lines:
                 self._joined = True
                 self._answers.put(json.loads(line))

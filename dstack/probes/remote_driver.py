@@ -1,4 +1,4 @@
-"""The child process that holds dstack's Ray connection: ``python -m dstack.probes.remote_driver ADDRESS``.
+"""The child process that holds dstack's Ray connection: ``python -m dstack.probes.remote_driver PARENT ADDRESS``.
 
 Reads one request a line from standard input and writes one answer a line to standard output; see
 :mod:`dstack.probes.remote`. It ends with its parent, and its actors end with it.
@@ -20,6 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
+from dstack.child import die_with, outlive_parent
 from dstack.probes.control_plane import PROBE_NAMESPACE
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import find_pyspy
@@ -93,16 +94,21 @@ class Probes:
 
 
 def main() -> None:
-    """Serves requests until standard input ends."""
+    """Serves requests until standard input ends.
+
+    Before it has joined it may hang in C++, deaf to that, but has no actors either: until then it dies with its parent.
+    """
+    die_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints must not mix with answers
     requests: queue.Queue[Plain | None] = queue.Queue()
     threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
     try:
-        ray.init(address=sys.argv[1], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=sys.argv[2], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # every reason not to connect is one answer to the parent
         _tell(answers, {"ended": f"dstack could not join the cluster as a driver: {_first_line(error)}"})
         return
+    outlive_parent()
     _tell(answers, {"joined": True})
     probes = Probes()
     while (request := requests.get()) is not None:

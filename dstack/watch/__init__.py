@@ -7,6 +7,7 @@ import signal
 from concurrent.futures import Future
 from types import FrameType
 
+from dstack.ending import Tidying
 from dstack.watch.settings import Settings
 
 __all__ = ["Settings", "Terminated", "watch"]
@@ -22,17 +23,19 @@ def watch(settings: Settings) -> None:
     Raises :class:`Terminated` on SIGTERM, KeyboardInterrupt on Ctrl-C, and :class:`dstack.DstackError` where it cannot
     begin. What waits for others' answers does so in another thread, so that a signal is heeded at once.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, _end)
     from dstack.probes.background import begin
     from dstack.watch.loop import Watch  # loads Ray, which takes a moment
 
-    one = Watch(settings)
-    try:
-        running = begin(one.run)
-        _await(running)
-        running.result()
-    finally:
-        one.stop()
+    with Tidying():
+        signal.signal(signal.SIGTERM, _terminate)
+        one = Watch(settings)
+        try:
+            running = begin(one.run)
+            _await(running)
+            running.result()
+        finally:
+            one.stop()
 
 
 def _await(running: Future[None]) -> None:
@@ -43,6 +46,10 @@ def _await(running: Future[None]) -> None:
     running.add_done_callback(lambda _: os.write(writer, b"."))
     while not running.done():
         os.read(reader, 1)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os._exit(0)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

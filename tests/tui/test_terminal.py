@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,20 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
         screen.wait_for("seen 4/4 workers")
         screen.press("q")
         screen.wait_for("ended 0", deadline_s=10)
+
+
+def test_a_signal_gives_the_terminal_back_also_a_tiny_one(tmp_path: Path) -> None:
+    (file,) = RECORDED.glob("tune-hang*")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NO_COLOR": "1"}
+    pid = tmp_path / "pid"
+    script = f'echo $$ > {pid}; exec "$@"'
+
+    with terminal(["sh", "-c", script, "sh", *TUI, str(file)], environment, 20, 6) as screen:
+        screen.wait_for("BLOCKED")
+        os.kill(int(pid.read_text()), signal.SIGTERM)
+        shown = screen.wait_for("ended 143", deadline_s=10)
+
+    assert shown.split() == ["Terminated.", "ended", "143"]
 
 
 def test_without_a_cluster_the_reason_and_the_remedy_are_shown(tmp_path: Path) -> None:

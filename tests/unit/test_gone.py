@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dstack.diagnosis import Finding
@@ -54,6 +55,19 @@ def test_a_ref_whose_owner_died_just_now_may_yet_give_an_error() -> None:
 
     assert finding.kind == "blocked"
     assert "or an error in its place, since its owner" in finding.summary
+
+
+@pytest.mark.parametrize(("ago_s", "ahead_s", "kind"), [(100, -3600.0, "blocked"), (100, -50.0, "orphaned")])
+def test_when_an_owner_died_is_told_by_the_clock_that_is_furthest_behind(
+    ago_s: float, ahead_s: float, kind: str
+) -> None:
+    scene = Scene()
+    owner = scene.worker()
+    waits_for_task_of(scene, owner)
+    scene.dies(owner, "out of memory", ago_s=ago_s)
+    scene.nodes[0] = msgspec.structs.replace(scene.nodes[0], clock_ahead_s=ahead_s)
+
+    assert only_finding(scene).kind == kind
 
 
 def test_a_ref_whose_owner_does_not_answer_is_unknown() -> None:

@@ -64,6 +64,25 @@ def test_what_is_queued_has_been_since_its_owner_sent_it() -> None:
     assert scene.since(scene.back) == Since(at_least_s=61.0, at_most_s=61.5)
 
 
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_of_another_clock_nothing_is_told_but_what_was_watched(ahead_s: float) -> None:
+    scene = Queued()
+    scene.submitted(scene.back, 61.0 - ahead_s, SUBMITTED_TO_WORKER=60.0 - ahead_s)
+    scene.nodes[0] = replace(scene.nodes[0], clock_ahead_s=ahead_s)
+    scene.look().look_again()
+
+    assert scene.since(scene.back) == Since(at_least_s=0.5)
+
+
+def test_clocks_that_almost_agree_count_as_one() -> None:
+    scene = Queued()
+    scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
+    scene.nodes[0] = replace(scene.nodes[0], clock_ahead_s=1.5)
+    scene.look().look_again()
+
+    assert scene.since(scene.back) == Since(at_least_s=61.0, at_most_s=61.5)
+
+
 def test_a_get_is_no_older_than_what_it_waits_for() -> None:
     scene = Queued()
     scene.submitted(scene.pong, 300.0)

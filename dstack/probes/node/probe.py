@@ -75,8 +75,10 @@ class NodeProbe:
         ``nonblocking`` and ``children`` (booleans), ``deadline_s`` and ``thread_context`` (see
         :mod:`dstack.probes.node.thread_tasks`). A target that runs another Python than this probe has ``python`` (see
         :mod:`dstack.probes.foreign_pythons`) and a ``thread_context`` of its own. Returns ``frames``, ``stacks``,
-        ``sources``, ``processes`` (by worker id), ``failures`` and ``host``.
+        ``sources``, ``processes`` (by worker id), ``failures``, ``host``, and ``clock``: the times here when it began
+        and ended.
         """
+        began_at = time.time()
         deadline = time.monotonic() + options["deadline_s"]
         targets = [target for target in targets if target["pid"] != self._own_pid]
         origins = Origins()
@@ -99,7 +101,7 @@ class NodeProbe:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # nobody who interrupts waits for the rest
         result.update(frames=table.frames, stacks=table.stacks, sources=table.sources)
-        return result
+        return {**result, "clock": (began_at, time.time())}
 
     def _look(self, look: Look, owners: dict[int, int], deadline: float) -> None:
         began = time.monotonic()

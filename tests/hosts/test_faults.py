@@ -1,0 +1,284 @@
+"""What breaks in the middle: hosts, links, the GCS, dstack itself. A look says what it missed, and leaves nothing."""
+
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIGINT, SIGKILL, SIGTERM
+
+import psutil
+import pytest
+
+from tests.clusters import no_worker_left
+from tests.dstack import Json, elapsed_s
+from tests.hosts import Hosts
+from tests.hosts.dstack import check, dstack, files, ours, running
+from tests.hosts.rings import members_of, ring
+from tests.processes import Child, carrying, command_line, wait_until
+
+pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
+
+TIMEOUT_S = 10.0
+LATE_S = 0.5
+"""How much longer than its timeout a look may take."""
+START_AND_END_S = 5.0
+"""What the command may take beside, on a busy machine."""
+GONE_S = 5.0
+"""How soon after its end nothing of dstack may be left anywhere."""
+BACK_S = 40.0
+"""Time for hosts to find out that they reach each other again."""
+CLIENT = Path(__file__).with_name("drivers") / "client.py"
+
+
+@pytest.fixture(scope="module")
+def deadlock(three_hosts: Hosts) -> Iterator[Hosts]:
+    """Hosts with a deadlock between the second and the third, and its driver on the third."""
+    with ring(three_hosts, [2, 3], driver=3):
+        yield three_hosts
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(deadlock: Hosts) -> Iterator[None]:
+    """Fails unless soon after each test nothing of dstack is left on any host, and nobody is stopped."""
+    before = files(deadlock)
+    yield
+    wait_until(lambda: not ours(deadlock), deadline_s=GONE_S, what=lambda: f"end of {ours(deadlock)}")
+    assert files(deadlock) == {host: before[host] for host in deadlock.nodes}
+    assert stopped_ones(deadlock) == []
+
+
+def stopped_ones(hosts: Hosts) -> list[list[str]]:
+    return [command_line(one) for one in carrying(hosts.tag) if one.status() in ("stopped", "tracing-stop")]
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    process.suspend()
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+def only(hosts: Hosts, is_wanted: Callable[[list[str]], bool]) -> psutil.Process:
+    """The one process of the cluster whose command line is wanted."""
+    (found,) = [process for process in carrying(hosts.tag) if is_wanted(command_line(process))]
+    return found
+
+
+def gcs(hosts: Hosts) -> psutil.Process:
+    return only(hosts, lambda line: line[:1] != [] and line[0].endswith("/gcs_server"))
+
+
+def raylet(hosts: Hosts, host: int) -> psutil.Process:
+    return only(hosts, lambda line: f"--node_id={hosts.nodes[host]}" in line)
+
+
+def in_the_middle(hosts: Hosts, act: Callable[[], object]) -> Json:
+    """A check during which ``act`` is called once a probe is on another host; it has to keep its timeout.
+
+    One of the members is stopped meanwhile: that it does not answer is what gives the look a middle.
+    """
+    arguments = ["check", "--address", hosts.address, "--json", f"--timeout={TIMEOUT_S:g}"]
+    with stopped(members_of(hosts)[0]), running(hosts, 1, *arguments) as (child, _):
+        wait_until(lambda: has_probes(hosts, child), deadline_s=20, what=lambda: "a probe elsewhere")
+        act()
+        code = child.process.wait(timeout=TIMEOUT_S + START_AND_END_S)
+        told: Json = json.loads(child.log.read_text())
+    assert told["timing"]["total_s"] < TIMEOUT_S + LATE_S
+    assert (told["incomplete"], code) == (True, 4)
+    assert not [finding for finding in told["findings"] if finding["confirmed"]]
+    return told
+
+
+def has_probes(hosts: Hosts, child: Child) -> bool:
+    assert child.process.poll() is None, child
+    return any("ray::NodeProbe" in line for line in ours(hosts))
+
+
+def reasons(told: Json, stage: str) -> set[str]:
+    return {failure["reason"] for failure in told["coverage"]["failures"] if failure["stage"] == stage}
+
+
+def assert_it_goes_on(hosts: Hosts) -> None:
+    """That all is seen again and the deadlock is found: peers find each other in their own time."""
+    last: list[Json] = []
+
+    def is_complete() -> bool:
+        last[:] = [check(hosts)]
+        return not last[0]["coverage"]["failures"]
+
+    wait_until(is_complete, deadline_s=BACK_S, what=lambda: f"all is seen again: {last}")
+    (finding,) = last[0]["findings"]
+    assert (finding["kind"], finding["confirmed"], last[0]["exit_code"]) == ("deadlock", True, 1)
+    assert [behind["node_ip"] for behind in finding["blocked_behind"]] == ["10.77.0.3"]
+
+
+def test_a_dashboard_that_does_not_answer_is_not_missed(deadlock: Hosts) -> None:
+    """Ray starts a process of that name even where it is told not to; nothing listens then."""
+    with stopped(only(deadlock, lambda line: any("dashboard/dashboard.py" in word for word in line))):
+        assert_it_goes_on(deadlock)
+
+
+def test_a_link_that_is_cut_in_the_middle(deadlock: Hosts) -> None:
+    try:
+        told = in_the_middle(deadlock, lambda: deadlock.cut(3))
+    finally:
+        deadlock.mend(3)
+
+    missed = [failure for failure in told["coverage"]["failures"] if failure["node_id"] == deadlock.nodes[3]]
+    assert missed
+    wait_until(lambda: not ours(deadlock), deadline_s=BACK_S, what=lambda: f"end of {ours(deadlock)}")
+    assert_it_goes_on(deadlock)
+
+
+def test_a_gcs_that_is_stopped_in_the_middle(deadlock: Hosts) -> None:
+    server = gcs(deadlock)
+    try:
+        told = in_the_middle(deadlock, server.suspend)
+    finally:
+        server.resume()
+
+    (reason,) = {reason for reason in reasons(told, "control plane") if "nodes" in reason}
+    assert "no answer within" in reason
+    assert told["coverage"]["workers"]["total"] >= 3
+    assert_it_goes_on(deadlock)
+
+
+def test_a_gcs_that_is_stopped_before(deadlock: Hosts) -> None:
+    with stopped(gcs(deadlock)):
+        began = time.monotonic()
+        done = dstack(deadlock, 1, "check", "--address", deadlock.address)
+        took_s = time.monotonic() - began
+
+    assert took_s < 5
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "its GCS did not answer within 2 s" in done.stderr
+    assert_it_goes_on(deadlock)
+
+
+@pytest.mark.parametrize("timeout_s", [0.01, 0.3, 0.8, 1.5])
+def test_out_of_time(deadlock: Hosts, timeout_s: float) -> None:
+    arguments = ["check", "--address", deadlock.address, "--json", f"--timeout={timeout_s}"]
+    done, took_s = elapsed_s(lambda: dstack(deadlock, 1, *arguments))
+
+    assert took_s < timeout_s + START_AND_END_S
+    assert "Traceback" not in done.stderr
+    if done.returncode == 3:
+        assert "no answer within" in done.stderr
+    else:
+        assert json.loads(done.stdout)["timing"]["total_s"] < timeout_s + LATE_S
+        assert done.returncode in (1, 4)
+
+
+def test_ended_at_any_moment(deadlock: Hosts) -> None:
+    """At nine moments of a look that is as long as it was measured to be; its file is there whole, or not at all."""
+    path = f"/tmp/{secrets.token_hex(4)}.json"
+    arguments = ["snapshot", "--address", deadlock.address, "-o", path, "--force"]
+    _, whole_s = elapsed_s(lambda: dstack(deadlock, 1, *arguments))
+    deadlock.exec(1, ["rm", path])
+    codes = set()
+    for part, number in enumerate([SIGINT, SIGTERM, SIGKILL] * 3):
+        with running(deadlock, 1, *arguments) as (child, process):
+            time.sleep(0.05 + whole_s * part / 9)
+            process.send_signal(number)
+            codes.add(child.process.wait(timeout=GONE_S))
+            assert "Traceback" not in child.log.read_text()
+    if deadlock.exec(1, ["ls", path]).returncode == 0:
+        assert dstack(deadlock, 1, "check", path).returncode == 1
+        deadlock.exec(1, ["rm", path])
+
+    assert codes - {0} == {-SIGKILL, 128 + SIGINT, 128 + SIGTERM}
+    assert_it_goes_on(deadlock)
+
+
+def test_killed_while_its_driver_joins_through_a_stopped_raylet(deadlock: Hosts) -> None:
+    with stopped(raylet(deadlock, 1)), running(deadlock, 1, "check", "--address", deadlock.address) as (child, process):
+        driver = wait_until(lambda: joining(deadlock), deadline_s=20, what=lambda: "a driver that joins")
+        process.kill()
+        child.process.wait(timeout=GONE_S)
+        wait_until(lambda: not driver.is_running(), deadline_s=GONE_S, what=lambda: f"end of {driver}")
+
+
+def joining(hosts: Hosts) -> psutil.Process | None:
+    """dstack's driver, once it has threads of Ray's."""
+    for process in carrying(hosts.tag):
+        if any("dstack.probes.remote_driver" in word for word in command_line(process)):
+            return process if process.num_threads() > 4 else None
+    return None
+
+
+def test_a_watch_and_looks_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
+    options = ["--every=0.2", "--stuck-after=0.5", "--share=10000", "--dir=/tmp/home/watch", "--json"]
+    with running(deadlock, 2, "watch", "--address", deadlock.address, *options) as (child, process):
+        wait_until(lambda: events(child, "looking"), deadline_s=40, what=lambda: f"a full look: {child}")
+        for on in (1, 2, 3):
+            told = check(deadlock, on)
+            assert (told["exit_code"], told["coverage"]["failures"]) == (1, [])
+            assert len(told["findings"]) == 1
+        wait_until(lambda: events(child, "finding"), deadline_s=40, what=lambda: f"a finding: {child}")
+        process.send_signal(SIGTERM)
+        assert child.process.wait(timeout=GONE_S) == 0
+        (finding,) = events(child, "finding")
+    deadlock.exec(2, ["rm", "-r", "/tmp/home/watch"])
+
+    assert finding["finding"]["kind"] == "deadlock"
+
+
+def events(child: Child, name: str) -> list[Json]:
+    lines = [json.loads(line) for line in child.log.read_text().splitlines() if line.endswith("}")]
+    return [event for event in lines if event["event"] == name]
+
+
+def test_a_deadlock_that_a_ray_client_made(deadlock: Hosts) -> None:
+    argv = [sys.executable, str(CLIENT), "ray://10.77.0.1:10001"]
+    with no_worker_left(deadlock.tag), deadlock.start(2, argv, RAY_AUTH_MODE="token") as child:
+        child.wait_for_line("ready", deadline_s=60)
+        wait_until(lambda: len(members_of(deadlock)) == 4, deadline_s=20, what=lambda: "two more that wait")
+        told = wait_until(lambda: two_deadlocks(deadlock), deadline_s=30, what=lambda: "two deadlocks")
+        report = dstack(deadlock, 1, "snapshot", "--address", deadlock.address).stdout
+
+    assert told["exit_code"] == 1
+    polling = {one["execution"] for finding in told["findings"] for one in finding["polled_by"]}
+    assert [one for one in polling if one.startswith("thread") and one.endswith("of driver of a Ray Client")]
+    assert "comes by Ray Client: its driver here acts for a program elsewhere" in " ".join(report.split())
+
+
+def two_deadlocks(hosts: Hosts) -> Json | None:
+    told = check(hosts)
+    found = [finding for finding in told["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
+    return told if len(found) == 2 else None
+
+
+def test_a_host_that_dies_in_the_middle(deadlock: Hosts) -> None:
+    """Leaves the cluster without its third host."""
+    dead = deadlock.nodes.pop(3)
+    told = in_the_middle(deadlock, lambda: deadlock.kill(3))
+
+    assert [failure for failure in told["coverage"]["failures"] if failure["node_id"] == dead]
+
+
+def test_a_gcs_that_is_killed_in_the_middle_and_one_that_knows_nothing(deadlock: Hosts) -> None:
+    """Leaves no cluster."""
+    with ring(deadlock, [2, 2]):
+        server = gcs(deadlock)
+        command = server.cmdline()
+        told = in_the_middle(deadlock, server.kill)
+    refused = dstack(deadlock, 1, "check", "--address", deadlock.address)
+    with deadlock.start(1, command, RAY_AUTH_MODE="token"):
+        new = wait_until(lambda: answered(deadlock), deadline_s=20, what=lambda: "an answer of the new GCS")
+
+    assert any("GCS" in reason for reason in reasons(told, "control plane"))
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "refused" in refused.stderr
+    assert (new["verdict"], new["incomplete"], new["coverage"]["nodes"]["total"]) == ("clear", True, 0)
+    assert "the GCS lists no live node" in str(reasons(new, "control plane"))
+
+
+def answered(hosts: Hosts) -> Json | None:
+    done = dstack(hosts, 1, "check", "--address", hosts.address, "--json")
+    return json.loads(done.stdout) if done.stdout else None

@@ -1,0 +1,63 @@
+"""A node in a pid namespace of its own, as containers have: dstack on the host sees other pids than Ray's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.clusters import Example, run_example
+from tests.dstack import settled_check
+from tests.processes import carrying, wait_until
+
+IN_A_NAMESPACE = '#!/bin/sh\nexec unshare --pid --fork --kill-child --mount-proc {python} "$@"\n'
+
+
+@pytest.fixture(scope="module")
+def contained(hosts_possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+    """The two actors, on a cluster that has this host's address and network, but pids of its own."""
+    python = tmp_path_factory.mktemp("container") / "python"
+    python.write_text(IN_A_NAMESPACE.format(python=sys.executable))
+    python.chmod(0o755)
+    with run_example("two_actors", python=str(python)) as example:
+        yield example
+
+
+def numbers(pid: int) -> list[int]:
+    """The pids of a process in all namespaces that it is in, ours first."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next([int(word) for word in line.split()[1:]] for line in lines if line.startswith("NSpid:"))
+
+
+@pytest.mark.ray
+@pytest.mark.hosts
+def test_it_is_looked_at_from_within(contained: Example) -> None:
+    tag = ("RAY_TMPDIR", contained.environment["RAY_TMPDIR"])
+    before = {process.pid for process in carrying(tag)}
+    told = settled_check(contained.address, contained.environment, lambda told: told["verdict"] == "deadlock")
+
+    (finding,) = told["findings"]
+    inner = {numbers(process.pid)[-1] for process in carrying(tag) if process.name().startswith("ray::")}
+    assert finding["confirmed"]
+    assert {member["pid"] for member in finding["members"]} <= inner
+    assert [one["pid"] for one in finding["blocked_behind"]] == [1]
+    assert told["coverage"]["workers"] == {"seen": 3, "total": 3}
+    assert told["coverage"]["failures"] == []
+    wait_until(
+        lambda: not [one for one in carrying(tag) if one.pid not in before and is_ours(one)],
+        deadline_s=5,
+        what=lambda: "end of what was started there",
+    )
+    assert not [one for one in carrying(tag) if one.status() == psutil.STATUS_STOPPED]
+    assert os.path.exists(f"/proc/{contained.pid}")
+
+
+def is_ours(process: psutil.Process) -> bool:
+    try:
+        return "dstack" in " ".join(process.cmdline()) or process.name().startswith("ray::NodeProbe")
+    except psutil.Error:
+        return False
