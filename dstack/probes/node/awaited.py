@@ -2,7 +2,7 @@
 
 Ray and executors leave the future's source in its callbacks, ``gather`` and ``shield`` what they are for; of a future
 that is only there to wake somebody up, the innermost function of asyncio tells. Seen on CPython 3.10 to 3.13 and Ray
-2.46 and 2.60.
+2.46 to 2.60.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
 """Callbacks of a future that follows a ``concurrent.futures`` one, and of the one that ``shield`` gives."""
 RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
+GENERATOR_FILE = "ray/_private/object_ref_generator.py"
+WRAPPERS = (("_wrap_awaitable", TASKS_FILE), ("_suppress_exceptions", GENERATOR_FILE))
+"""What runs in a task that is only there to await something else; the second, for a generator's next item, was seen on
+Ray 2.53. It is Cython's, without a frame, on 2.46, and in no task of its own on 2.60."""
 CELL_VALUE = 16
 MAX_DEPTH = 20
 MAX_NEEDS = 1 << 15
@@ -352,7 +356,11 @@ class Awaited:
 
 def is_wrapper(chain: Chain) -> bool:
     """Whether it has no code of its own: asyncio and Ray make such a task of an ObjectRef, where they need one."""
-    return not chain.root.endswith(RUNS_TASKS) and all(frame.function == "_wrap_awaitable" for frame in chain.frames)
+    return not chain.root.endswith(RUNS_TASKS) and all(map(_only_wraps, chain.frames))
+
+
+def _only_wraps(frame: MemoryFrame) -> bool:
+    return any(frame.function == function and frame.file.endswith(file) for function, file in WRAPPERS)
 
 
 def _of_asyncio(frames: Iterable[MemoryFrame]) -> Iterator[MemoryFrame]:

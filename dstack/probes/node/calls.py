@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from dstack.probes.node.awaited import GENERATOR_FILE
 from dstack.probes.node.children import awaited_children
 from dstack.probes.node.coroutines import Coroutines
 from dstack.probes.node.frames import Frames
@@ -47,7 +48,6 @@ RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
 RAY_WORKER_FILE = "ray/_private/worker.py"
-GENERATOR_FILE = "ray/_private/object_ref_generator.py"
 FUTURES_FILE = "/concurrent/futures/_base.py"
 LOOP_THREAD = "AsyncIO Thread"
 """How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
