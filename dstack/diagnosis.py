@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dstack.model import Failure, Model
+from dstack.model import Access, Failure, Model
 
 Evidence = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
@@ -165,10 +165,11 @@ class Ratio(Model, frozen=True):
 
 
 class Coverage(Model, frozen=True):
-    """What the diagnosis rests on."""
+    """What the diagnosis rests on; ``access`` counts workers by the best way in which they could be read."""
 
     nodes: Ratio
     workers: Ratio
+    access: dict[Access, int] = {}
     failures: tuple[Failure, ...] = ()
 
 

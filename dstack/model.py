@@ -10,12 +10,12 @@ ObjectRef 56. Times that end in ``_at`` are Unix seconds; ``_s`` are seconds, ``
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
 SCHEMA = "dstack.snapshot"
-VERSION = (1, 0)
+VERSION = (1, 1)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -36,6 +36,9 @@ Origin = Literal["user", "library", "ray", "stdlib"]
 Role = Literal["task", "loop", "user", "ray"]
 CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", "lock", "await", "other"]
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
+Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "state only"]
+ACCESSES: tuple[Access, ...] = get_args(Access)
+"""How much of a process could be read, best first: what its threads wait for, only their stacks, not even these."""
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
 
 
@@ -66,9 +69,10 @@ class BlockedCall(Model, frozen=True):
     ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``child_pids`` are processes below
     this one, of which one must end or write. ``inferred`` says how the
     threads are known, or how many refs are needed, where that is not exact. ``object_id`` tells two locks, futures
-    or queues of one process apart. ``what`` names the call in the user's words where its kind does not, as
-    ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread`` says why what is waited for could not be
-    read, in which case ``refs`` and ``threads`` are empty and mean nothing.
+    or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
+    process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
+    user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread``
+    says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
     """
 
     kind: CallKind
@@ -83,6 +87,8 @@ class BlockedCall(Model, frozen=True):
     others: Natural = 0
     child_pids: tuple[Int, ...] = ()
     inferred: str | None = None
+    held: bool = False
+    assumed: str | None = None
     object_id: str | None = None
     what: str | None = None
     unread: str | None = None
@@ -156,6 +162,7 @@ class ChildProcess(Model, frozen=True):
 class Process(Model, frozen=True):
     """A worker's or driver's process as the operating system shows it.
 
+    ``access`` is how its threads were read, if it has any here. Figures are 0 where only its stacks came, as text.
     ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped. ``tasks_read``
     says whether it could be read which task each thread runs, ``coroutines_read`` whether its event loops could be
     read, if it has any: then all of their suspended coroutines are there. ``concurrency_groups`` are those of an
@@ -165,6 +172,7 @@ class Process(Model, frozen=True):
 
     pid: Int
     started_at: UnixTime
+    access: Access = "memory"
     cpu_s: float = 0.0
     rss_bytes: Int = 0
     num_threads: Int = 0
@@ -438,6 +446,14 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     def frames_of(self, execution: Thread | Coroutine) -> tuple[Frame, ...]:
         """The frames of a thread or coroutine, leaf first."""
         return tuple(self.frames[i] for i in self.stacks[execution.stack])
+
+
+def is_at_hand(ref: Ref) -> bool:
+    """Whether the value is with whoever holds the ref, so that nobody who asks for it there has to wait.
+
+    Values below 100 KiB stay in the memory of their owner, who alone knows their state; Ray's default (2.46 to 2.60).
+    """
+    return ref.state in ("FINISHED", "FAILED") and 0 <= ref.size_bytes < 100 * 1024
 
 
 def producer_task_id(ref: str) -> str:

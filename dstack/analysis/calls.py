@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dstack.analysis.graph import Graph, waits_for
+from dstack.analysis.held import wait_for_held
 from dstack.analysis.observed import any_key, coroutine_key, thread_key
 from dstack.analysis.producers import THERE, maker
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -37,6 +38,8 @@ def wait_of_call(graph: Graph, worker_id: str, call: BlockedCall, loop: Target |
     one = _Blocked(graph, worker_id, call, loop)
     if call.unread is not None:
         return graph.waits_for_unobserved(call.kind, f"target of {call.kind}, which could not be read: {call.unread}")
+    if call.held:
+        return wait_for_held(graph, worker_id, call)
     match call.kind:
         case "ray.get" | "ray.wait" | "generator":
             return _wait_for_refs(graph, call)
@@ -55,7 +58,7 @@ def threads_of_call(call: BlockedCall) -> set[int]:
 
 def is_for_somebody(call: BlockedCall) -> bool:
     """Whether somebody in particular is waited for, if only he could be seen."""
-    return bool(call.refs or call.coroutines or threads_of_call(call) or call.unread is not None)
+    return bool(call.refs or call.held or call.coroutines or threads_of_call(call) or call.unread is not None)
 
 
 def _is_for_anything(call: BlockedCall) -> bool:

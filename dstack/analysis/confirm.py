@@ -82,6 +82,8 @@ def _was_looked_at(vertex: Vertex, first: Observed, second: Observed) -> bool:
         execution = execution_of(second, vertex)
         if execution is None:
             return _was_read(vertex, second)
+        if _is_for_held(execution):
+            return True
         same_stack = execution.stack == getattr(execution_of(first, vertex), "stack", None)
         return execution.still or not same_stack
     if vertex.kind == "task" and vertex.task_id is not None:
@@ -108,9 +110,16 @@ def _is_same(vertex: Vertex, again: Vertex, first: Observed, second: Observed) -
     before, after = first.tasks.get(vertex.task_id or ""), second.tasks.get(vertex.task_id or "")
     if before and after and _progress(before) != _progress(after):
         return False
+    if vertex.kind == "execution" and not _is_same_call(vertex, first, second):
+        return False
     if vertex.kind == "execution":
-        return _is_same_call(vertex, first, second)
+        return _targets(vertex) == _targets(again) or not _is_for_held(execution_of(second, vertex))
     return _targets(vertex) <= _targets(again)
+
+
+def _is_for_held(execution: Thread | Coroutine | None) -> bool:
+    """Whether nothing of its call is known by the call itself: which refs those are, only the workers' states tell."""
+    return execution is not None and execution.call is not None and execution.call.held
 
 
 def _progress(task: Task) -> tuple[str, int, int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from dstack.diagnosis import Coverage, Ratio, Vertex
-from dstack.model import Snapshot
+from dstack.model import ACCESSES, Access, Snapshot
 
 
 def coverage_of(snapshot: Snapshot) -> Coverage:
@@ -18,13 +19,33 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
     return Coverage(
         nodes=Ratio(seen=len(alive - hidden), total=len(alive)),
         workers=Ratio(seen=len(seen), total=len(snapshot.workers)),
+        access=_counted(access_of(snapshot)),
         failures=snapshot.failures,
     )
+
+
+def access_of(snapshot: Snapshot) -> dict[str, Access]:
+    """How each worker could be read, at the better of two looks."""
+    best: dict[str, Access] = {worker.worker_id: "state only" for worker in snapshot.workers}
+    for sample in snapshot.samples:
+        for worker in sample.workers:
+            if worker.worker_id in best and worker.process and worker.process.threads:
+                found = (best[worker.worker_id], worker.process.access)
+                best[worker.worker_id] = min(found, key=ACCESSES.index)
+    return best
+
+
+def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
+    """The best first."""
+    counts = Counter(access.values())
+    return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
 def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
     """Whether somebody who was not observed could be stuck, or be what others wait for."""
     if len(seen_workers(snapshot)) < len(snapshot.workers):
+        return True
+    if any(access != "memory" for access in access_of(snapshot).values()):
         return True
     if any(failure.stage in ("control plane", "core worker", "node probe") for failure in snapshot.failures):
         return True

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from dstack.analysis import coroutines, names, placing
 from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
 from dstack.analysis.graph import Graph
+from dstack.analysis.held import wait_of_unseen
 from dstack.analysis.observed import thread_key
 from dstack.analysis.streams import wait_of_producer
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -84,9 +85,7 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
         return graph.waits_for_unobserved("thread", f"thread that runs {name}, which was not seen")
-    if observed.process(worker_id) is None:
-        return graph.waits_for_unobserved("thread", f"stack of {name}, which was not read")
-    return None
+    return wait_of_unseen(graph, worker_id, task_id) if not observed.threads(worker_id) else None
 
 
 def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wait:

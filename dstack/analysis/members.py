@@ -5,7 +5,7 @@ from __future__ import annotations
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Vertex
-from dstack.model import Coroutine, Frame, Model, Thread, actor_of_task
+from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
 
 
 class Member(Model, frozen=True):
@@ -32,6 +32,7 @@ class Member(Model, frozen=True):
     line: int | None = None
     function: str | None = None
     source: str | None = None
+    access: Access | None = None
     on_cpu: bool = False
     frames: tuple[Frame, ...] = ()
 
@@ -88,6 +89,7 @@ def member(observed: Observed, vertex: Vertex) -> Member:
         line=own.line if own else None,
         function=own.function if own else None,
         source=source_line(observed, own) if own else None,
+        access=observed.access(host.worker_id) if host else None,
         on_cpu=thread.on_cpu if thread and not is_coroutine else False,
         frames=frames,
     )

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from dstack.model import (
     ACTOR_HANDLE,
+    Access,
     Actor,
     BlockedCall,
     ChildProcess,
@@ -186,6 +187,29 @@ class Observed:
         """
         known = self._refs.get(ref, ())
         return not any(map(_is_remade, known)) and any(one.size_bytes >= 0 or one.state in ENDED for one in known)
+
+    def held_refs(self, worker_id: str) -> list[Ref]:
+        """The refs in variables of a worker, as it tells itself; of one whose memory was read there may be more."""
+        return self._held.get(worker_id, [])
+
+    @cached_property
+    def _held(self) -> dict[str, list[Ref]]:
+        held: dict[str, list[Ref]] = defaultdict(list)
+        for ref in self.sample.refs:
+            if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE):
+                held[ref.holder_id].append(ref)
+        return held
+
+    @cached_property
+    def cut_short(self) -> set[str]:
+        """The workers that did not tell of everything that they run and know."""
+        told = (f for f in self.snapshot.failures if f.stage == "core worker")
+        return {failure.worker_id for failure in told if failure.worker_id}
+
+    def access(self, worker_id: str) -> Access:
+        """How much of a worker could be read."""
+        process = self.process(worker_id)
+        return process.access if process and process.threads else "state only"
 
     def is_silent(self, worker_id: str) -> bool:
         """Whether a worker is there but did not say what it runs and owns."""

@@ -81,7 +81,9 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "await":
             return _await(wait, targets)
         case "ray.get":
-            return f"{_lasting('ray.get', wait)} for {targets}"
+            return f"{_lasting('ray.get', wait)} for {targets}" + _inferred(wait)
+        case "perhaps ray.get":
+            return f"may wait for {targets}" + _inferred(wait)
         case "ray.wait":
             return f"{_lasting('ray.wait', wait)} for {wait.needed} of {wait.total}: {targets}"
         case "thread.join":
@@ -154,7 +156,7 @@ def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
 def _targets(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
     labels = list(dict.fromkeys(name(observed, vertices[target.vertex]) for target in targets))
-    is_all = wait.kind == "ray.get" or (wait.kind == "await" and wait.needed == wait.total)
+    is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
     return _shortly(labels, " and " if is_all else " or ")
 
 

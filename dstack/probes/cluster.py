@@ -17,6 +17,7 @@ import psutil
 import dstack
 from dstack.errors import ClusterError
 from dstack.model import Failure, GoneWorker, Node, Process, Sample, Snapshot, TaskTimes, Worker, WorkerSample
+from dstack.probes.agents import Agents
 from dstack.probes.assemble import Assembly
 from dstack.probes.background import begin
 from dstack.probes.clocks import ahead_s, clock_notes
@@ -38,6 +39,8 @@ RPC_TIMEOUT_S = 3.0
 TIMES_TIMEOUT_S = 0.5
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
+AGENTS_SHARE = 0.15
+"""The part of a sample's time that is kept for asking Ray's agents about processes that could not be read."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class ClusterProbe:
         self._silent: set[str | None] = set()
         self._remote: RemoteProbes | None = None
         self._local = NodeProbe()
+        self._agents = Agents(self.cluster)
+        self._shallow: set[str] = set()
         self._samples: list[Sample] = []
         self._times: Future[dict[str, TaskTimes]] | None = None
         self._failures: list[Failure] = []
@@ -176,7 +181,7 @@ class ClusterProbe:
         timeout_s = self._timeout_s()
         asked = begin(lambda: ask_core_workers(workers, self.cluster.metadata, timeout_s, number))
         to_see = [worker for worker in workers if worker.worker_id in wanted and not self._is_own(worker)]
-        seen = self._see_processes(to_see, number, self._deadline)
+        seen = self._see_processes(to_see, number, self._deadline - (self._deadline - began) * AGENTS_SHARE)
         answers, failures = asked.result()
         self._failures += failures
         self._silent |= {failure.worker_id for failure in failures if failure.elapsed_s}
@@ -185,6 +190,7 @@ class ClusterProbe:
         processes = self._take_in(seen, workers, number)
         self._note_ended(number)
         workers = [worker for worker in workers if worker.worker_id not in self._ended]
+        self._ask_agents([worker for worker in workers if worker.worker_id in wanted], processes, number)
         answers = {w.worker_id: answers[w.worker_id] for w in workers if w.worker_id in answers}
         arrived = self._arrived_calls(answers.values(), number)
         self._samples.append(
@@ -193,7 +199,7 @@ class ClusterProbe:
                 ended_s=round(time.monotonic() - self._began, 4),
                 workers=tuple(_worker_sample(w.worker_id, answers, processes) for w in workers),
                 tasks=tuple(task for answer in answers.values() for task in answer.tasks),
-                refs=tuple(relevant_refs(answers.values(), _awaited(processes.values()))),
+                refs=tuple(relevant_refs(answers.values(), _awaited(processes.values()), self._shallow)),
                 placement_groups=inventory.placement_groups,
                 total=inventory.total,
                 available=inventory.available,
@@ -275,6 +281,23 @@ class ClusterProbe:
             self._failures += [msgspec.structs.replace(f, node_id=node_of[f.worker_id or ""]) for f in of_these]
         return processes
 
+    def _ask_agents(self, workers: Sequence[Worker], processes: dict[str, Process], sample: int) -> None:
+        """Completes the processes by what Ray's agents tell of those that are there and could not be read."""
+        of_processes = (f for f in self._failures if f.sample == sample and f.stage == "process")
+        wrong = {failure.worker_id for failure in of_processes}
+        unread = [w for w in workers if w.worker_id not in wrong and not _has_threads(processes.get(w.worker_id))]
+        if unread and not self._options.nonblocking:  # an agent's py-spy pauses what it looks at
+            self._progress(f"asking Ray's agents for {len(unread)} processes")
+            result, failures = self._agents.stacks_of(unread, self._inventory.jobs, self._deadline, sample)
+            self._failures += failures
+            for worker_id, told in self._assembly.add([], result, sample)[0].items():
+                known = processes.get(worker_id, told)
+                processes[worker_id] = msgspec.structs.replace(
+                    known, threads=told.threads, access=told.access, paused_ms=told.paused_ms
+                )
+        whole = (w.worker_id for w in workers if _is_whole(processes.get(w.worker_id)))
+        self._shallow |= {worker.worker_id for worker in workers} - {*whole}
+
     def _plain_options(self) -> Plain:
         thread_context = self._thread_context.result()
         is_first = not self._samples
@@ -343,6 +366,15 @@ def _owners(samples: Iterable[Sample]) -> set[str]:
     """The workers that own what somebody waits for."""
     processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
     return {owner for process in processes for call in process.calls() for owner in call.owners}
+
+
+def _has_threads(process: Process | None) -> bool:
+    return process is not None and bool(process.threads)
+
+
+def _is_whole(process: Process | None) -> bool:
+    """Whether it was read what its threads wait for, as far as that can be read."""
+    return process is not None and bool(process.threads) and process.access == "memory"
 
 
 def _targets(workers: Iterable[Worker]) -> list[Plain]:

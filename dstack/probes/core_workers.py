@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from ray.core.generated import common_pb2, core_worker_pb2, core_worker_pb2_grpc
 
-from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker
+from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes.connect import Metadata
 from dstack.probes.rpc import Call, Refused, call_all
 
@@ -68,14 +69,34 @@ def ask_core_workers(
     return answers, failures
 
 
-def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str]) -> list[Ref]:
-    """The refs somebody waits for, those that may be the missing argument of a pending task, and handles of actors."""
+def relevant_refs(answers: Iterable[CoreWorkerStats], awaited: set[str], unread: Collection[str] = ()) -> list[Ref]:
+    """The refs somebody waits for, those that may be the missing argument of a pending task, and handles of actors.
+
+    Of the workers that are ``unread`` somebody may wait for all that they hold, and is not there; of what is there,
+    one ref stands for all that would have to be fetched.
+    """
+    answers = list(answers)
+    awaited = awaited | _held_by(answers, unread)
     return [
         ref
         for answer in answers
         for ref in answer.refs
         if ref.ref in awaited or ref.ref.startswith(ACTOR_HANDLE) or _may_be_a_missing_argument(ref)
     ]
+
+
+def _held_by(answers: Sequence[CoreWorkerStats], unread: Collection[str]) -> set[str]:
+    if not unread:
+        return set()
+    refs = (ref for answer in answers for ref in answer.refs)
+    given = {ref.ref for ref in refs if (ref.size_bytes >= 0 or ref.state in ENDED) and not ref.attempt}
+    found: set[str] = set()
+    for answer in answers:
+        if answer.worker_id in unread:
+            held = [ref for ref in answer.refs if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE)]
+            to_fetch = (ref.ref for ref in held if ref.ref in given and not is_at_hand(ref))
+            found.update((*(ref.ref for ref in held if ref.ref not in given), *islice(to_fetch, 1)))
+    return found
 
 
 def _may_be_a_missing_argument(ref: Ref) -> bool:

@@ -148,6 +148,7 @@ class _Document:
         return {
             "nodes": {"seen": coverage.nodes.seen, "total": coverage.nodes.total},
             "workers": {"seen": coverage.workers.seen, "total": coverage.workers.total},
+            "access": coverage.access,
             "failures": failures,
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from time import localtime, strftime
 
 import msgspec
@@ -245,9 +245,13 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> N
             "not bold",
         )
     )
-    for failure in coverage.failures[:SHOWN_FAILURES]:
-        _print_hanging(console, SafeText("      "), SafeText(failure_in_words(snapshot, failure), "yellow"))
-    _print_rest(console, len(coverage.failures) - SHOWN_FAILURES, "failures")
+    if set(coverage.access) - {"memory", "state only"}:
+        ways = (f"{count} by {way}" for way, count in coverage.access.items())
+        console.print(SafeText("      ").append(", ".join(ways)))
+    failures = failures_in_words(snapshot, coverage.failures)
+    for failure in failures[:SHOWN_FAILURES]:
+        _print_hanging(console, SafeText("      "), SafeText(failure, "yellow"))
+    _print_rest(console, len(failures) - SHOWN_FAILURES, "failures")
     console.print(SafeText("Took  ", "bold").append(" ".join(_timing(snapshot)), "not bold"))
 
 
@@ -258,6 +262,21 @@ def _timing(snapshot: Snapshot) -> Iterator[str]:
     yield (
         f"{len(paused)} looks paused a process, for at most {max(paused):.0f} ms" if paused else "nothing was paused"
     )
+
+
+def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[str]:
+    """All of them; what failed alike for several processes of a node, or in both looks, as one."""
+    alike: dict[tuple[object, ...], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.stage, failure.node_id, failure.reason, failure.remedy), []).append(failure)
+    told = []
+    for same in alike.values():
+        count = len({failure.pid for failure in same if failure.pid})
+        text = failure_in_words(snapshot, same[0])
+        told.append(
+            text if count < 2 else text.replace(f"pid {same[0].pid}", f"{count} processes, as pid {same[0].pid}", 1)
+        )
+    return told
 
 
 def failure_in_words(snapshot: Snapshot, failure: Failure) -> str:

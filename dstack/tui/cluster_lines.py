@@ -218,7 +218,10 @@ class Lines:
         process = self.look.observed.process(one.worker.worker_id)
         text = SafeText().append(f"{one.name}", "bold").append(f"  pid {one.worker.pid}, node {one.worker.ip}")
         if process is not None:
-            text.append(f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU so far")
+            if process.started_at:
+                text.append(f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU so far")
+            if process.access != "memory" and process.threads:
+                text.append(f", read by {process.access} only", "yellow")
         yield text
         held = self.inventory.held_by(one.worker.worker_id)
         parts = [f"holds {held}" if held else "", self.queue(one) if one.queued else "", one.trouble or ""]

@@ -30,6 +30,7 @@ from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import (
     ACTOR_HANDLE,
+    Access,
     Actor,
     BlockedCall,
     Bundle,
@@ -127,6 +128,10 @@ class Strand:
         """Is blocked in ``ray.get``."""
         ids, owners = _ids(refs), _owners(refs)
         return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=ids, owners=owners, timeout_s=timeout_s))
+
+    def gets_what_it_holds(self, **terms: Any) -> Strand:
+        """Is blocked in ``ray.get`` for refs that could not be read."""
+        return self._is_in(BlockedCall(kind="ray.get", frame=0, held=True, **terms))
 
     def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``ray.wait``."""
@@ -298,6 +303,7 @@ class Proc:
     is_silent: bool = False
     is_unseen: bool = False
     has_no_stacks: bool = False
+    access: Access = "memory"
     groups: dict[str, str] | None = None
     tasks_read: bool = False
     coroutines_read: bool = False
@@ -378,6 +384,12 @@ class Proc:
     def has(self, ref: Call | str, size_bytes: int = 8) -> Proc:
         """Knows the value of a ref to be there."""
         return self.knows(ref, size_bytes=size_bytes)
+
+    def keeps(self, *refs: Call | str, **known: Any) -> Proc:
+        """Has refs in variables; as long as nothing else is said, without their values."""
+        for ref in refs:
+            self.knows(ref, local_uses=1, **known)
+        return self
 
     def passes(self, *refs: Call | str) -> Proc:
         """Has passed refs that have no value yet as arguments."""
@@ -640,6 +652,7 @@ class Scene:
             tasks_read=proc.tasks_read,
             coroutines_read=proc.coroutines_read,
             concurrency_groups=proc.groups,
+            access=proc.access,
             threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
         )

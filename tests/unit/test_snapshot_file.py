@@ -126,7 +126,7 @@ def test_gzip_is_by_suffix(tmp_path: Path) -> None:
 
 
 def test_a_file_says_first_what_it_is() -> None:
-    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,0],"dstack_version":"0.1.0",')
+    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,1],"dstack_version":"0.1.0",')
 
 
 def test_writes_names_that_are_no_unicode() -> None:
@@ -164,7 +164,7 @@ def test_refuses_a_newer_major_whatever_else_changed() -> None:
 def test_points_to_a_newer_dstack_where_a_newer_minor_says_something_new() -> None:
     frames = [{"function": "f", "file": "f.py", "line": 1, "origin": "elsewhere"}]
 
-    text = edited(version=[1, 1], dstack_version="0.7.0", frames=frames)
+    text = edited(version=[1, 2], dstack_version="0.7.0", frames=frames)
 
     assert refusal(lambda: loads(text, name="a.json")) == (
         "a.json is not a snapshot: Invalid enum value 'elsewhere' - at `$.frames[0].origin`. "

@@ -102,7 +102,7 @@ class Reader:
     def _ray_get(self, frames: list[RawFrame]) -> Call:
         """``Worker.get_objects(object_refs, timeout)``; -1 is no timeout."""
         refs = self._refs(self.objects.items(_address(frames[0], "object_refs")))
-        timeout = _seconds(frames[0], "timeout")
+        timeout = seconds_in(frames[0], "timeout")
         timeout_s = None if timeout == -1 else timeout
         channel = place_of(frames[1], CHANNELS) if len(frames) > 1 else None
         if channel:
@@ -116,12 +116,12 @@ class Reader:
         where one of all is enough, else this thread would have gone on.
         """
         items = self.objects.items(_address(frames[0], "ray_waitables"))
-        timeout, count = _seconds(frames[0], "timeout"), _seconds(frames[0], "num_returns")
+        timeout, count = seconds_in(frames[0], "timeout"), seconds_in(frames[0], "num_returns")
         if count is None:
             raise Unreadable("num_returns is not a number")
         call: Call = {"kind": "ray.wait", "frame": 0, **self._refs(items)}
         call["timeout_s"] = None if timeout == RAY_WAIT_FOR_EVER else timeout
-        at = next((i for i, frame in enumerate(frames) if _is_next_of_generator(frame)), None)
+        at = next((i for i, frame in enumerate(frames) if is_next_of_generator(frame)), None)
         if at is not None and not any(map(self._is_user, frames[:at])):
             return {**call, "kind": "generator", "frame": at}
         generators = sum(self.objects.is_a(item, GENERATOR) for item in items)
@@ -149,7 +149,7 @@ class Reader:
             return None
         try:
             joined = _address(frame, "self")
-            timeout = _seconds(frame, "timeout")
+            timeout = seconds_in(frame, "timeout")
         except Unreadable as error:
             return {"kind": "thread.join", "frame": at, "unread": str(error)}
         for other in self._threads:
@@ -232,7 +232,7 @@ class Reader:
         call: Call = {"kind": "future", "frame": at, "what": place.name}
         try:
             futures, needs_all = self._futures_of(frames[at])
-            call["timeout_s"] = _seconds(frames[at], "timeout")
+            call["timeout_s"] = seconds_in(frames[at], "timeout")
             call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
             return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
         except Unreadable as error:
@@ -354,7 +354,7 @@ def _is_in(frame: RawFrame, file: str) -> bool:
     return str(frame["filename"]).endswith(file)
 
 
-def _is_next_of_generator(frame: RawFrame) -> bool:
+def is_next_of_generator(frame: RawFrame) -> bool:
     """``ObjectRefGenerator.__next__`` in Python (Ray 2.60); in Cython (2.46) only its ``ray.wait`` is seen."""
     return function_of(frame) == "_next_sync" and _is_in(frame, GENERATOR_FILE)
 
@@ -381,7 +381,7 @@ def _address(frame: RawFrame, name: str) -> int:
     return address
 
 
-def _seconds(frame: RawFrame, name: str) -> float | None:
+def seconds_in(frame: RawFrame, name: str) -> float | None:
     """The value of a local that holds None or a number, as py-spy prints it."""
     for local in frame["locals"] or ():
         if local["name"] == name:
@@ -398,7 +398,7 @@ def _timeout_s(frames: Sequence[RawFrame]) -> float | None:
     """The first timeout among these frames; a negative one is none."""
     for frame in frames:
         with contextlib.suppress(Unreadable):
-            timeout = _seconds(frame, "timeout")
+            timeout = seconds_in(frame, "timeout")
             if timeout is not None and timeout >= 0:
                 return timeout
     return None

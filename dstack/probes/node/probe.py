@@ -22,7 +22,9 @@ from dstack.probes.node.loop_state import LoopState
 from dstack.probes.node.masking import masked_local
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.places import EVENT_LOOP
-from dstack.probes.node.pyspy import DumpFailed, PySpy, RawThread, find_pyspy
+from dstack.probes.node.pyspy import PySpy, RawThread, SudoRefused, find_pyspy
+from dstack.probes.node.refusals import DumpFailed, why_refused
+from dstack.probes.node.shallow_calls import shallow_call, timeout_in_locals
 from dstack.probes.node.stacks import Origins, StackTable, is_event_loop, is_made_by_python, role_of
 from dstack.probes.node.thread_tasks import ThreadTasks
 
@@ -57,6 +59,7 @@ class NodeProbe:
         self._own_pid = os.getpid() if is_guest else None
         path = find_pyspy()
         self._pyspy = PySpy(path) if path else None
+        self._sudo_refuses = False
         self._calibrating = threading.Lock()
         self._layout: Layout | None = None
 
@@ -107,7 +110,7 @@ class NodeProbe:
         began = time.monotonic()
         try:
             look.identify(owners)
-            look.read_stacks(self._tool(), deadline)
+            self._read_stacks(look, self._tool(), deadline)
         except psutil.NoSuchProcess:
             look.fail("process", PROCESS_GONE)
         except NotThisWorker as error:
@@ -119,6 +122,20 @@ class NodeProbe:
             look.failures.clear()
             look.fail("process", PROCESS_GONE)
         look.elapsed_s = time.monotonic() - began
+
+    def _read_stacks(self, look: Look, tool: PySpy, deadline: float) -> None:
+        """Reads them as whoever dstack is, and where that is refused, as root, if no password is asked for that."""
+        try:
+            look.read_stacks(tool, deadline)
+        except DumpFailed as error:
+            as_root = tool.through_sudo()
+            if not error.is_refused or as_root is None or self._sudo_refuses:
+                raise
+            try:
+                look.read_stacks(as_root, deadline)
+            except SudoRefused:
+                self._sudo_refuses = True
+                raise error from None
 
     def layout(self) -> Layout:
         """Where this interpreter keeps what, found out when first needed. Raises :class:`Unreadable`."""
@@ -171,7 +188,9 @@ class Look:
         self.figures: Plain = {}
         self.threads: list[RawThread] = []
         self.calls: dict[int, Plain] = {}
+        self.access = "memory"
         self.unread: str | None = None
+        self.is_shallow = False
         self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
         self.marks: Activity = {}
@@ -235,6 +254,8 @@ class Look:
                 problem = None
             except DumpFailed as error:
                 problem = error
+                if error.is_refused or isinstance(error, SudoRefused):
+                    raise
                 continue
             if not any(self._moved(thread) and self._is_blocked(thread) for thread in self.threads):
                 break
@@ -249,6 +270,8 @@ class Look:
                 if problem or not psutil.pid_exists(self.pid):
                     raise
                 self.fail("stacks", f"only read without a pause: {error.reason}", error.remedy)
+        if self.unread or self.interpreter.refused:
+            self.access = tool.access
         if "parent_pid" not in self.target:
             self._read_loops()
             self._read_groups()
@@ -280,6 +303,8 @@ class Look:
         self.paused_ms = (time.monotonic() - began) * 1000
         proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
+        if self.is_shallow:  # all of it is in the dump itself
+            self.calls = self._shallow_calls(self.threads)
 
     def _read_loops(self) -> None:
         """Reads the coroutines, in a time of their own: it may be long, and no other thread need stand still for it.
@@ -319,7 +344,7 @@ class Look:
 
     def _calls(self, threads: list[RawThread], known: Collection[int]) -> dict[int, Plain]:
         calls = {}
-        self.unread = None
+        self.unread, self.is_shallow = None, False
         try:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 _name_threads(threads, memory, known)
@@ -330,9 +355,17 @@ class Look:
                     if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
+        except PermissionError:
+            self.unread, self.is_shallow = str(why_refused(self.pid)), True
+            return self._shallow_calls(threads)
         except (OSError, Unreadable) as error:
             self.unread = str(error)
         return calls
+
+    @staticmethod
+    def _shallow_calls(threads: list[RawThread]) -> dict[int, Plain]:
+        calls = {thread["os_thread_id"]: shallow_call(thread["frames"], timeout_in_locals) for thread in threads}
+        return {thread: call for thread, call in calls.items() if thread is not None and call}
 
     def _read_tasks(self, threads: list[RawThread], memory: ProcessMemory) -> dict[int, str | None] | None:
         """The task each thread runs, by OS thread id; None where that cannot be read, or means nothing.
@@ -397,7 +430,13 @@ class Look:
         os_ids = {thread["thread_id"]: thread["os_thread_id"] or 0 for thread in self.threads}
         coroutines = self.loops.as_plain(table, cwd, os_ids) if self.loops else []
         children = [child.as_child(table) for child in self.children if child.figures and not child.is_gone]
-        own = {"paused_ms": paused_ms, "threads": threads, "coroutines": coroutines, "children": children}
+        own = {
+            "access": self.access,
+            "paused_ms": paused_ms,
+            "threads": threads,
+            "coroutines": coroutines,
+            "children": children,
+        }
         return {**self.figures, **read, **own, "children_left_out": self.left_out}
 
     def as_child(self, table: StackTable) -> Plain:

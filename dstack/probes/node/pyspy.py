@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from dstack.probes.node.dump_json import threads_of
+from dstack.probes.node.refusals import DumpFailed, last_words, state_of, why_dump_failed, why_not_started
 
 RAY_WORKER_NICENESS = 15
 """What Ray gives its workers unless ``RAY_worker_niceness`` says otherwise; seen on Ray 2.46 and 2.60."""
 
+SUDO_TIMEOUT_S = 3.0
+"""How long a ``sudo`` is waited for, which may ask a directory on the network before it says no."""
+
 RawThread = dict[str, Any]
 """A thread as py-spy prints it: ``os_thread_id``, ``thread_name``, ``active``, ``frames`` leaf first."""
-
-
-class DumpFailed(Exception):
-    """py-spy could not read the process: one sentence and, where known, the remedy."""
-
-    def __init__(self, reason: str, remedy: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 def find_pyspy() -> str | None:
@@ -40,10 +35,29 @@ def find_pyspy() -> str | None:
 
 
 class PySpy:
-    """One py-spy executable."""
+    """One py-spy executable; ``prefix`` is the command that runs it as somebody else."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, prefix: Sequence[str] = ()) -> None:
         self.path = path
+        self._prefix = list(prefix)
+
+    @property
+    def is_setuid(self) -> bool:
+        """Whether it runs as root whoever starts it."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self.path)
+            return bool(found.st_mode & stat.S_ISUID) and found.st_uid == 0
+        return False
+
+    @property
+    def access(self) -> str:
+        """How the stacks came that it gives, as :class:`dstack.model.Process` words it."""
+        return "py-spy via sudo" if self._prefix else "setuid py-spy" if self.is_setuid else "py-spy"
+
+    def through_sudo(self) -> PySpy | None:
+        """The same run by root, where there is a ``sudo``; it is never let ask for a password."""
+        sudo = shutil.which("sudo")
+        return PySpy(self.path, (sudo, "-n", "--")) if sudo else None
 
     @classmethod
     def from_bytes(cls, binary: bytes) -> PySpy:
@@ -58,90 +72,78 @@ class PySpy:
 
         ``blocking`` stops the target meanwhile (about 3 ms, over 100 ms with ``native``).
         """
-        arguments = [self.path, "dump", "--json", "--locals", "--pid", str(pid)]
+        arguments = [*self._prefix, self.path, "dump", "--json", "--locals", "--pid", str(pid)]
         arguments += [] if blocking else ["--nonblocking"]
         arguments += ["--native"] if native else []
         was_stopped = _is_stopped(pid)
+        timeout_s = min(timeout_s, SUDO_TIMEOUT_S) if self._prefix else timeout_s
         try:
-            done = _run(arguments, timeout_s, is_polite=not blocking)
+            done = _run(arguments, timeout_s, is_polite=not blocking, is_apart=bool(self._prefix))
         except subprocess.TimeoutExpired as error:
             if blocking and not was_stopped:
                 _resume(pid)
+            if self._prefix:
+                raise SudoRefused(f"sudo did not finish within {timeout_s:.1f} s") from error
             raise DumpFailed(f"py-spy did not finish within {timeout_s:.1f} s") from error
         except OSError as error:
-            raise DumpFailed(f"py-spy could not be started: {error.strerror}") from error
+            raise why_not_started(self.path, error) from error
         if done.returncode:
-            raise _diagnose(pid, done.stderr.decode(errors="replace"))
+            raise self._why_failed(pid, done.stderr.decode(errors="replace"))
         try:
             return threads_of(done.stdout)
         except ValueError as error:
             raise DumpFailed("py-spy printed something that is no dump of its own") from error
 
+    def _why_failed(self, pid: int, stderr: str) -> DumpFailed:
+        if self._prefix and not stderr.lstrip().startswith("Error:"):  # py-spy never came to run
+            return SudoRefused(f"sudo does not run py-spy: {last_words(stderr)}")
+        return why_dump_failed(pid, stderr)
 
-def _run(arguments: list[str], timeout_s: float, *, is_polite: bool) -> subprocess.CompletedProcess[bytes]:
-    """A run to its end or its kill; a polite one takes no more of the CPU from Ray's workers than one of them does."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as process:
+
+class SudoRefused(DumpFailed):
+    """Whoever dstack is may not run py-spy as root without a password."""
+
+
+def _run(
+    arguments: list[str], timeout_s: float, *, is_polite: bool, is_apart: bool
+) -> subprocess.CompletedProcess[bytes]:
+    """A run to its end or its kill; a polite one takes no more of the CPU from Ray's workers than one of them does.
+
+    One that ``is_apart`` has no terminal on which it could ask for a password.
+    """
+    process = subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=is_apart,
+    )
+    try:
         if is_polite:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, RAY_WORKER_NICENESS)
-        try:
-            stdout, stderr = process.communicate(timeout=timeout_s)
-        except BaseException:
-            process.kill()
-            raise
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except BaseException:
+        _end(process)
+        raise
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
-def _diagnose(pid: int, stderr: str) -> DumpFailed:
-    if _state(pid) == "Z":
-        return DumpFailed("the process is a zombie: it has ended and waits for its parent")
-    if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
-        tracer = _tracer(pid)
-        if tracer:
-            return DumpFailed(f"another program traces it, {tracer}", "Wait for that to end, or end it.")
-        return DumpFailed("no permission to read the process", _permission_remedy(pid))
-    last = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return DumpFailed("py-spy: " + re.sub(r"^Error: ", "", last[0] if last else "failed without a word"))
-
-
-def _permission_remedy(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        owner = os.stat(f"/proc/{pid}").st_uid
-        if os.geteuid() not in (0, owner):
-            return f"Run dstack as the user who runs Ray (uid {owner}) or as root."
-    return (
-        "Allow ptrace: in a container add the SYS_PTRACE capability; "
-        "elsewhere run as root or set kernel.yama.ptrace_scope=0."
-    )
-
-
-def _tracer(pid: int) -> str:
-    """Who has attached to a process, or to any thread of it, as a debugger does; empty where nobody has."""
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with (
-                contextlib.suppress(OSError, StopIteration, ValueError, psutil.Error),
-                open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8", errors="replace") as file,
-            ):
-                tracer = int(next(line for line in file if line.startswith("TracerPid:")).split()[1])
-                if tracer:
-                    return f"{psutil.Process(tracer).name()} (pid {tracer})"
-    return ""
-
-
-def _state(pid: int) -> str:
-    """The process's state letter from ``/proc/PID/stat``, empty when it is gone."""
-    with (
-        contextlib.suppress(OSError, IndexError),
-        open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file,
-    ):
-        return file.read().rpartition(")")[2].split()[0]
-    return ""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kills it. One that runs as root is left alone without a reader, and ends when it writes; nobody waits for it."""
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
+    try:
+        process.kill()
+    except PermissionError:
+        threading.Thread(target=process.wait, name="dstack", daemon=True).start()
+    else:
+        process.wait()
 
 
 def _is_stopped(pid: int) -> bool:
-    return _state(pid) == "T"
+    return state_of(pid) == "T"
 
 
 def _resume(pid: int) -> None:

@@ -1,0 +1,73 @@
+"""Waits of processes whose memory could not be read: for some of the refs that they hold, and Ray does not say which.
+
+A blocked ``ray.get`` keeps its refs alive, so they are among those that the process's own core worker counts as held.
+It waits for at least one of these, so it is stuck if nobody of them all can go on. As long as one ref might be another
+one than those that are known to be pending, that one counts as able to be given.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dstack.analysis import names
+from dstack.analysis.graph import Graph
+from dstack.analysis.observed import any_key
+from dstack.analysis.producers import maker
+from dstack.diagnosis import Group, Target, Wait
+from dstack.model import BlockedCall, is_at_hand
+
+PERHAPS = "perhaps ray.get"
+"""The kind of wait of which nobody could see whether it is one."""
+AMONG_HELD = "who waits for refs has Ray count them as held"
+
+
+def wait_for_held(graph: Graph, worker_id: str, call: BlockedCall) -> Wait:
+    """The wait of a thread that is seen in a call for refs, of which none was read."""
+    targets = _pending(graph, worker_id)
+    unknown = graph.unknown(f"target of {call.kind}, which could not be read", unobserved=True)
+    wait = Wait(
+        kind=call.kind,
+        groups=(Group(needs=1, targets=targets or (unknown,)),),
+        inferred=f"{_those(len(targets))} that it holds and that {'is' if len(targets) == 1 else 'are'} not there",
+        timeout_s=call.timeout_s,
+        total=max(1, len(targets)),
+        what=call.what,
+    )
+    if not targets or _may_hold_others(graph, worker_id):
+        return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
+    wait = graph.shared(any_key("held", worker_id), wait)
+    return replace(wait, assumed=call.assumed or AMONG_HELD, if_not=(Group(needs=1, targets=(unknown,)),))
+
+
+def wait_of_unseen(graph: Graph, worker_id: str, task_id: str) -> Wait:
+    """The wait of a task that runs where no stack could be read: it may be for any ref, or for none at all."""
+    name = names.task(graph.observed, task_id)
+    stack = graph.unknown(f"stack of {name}, which was not read", unobserved=True)
+    targets = _pending(graph, worker_id)
+    if not targets:
+        return Wait(kind="thread", groups=(Group(needs=1, targets=(stack,)),))
+    wait = Wait(
+        kind=PERHAPS,
+        groups=(Group(needs=1, targets=targets),),
+        inferred="it runs, and holds what is not there; nobody could see whether it waits",
+        total=len(targets),
+    )
+    shared = graph.shared(any_key("held", worker_id), wait)
+    return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
+
+
+def _those(count: int) -> str:
+    return "the only ref" if count == 1 else f"any of the {count} refs"
+
+
+def _pending(graph: Graph, worker_id: str) -> tuple[Target, ...]:
+    """Who makes the refs that a worker holds and that are not there."""
+    refs = (held.ref for held in graph.observed.held_refs(worker_id))
+    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.observed.is_given(ref)))
+
+
+def _may_hold_others(graph: Graph, worker_id: str) -> bool:
+    """Whether it might wait for a value that is there and has to come to it, or for a ref that it did not tell of."""
+    observed = graph.observed
+    given = (held for held in observed.held_refs(worker_id) if observed.is_given(held.ref))
+    return observed.is_silent(worker_id) or worker_id in observed.cut_short or not all(map(is_at_hand, given))

@@ -1,0 +1,84 @@
+"""py-spy's stacks in the text that it prints for people, which is all that Ray's own agents hand on.
+
+The text holds names that the looked-at process has made up, so it is bounded in every direction and nothing of it is
+believed but its shape. Seen with py-spy 0.4.3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dstack.probes.node.pyspy import RawThread
+
+MAX_CHARACTERS = 4_000_000
+MAX_THREADS = 2_000
+MAX_FRAMES = 2_000
+MAX_NAME = 300
+MAX_NUMBER = 2**31 - 1
+
+_PROCESS = re.compile(r"Process (\d{1,10}): (.*)")
+_THREAD = re.compile(
+    r"Thread (\d{1,19}|0x[0-9A-Fa-f]{1,16}) \((idle|active|active\+gil|gil|idle\+gil)\)(?:: \"(.*)\")?"
+)
+_FRAME = re.compile(r" {4}(.+?) \((.+?)(?::(\d{1,10}))?\)")
+
+
+@dataclass(frozen=True)
+class TextStacks:
+    """The stacks of one process, what it calls itself, and whether all of the text was understood."""
+
+    pid: int
+    title: str
+    threads: list[RawThread]
+    is_whole: bool
+
+
+def parse(text: str) -> TextStacks | None:
+    """The stacks in a text of py-spy's; None where it is none of these.
+
+    Lines of no known form, and all that is beyond the bounds, are left out.
+    """
+    lines = text[:MAX_CHARACTERS].split("\n")
+    head = next((match for line in lines[:5] if (match := _PROCESS.fullmatch(line))), None)
+    if head is None:
+        return None
+    threads: list[RawThread] = []
+    is_whole = len(text) <= MAX_CHARACTERS
+    for line in lines:
+        thread, frame = _thread(line), _FRAME.fullmatch(line)
+        if thread is not None:
+            threads.append(thread)
+        elif frame and threads and len(threads[-1]["frames"]) < MAX_FRAMES:
+            threads[-1]["frames"].append(_frame(frame))
+        elif line.startswith(" "):
+            is_whole = False
+        if len(threads) >= MAX_THREADS:
+            return TextStacks(int(head[1]), head[2][:MAX_NAME], threads, is_whole=False)
+    return TextStacks(int(head[1]), head[2][:MAX_NAME], threads, is_whole)
+
+
+def _thread(line: str) -> RawThread | None:
+    """A thread's headline; its number is the operating system's in decimal, else it is of no use here."""
+    match = _THREAD.fullmatch(line)
+    if match is None:
+        return None
+    known = match[1].isdigit() and int(match[1]) <= MAX_NUMBER
+    return {
+        "thread_id": 0,
+        "os_thread_id": int(match[1]) if known else None,
+        "thread_name": (match[3] or "")[:MAX_NAME],
+        "active": match[2].startswith("active"),
+        "frames": [],
+    }
+
+
+def _frame(match: re.Match[str]) -> dict[str, object]:
+    line = min(int(match[3] or 0), MAX_NUMBER)
+    return {
+        "name": match[1][:MAX_NAME],
+        "filename": match[2][:MAX_NAME],
+        "module": None,
+        "line": line,
+        "locals": None,
+    }

@@ -1,0 +1,122 @@
+"""Whether a blocked call was given a timeout, by the text of the line that made it.
+
+It is for stacks that came as text: those tell neither the values of locals nor whole paths. The source is looked for
+beside the driver's script, on the host that dstack runs on; it counts only where it has, at that line, a function of
+the frame's name and just one call of the kind, whose arguments can be seen to be nothing but refs.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from typing import Any
+
+from dstack.model import Job
+from dstack.probes.node.memory import Unreadable
+from dstack.probes.node.places import RawFrame, function_of
+
+MAX_SOURCE_BYTES = 1_000_000
+UNKNOWN_TERMS = "whether it has a timeout could not be read"
+NAMES = {"ray.get": "get", "ray.wait": "wait"}
+CALL_FILES = ("ray/_private/worker.py", "ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
+CALL_FUNCTIONS = ("get_objects", "get", "wait", "wrapper", "auto_init_wrapper")
+
+
+class Sources:
+    """The files of the users' programs, as far as they lie beside the scripts that jobs began with."""
+
+    def __init__(self, jobs: Iterable[Job], is_user: Callable[[RawFrame], bool]) -> None:
+        self._folders = sorted({folder for job in jobs if (folder := _folder_of(job.entrypoint))})
+        self._is_user = is_user
+
+    def path_of(self, file: str) -> str | None:
+        """The file that a shortened path is short for, if it lies there."""
+        if os.path.isabs(file) or ".." in file.split("/") or "\0" in file or not file.endswith(".py"):
+            return None
+        found = [path for folder in self._folders if os.path.isfile(path := os.path.join(folder, file))]
+        return found[0] if len(found) == 1 else None
+
+    def terms_of(self, frames: list[RawFrame], kind: str) -> dict[str, Any]:
+        """``timeout_s``, which is None, and what is taken for granted. Raises :class:`Unreadable`."""
+        frame = next((frame for frame in frames if not _is_of_the_call(frame)), None)
+        path = str(frame["filename"]) if frame and self._is_user(frame) else ""
+        if frame is None or not os.path.isabs(path):
+            raise Unreadable(UNKNOWN_TERMS)
+        if not has_no_timeout(_text_of(path), int(frame["line"]), function_of(frame), NAMES[kind]):
+            raise Unreadable(UNKNOWN_TERMS)
+        return {"timeout_s": None, "assumed": f"{os.path.basename(path)}:{frame['line']} is the code that runs there"}
+
+
+def _is_of_the_call(frame: RawFrame) -> bool:
+    """Whether it lies between the leaf and whoever called ``ray.get`` or ``ray.wait`` (seen on Ray 2.46 and 2.60)."""
+    return any(str(frame["filename"]).endswith(file) for file in CALL_FILES) and function_of(frame) in CALL_FUNCTIONS
+
+
+def has_no_timeout(text: str, line: int, function: str, name: str) -> bool:
+    """Whether all that a line calls by this name is called with one plain argument, in a function so called."""
+    tree = _parsed(text)
+    owner = _function_at(tree, line) if tree else None
+    if owner is None or owner.name != function:
+        return False
+    calls = [node for node in ast.walk(owner) if isinstance(node, ast.Call) and node.lineno <= line <= _end(node)]
+    named = [call for call in calls if _name_of(call) == name]
+    return len(named) == 1 and _is_plain(named[0], ("num_returns",) if name == "wait" else ())
+
+
+def _is_plain(call: ast.Call, allowed: Collection[str]) -> bool:
+    """Whether it has one argument by position, and else only those allowed: no timeout can hide in it."""
+    is_starred = any(isinstance(one, ast.Starred) for one in call.args)
+    return len(call.args) == 1 and not is_starred and all(one.arg in allowed for one in call.keywords)
+
+
+def _name_of(call: ast.Call) -> str:
+    """``get`` of ``ray.get(...)``; a bare ``get(...)`` might be anything."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="ray"), attr=name):
+            return name
+    return ""
+
+
+def _function_at(tree: ast.Module, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The innermost function around a line."""
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= line <= _end(node)
+    ]
+    return max(found, key=lambda node: node.lineno, default=None)
+
+
+def _end(node: ast.expr | ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+@lru_cache(64)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _text_of(path: str) -> str:
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > MAX_SOURCE_BYTES:
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_SOURCE_BYTES)
+    except (OSError, ValueError):
+        return ""
+
+
+def _folder_of(entrypoint: str) -> str | None:
+    """Where the script lies that a job began with, as ``python /app/train.py --steps 3``."""
+    try:
+        words = shlex.split(entrypoint)
+    except ValueError:
+        return None
+    script = next((word for word in words if word.endswith(".py")), "")
+    return os.path.dirname(script) if os.path.isabs(script) else None

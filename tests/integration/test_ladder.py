@@ -1,0 +1,104 @@
+"""On a real cluster that dstack may not read: what Ray's own agent tells instead, and what is seen without stacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.clusters import RayCluster, ray_cluster
+from tests.dstack import DSTACK, Json
+from tests.processes import running, wait_until
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up"),
+]
+PROGRAMS = Path(__file__).parent / "programs"
+WITHOUT_PTRACE = ("setpriv", "--bounding-set=-sys_ptrace")
+SETTLED_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster(1, num_cpus=2) as cluster:
+        yield cluster
+
+
+@contextmanager
+def agent(cluster: RayCluster, node_id: str) -> Iterator[None]:
+    """Ray's agent as it is where Ray is installed whole; here it is not."""
+    command = [sys.executable, str(PROGRAMS / "reporter_agent.py"), cluster.address, node_id]
+    with running(command, cluster.environment, cluster.directory / "agent.log") as child:
+        child.wait_for_line("serving", deadline_s=SETTLED_S)
+        yield
+
+
+def check(cluster: RayCluster) -> Json:
+    """What ``dstack check`` says that may not read any process."""
+    command = [*WITHOUT_PTRACE, *DSTACK, "check", "--address", cluster.address, "--json"]
+    done = subprocess.run(
+        command,
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    document: Json = json.loads(done.stdout)
+    return {**document, "exit_code": done.returncode}
+
+
+def settled(cluster: RayCluster, verdict: str, access: str) -> Json:
+    """The first look that says so, of which no process was read in another way."""
+    last: list[Json] = []
+
+    def is_right() -> Json | None:
+        last[:] = [check(cluster)]
+        told = last[0]
+        return told if told["verdict"] == verdict and set(told["coverage"]["access"]) == {access} else None
+
+    return wait_until(is_right, deadline_s=SETTLED_S, what=lambda: json.dumps(last, indent=1)[-6000:])
+
+
+def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allows(cluster: RayCluster) -> None:
+    with cluster.run_example("two_actors"):
+        told = settled(cluster, "blocked", "state only")
+
+        assert (told["incomplete"], told["exit_code"]) == (True, 4)
+        kinds = {failure["reason"]: failure["remedy"] for failure in told["coverage"]["failures"]}
+        assert any("SYS_PTRACE" in reason and "--cap-add" in (remedy or "") for reason, remedy in kinds.items())
+        assert any("no agent of Ray's" in reason for reason in kinds)
+        waits = {one["execution"]: one["waits_for"] for finding in told["findings"] for one in finding["members"]}
+        for waiter, target in (("Cashier.order", "Kitchen.cook"), ("Kitchen.cook", "Cashier.is_paid")):
+            assert {"inferred"} == {wait["evidence"] for wait in waits[waiter]}
+            assert target in {one["execution"] for wait in waits[waiter] for one in wait["targets"]}
+
+        node_id = told["coverage"]["failures"][0]["node_id"]
+        with agent(cluster, node_id):
+            told = settled(cluster, "deadlock", "text stack")
+
+            (finding,) = told["findings"]
+            assert not finding["confirmed"]
+            assert finding["assumed"] == [f"two_actors.py:{line} is the code that runs there" for line in (21, 33)]
+            assert {one["execution"] for one in finding["blocked_behind"]} == {"driver two_actors.py"}
+            assert {one["access"] for one in finding["members"] if one["thread"]} == {"text stack"}
+            assert told["timing"]["pause_ms"]["max"] > 0  # the agent's py-spy stops what it looks at
+
+
+@pytest.mark.parametrize("name", ["polling_ring", "ring_with_second_thread"])
+def test_what_only_seems_to_hang_is_no_deadlock_either(cluster: RayCluster, name: str) -> None:
+    with cluster.run_example(f"look_alikes/{name}"):
+        node_id = check(cluster)["coverage"]["failures"][0]["node_id"]
+        with agent(cluster, node_id):
+            told = settled(cluster, "blocked", "text stack")
+
+    assert told["incomplete"]

@@ -1,0 +1,113 @@
+"""Waits for refs that could not be read: for some of those that a process holds, and never for more than that says."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dstack.analysis.diagnose import diagnose
+from dstack.model import Failure
+from tests.unit.scenes import Proc, Scene
+
+
+class Ring:
+    """Two actors, each of which runs a call, holds the other's, and is in ``ray.get`` for what it holds."""
+
+    def __init__(self, **terms: object) -> None:
+        self.scene = Scene()
+        self.driver = self.scene.driver()
+        self.left, self.right = self.scene.actor("Left"), self.scene.actor("Right")
+        self.ping = self.scene.call(self.left, "ping", by=self.driver)
+        self.pong = self.scene.call(self.right, "pong", by=self.left)
+        self.back = self.scene.call(self.left, "back", by=self.right)
+        self.driver.gets(self.ping)
+        self.left.runs(self.ping).keeps(self.pong).strands[0].gets_what_it_holds(**terms)
+        self.right.runs(self.pong).keeps(self.back).strands[0].gets_what_it_holds()
+        self.left.access = self.right.access = "py-spy via sudo"
+
+    @property
+    def members(self) -> list[Proc]:
+        return [self.left, self.right]
+
+
+def test_two_that_hold_only_each_others_calls_are_suspected_and_never_more() -> None:
+    ring = Ring()
+
+    told = ring.scene.look().look_again().diagnose()
+
+    assert (told.verdict, told.findings[0].confirmed) == ("deadlock", False)
+    assert told.findings[0].assumed == ("who waits for refs has Ray count them as held",)
+
+
+def test_who_holds_another_ref_may_wait_for_that() -> None:
+    ring = Ring()
+    call, _ = ring.scene.run("work", by=ring.right)
+    ring.right.keeps(call)
+
+    assert ring.scene.look().look_again().diagnose().verdict == "blocked"
+
+
+@pytest.mark.parametrize(
+    ("known", "verdict"),
+    [
+        ({"state": "FINISHED", "size_bytes": 8}, "deadlock"),
+        ({"state": "FINISHED", "size_bytes": 1 << 20}, "blocked"),
+        ({"size_bytes": 8}, "blocked"),
+    ],
+    ids=["at hand", "large", "borrowed"],
+)
+def test_a_value_that_is_there_may_be_on_its_way(known: dict[str, object], verdict: str) -> None:
+    ring = Ring()
+    ring.left.keeps("a" * 48 + "01000000", **known)
+
+    assert ring.scene.look().look_again().diagnose().verdict == verdict
+
+
+def test_a_timeout_ends_it() -> None:
+    assert Ring(timeout_s=1.0).scene.look().look_again().diagnose().verdict == "blocked"
+
+
+def test_who_did_not_tell_of_all_its_refs_may_wait_for_another() -> None:
+    ring = Ring()
+    ring.scene.look().look_again()
+    failure = Failure(stage="core worker", reason="it told of 1 of its 2 refs", worker_id=ring.left.worker_id)
+
+    told = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
+
+    assert diagnose(told).verdict == "blocked"
+
+
+def test_who_holds_something_else_at_the_second_look_has_moved() -> None:
+    ring = Ring()
+    ring.scene.look()
+    again = ring.scene.call(ring.right, "pong", by=ring.left)
+    ring.left.refs.clear()
+    ring.left.keeps(again)
+
+    assert ring.scene.look_again().diagnose().verdict == "blocked"
+
+
+def test_who_was_not_seen_at_all_may_wait_but_is_not_said_to() -> None:
+    ring = Ring()
+    for proc in ring.members:
+        proc.is_unseen = True
+
+    told = ring.scene.look().look_again().diagnose()
+
+    assert (told.verdict, told.incomplete) == ("blocked", True)
+    waits = {vertex.label: vertex.wait for vertex in told.vertices.values()}
+    wait = waits["Left.ping"]
+    assert wait is not None
+    assert wait.kind == "perhaps ray.get"
+    assert "Right.pong" in {told.vertices[target.vertex].label for target in wait.groups[0].targets}
+
+
+def test_nothing_is_called_clear_that_was_not_wholly_read() -> None:
+    scene = Scene()
+    actor = scene.actor("Left")
+    actor.computes().access = "text stack"
+
+    told = scene.look().diagnose()
+
+    assert (told.verdict, told.incomplete) == ("clear", True)
+    assert told.coverage.access == {"text stack": 1}

@@ -1,0 +1,98 @@
+"""Why the kernel does not let a process be read, by what it shows of that process and of this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dstack.probes.node import refusals
+from dstack.probes.node.refusals import CAP_SYS_PTRACE, why_dump_failed, why_refused
+
+PID = os.getpid()
+ALL = f"{(1 << 41) - 1:x}"
+NONE, WITHOUT = "0", f"{(1 << 41) - 1 & ~CAP_SYS_PTRACE:x}"
+
+
+Shows = Callable[..., None]
+
+
+@pytest.fixture
+def shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shows:
+    """Sets what the kernel shows: of this process, of the other, and the host's ptrace scope."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    scope = tmp_path / "ptrace_scope"
+    monkeypatch.setattr(refusals, "PTRACE_SCOPE", str(scope))
+
+    def shows(uid: int, own: dict[str, str], its_uid: int, its: str = NONE, ptrace: int | None = None) -> None:
+        statuses = {"self": own, str(PID): {"Uid": f"\t{its_uid}\t{its_uid}\t0\t0\n", "CapPrm": its}}
+        monkeypatch.setattr(refusals, "_status", lambda pid: statuses[pid])
+        monkeypatch.setattr(refusals, "_owner", lambda pid: its_uid)
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
+        if ptrace is not None:
+            scope.write_text(f"{ptrace}\n")
+
+    return shows
+
+
+def user(bound: str = ALL) -> dict[str, str]:
+    return {"CapEff": NONE, "CapPrm": NONE, "CapBnd": bound}
+
+
+def root(capabilities: str = ALL, seccomp: str = "0") -> dict[str, str]:
+    return {"CapEff": capabilities, "CapPrm": capabilities, "CapBnd": capabilities, "Seccomp": f"\t{seccomp}\n"}
+
+
+def test_yama_is_named_with_its_sysctl(shows: Shows) -> None:
+    shows(uid=1000, own=user(), its_uid=1000, ptrace=1)
+
+    refused = why_refused(PID)
+
+    assert "kernel.yama.ptrace_scope is 1" in refused.reason
+    assert "sysctl kernel.yama.ptrace_scope=0" in str(refused.remedy)
+    assert refused.is_refused
+
+
+def test_yama_that_nobody_can_undo_has_no_such_remedy(shows: Shows) -> None:
+    shows(uid=0, own=root(), its_uid=0, ptrace=3)
+
+    assert "ptrace_scope is 3" in why_refused(PID).reason
+    assert not why_refused(PID).is_refused
+
+
+def test_yama_in_a_container_is_gone_around_by_its_capability(shows: Shows, monkeypatch: pytest.MonkeyPatch) -> None:
+    shows(uid=1000, own=user(WITHOUT), its_uid=1000, ptrace=1)
+    assert "docker run --cap-add=SYS_PTRACE" in str(why_refused(PID).remedy)
+
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert "securityContext" in str(why_refused(PID).remedy)
+
+
+def test_roots_own_reasons_are_told_apart(shows: Shows) -> None:
+    shows(uid=0, own=root(WITHOUT), its_uid=0)
+    assert "without the capability SYS_PTRACE" in why_refused(PID).reason
+
+    shows(uid=0, own=root(seccomp="2"), its_uid=0)
+    assert "seccomp" in why_refused(PID).reason
+
+    shows(uid=0, own=root(), its_uid=0)
+    assert "user namespace" in why_refused(PID).reason
+
+
+def test_whose_the_process_is_comes_before_what_it_may(shows: Shows) -> None:
+    shows(uid=1000, own=user(), its_uid=1001, its=ALL, ptrace=1)
+    assert "another user's" in why_refused(PID).reason
+    assert "uid 1001" in str(why_refused(PID).remedy)
+
+    shows(uid=1000, own=user(), its_uid=1000, its=ALL, ptrace=0)
+    assert "capabilities that dstack lacks" in why_refused(PID).reason
+
+
+def test_other_words_of_pyspy_are_handed_on() -> None:
+    failed = why_dump_failed(PID, "Error: Failed to find python version from target process\n\nCaused by: x\n")
+    assert failed.reason.startswith("it is no Python process")
+
+    assert why_dump_failed(PID, "Error: out of luck\n").reason == "py-spy: out of luck"
+    assert why_dump_failed(PID, "").reason == "py-spy: failed without a word"
