@@ -14,6 +14,7 @@ import pytest
 
 from dstack.probes.assemble import Assembly
 from dstack.probes.node import pyspy
+from dstack.probes.node.children import Families
 from dstack.probes.node.dump_json import threads_of
 from dstack.probes.node.layout import calibrate
 from dstack.probes.node.probe import Look, NodeProbe
@@ -122,7 +123,7 @@ def test_names_are_bounded_and_can_be_written_down() -> None:
 
 def look_at(pid: int, threads: list[dict[str, Any]]) -> Look:
     target = {"worker_id": "w", "pid": pid, "port": 1, "is_driver": True}
-    look = Look(target, OPTIONS, ORIGINS, calibrate)
+    look = Look(target, OPTIONS, ORIGINS, calibrate, Families([pid]))
     look.threads, look.figures = threads, {"pid": pid, "started_at": 1.0}
     return look
 
