@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,21 +49,26 @@ def by_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 class ByValues:
-    """Changes of one JSON document; ids are drawn from its own, so that they lead somewhere."""
+    """Changes of one JSON document, most to values that might be right; ids are its own, and so lead somewhere."""
 
     def __init__(self, data: bytes) -> None:
         self._original = json.loads(data)
         self._places = list(_places(self._original, ()))
-        self._texts = sorted({value for value in self._leaves() if isinstance(value, str)})
-
-    def _leaves(self) -> Iterator[Any]:
+        self._alike: dict[object, list[Any]] = defaultdict(list)
         for path in self._places:
-            yield _at(self._original, path)
+            self._alike[_kind(path, self._at(path))].append(self._at(path))
+        self._texts = sorted({text for found in self._alike.values() for text in found if isinstance(text, str)})
+
+    def _at(self, path: tuple[Any, ...]) -> Any:
+        value = self._original
+        for key in path:
+            value = value[key]
+        return value
 
     def one(self, chance: random.Random) -> bytes:
         """The document with a few values changed, swapped, left out or repeated."""
         document = copy.copy(self._original)
-        for _ in range(chance.choice([1, 1, 2, 3, 8])):
+        for _ in range(chance.choice([1, 2, 3, 5, 10])):
             self._change(document, chance)
         return json.dumps(document).encode()
 
@@ -75,30 +81,34 @@ class ByValues:
                 return
             container[key] = copy.copy(inner)
             container = container[key]
+        if _has(container, path[-1]):
+            self._put(container, path, chance)
+
+    def _put(self, container: Any, path: tuple[Any, ...], chance: random.Random) -> None:
         key = path[-1]
-        if not _has(container, key):
-            return
-        match chance.randrange(6):
+        before = container[key]
+        match chance.randrange(12):
             case 0:
                 del container[key]
             case 1 if isinstance(container, list):
-                container += [container[key]] * chance.choice([1, 10, 300])
-            case 2 | 3:
-                container[key] = _at(self._original, chance.choice(self._places))
-            case 4 if self._texts:
-                container[key] = chance.choice(self._texts)
-            case _:
+                container += [before] * chance.choice([1, 10, 300])
+            case 2 if isinstance(before, str):
+                container[key] = chance.choice([before + HOSTILE, before[:-1], before.upper(), *self._texts])
+            case 3 if type(before) in (int, float):
+                container[key] = chance.choice([0, 1, -1, 2, before + 1, 2**31, 2**53, 2**63 - 1])
+            case 4:
                 container[key] = chance.choice(ODD)
+            case _:
+                container[key] = chance.choice(self._alike[_kind(path, before)] or [before])
+
+
+def _kind(path: tuple[Any, ...], value: Any) -> object:
+    """What is called alike, is of one type."""
+    return next((key for key in reversed(path) if isinstance(key, str)), ""), isinstance(path[-1], str), type(value)
 
 
 def _has(container: Any, key: Any) -> bool:
     return key in container if isinstance(container, dict) else isinstance(key, int) and key < len(container)
-
-
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
 
 
 def _places(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from dstack.analysis.resources import Resources, Why
 from dstack.diagnosis import Wait
 from dstack.model import PlacementGroup
 
-MAX_PAIRS = 200_000
+MAX_PAIRS = 50_000
 """So many pairs of bundle and node are looked at to prove that bundles do not go on different nodes."""
 
 
@@ -87,6 +87,10 @@ def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str 
     """Whether each bundle has a node of its own, which is a matching."""
     if len(bundles) > len(nodes):
         return f"there are {len(nodes)} nodes for {len(bundles)} bundles"
+    alike = _distinct(bundles)
+    if len(alike) == 1:
+        room = sum(fits(alike[0], node) for node in nodes)
+        return None if room >= len(bundles) else f"only {room} of them go on different nodes"
     if len(bundles) * len(nodes) > MAX_PAIRS:
         return None
     import networkx as nx  # takes 0.1 s, and is seldom needed

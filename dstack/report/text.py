@@ -26,6 +26,7 @@ SHOWN_FINDINGS = 10
 SHOWN_FAILURES = 8
 SHOWN_STACKS = 3
 SHOWN_NODES = 50
+SHOWN_FRAMES = 100
 SHOWN_BRANCHES = 10
 SHOWN_CHILDREN = 10
 Sources = Mapping[str, Mapping[int, str]]
@@ -149,8 +150,13 @@ def _print_stack(console: Console, node: StackNode, sources: Sources) -> None:
 def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> None:
     """Adds a node's frames and branches; one that was grown before is only named, and so are those beyond so many."""
     grown.add(node.vertex)
-    for frame in node.frames:
+    frames, half = node.frames, SHOWN_FRAMES // 2
+    for frame in frames if len(frames) <= SHOWN_FRAMES else frames[:half]:
         tree.add(_frame_text(frame, sources))
+    if len(frames) > SHOWN_FRAMES:
+        tree.add(SafeText(f"and {len(frames) - 2 * half:,} frames in between", "dim"))
+        for frame in frames[-half:]:
+            tree.add(_frame_text(frame, sources))
     for child in node.children[:SHOWN_BRANCHES]:
         branch = tree.add(_node_text(child, node.wait_kind))
         if child.vertex in grown and child.children:

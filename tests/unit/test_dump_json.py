@@ -23,7 +23,7 @@ from dstack.probes.node.refusals import DumpFailed
 from dstack.probes.node.stacks import Origins, StackTable
 from tests.mutations import ByValues, by_bytes
 
-ORIGINS = Origins()
+ORIGINS, FAMILIES = Origins(), Families()
 MUTATIONS = 10_000
 READ_WITH_MEMORY = 100
 PROGRAM = """
@@ -123,7 +123,7 @@ def test_names_are_bounded_and_can_be_written_down() -> None:
 
 def look_at(pid: int, threads: list[dict[str, Any]]) -> Look:
     target = {"worker_id": "w", "pid": pid, "port": 1, "is_driver": True}
-    look = Look(target, OPTIONS, ORIGINS, calibrate, Families([pid]))
+    look = Look(target, OPTIONS, ORIGINS, calibrate, FAMILIES)
     look.threads, look.figures = threads, {"pid": pid, "started_at": 1.0}
     return look
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import gzip
 import json
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from dstack.model import (
     WorkerSample,
 )
 from dstack.snapshot_file import dumps, load, loads, require_writable, save
+from tests.mutations import by_bytes
 from tests.unit.strategies import snapshots
 
 SNAPSHOT = Snapshot(
@@ -259,72 +258,17 @@ def read_or_refused(read: Callable[[], Snapshot]) -> bool:
     return True
 
 
-def with_a_byte_changed(data: bytes, chance: random.Random) -> bytes:
-    at, other = chance.randrange(len(data)), bytes([chance.randrange(256)])
-    return data[:at] + chance.choice([other, b"", other + data[at : at + 1], data[:at]]) + data[at + 1 :]
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_survives_changed_bytes(tmp_path: Path, suffix: str) -> None:
+def test_survives_changed_bytes_of_a_gzip_file(tmp_path: Path) -> None:
     chance = random.Random(1)
-    whole = written(tmp_path / f"whole{suffix}", TEXT).read_bytes()
-    path = tmp_path / f"changed{suffix}"
+    whole = gzip.compress(TEXT)
+    path = tmp_path / "changed.json.gz"
     taken = 0
 
-    for _ in range(4000):
-        data = whole
-        for _ in range(chance.choice([1, 1, 2, 5])):
-            data = with_a_byte_changed(data, chance)
-        path.write_bytes(data)
+    for _ in range(1000):
+        path.write_bytes(by_bytes(whole, chance))
         taken += read_or_refused(lambda: load(path))
 
-    assert taken < 4000
-
-
-ODD: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    10**30,
-    2**63,
-    1.5,
-    -1e300,
-    "",
-    "x",
-    "\x00",
-    [],
-    [[]],
-    {},
-    {"a": {}},
-    {"0": 0},
-)
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a JSON value."""
-    if not isinstance(value, dict | list):
-        return []
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    return [place for key in keys for place in [(value, key), *places(value[key])]]
-
-
-def test_survives_changed_values() -> None:
-    chance = random.Random(2)
-    original = json.loads(TEXT)
-    taken = 0
-
-    for _ in range(4000):
-        value = copy.deepcopy(original)
-        for _ in range(chance.choice([1, 1, 2])):
-            container, key = chance.choice(places(value))
-            if chance.random() < 0.2:
-                del container[key]
-            else:
-                container[key] = copy.deepcopy(chance.choice(ODD))
-        taken += read_or_refused(partial(loads, json.dumps(value).encode()))
-
-    assert 0 < taken < 4000
+    assert taken < 1000
 
 
 def test_refuses_a_gzip_bomb_in_little_memory(tmp_path: Path) -> None:
@@ -349,6 +293,15 @@ def test_refuses_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert load(path) == SNAPSHOT
     monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT) - 1)
     assert "more than dstack reads" in refusal(lambda: load(path))
+
+
+def test_refuses_more_frames_than_can_be_shown() -> None:
+    thread = {"name": "t", "stack": 0, "role": "user"}
+    threads = [thread | {"os_thread_id": number} for number in range(1_001)]
+    worker = {"worker_id": "cc", "process": {"pid": 1, "started_at": 1, "threads": threads}}
+    text = edited(stacks=[[0] * 100_000], samples=[{"began_s": 0, "ended_s": 1, "workers": [worker]}])
+
+    assert "shows more than 100,000,000 frames" in refusal(lambda: loads(text))
 
 
 @pytest.mark.parametrize(
