@@ -24,7 +24,7 @@ from dstack.probes.node.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.locks import Locks
 from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.objects import Objects
-from dstack.probes.node.refs import object_ref, owners, ref_of_generator
+from dstack.probes.node.refs import object_refs, owners, refs_of
 from dstack.probes.node.tables import TABLES
 
 BASE = 0x10000
@@ -267,9 +267,9 @@ def everything(objects: Objects, layout: Layout, start: int) -> list[Callable[[]
     single = (objects.items, objects.set_items, objects.text, objects.data, objects.number, objects.attributes)
     return [
         *(lambda read=read: read(start) for read in single),
-        lambda: object_ref(objects, start),
+        lambda: object_refs(objects, [start]),
         lambda: owners(objects, [start]),
-        lambda: ref_of_generator(objects, start),
+        lambda: refs_of(objects, [start]),
         lambda: list(frames.of(1)),
         lambda: locks.slept_on(1, call),
         lambda: locks.holders(start, [1]),

@@ -22,7 +22,7 @@ from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import ASYNCIO
-from dstack.probes.node.refs import object_ref, owners
+from dstack.probes.node.refs import object_refs, owners
 
 Call = dict[str, Any]
 
@@ -316,7 +316,7 @@ class Awaited:
             return None
         call: Call = {
             "kind": "await",
-            "refs": [object_ref(self._objects, ref) for ref in needs.refs],
+            "refs": object_refs(self._objects, needs.refs),
             "owners": owners(self._objects, needs.refs),
             "coroutines": [hex(coroutine) for coroutine in needs.coroutines],
             "all_of": [list(threads) for threads in needs.futures],

@@ -39,7 +39,7 @@ from dstack.probes.node.places import (
     places_outward,
 )
 from dstack.probes.node.pyspy import RawThread
-from dstack.probes.node.refs import GENERATOR, object_ref, owners, ref_of_generator
+from dstack.probes.node.refs import GENERATOR, object_refs, owners, refs_of
 
 Call = dict[str, Any]
 """A :class:`dstack.model.BlockedCall` as plain data."""
@@ -133,8 +133,8 @@ class Reader:
 
     def _refs(self, waitables: Sequence[int]) -> Call:
         """The refs themselves, and of generators those of their tasks, with the workers that own them."""
-        refs = [ref_of_generator(self.objects, waitable) for waitable in waitables]
-        return {"refs": [object_ref(self.objects, ref) for ref in refs], "owners": owners(self.objects, refs)}
+        refs = refs_of(self.objects, waitables)
+        return {"refs": object_refs(self.objects, refs), "owners": owners(self.objects, refs)}
 
     # Threads
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 MAX_BYTES = 1 << 24
 MAX_TEXT = 128
@@ -68,6 +69,13 @@ class ProcessMemory:
     def pointer(self, address: int) -> int:
         """The pointer stored at ``address``."""
         return int.from_bytes(self.read(address, 8), "little")
+
+    def unpack(self, layout: struct.Struct, address: int) -> tuple[Any, ...]:
+        """What stands at ``address``, in this layout: the quickest way where there is much of the same."""
+        offset = address % PAGE
+        if self._pages is None or offset + layout.size > PAGE:
+            return layout.unpack(self.read(address, layout.size))
+        return layout.unpack_from(self._page(address - offset), offset)
 
     def pointers(self, address: int, count: int) -> tuple[int, ...]:
         """So many pointers from ``address`` on."""

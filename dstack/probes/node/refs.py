@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 
-from dstack.probes.node.memory import Unreadable
-from dstack.probes.node.objects import Objects
+from dstack.probes.node.memory import ProcessMemory, Unreadable
+from dstack.probes.node.objects import TYPE, Objects
 
 OBJECT_REF_TYPES = ("ray._raylet.ObjectRef", "ray.ObjectRef")
-OBJECT_REF_ID = 32
-"""Where an ObjectRef keeps the bytes of its id; seen on Ray 2.46, 2.55 and 2.60."""
+TYPE_AND_ID = struct.Struct("<8xQ16x28s")
+"""How an ObjectRef begins: its type, and the bytes of its id; seen on Ray 2.46, 2.55 and 2.60."""
 
 OBJECT_REF_OWNER = 64
 """Where an ObjectRef keeps its owner's address, a std::string of the ABI before C++11: a pointer to the text, with its
@@ -18,6 +19,8 @@ the process itself owns it by ``ray.put`` on Ray 2.46. Seen on Ray 2.46 and 2.60
 
 WORKER_ID_FIELD = b"\x22\x1c"
 """What stands before the 28 bytes of a worker id in a serialized rpc.Address: field 4, a string of that length."""
+FIELD = struct.Struct("<2s28s")
+WORD = struct.Struct("<Q")
 STRING_LENGTH = 24
 MAX_ADDRESS = 1024
 ID_SIZE = 28
@@ -26,36 +29,58 @@ GENERATOR = "ObjectRefGenerator"
 """A class in Python; its instances keep the ref of the generator's task. Seen on Ray 2.46 and 2.60."""
 
 
-def object_ref(objects: Objects, address: int) -> str:
-    """The id, in hex, of the ObjectRef at ``address``."""
-    objects.expect(address, *OBJECT_REF_TYPES)
-    return plausible_id(objects.memory.read(address + OBJECT_REF_ID, ID_SIZE))
+def object_refs(objects: Objects, addresses: Sequence[int]) -> list[str]:
+    """The ids, in hex, of the ObjectRefs at these addresses.
 
-
-def owner(objects: Objects, address: int) -> str:
-    """The id of the worker that owns the ObjectRef at ``address``, which is one; empty where it does not say."""
-    text = objects.memory.pointer(address + OBJECT_REF_OWNER)
-    size = objects.memory.pointer(text - STRING_LENGTH)
-    if not ID_SIZE < size <= MAX_ADDRESS:
-        return ""
-    address = text + size - ID_SIZE
-    field, worker_id = objects.memory.read(address - 2, 2), objects.memory.read(address, ID_SIZE)
-    return worker_id.hex() if field == WORKER_ID_FIELD else ""
+    Quickly: Ray wakes every second who waits for 100,000 of them, and what is not read by then is not proven.
+    """
+    kinds: set[int] = set()
+    ids = []
+    for address in addresses:
+        kind, identity = objects.memory.unpack(TYPE_AND_ID, address)
+        if kind not in kinds:
+            objects.expect(address, *OBJECT_REF_TYPES)
+            kinds.add(kind)
+        ids.append(plausible_id(identity))
+    return ids
 
 
 def owners(objects: Objects, refs: Iterable[int]) -> list[str]:
     """The worker ids of the owners of these ObjectRefs, in order; none where none can be read."""
     try:
-        return [owner(objects, ref) for ref in refs]
+        return [_owner(objects.memory, ref) for ref in refs]
     except Unreadable:
         return []
 
 
-def ref_of_generator(objects: Objects, waitable: int) -> int:
+def _owner(memory: ProcessMemory, ref: int) -> str:
+    """The id of the worker that owns the ObjectRef at ``ref``, which is one; empty where it does not say."""
+    (text,) = memory.unpack(WORD, ref + OBJECT_REF_OWNER)
+    (size,) = memory.unpack(WORD, text - STRING_LENGTH)
+    if not ID_SIZE < size <= MAX_ADDRESS:
+        return ""
+    field, worker_id = memory.unpack(FIELD, text + size - FIELD.size)
+    return worker_id.hex() if field == WORKER_ID_FIELD else ""
+
+
+def _ref_of_generator(objects: Objects, waitable: int) -> int:
     """The address of the ref of a generator's task, or of the ObjectRef itself that this is."""
     if not objects.is_a(waitable, GENERATOR):
         return waitable
     return objects.attributes(waitable).get("_generator_ref", 0)
+
+
+def refs_of(objects: Objects, waitables: Sequence[int]) -> list[int]:
+    """The addresses of the refs that these are, or whose generators they are."""
+    ordinary: set[int] = set()
+    refs = []
+    for waitable in waitables:
+        (kind,) = objects.memory.unpack(WORD, waitable + TYPE)
+        ref = waitable if kind in ordinary else _ref_of_generator(objects, waitable)
+        if ref == waitable:
+            ordinary.add(kind)
+        refs.append(ref)
+    return refs
 
 
 def plausible_id(data: bytes) -> str:
