@@ -391,6 +391,12 @@ class Proc:
             self.knows(ref, local_uses=1, **known)
         return self
 
+    def holds_what_is_awaited(self, call: BlockedCall) -> Proc:
+        """Has the refs of a call in variables, as every process has whose call is for them."""
+        for ref in call.refs:
+            self.refs[ref] = replace(self.refs.get(ref, Ref(ref=ref, holder_id=self.worker_id)), local_uses=1)
+        return self
+
     def passes(self, *refs: Call | str) -> Proc:
         """Has passed refs that have no value yet as arguments."""
         for ref in refs:

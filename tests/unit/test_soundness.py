@@ -53,6 +53,9 @@ def hide(proc: Proc, how: str) -> None:
         strand.is_still = how != "moving"
         if how == "unreadable" and strand.call and strand.call.kind == "ray.get":
             strand.waits_unreadably("its memory moved")
+        if how == "refs unread" and strand.call and strand.call.kind in ("ray.get", "ray.wait"):
+            proc.holds_what_is_awaited(strand.call)
+            strand.gets_what_it_holds(timeout_s=strand.call.timeout_s)
     for coro in proc.coros:
         coro.is_still = how != "moving"
         if how == "unreadable" and coro.call:
@@ -77,6 +80,8 @@ HOW_TO_HIDE = (
     "without stacks",
     "moving",
     "unreadable",
+    "refs unread",
+    "refs unread",
     "forgetful",
     "half seen",
     "without events",
