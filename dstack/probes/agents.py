@@ -2,8 +2,8 @@
 
 The dashboard's agent runs on every node, also without a dashboard, and serves ``ReporterService.GetTraceback`` where
 Ray was installed with its extra ``default``; else its ports are -1. It runs ``py-spy dump``, through ``sudo -n`` where
-that is allowed, which pauses the process for some milliseconds, and hands on the text. 15 to 35 ms a process, one
-after the other; seen on Ray 2.46 and 2.60.
+that is allowed, which pauses the process for some milliseconds, and hands on the text. 20 to 50 ms a process; seen on
+Ray 2.46 and 2.60.
 """
 
 from __future__ import annotations
