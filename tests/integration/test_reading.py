@@ -1,5 +1,6 @@
 """What is read from real processes is what the processes themselves say."""
 
+import inspect
 import json
 import os
 import signal
@@ -9,12 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import ray
 
 from dstack.model import Snapshot, Thread, producer_task_id
 from dstack.probes.node.activity import activity, unmoved
@@ -28,8 +29,9 @@ from tests.dstack import dstack
 from tests.processes import wait_until
 
 PROGRAM = Path(__file__).with_name("programs") / "waits.py"
-GENERATOR = ("ray.wait", 1, None) if version("ray").startswith("2.46.") else ("generator", None, None)
-"""Ray 2.46 takes the next of a generator in Cython, of which no frame is seen."""
+IN_PYTHON = inspect.isfunction(ray.ObjectRefGenerator._next_sync)
+GENERATOR = ("generator", None, None) if IN_PYTHON else ("ray.wait", 1, None)
+"""Ray 2.46 and 2.49 take the next of a generator in Cython, of which no frame is seen."""
 OPTIONS = {"native": False, "locals": False, "nonblocking": False, "deadline_s": 20.0, "thread_context": None}
 
 
@@ -260,11 +262,14 @@ def test_a_process_that_is_gone_is_a_failure_in_words() -> None:
 
 
 def test_another_process_behind_the_pid_is_not_taken_for_the_worker() -> None:
-    with running("import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(1000)") as server:
+    with (
+        running("import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(1000)") as server,
+        running("import time; time.sleep(1000)") as other,
+    ):
         ports = wait_until(
             lambda: [c.laddr.port for c in server.net_connections("tcp")], deadline_s=10, what=lambda: "a port"
         )
-        target = {"worker_id": "w", "pid": os.getpid(), "port": ports[0], "is_driver": False}
+        target = {"worker_id": "w", "pid": other.pid, "port": ports[0], "is_driver": False}
         result = NodeProbe().sample([target], OPTIONS)
 
     assert "another process" in result["failures"][0]["reason"]
