@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import psutil
 
 import dstack
 from dstack.errors import ClusterError
@@ -24,10 +22,11 @@ from dstack.probes.clocks import ahead_s, clock_notes
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import CHECK_GCS, Inventory, client_notes, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
-from dstack.probes.foreign_pythons import foreign_python
-from dstack.probes.node.probe import PROCESS_GONE, NodeProbe
-from dstack.probes.raylet_symbols import thread_context_layout, thread_context_of
+from dstack.probes.node.look import PROCESS_GONE
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.probes.remote import RemoteProbes
+from dstack.probes.targets import environment_of, own_addresses, targets
 from dstack.probes.task_events import ask_arrived_calls
 from dstack.probes.task_times import ask_task_times
 
@@ -241,8 +240,8 @@ class ClusterProbe:
             return []
         self._progress(f"reading {len(workers)} processes here")
         options = {**self._plain_options(), "deadline_s": max(0.1, deadline - time.monotonic())}
-        targets = [{**target, **_environment_of(target["pid"])} for target in _targets(workers)]
-        return [(nodes, self._local.sample(targets, options))]
+        wanted = [{**target, **environment_of(target["pid"])} for target in targets(workers)]
+        return [(nodes, self._local.sample(wanted, options))]
 
     def _see_remote(
         self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
@@ -255,9 +254,9 @@ class ClusterProbe:
             self._remote = RemoteProbes(self.cluster)
         began, asked_at = time.monotonic(), time.time()
         seen: list[Seen] = []
-        targets = {node: _targets(by_node[node]) for node in nodes}
-        raylets = {node: address for node, address in self._inventory.raylets.items() if node in targets}
-        answers = self._remote.sample(targets, self._plain_options(), raylets, deadline)
+        wanted = {node: targets(by_node[node]) for node in nodes}
+        raylets = {node: address for node, address in self._inventory.raylets.items() if node in wanted}
+        answers = self._remote.sample(wanted, self._plain_options(), raylets, deadline)
         for done, (node, result) in enumerate(answers, 1):
             self._progress(f"{done} of {len(nodes)} other nodes answered")
             if "failed" in result:
@@ -306,7 +305,7 @@ class ClusterProbe:
     def _is_here(self, node_id: str) -> bool:
         """Whether the node's processes are, to all appearances, this host's."""
         ips = {node.ip for node in self._inventory.nodes if node.node_id == node_id}
-        return node_id not in self._elsewhere and bool(ips & _own_addresses())
+        return node_id not in self._elsewhere and bool(ips & own_addresses())
 
     def _is_own(self, worker: Worker) -> bool:
         """Whether the worker is one of dstack's own, as far as is known yet."""
@@ -377,16 +376,6 @@ def _is_whole(process: Process | None) -> bool:
     return process is not None and bool(process.threads) and process.access == "memory"
 
 
-def _targets(workers: Iterable[Worker]) -> list[Plain]:
-    return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
-
-
-def _environment_of(pid: int) -> Plain:
-    """What a process of this host is read by, where it runs another Python than dstack."""
-    python = foreign_python(pid)
-    return {"python": python, "thread_context": thread_context_of(pid)} if python else {}
-
-
 def _is_elsewhere(workers: list[Worker], local: list[Seen]) -> bool:
     """Whether not one of a node's processes could be found here: same address, but other pids, as in a container."""
     missing = {f["worker_id"] for _, result in local for f in result["failures"] if f["stage"] == "process"}
@@ -404,8 +393,3 @@ def _node_failure(node_id: str, reason: str, elapsed_s: float, sample: int) -> F
         elapsed_s=round(elapsed_s, 2),
         sample=sample,
     )
-
-
-def _own_addresses() -> set[str]:
-    families = (socket.AF_INET, socket.AF_INET6)
-    return {a.address for group in psutil.net_if_addrs().values() for a in group if a.family in families}

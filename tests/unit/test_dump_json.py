@@ -17,7 +17,8 @@ from dstack.probes.node import pyspy
 from dstack.probes.node.children import Families
 from dstack.probes.node.dump_json import threads_of
 from dstack.probes.node.layout import calibrate
-from dstack.probes.node.probe import Look, NodeProbe
+from dstack.probes.node.look import Look
+from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.refusals import DumpFailed
 from dstack.probes.node.stacks import Origins, StackTable

@@ -1,0 +1,389 @@
+"""One look at one process: its figures, its threads, what these wait for, and what failed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import psutil
+
+from dstack.probes.node.activity import Activity, activity, unmoved
+from dstack.probes.node.calls import Reader, may_have_loops
+from dstack.probes.node.children import Families, is_helper, is_python
+from dstack.probes.node.groups import runs_methods
+from dstack.probes.node.interpreter import Interpreter
+from dstack.probes.node.layout import Layout
+from dstack.probes.node.loop_state import LoopState
+from dstack.probes.node.masking import masked_local
+from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.places import EVENT_LOOP
+from dstack.probes.node.pyspy import PySpy, RawThread, SudoRefused
+from dstack.probes.node.refusals import DumpFailed, why_refused
+from dstack.probes.node.shallow_calls import shallow_call, timeout_in_locals
+from dstack.probes.node.stacks import Origins, StackTable, is_event_loop, is_made_by_python, role_of
+from dstack.probes.node.thread_tasks import ThreadTasks
+
+ATTEMPTS = 3
+IDLE_WORKER = "ray::IDLE"
+"""What a worker is called by itself before it is an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
+NOBODY = "f" * 16
+"""How the actor's part begins in the id of a normal task, and the whole id of an actor's creation."""
+DUMP_TIMEOUT_S = 5.0
+RETRY_S = 0.005
+PROCESS_GONE = "the process is gone"
+
+Plain = dict[str, Any]
+
+
+class NotThisWorker(Exception):
+    """The pid belongs to some other process."""
+
+
+class Look:
+    """One look at one process: its figures, its threads, and what failed.
+
+    That of a process which a worker or driver has started has the ``parent_pid`` in its target, and stacks only.
+    """
+
+    def __init__(
+        self, target: Plain, options: Plain, origins: Origins, layout: Callable[[], Layout], families: Families
+    ) -> None:
+        self.target = target
+        self.pid: int = target["pid"]
+        self.options = options
+        self.origins = origins
+        self.families = families
+        self.below = families.below(self.pid)
+        self.children: list[Look] = []
+        self.left_out = 0
+        self.layout = layout
+        self.interpreter = Interpreter(target.get("python"), layout)
+        self.title = ""
+        self.figures: Plain = {}
+        self.threads: list[RawThread] = []
+        self.calls: dict[int, Plain] = {}
+        self.access = "memory"
+        self.unread: str | None = None
+        self.is_shallow = False
+        self.unreadable: dict[int, str] = {}
+        self.still: set[int] = set()
+        self.marks: Activity = {}
+        self.loops: LoopState | None = None
+        self.tasks: dict[int, str | None] | None = None
+        self.groups: dict[str, str] | None = None
+        self.paused_ms = 0.0
+        self.elapsed_s = 0.0
+        self.failures: list[Plain] = []
+
+    def fail(self, stage: str, reason: str, remedy: str | None = None) -> None:
+        """Records what could not be seen."""
+        failure = {"stage": stage, "reason": reason, "remedy": remedy, "pid": self.pid}
+        self.failures.append({**failure, "worker_id": self.target["worker_id"], "elapsed_s": self.elapsed_s})
+
+    def ends(self) -> None:
+        """Records that the process is gone, which is why all else failed."""
+        self.failures.clear()
+        self.fail("process", PROCESS_GONE)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process ended while it was looked at, or before."""
+        return any(failure["reason"] == PROCESS_GONE for failure in self.failures)
+
+    def find_children(self, limit: int) -> None:
+        """Finds the processes of Python below this one, and takes so many for a look."""
+        own = [pid for pid, parent in self.below.items() if not is_helper(pid, parent)]
+        found = list(filter(is_python, own))
+        self.left_out = len(own) - min(len(found), limit)
+        for pid in found[:limit]:
+            target = {**self.target, "pid": pid, "parent_pid": self.below[pid], "port": 0, "is_driver": True}
+            target.pop("python", None)
+            self.children.append(Look(target, self.options, self.origins, self.layout, self.families))
+        if len(found) > limit:
+            self.fail("stacks", f"{len(found) - limit} of its child processes were not looked at: there are too many")
+
+    def identify(self, owners: dict[int, int]) -> None:
+        """Makes sure that the pid is this worker: it listens on the worker's port, where that can be seen."""
+        process = psutil.Process(self.pid)
+        owner = owners.get(self.target["port"])
+        if owner not in (None, self.pid) and not self.families.is_within(owner, self.pid):  # what it forks has it too
+            raise NotThisWorker(f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}")
+        with process.oneshot():
+            self.title = process.name()
+            times = process.cpu_times()
+            self.figures = {
+                "pid": self.pid,
+                "started_at": process.create_time(),
+                "cpu_s": times.user + times.system,
+                "rss_bytes": process.memory_info().rss,
+                "num_threads": process.num_threads(),
+                "state": process.status(),
+            }
+
+    def read_stacks(self, tool: PySpy, deadline: float) -> None:
+        """Reads without a pause first, which proves itself for threads that did not run meanwhile.
+
+        A process of which another thread moved is then dumped once more with a pause, for stacks that are whole. Where
+        py-spy cannot do that, what was read without one stands, as far as it is proven.
+        """
+        problem: DumpFailed | None = None
+        for attempt in range(ATTEMPTS):
+            try:
+                self._read_unpaused(tool, deadline)
+                problem = None
+            except DumpFailed as error:
+                problem = error
+                if error.is_refused or isinstance(error, SudoRefused):
+                    raise
+                continue
+            if not any(self._moved(thread) and self._is_blocked(thread) for thread in self.threads):
+                break
+            time.sleep(0.002 * (attempt + 1))
+        if self.options["nonblocking"]:
+            if problem:
+                raise problem
+        elif problem or self.options["native"] or any(self._moved(thread) for thread in self.threads):
+            try:
+                self._read_paused(tool, deadline)
+            except DumpFailed as error:
+                if problem or not psutil.pid_exists(self.pid):
+                    raise
+                self.fail("stacks", f"only read without a pause: {error.reason}", error.remedy)
+        if self.unread or self.interpreter.refused:
+            self.access = tool.access
+        if "parent_pid" not in self.target:
+            self._read_loops()
+            self._read_groups()
+            self._report_unreadable()
+
+    def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
+        before = activity(self.pid)
+        threads = tool.dump(self.pid, blocking=False, native=False, timeout_s=_remaining(deadline))
+        calls = self._calls(threads, before.keys())
+        self.marks = activity(self.pid)
+        self.threads, self.calls, self.still = threads, calls, unmoved(before, self.marks)
+
+    def _read_paused(self, tool: PySpy, deadline: float) -> None:
+        """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others.
+
+        Tried again where it fails: a process may be stopped in a moment in which py-spy cannot find its way (seen once
+        in 2,000 dumps of a busy CPython 3.13), or somebody else's profiler may have it just then.
+        """
+        native = self.options["native"]
+        for attempt in range(ATTEMPTS):
+            began = time.monotonic()
+            try:
+                paused = tool.dump(self.pid, blocking=True, native=native, timeout_s=_remaining(deadline))
+                break
+            except DumpFailed:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                time.sleep(RETRY_S)
+        self.paused_ms = (time.monotonic() - began) * 1000
+        proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
+        self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
+        if self.is_shallow:  # all of it is in the dump itself
+            self.calls = self._shallow_calls(self.threads)
+
+    def _read_loops(self) -> None:
+        """Reads the coroutines, in a time of their own: it may be long, and no other thread need stand still for it.
+
+        What a loop is in the middle of goes with its thread's stack only if the thread did not move since.
+        """
+        if not may_have_loops(self.threads, self.pid):
+            self.loops = LoopState()
+            return
+        before = activity(self.pid)
+        self.loops = self._read_coroutines()
+        after = activity(self.pid)
+        os_ids = {thread["thread_id"]: thread["os_thread_id"] for thread in self.threads}
+        still = unmoved(before, after)
+        self.loops.prove([known for known, tid in os_ids.items() if tid in still], self._read_coroutines)
+        moved_since = self.still - unmoved(self.marks, after)
+        for thread_id in [one for one in self.loops.on_threads if os_ids.get(one) in moved_since]:
+            del self.loops.on_threads[thread_id]
+
+    def _read_coroutines(self) -> LoopState:
+        try:
+            with open_memory(self.pid, keeps_pages=True) as memory:
+                reader = self._reader(self.threads, memory)
+                return LoopState.read(lambda: reader.coroutines)
+        except OSError as error:
+            return LoopState(unread=str(error))
+
+    def _read_groups(self) -> None:
+        """Reads the declared groups of an actor that has event loops, or threads for its methods."""
+        pool = [thread for thread in self.threads if thread["os_thread_id"] != self.pid]
+        if runs_methods(pool) or any(map(is_event_loop, pool)):
+            with contextlib.suppress(OSError), open_memory(self.pid, keeps_pages=True) as memory:
+                self.groups = self._reader(self.threads, memory).concurrency_groups()
+
+    def _reader(self, threads: list[RawThread], memory: ProcessMemory) -> Reader:
+        return Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user", self.below)
+
+    def _calls(self, threads: list[RawThread], known: Collection[int]) -> dict[int, Plain]:
+        calls = {}
+        self.unread, self.is_shallow = None, False
+        try:
+            with open_memory(self.pid, keeps_pages=True) as memory:
+                _name_threads(threads, memory, known)
+                self.tasks = self._read_tasks(threads, memory)
+                reader = self._reader(threads, memory)
+                for thread in threads:
+                    call = reader.call_of(thread)
+                    if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
+                        calls[thread["os_thread_id"]] = call
+                self.unreadable = reader.unreadable
+        except PermissionError:
+            self.unread, self.is_shallow = str(why_refused(self.pid)), True
+            return self._shallow_calls(threads)
+        except (OSError, Unreadable) as error:
+            self.unread = str(error)
+        return calls
+
+    @staticmethod
+    def _shallow_calls(threads: list[RawThread]) -> dict[int, Plain]:
+        calls = {thread["os_thread_id"]: shallow_call(thread["frames"], timeout_in_locals) for thread in threads}
+        return {thread: call for thread, call in calls.items() if thread is not None and call}
+
+    def _read_tasks(self, threads: list[RawThread], memory: ProcessMemory) -> dict[int, str | None] | None:
+        """The task each thread runs, by OS thread id; None where that cannot be read, or means nothing.
+
+        The threads of async actors hold ids of tasks that they are done with.
+        """
+        layout = self.target.get("thread_context", self.options["thread_context"])
+        try:
+            if layout is None or any(is_event_loop(thread) for thread in threads):
+                return None
+            tasks = ThreadTasks(self.pid, memory, layout)
+            return {thread["os_thread_id"]: self._if_real(tasks.task_of(thread["thread_id"])) for thread in threads}
+        except Unreadable:
+            return None
+
+    def _if_real(self, task_id: str | None) -> str | None:
+        """The task, unless it is one that a fresh worker has before its first: that seems to be some actor's."""
+        is_of_actor = task_id is not None and NOBODY not in (task_id[:16], task_id[16:32])
+        return None if is_of_actor and self.title == IDLE_WORKER else task_id
+
+    def _report_unreadable(self) -> None:
+        """One failure for the process, or for all its user's threads of which it is not known what they sleep on."""
+        unread = self.unread or self.interpreter.refused
+        if unread:
+            self.fail("memory", f"its memory could not be read: {unread}")
+            return
+        roles = {thread["os_thread_id"]: self._role(thread) for thread in self.threads}
+        reasons = [why for tid, why in self.unreadable.items() if tid in self.still and roles.get(tid) != "ray"]
+        if self.loops and self.loops.unread:
+            self.fail("memory", f"its coroutines could not be read: {self.loops.unread}")
+        elif reasons:
+            self.fail("memory", f"what some of its threads wait for could not be read: {reasons[0]}")
+
+    def _moved(self, thread: RawThread) -> bool:
+        """Whether a thread of the application ran while it was read; what Ray's own threads do is of no interest."""
+        return thread["os_thread_id"] not in self.still and self._role(thread) != "ray"
+
+    def _role(self, thread: RawThread) -> str:
+        role = role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], origins=self.origins)
+        return "task" if role == "ray" and self._runs_task_in_cpp(thread) else role
+
+    def _runs_task_in_cpp(self, thread: RawThread) -> bool:
+        """Whether a thread that shows no task has one: fetching arguments, storing results, yielding an item."""
+        has_task = (self.tasks or {}).get(thread["os_thread_id"]) is not None
+        return has_task and not self.target["is_driver"] and not is_made_by_python(thread)
+
+    def _is_blocked(self, thread: RawThread) -> bool:
+        """Whether it waits for somebody in particular; who waits for work or for a while comes and goes."""
+        call = self.calls.get(thread["os_thread_id"])
+        return call is not None and call["kind"] != "other"
+
+    def as_process(self, table: StackTable) -> Plain:
+        """The process as plain data, its stacks entered into the table."""
+        cwd = _cwd(self.pid)
+        threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
+        paused_ms = round(self.paused_ms, 2)
+        read = {
+            "tasks_read": self.tasks is not None,
+            "coroutines_read": self.loops is not None and self.loops.unread is None,
+            "concurrency_groups": self.groups,
+        }
+        os_ids = {thread["thread_id"]: thread["os_thread_id"] or 0 for thread in self.threads}
+        coroutines = self.loops.as_plain(table, cwd, os_ids) if self.loops else []
+        children = [child.as_child(table) for child in self.children if child.figures and not child.is_gone]
+        own = {
+            "access": self.access,
+            "paused_ms": paused_ms,
+            "threads": threads,
+            "coroutines": coroutines,
+            "children": children,
+        }
+        return {**self.figures, **read, **own, "children_left_out": self.left_out}
+
+    def as_child(self, table: StackTable) -> Plain:
+        """The process as a child of another."""
+        cwd = _cwd(self.pid)
+        threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
+        parent = {"parent_pid": self.target["parent_pid"], "name": self.title, "paused_ms": round(self.paused_ms, 2)}
+        return {**self.figures, **parent, "threads": threads}
+
+    def _as_thread(self, thread: RawThread, table: StackTable, cwd: str) -> Plain:
+        tid = thread["os_thread_id"] or 0
+        plain: Plain = {
+            "os_thread_id": tid,
+            "name": thread["thread_name"] or "",
+            "stack": table.add(thread["frames"], cwd),
+            "role": self._role(thread),
+            "on_cpu": bool(thread["active"]) and tid not in self.still,
+            "still": tid in self.still,
+            "task_id": self._task_on(thread),
+        }
+        if tid in self.still and tid in self.calls:
+            plain["call"] = self._relocated(self.calls[tid], thread)
+        if self.options["locals"]:
+            plain["locals"] = _locals(thread)
+        return plain
+
+    def _task_on(self, thread: RawThread) -> str | None:
+        if is_event_loop(thread):
+            return self.loops.on_threads.get(thread["thread_id"]) if self.loops else None
+        return (self.tasks or {}).get(thread["os_thread_id"])
+
+    def _relocated(self, call: Plain, thread: RawThread) -> Plain:
+        """The call with its frame counted in this stack, which with native frames has others below the Python leaf."""
+        native = next((i for i, frame in enumerate(thread["frames"]) if not frame["module"]), 0)
+        return {**call, "frame": call["frame"] + native}
+
+
+def _name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collection[int]) -> None:
+    """Gives threads their OS ids where py-spy has none: without a pause it does not know them before CPython 3.11."""
+    for thread in threads:
+        if thread["os_thread_id"] is None:
+            with contextlib.suppress(Unreadable):
+                os_thread_id = memory.int32(thread["thread_id"] + PTHREAD_TID)
+                thread["os_thread_id"] = os_thread_id if os_thread_id in known else None
+
+
+def _locals(thread: RawThread) -> dict[str, dict[str, str]]:
+    """Locals by frame index, without secrets."""
+    shown = {}
+    for index, frame in enumerate(thread["frames"]):
+        values = {local["name"]: local["repr"] or "" for local in frame["locals"] or ()}
+        if values:
+            shown[str(index)] = {name: masked_local(name, text) for name, text in values.items()}
+    return shown
+
+
+def _remaining(deadline: float) -> float:
+    left = min(DUMP_TIMEOUT_S, deadline - time.monotonic())
+    if left <= 0:
+        raise DumpFailed("no time was left for it")
+    return left
+
+
+def _cwd(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return "/"

@@ -1,0 +1,32 @@
+"""What a probe is told of the processes that it is to look at, and which of them are this host's."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import psutil
+
+from dstack.model import Worker
+from dstack.probes.foreign_pythons import foreign_python
+from dstack.probes.raylet_symbols import thread_context_of
+
+Plain = dict[str, Any]
+
+
+def targets(workers: Iterable[Worker]) -> list[Plain]:
+    """The workers as :class:`dstack.probes.node.probe.NodeProbe` takes them."""
+    return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
+
+
+def environment_of(pid: int) -> Plain:
+    """What a process of this host is read by, where it runs another Python than dstack."""
+    python = foreign_python(pid)
+    return {"python": python, "thread_context": thread_context_of(pid)} if python else {}
+
+
+def own_addresses() -> set[str]:
+    """All IP addresses of this host."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {a.address for group in psutil.net_if_addrs().values() for a in group if a.family in families}
