@@ -70,12 +70,12 @@ class ProcessMemory:
         """The pointer stored at ``address``."""
         return int.from_bytes(self.read(address, 8), "little")
 
-    def unpack(self, layout: struct.Struct, address: int) -> tuple[Any, ...]:
+    def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
         """What stands at ``address``, in this layout: the quickest way where there is much of the same."""
         offset = address % PAGE
-        if self._pages is None or offset + layout.size > PAGE:
-            return layout.unpack(self.read(address, layout.size))
-        return layout.unpack_from(self._page(address - offset), offset)
+        if self._pages is None or offset + struct.calcsize(layout) > PAGE:
+            return struct.unpack(layout, self.read(address, struct.calcsize(layout)))
+        return struct.unpack_from(layout, self._page(address - offset), offset)
 
     def pointers(self, address: int, count: int) -> tuple[int, ...]:
         """So many pointers from ``address`` on."""

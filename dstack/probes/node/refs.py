@@ -9,7 +9,7 @@ from dstack.probes.node.memory import ProcessMemory, Unreadable
 from dstack.probes.node.objects import TYPE, Objects
 
 OBJECT_REF_TYPES = ("ray._raylet.ObjectRef", "ray.ObjectRef")
-TYPE_AND_ID = struct.Struct("<8xQ16x28s")
+TYPE_AND_ID = "<8xQ16x28s"
 """How an ObjectRef begins: its type, and the bytes of its id; seen on Ray 2.46, 2.55 and 2.60."""
 
 OBJECT_REF_OWNER = 64
@@ -19,8 +19,8 @@ the process itself owns it by ``ray.put`` on Ray 2.46. Seen on Ray 2.46 and 2.60
 
 WORKER_ID_FIELD = b"\x22\x1c"
 """What stands before the 28 bytes of a worker id in a serialized rpc.Address: field 4, a string of that length."""
-FIELD = struct.Struct("<2s28s")
-WORD = struct.Struct("<Q")
+FIELD = "<2s28s"
+WORD = "<Q"
 STRING_LENGTH = 24
 MAX_ADDRESS = 1024
 ID_SIZE = 28
@@ -59,7 +59,7 @@ def _owner(memory: ProcessMemory, ref: int) -> str:
     (size,) = memory.unpack(WORD, text - STRING_LENGTH)
     if not ID_SIZE < size <= MAX_ADDRESS:
         return ""
-    field, worker_id = memory.unpack(FIELD, text + size - FIELD.size)
+    field, worker_id = memory.unpack(FIELD, text + size - struct.calcsize(FIELD))
     return worker_id.hex() if field == WORKER_ID_FIELD else ""
 
 
