@@ -17,8 +17,8 @@ from typing import Any
 from dstack.model import Job
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.places import RawFrame, function_of
+from dstack.probes.node.source_files import read_source
 
-MAX_SOURCE_BYTES = 1_000_000
 UNKNOWN_TERMS = "whether it has a timeout could not be read"
 NAMES = {"ray.get": "get", "ray.wait": "wait"}
 CALL_FILES = ("ray/_private/worker.py", "ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
@@ -103,13 +103,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _text_of(path: str) -> str:
-    try:
-        if not os.path.isfile(path) or os.path.getsize(path) > MAX_SOURCE_BYTES:
-            return ""
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_SOURCE_BYTES)
-    except (OSError, ValueError):
-        return ""
+    return "\n".join(read_source(path))
 
 
 def _folder_of(entrypoint: str) -> str | None:

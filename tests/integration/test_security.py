@@ -30,7 +30,7 @@ nodes = {node.node_id: [] for node in take_inventory(cluster, 10).nodes}
 options = {"native": False, "locals": False, "nonblocking": True, "thread_context": None}
 probes = RemoteProbes(cluster)
 for node, result in probes.sample(nodes, options, {}, time.monotonic() + 60):
-    print("answer", sorted(result), flush=True)
+    print("answer", result.get("failed", sorted(result)), flush=True)
 time.sleep(1000)
 """
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from dstack.probes import pyspy_text
 from dstack.probes.pyspy_text import parse
 from dstack.probes.source_terms import has_no_timeout
+from tests.mutations import by_bytes
 
 TEXT = """Process 30972: ray::A.ping
 Python v3.11.7 (/root/.pyenv/versions/3.11.7/bin/python3.11)
@@ -92,3 +96,32 @@ def test_the_source_must_have_the_function_of_the_frame() -> None:
     assert not has_no_timeout(text, 2, "pong", "get")
     assert not has_no_timeout(text, 1, "ping", "get")
     assert not has_no_timeout(text, 9, "ping", "get")
+
+
+SLOW = (" (", " (:1", "a", '"', ": ", "Thread 1 (idle)", "1", ":1)", "\x85", "\r")
+
+
+def test_ten_thousand_mutations_are_threads_of_the_right_types() -> None:
+    chance = random.Random(11)
+    began = time.process_time()
+
+    for _ in range(10_000):
+        stacks = parse(by_bytes(TEXT.encode(), chance).decode(errors="replace"))
+        for thread in stacks.threads if stacks else ():
+            assert type(thread["os_thread_id"]) in (int, type(None))
+            assert type(thread["thread_name"]) is str
+            for frame in thread["frames"]:
+                assert (type(frame["name"]), type(frame["filename"]), type(frame["line"])) == (str, str, int)
+                assert 0 <= frame["line"] <= pyspy_text.MAX_NUMBER
+
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("made", SLOW)
+@pytest.mark.parametrize("head", ["    ", 'Thread 1 (idle): "', "Thread ", "Process 1: "])
+def test_a_line_made_to_be_slow_is_not(made: str, head: str) -> None:
+    began = time.process_time()
+
+    parse(f"Process 1: x\nThread 1 (idle)\n{head}{made * 500_000})\n")
+
+    assert time.process_time() - began < 2
