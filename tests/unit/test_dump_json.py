@@ -123,7 +123,7 @@ def test_names_are_bounded_and_can_be_written_down() -> None:
 
 
 def look_at(pid: int, threads: list[dict[str, Any]]) -> Look:
-    target = {"worker_id": "w", "pid": pid, "port": 1, "is_driver": True}
+    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
     look = Look(target, OPTIONS, ORIGINS, calibrate, FAMILIES)
     look.threads, look.figures = threads, {"pid": pid, "started_at": 1.0}
     return look
@@ -149,7 +149,7 @@ def test_ten_thousand_mutations_are_threads_or_a_failure(dump: bytes, process: s
 def test_hostile_addresses_and_names_are_read_as_far_as_they_go(
     dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = {"worker_id": "w", "pid": process.pid, "port": 1, "is_driver": True}
+    target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True}
     probe = NodeProbe()
 
     for data in [data for data in mutated(dump, 5 * READ_WITH_MEMORY) if is_dump(data)][:READ_WITH_MEMORY]:

@@ -136,7 +136,7 @@ work(os.environ["PLAIN"], [("credential", os.environ["PLAIN"])], cookie=os.envir
 
 
 def look_at(pid: int, *, with_locals: bool) -> dict[str, Any]:
-    target = {"worker_id": "w", "pid": pid, "port": 1, "is_driver": True}
+    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
     options = {"native": False, "locals": with_locals, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
     return NodeProbe().sample([target], options)
 

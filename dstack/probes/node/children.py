@@ -44,16 +44,6 @@ class Families:
             started[parent].append(pid)
         return started
 
-    def is_within(self, pid: int, ancestor: int) -> bool:
-        """Whether a process descends from another."""
-        seen = set()
-        while pid in self._parents and pid not in seen:
-            seen.add(pid)
-            pid = self._parents[pid]
-            if pid == ancestor:
-                return True
-        return False
-
     def below(self, pid: int) -> dict[int, int]:
         """All that a worker or driver has started, and what these have: the parent of each by pid, nearest first."""
         found: dict[int, int] = {}

@@ -14,6 +14,7 @@ from dstack.probes.node.activity import Activity, activity, unmoved
 from dstack.probes.node.calls import Reader, may_have_loops
 from dstack.probes.node.children import Families, is_helper, is_python
 from dstack.probes.node.groups import runs_methods
+from dstack.probes.node.identity import require_worker
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.loop_state import LoopState
@@ -36,10 +37,6 @@ RETRY_S = 0.005
 PROCESS_GONE = "the process is gone"
 
 Plain = dict[str, Any]
-
-
-class NotThisWorker(Exception):
-    """The pid belongs to some other process."""
 
 
 class Look:
@@ -106,11 +103,9 @@ class Look:
             self.fail("stacks", f"{len(found) - limit} of its child processes were not looked at: there are too many")
 
     def identify(self, owners: dict[int, int]) -> None:
-        """Makes sure that the pid is this worker: it listens on the worker's port, where that can be seen."""
+        """Makes sure that the pid is this worker. Raises :class:`dstack.probes.node.identity.NotThisWorker`."""
         process = psutil.Process(self.pid)
-        owner = owners.get(self.target["port"])
-        if owner not in (None, self.pid) and not self.families.is_within(owner, self.pid):  # what it forks has it too
-            raise NotThisWorker(f"pid {self.pid} is another process here: the worker's port belongs to pid {owner}")
+        require_worker(self.pid, self.target["port"], owners)
         with process.oneshot():
             self.title = process.name()
             times = process.cpu_times()

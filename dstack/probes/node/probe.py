@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 
 from dstack.probes.node.children import Families
+from dstack.probes.node.identity import NotThisWorker, port_owners
 from dstack.probes.node.layout import Layout, calibrate
-from dstack.probes.node.look import Look, NotThisWorker
+from dstack.probes.node.look import Look
 from dstack.probes.node.pyspy import PySpy, SudoRefused, find_pyspy
 from dstack.probes.node.refusals import DumpFailed
 from dstack.probes.node.stacks import Origins, StackTable
@@ -64,7 +64,7 @@ class NodeProbe:
         targets = [target for target in targets if target["pid"] != self._own_pid]
         origins = Origins()
         table = StackTable(origins)
-        owners = _port_owners()
+        owners = port_owners()
         families = Families([target["pid"] for target in targets])
         looks = [Look(target, options, origins, self.layout, families) for target in targets]
         if options.get("children"):
@@ -140,15 +140,6 @@ def _find_children(looks: list[Look]) -> None:
     for look in looks:
         look.find_children(min(MAX_CHILDREN, left))
         left -= len(look.children)
-
-
-def _port_owners() -> dict[int, int]:
-    """Listening TCP port to pid, as far as this user may see."""
-    try:
-        connections: Iterable[Any] = psutil.net_connections("tcp")
-    except (psutil.Error, OSError):
-        return {}
-    return {c.laddr.port: c.pid for c in connections if c.status == psutil.CONN_LISTEN and c.pid}
 
 
 def _host_figures() -> Plain:

@@ -1,0 +1,81 @@
+"""Which process is a worker is told by the port that it listens on, not by its pid alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from dstack.probes.node.identity import NotThisWorker, port_owners, require_worker
+from tests.processes import wait_until
+
+LISTENS = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+IN_A_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@contextmanager
+def listener(*before: str, program: str = LISTENS) -> Iterator[tuple[int, int]]:
+    """A process of Python and the port that it listens on, begun by the command ``before``."""
+    command = [*before, sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        children = psutil.Process(process.pid).children()
+        yield (children[0].pid if before else process.pid), port
+
+
+def objection(pid: int, port: int) -> str | None:
+    try:
+        require_worker(pid, port, port_owners())
+    except NotThisWorker as error:
+        return str(error)
+    return None
+
+
+def test_who_listens_on_the_port_is_the_worker() -> None:
+    with listener() as (pid, port):
+        assert objection(pid, port) is None
+        assert objection(pid, 0) is None
+
+
+def test_what_a_worker_forks_does_not_take_its_place() -> None:
+    forks = LISTENS.replace("sys.stdin", "import os; os.fork(); sys.stdin")
+    with listener(program=forks) as (pid, port):
+        (child,) = wait_until(psutil.Process(pid).children, deadline_s=10, what=lambda: "a fork")
+        assert [objection(one, port) for one in (pid, child.pid)] == [None, None]
+
+
+def test_who_does_not_is_another() -> None:
+    with listener() as (pid, port), listener() as (other, other_port):
+        assert objection(pid, other_port) == (
+            f"pid {pid} is another process here: the worker's port belongs to pid {other}"
+        )
+        assert port != other_port
+
+
+def test_a_port_that_nobody_listens_on_is_not_the_pids() -> None:
+    with listener() as (pid, _), listener() as (_, ended_port):
+        free = ended_port ^ 1
+        while free in port_owners():
+            free += 1
+        told = objection(pid, free)
+
+    assert told == f"pid {pid} does not listen on the worker's port: it is another process, or ends now"
+
+
+@pytest.mark.hosts
+@pytest.mark.usefixtures("hosts_possible")
+def test_who_has_another_number_in_its_container_is_told_by_both() -> None:
+    with listener(*IN_A_NAMESPACE) as (pid, port):
+        assert objection(1, port) == f"it is pid 1 in its container and pid {pid} here"
+        assert os.path.exists("/proc/1")
