@@ -22,7 +22,7 @@ from tests.processes import Child, carrying, command_line, wait_until
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
 TIMEOUT_S = 10.0
-LATE_S = 0.5
+LATE_S = 1.0
 """How much longer than its timeout a look may take."""
 START_AND_END_S = 5.0
 """What the command may take beside, on a busy machine."""
@@ -185,14 +185,16 @@ def test_ended_at_any_moment(deadlock: Hosts) -> None:
     for part, number in enumerate([SIGINT, SIGTERM, SIGKILL] * 3):
         with running(deadlock, 1, *arguments) as (child, process):
             time.sleep(0.05 + whole_s * part / 9)
-            process.send_signal(number)
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
             codes.add(child.process.wait(timeout=GONE_S))
             assert "Traceback" not in child.log.read_text()
-    if deadlock.exec(1, ["ls", path]).returncode == 0:
-        assert dstack(deadlock, 1, "check", path).returncode == 1
-        deadlock.exec(1, ["rm", path])
+    is_there = deadlock.exec(1, ["ls", path]).returncode == 0
+    judged = dstack(deadlock, 1, "check", path).returncode
+    deadlock.exec(1, ["rm", "-f", path])
 
     assert codes - {0} == {-SIGKILL, 128 + SIGINT, 128 + SIGTERM}
+    assert judged == (1 if is_there else 3)
     assert_it_goes_on(deadlock)
 
 

@@ -14,8 +14,19 @@ class Member:
         ray.get(self.following.pass_token.remote())
 
 
+def connect(url: str, attempts: int = 3) -> None:
+    """Again where the server did not start in its time, as on a busy machine."""
+    for attempt in range(1, attempts + 1):
+        try:
+            ray.init(url)
+            return
+        except ConnectionError:
+            if attempt == attempts:
+                raise
+
+
 def main() -> None:
-    ray.init(sys.argv[1])
+    connect(sys.argv[1])
     kind: Any = ray.remote(Member)
     members = [kind.remote() for _ in range(2)]
     ray.get([member.meet.remote(members[i - 1]) for i, member in enumerate(members)])
