@@ -184,7 +184,7 @@ def test_ended_at_any_moment(deadlock: Hosts) -> None:
     codes = set()
     for part, number in enumerate([SIGINT, SIGTERM, SIGKILL] * 3):
         with running(deadlock, 1, *arguments) as (child, process):
-            time.sleep(0.05 + whole_s * part / 9)
+            time.sleep(whole_s * (part + 1) / 10)
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
             codes.add(child.process.wait(timeout=GONE_S))
