@@ -193,7 +193,8 @@ def test_ended_at_any_moment(deadlock: Hosts) -> None:
     judged = dstack(deadlock, 1, "check", path).returncode
     deadlock.exec(1, ["rm", "-f", path])
 
-    assert codes - {0} == {-SIGKILL, 128 + SIGINT, 128 + SIGTERM}
+    assert -SIGKILL in codes
+    assert codes <= {0, -SIGKILL, 128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}  # the last two while it ends
     assert judged == (1 if is_there else 3)
     assert_it_goes_on(deadlock)
 
