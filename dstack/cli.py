@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -54,6 +55,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except DstackError as error:
             self._explain(ctx, error)
+            _drop_what_cannot_be_printed()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt as error:
             end(getattr(error, "number", signal.SIGINT))
@@ -68,7 +70,8 @@ class Commands(click.Group):
             raise
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
-            self._explain(ctx, DstackError(f"dstack itself failed: {what}", "Please report it, with -v."))
+            itself = DstackError(f"dstack itself failed: {what}", "Please report it, with -v.")
+            self._explain(ctx, _limit_of(error) or itself)
             ctx.exit(DstackError.exit_code)
 
     @staticmethod
@@ -132,13 +135,15 @@ def snapshot(
             nonblocking=nonblocking,
             progress=progress,
         )
-    if output:
-        from dstack.snapshot_file import save
+    try:
+        if output:
+            from dstack.snapshot_file import save
 
-        with Tidying():
-            save(taken, output, force=force)
-    if output != "-":
-        _report(taken, as_json, job)
+            with Tidying():
+                save(taken, output, force=force)
+    finally:  # where there is no room for the file, what was seen is told nevertheless
+        if output != "-":
+            _report(taken, as_json, job)
     if output and output != "-":
         click.echo(f"Saved. Look again with: dstack show {visible(output)}", err=True)
 
@@ -280,6 +285,8 @@ def _report(taken: Snapshot, as_json: bool, job: str | None = None) -> Diagnosis
         sys.stdout.flush()
     except BrokenPipeError:
         _stop_printing()
+    except OSError as error:
+        raise DstackError(f"Cannot write to standard output: {error.strerror}.") from error
     return diagnosis
 
 
@@ -298,6 +305,28 @@ def _print(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> None:
             raise BrokenPipeError  # else it ends the command, with the exit code of a deadlock
 
     print_report(Unmuffled(highlight=False), taken, diagnosis)
+
+
+def _limit_of(error: Exception) -> DstackError | None:
+    """What the system does not allow dstack, where that is why it failed."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return DstackError("dstack may not open as many files as it needs.", "Allow it more: ulimit -n 1024")
+    if number == errno.EAGAIN or "can't start new thread" in str(error):
+        return DstackError(
+            "dstack may not start as many processes and threads as it needs.", "Allow it more: ulimit -u 4096"
+        )
+    if number == errno.ENOMEM or isinstance(error, MemoryError):
+        return DstackError("dstack gets no more memory.", "Allow it more: ulimit -v unlimited")
+    return None
+
+
+def _drop_what_cannot_be_printed() -> None:
+    """What is left for a standard output that takes nothing would fail again, in Python's words, when all ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _stop_printing()
 
 
 def _stop_printing() -> None:

@@ -162,6 +162,17 @@ def test_locals_of_hundreds_of_megabytes_are_told_in_a_few_bytes(start: Start, l
     assert max(map(len, told.values())) < 1000
 
 
+def test_who_is_at_its_own_limits_is_seen_whole(tmp_path: Path, look: Look) -> None:
+    limits = ["prlimit", "--nofile=8", "--nproc=1", "--fsize=1000", f"--as={1 << 30}", "--stack=1000000"]
+    with running([*limits, sys.executable, faulty.__file__, "is_deep"], dict(os.environ), tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=30)
+
+        result = look(child.pid)
+
+    assert result["failures"] == []
+    assert main_thread(result)[1].count("descend") == faulty.DEEP + 1
+
+
 # Stopped, ended, ending, beginning
 
 
