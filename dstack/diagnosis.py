@@ -2,7 +2,8 @@
 
 A vertex is anything that can wait or be waited for. Keys are stable strings within one snapshot:
 ``thread:WORKER/TID`` or ``coroutine:WORKER/ID`` for an execution, ``task:ID`` for a task that is neither for certain,
-``group:ID`` for a placement group, ``unknown:...`` for a target nobody could observe.
+``driver:WORKER`` for a driver without stacks, ``group:ID`` for a placement group, ``unknown:...`` for a target nobody
+could observe.
 """
 
 from __future__ import annotations

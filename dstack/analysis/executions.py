@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dstack.analysis import coroutines, names, placing
 from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
 from dstack.analysis.graph import Graph
-from dstack.analysis.held import wait_of_unseen
+from dstack.analysis.held import add_unseen_driver, wait_of_unseen
 from dstack.analysis.observed import thread_key
 from dstack.analysis.streams import wait_of_producer
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -25,6 +25,7 @@ def add_executions(graph: Graph, worker: WorkerSample) -> None:
     process = graph.observed.process(worker.worker_id)
     if process:
         _add_threads(graph, worker.worker_id, process, suspended)
+    add_unseen_driver(graph, worker.worker_id)
     for coroutine in suspended:
         coroutines.add_coroutine(graph, worker.worker_id, coroutine)
     for task_id in worker.running_task_ids or ():
@@ -85,7 +86,7 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
         return graph.waits_for_unobserved("thread", f"thread that runs {name}, which was not seen")
-    return wait_of_unseen(graph, worker_id, task_id) if not observed.threads(worker_id) else None
+    return wait_of_unseen(graph, worker_id, name) if not observed.threads(worker_id) else None
 
 
 def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wait:

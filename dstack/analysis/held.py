@@ -13,7 +13,7 @@ from dstack.analysis import names
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import any_key
 from dstack.analysis.producers import maker
-from dstack.diagnosis import Group, Target, Wait
+from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, is_at_hand
 
 PERHAPS = "perhaps ray.get"
@@ -39,9 +39,19 @@ def wait_for_held(graph: Graph, worker_id: str, call: BlockedCall) -> Wait:
     return replace(wait, assumed=call.assumed or AMONG_HELD, if_not=(Group(needs=1, targets=(unknown,)),))
 
 
-def wait_of_unseen(graph: Graph, worker_id: str, task_id: str) -> Wait:
-    """The wait of a task that runs where no stack could be read: it may be for any ref, or for none at all."""
-    name = names.task(graph.observed, task_id)
+def add_unseen_driver(graph: Graph, worker_id: str) -> None:
+    """A driver of which no stack could be read, where it holds what is not there; Ray says of none what it runs."""
+    worker = graph.observed.workers.get(worker_id)
+    if worker is None or not worker.is_driver or graph.observed.threads(worker_id):
+        return
+    wait = wait_of_unseen(graph, worker_id, names.worker(graph.observed, worker))
+    if wait.kind == PERHAPS:
+        key, label = f"driver:{worker_id}", names.worker(graph.observed, worker)
+        graph.add(Vertex(key=key, kind="task", label=label, worker_id=worker_id, wait=wait))
+
+
+def wait_of_unseen(graph: Graph, worker_id: str, name: str) -> Wait:
+    """The wait of something that runs where no stack could be read: it may be for any ref, or for none at all."""
     stack = graph.unknown(f"stack of {name}, which was not read", unobserved=True)
     targets = _pending(graph, worker_id)
     if not targets:

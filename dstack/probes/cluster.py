@@ -38,7 +38,7 @@ RPC_TIMEOUT_S = 3.0
 TIMES_TIMEOUT_S = 0.5
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
-AGENTS_SHARE = 0.15
+AGENTS_SHARE = 0.08
 """The part of a sample's time that is kept for asking Ray's agents about processes that could not be read."""
 
 
@@ -288,7 +288,7 @@ class ClusterProbe:
         if unread and not self._options.nonblocking:  # an agent's py-spy pauses what it looks at
             self._progress(f"asking Ray's agents for {len(unread)} processes")
             result, failures = self._agents.stacks_of(unread, self._inventory.jobs, self._deadline, sample)
-            self._failures += failures
+            self._failures += [f for f in failures if f.worker_id or f.node_id not in self._given_up]
             for worker_id, told in self._assembly.add([], result, sample)[0].items():
                 known = processes.get(worker_id, told)
                 processes[worker_id] = msgspec.structs.replace(

@@ -102,6 +102,20 @@ def test_who_was_not_seen_at_all_may_wait_but_is_not_said_to() -> None:
     assert "Right.pong" in {told.vertices[target.vertex].label for target in wait.groups[0].targets}
 
 
+def test_a_driver_that_was_not_seen_stands_before_what_it_holds() -> None:
+    ring = Ring()
+    ring.driver.keeps(ring.ping)
+    ring.driver.is_unseen = True
+
+    told = ring.scene.look().look_again().diagnose()
+
+    (driver,) = (vertex for vertex in told.vertices.values() if vertex.label.startswith("driver"))
+    assert driver.wait is not None
+    assert driver.wait.kind == "perhaps ray.get"
+    assert told.verdict == "deadlock"
+    assert driver.key not in (*told.findings[0].members, *told.findings[0].blocked_behind)
+
+
 def test_nothing_is_called_clear_that_was_not_wholly_read() -> None:
     scene = Scene()
     actor = scene.actor("Left")
