@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import msgspec
 
-from dstack.model import Failure, Frame, Process
+from dstack.model import Coroutine, Failure, Frame, Node, Process, Thread
 
 Plain = dict[str, Any]
+
+
+HOST_FIGURES = ("cpu_count", "load_1m", "memory_total_bytes", "memory_available_bytes")
+
+
+class Senseless(Exception):
+    """An answer that no probe of dstack's gives."""
 
 
 class Assembly:
@@ -32,21 +39,33 @@ class Assembly:
         """Every distinct stack as indices of frames, in the order of their indices."""
         return tuple(self._stacks)
 
-    def add(self, node_ids: list[str], result: Plain, sample: int) -> tuple[dict[str, Process], list[Failure]]:
+    def add(
+        self, node_ids: list[str], result: Plain, sample: int, among: Collection[str] | None = None
+    ) -> tuple[dict[str, Process], list[Failure]]:
         """Takes in one probe's answer; returns its processes by worker id, and what failed.
 
-        Of the frames, stacks and sources only what its processes show.
+        Of its processes only those ``among`` the known workers, and of the frames, stacks and sources only what these
+        show. Raises :class:`Senseless`.
         """
-        host: Plain = result["host"]
-        self.hosts.update(dict.fromkeys(node_ids, host))
+        try:
+            known = result["processes"].keys() if among is None else among
+            shown = {worker_id: plain for worker_id, plain in result["processes"].items() if worker_id in known}
+            return self._add(node_ids, {**result, "processes": shown}, sample)
+        except (msgspec.MsgspecError, *(AttributeError, LookupError, OverflowError, TypeError, ValueError)) as error:
+            raise Senseless from error
+
+    def _add(self, node_ids: list[str], result: Plain, sample: int) -> tuple[dict[str, Process], list[Failure]]:
+        figures = {name: result["host"][name] for name in HOST_FIGURES if name in result["host"]}
+        msgspec.convert({"node_id": "", "ip": "", **figures}, Node)
+        self.hosts.update(dict.fromkeys(node_ids, figures))
+        sources = msgspec.convert(result["sources"], dict[str, dict[int, str]], strict=False)
         frames = msgspec.convert(result["frames"], list[Frame])
         stacks: dict[int, int] = {}
         for index in sorted({one["stack"] for plain in result["processes"].values() for one in _executions(plain)}):
             stack = [frames[i] for i in result["stacks"][index]]
             stacks[index] = _index(self._stacks, tuple(_index(self._frames, frame) for frame in stack))
-            for file in {frame.file for frame in stack} & result["sources"].keys():
-                known = self.sources.setdefault(file, {})
-                known.update({int(number): text for number, text in result["sources"][file].items()})
+            for file in {frame.file for frame in stack} & sources.keys():
+                self.sources.setdefault(file, {}).update(sources[file])
         processes = {}
         for worker_id, plain in result["processes"].items():
             placed = {
@@ -58,7 +77,15 @@ class Assembly:
                 for child in plain.get("children", ())
             ]
             processes[worker_id] = msgspec.convert({**plain, **placed, "children": children}, Process)
+        _require_frames(processes.values(), self.stacks)
         return processes, [msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]]
+
+
+def _require_frames(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
+    """Every call is in a frame that its stack has."""
+    executions: Iterator[Thread | Coroutine] = chain.from_iterable((*p.threads, *p.coroutines) for p in processes)
+    if any(one.call and one.call.frame >= len(stacks[one.stack]) for one in executions):
+        raise ValueError("a call in no frame")
 
 
 def _executions(process: Plain) -> Iterator[Plain]:

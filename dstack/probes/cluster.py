@@ -16,7 +16,7 @@ import dstack
 from dstack.errors import ClusterError
 from dstack.model import Failure, GoneWorker, Node, Process, Sample, Snapshot, TaskTimes, Worker, WorkerSample
 from dstack.probes.agents import Agents
-from dstack.probes.assemble import Assembly
+from dstack.probes.assemble import Assembly, Senseless
 from dstack.probes.background import begin
 from dstack.probes.clocks import ahead_s, clock_notes
 from dstack.probes.connect import Cluster, connect
@@ -273,8 +273,11 @@ class ClusterProbe:
         node_of = {worker.worker_id: worker.node_id for worker in workers}
         processes: dict[str, Process] = {}
         for nodes, result in seen:
-            shown = {worker_id: plain for worker_id, plain in result["processes"].items() if worker_id in node_of}
-            taken, failures = self._assembly.add(nodes, {**result, "processes": shown}, sample)
+            try:
+                taken, failures = self._assembly.add(nodes, result, sample, among=node_of)
+            except Senseless:
+                self._failures += [_senseless(node, sample) for node in nodes]
+                continue
             processes.update(taken)
             of_these = [f for f in failures if node_of.get(f.worker_id or "") in {*nodes} - self._elsewhere]
             self._failures += [msgspec.structs.replace(f, node_id=node_of[f.worker_id or ""]) for f in of_these]
@@ -380,6 +383,11 @@ def _is_elsewhere(workers: list[Worker], local: list[Seen]) -> bool:
     """Whether not one of a node's processes could be found here: same address, but other pids, as in a container."""
     missing = {f["worker_id"] for _, result in local for f in result["failures"] if f["stage"] == "process"}
     return all(worker.worker_id in missing for worker in workers)
+
+
+def _senseless(node_id: str, sample: int) -> Failure:
+    reason = "its probe gave an answer that makes no sense"
+    return Failure(stage="node probe", reason=reason, node_id=node_id, sample=sample)
 
 
 def _node_failure(node_id: str, reason: str, elapsed_s: float, sample: int) -> Failure:

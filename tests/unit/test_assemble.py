@@ -1,0 +1,79 @@
+"""What a node answers is taken in as what it should be, or refused as a whole: nobody vouches for a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+from typing import Any
+
+import msgspec
+
+from dstack.analysis.diagnose import diagnose
+from dstack.model import Sample, Snapshot, WorkerSample
+from dstack.probes.assemble import Assembly, Senseless
+from dstack.probes.node.probe import NodeProbe
+from dstack.report.text import report_text
+from dstack.snapshot_file import dumps, loads
+from tests.mutations import ByValues
+
+OPTIONS = {"native": False, "locals": True, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
+MUTATIONS = 600
+
+
+def answer() -> bytes:
+    """A probe's, of this process with a blocked thread, as it comes from another node."""
+    over = threading.Event()
+    threading.Thread(target=over.wait, daemon=True).start()
+    target = {"worker_id": "w", "pid": os.getpid(), "port": 1, "is_driver": True}
+    result = NodeProbe().sample([target], {**OPTIONS, "children": False})
+    over.set()
+    result["processes"]["w"]["threads"][0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
+    return json.dumps(result).encode()
+
+
+def taken(result: Any) -> Snapshot:
+    """A snapshot of what a node has answered. Raises :class:`Senseless`."""
+    assembly = Assembly()
+    processes, failures = assembly.add(["n"], result, 1, among=["w"])
+    return Snapshot(
+        dstack_version="0",
+        taken_at=0,
+        address="",
+        ray_version="",
+        frames=assembly.frames,
+        stacks=assembly.stacks,
+        sources=assembly.sources,
+        failures=tuple(failures),
+        samples=(Sample(0, 1, workers=tuple(WorkerSample(one, process=processes[one]) for one in processes)),),
+    )
+
+
+def test_mutations_of_an_answer_are_taken_in_whole_or_refused() -> None:
+    chance = random.Random(5)
+    values = ByValues(answer())
+    good = 0
+
+    for _ in range(MUTATIONS):
+        try:
+            snapshot = taken(json.loads(values.one(chance)))
+        except Senseless:
+            continue
+        good += 1
+        loads(dumps(snapshot))
+        if good % 10 == 0:
+            report_text(snapshot, diagnose(snapshot))
+
+    assert MUTATIONS / 10 < good < MUTATIONS
+
+
+def test_what_a_node_says_of_its_host_changes_nothing_else() -> None:
+    result = json.loads(answer())
+    result["host"] = {**result["host"], "node_id": "other", "alive": False, "is_head": True}
+
+    assembly = Assembly()
+    assembly.add(["n"], result, 1)
+
+    assert assembly.hosts["n"].keys() == {"cpu_count", "load_1m", "memory_total_bytes", "memory_available_bytes"}
+    assert msgspec.to_builtins(assembly.hosts)
