@@ -26,7 +26,7 @@ def answer() -> bytes:
     """A probe's, of this process with a blocked thread, as it comes from another node."""
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
-    target = {"worker_id": "w", "pid": os.getpid(), "port": 1, "is_driver": True}
+    target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
     result = NodeProbe().sample([target], {**OPTIONS, "children": False})
     over.set()
     result["processes"]["w"]["threads"][0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}

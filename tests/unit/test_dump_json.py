@@ -107,6 +107,23 @@ def test_what_is_no_dump_is_a_failure(data: bytes, tmp_path: Path) -> None:
         PySpy(str(fake)).dump(1, blocking=False, native=False, timeout_s=10)
 
 
+def test_a_dump_without_end_is_a_failure_in_little_memory(tmp_path: Path) -> None:
+    fake = tmp_path / "py-spy"
+    fake.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    fake.chmod(0o755)
+
+    with pytest.raises(DumpFailed, match="printed more than 128 MiB"):
+        PySpy(str(fake)).dump(1, blocking=False, native=False, timeout_s=30)
+
+
+def test_a_dump_that_writes_on_both_streams_is_read(tmp_path: Path) -> None:
+    fake = tmp_path / "py-spy"
+    fake.write_text("#!/bin/sh\nhead -c 300000 /dev/zero >&2\nhead -c 300000 /dev/zero | tr '\\0' ' '\necho '[]'\n")
+    fake.chmod(0o755)
+
+    assert PySpy(str(fake)).dump(1, blocking=False, native=False, timeout_s=30) == []
+
+
 def test_names_are_bounded_and_can_be_written_down() -> None:
     frame = {
         "name": "\ud800" * 10,

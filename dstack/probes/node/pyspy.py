@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import shutil
 import signal
 import stat
@@ -18,6 +19,8 @@ from typing import Any
 from dstack.probes.node.dump_json import threads_of
 from dstack.probes.node.refusals import DumpFailed, last_words, state_of, why_dump_failed, why_not_started
 
+MAX_BYTES = 128 << 20
+"""What a dump may have: a frame with its locals takes some hundred bytes."""
 RAY_WORKER_NICENESS = 15
 """What Ray gives its workers unless ``RAY_worker_niceness`` says otherwise; seen on Ray 2.46 and 2.60."""
 
@@ -79,9 +82,11 @@ class PySpy:
         timeout_s = min(timeout_s, SUDO_TIMEOUT_S) if self._prefix else timeout_s
         try:
             done = _run(arguments, timeout_s, is_polite=not blocking, is_apart=bool(self._prefix))
-        except subprocess.TimeoutExpired as error:
+        except (subprocess.TimeoutExpired, DumpFailed) as error:
             if blocking and not was_stopped:
                 _resume(pid)
+            if isinstance(error, DumpFailed):
+                raise
             if self._prefix:
                 raise SudoRefused(f"sudo did not finish within {timeout_s:.1f} s") from error
             raise DumpFailed(f"py-spy did not finish within {timeout_s:.1f} s") from error
@@ -122,11 +127,37 @@ def _run(
         if is_polite:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, process.pid, RAY_WORKER_NICENESS)
-        stdout, stderr = process.communicate(timeout=timeout_s)
+        stdout, stderr = _said(process, timeout_s)
     except BaseException:
         _end(process)
         raise
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+
+def _said(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, bytes]:
+    """All that it writes until it ends, as ``communicate`` gives it, but no more than anybody reads."""
+    assert process.stdout
+    assert process.stderr
+    deadline = time.monotonic() + timeout_s
+    written = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as ready:
+        for stream in written:
+            ready.register(stream, selectors.EVENT_READ)
+        while ready.get_map():
+            found = ready.select(max(0.0, deadline - time.monotonic()))
+            if not found:
+                raise subprocess.TimeoutExpired(process.args, timeout_s)
+            for stream in (stream for stream in written if any(key.fileobj is stream for key, _ in found)):
+                data = os.read(stream.fileno(), 1 << 16)
+                written[stream] += data
+                if not data:
+                    ready.unregister(stream)
+            if sum(map(len, written.values())) > MAX_BYTES:
+                raise DumpFailed(f"py-spy printed more than {MAX_BYTES >> 20} MiB")
+    process.wait(max(0.0, deadline - time.monotonic()))
+    for stream in written:
+        stream.close()
+    return bytes(written[process.stdout]), bytes(written[process.stderr])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,96 @@
+"""Nothing is executed in, written to or sent to the processes looked at, and files are written in nobody's way."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import dstack
+from dstack.probes.node.memory import open_memory
+from dstack.pytest_plugin import look
+from dstack.snapshot_file import save
+from dstack.watch.ring import Ring
+from tests.unit.scenes import Scene
+
+PACKAGE = Path(dstack.__file__).parent
+SIGNALS = {
+    ("probes/node/pyspy.py", "os.kill(pid, signal.SIGCONT)"),
+    ("watch/command.py", "os.killpg(process.pid, signal.SIGKILL)"),
+    ("interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
+}
+"""All that is ever sent by number: to a target, to the user's own command, and to a thread of dstack's own process."""
+C = {"probes/node/layout.py", "child.py"}
+"""Who calls C: for addresses in its own memory, and for its own end."""
+
+
+def calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node)
+
+
+def test_no_signal_is_sent_but_to_go_on() -> None:
+    found = {
+        (str(path.relative_to(PACKAGE)), call)
+        for path in PACKAGE.rglob("*.py")
+        for call in calls(path)
+        if call.startswith(("os.kill", "signal.pthread_kill", "signal.pidfd", "os.pidfd"))
+    }
+
+    assert found == SIGNALS
+
+
+def test_nothing_traces_or_writes_but_pyspy() -> None:
+    texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
+
+    assert {name for name, text in texts.items() if "ctypes" in text} == C
+    for word in ("PTRACE_ATTACH", "PTRACE_SEIZE", "PTRACE_POKE", "process_vm_", "pwrite", "remote_exec"):
+        assert not [name for name, text in texts.items() if word in text], word
+
+
+def test_memory_is_opened_for_reading_only() -> None:
+    with open_memory(os.getpid()) as memory:
+        assert fcntl.fcntl(memory._fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
+def test_links_that_somebody_has_put_in_the_way_are_not_followed(tmp_path: Path) -> None:
+    snapshot = Scene().snapshot()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("s.json", "t.json.gz"):
+        (tmp_path / name).symlink_to(victim)
+    ring = Ring(tmp_path / "ring", keep=5)
+    expected = ring._free_name(snapshot.taken_at)
+    expected.symlink_to(victim)
+
+    save(snapshot, tmp_path / "s.json", force=True)
+    look._save_if_possible(snapshot, tmp_path / "t.json.gz")
+    saved = ring.save(snapshot)
+
+    assert victim.read_text() == "mine"
+    assert saved != expected
+    assert not (tmp_path / "s.json").is_symlink()
+    assert not (tmp_path / "t.json.gz").is_symlink()
+
+
+def test_files_are_their_owners_only_also_while_they_are_written(tmp_path: Path) -> None:
+    modes: set[int] = set()
+    real_replace, real_link = os.replace, os.link
+
+    def noted(before: str, after: str, real: object = None) -> None:
+        modes.update(path.stat().st_mode & 0o777 for path in tmp_path.iterdir())
+        (real_replace if os.path.lexists(after) else real_link)(before, after)
+
+    umask = os.umask(0)
+    try:
+        os.replace = os.link = noted  # type: ignore[assignment]
+        save(Scene().snapshot(), tmp_path / "s.json")
+        save(Scene().snapshot(), tmp_path / "s.json", force=True)
+    finally:
+        os.replace, os.link = real_replace, real_link
+        os.umask(umask)
+
+    assert modes == {0o600}
