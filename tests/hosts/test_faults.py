@@ -176,15 +176,15 @@ def test_out_of_time(deadlock: Hosts, timeout_s: float) -> None:
 
 
 def test_ended_at_any_moment(deadlock: Hosts) -> None:
-    """At nine moments of a look that is as long as it was measured to be; its file is there whole, or not at all."""
+    """At six moments of a look that is as long as it was measured to be; its file is there whole, or not at all."""
     path = f"/tmp/{secrets.token_hex(4)}.json"
     arguments = ["snapshot", "--address", deadlock.address, "-o", path, "--force"]
     _, whole_s = elapsed_s(lambda: dstack(deadlock, 1, *arguments))
     deadlock.exec(1, ["rm", path])
     codes = set()
-    for part, number in enumerate([SIGINT, SIGTERM, SIGKILL] * 3):
+    for part, number in enumerate([SIGINT, SIGTERM, SIGKILL] * 2):
         with running(deadlock, 1, *arguments) as (child, process):
-            time.sleep(whole_s * (part + 1) / 10)
+            time.sleep(whole_s * (part + 1) / 7)
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
             codes.add(child.process.wait(timeout=GONE_S))
@@ -196,7 +196,6 @@ def test_ended_at_any_moment(deadlock: Hosts) -> None:
     assert -SIGKILL in codes
     assert codes <= {0, -SIGKILL, 128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}  # the last two while it ends
     assert judged == (1 if is_there else 3)
-    assert_it_goes_on(deadlock)
 
 
 def test_killed_while_its_driver_joins_through_a_stopped_raylet(deadlock: Hosts) -> None:
@@ -219,7 +218,7 @@ def test_a_watch_and_looks_at_once_do_not_see_each_other(deadlock: Hosts) -> Non
     options = ["--every=0.2", "--stuck-after=0.5", "--share=10000", "--dir=/tmp/home/watch", "--json"]
     with running(deadlock, 2, "watch", "--address", deadlock.address, *options) as (child, process):
         wait_until(lambda: events(child, "looking"), deadline_s=40, what=lambda: f"a full look: {child}")
-        for on in (1, 2, 3):
+        for on in (1, 3):
             told = check(deadlock, on)
             assert (told["exit_code"], told["coverage"]["failures"]) == (1, [])
             assert len(told["findings"]) == 1
