@@ -71,7 +71,7 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
 def loads(data: bytes | bytearray, *, name: str = "The data") -> Snapshot:
     """Decode the JSON text of a snapshot; ``name`` is what the sentence of a SnapshotFileError calls it.
 
-    Takes up to 20 times as much memory as the text has bytes; of real snapshots 2 to 4 times.
+    Takes up to 20 times as much memory as the text has bytes; of real snapshots twice as much.
     """
     header = _decode(_HEADER, data, name, _RETAKE)
     _refuse_other_versions(header, name)
