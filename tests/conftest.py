@@ -17,7 +17,7 @@ SIDE_BY_SIDE = ("hosts", "ray")
 """Marks of the tests that start Ray: with ``-n 2 --dist loadgroup`` one of each runs at a time, and is begun first."""
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tells pytest-xdist which tests to keep in one process: those that start the same, and those of one file."""
     groups = {item: _group(item) for item in items}
