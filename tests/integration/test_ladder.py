@@ -33,9 +33,10 @@ def cluster() -> Iterator[RayCluster]:
 
 @contextmanager
 def agent(cluster: RayCluster, node_id: str) -> Iterator[None]:
-    """Ray's agent as it is where Ray is installed whole; here it is not."""
+    """Ray's agent as it is where Ray is installed whole; here it is not. It looks for py-spy on the PATH."""
     command = [sys.executable, str(PROGRAMS / "reporter_agent.py"), cluster.address, node_id]
-    with running(command, cluster.environment, cluster.directory / "agent.log") as child:
+    path = os.pathsep.join([str(Path(sys.executable).parent), cluster.environment["PATH"]])
+    with running(command, {**cluster.environment, "PATH": path}, cluster.directory / "agent.log") as child:
         child.wait_for_line("serving", deadline_s=SETTLED_S)
         yield
 

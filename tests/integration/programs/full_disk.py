@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.clusters import run_example
@@ -28,8 +28,14 @@ def main() -> None:
             done = dstack("snapshot", *where, "-o", f"/tmp/{name}", environment=example.environment)
             outputs[name] = {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
         piped = subprocess.run(
-            ["sh", "-c", 'python -m dstack check --address "$0" --json >/tmp/piped.json', example.address],
-            env={**example.environment, "PATH": os.environ["PATH"]},
+            [
+                "sh",
+                "-c",
+                '"$0" -m dstack check --address "$1" --json >/tmp/piped.json',
+                sys.executable,
+                example.address,
+            ],
+            env=example.environment,
             capture_output=True,
             text=True,
         )
