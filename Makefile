@@ -18,7 +18,7 @@ check: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 suite: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 compatibility: $(READY)
 	$(BIN)/python tests/compatibility.py

@@ -1,6 +1,7 @@
 """What every test may ask for, how random examples are chosen, and what runs side by side."""
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,18 +14,22 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=5_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-SIDE_BY_SIDE = ("hosts", "ray")
-"""Marks of the tests that start Ray: with ``-n 2 --dist loadgroup`` one of each runs at a time, and is begun first."""
+WITHOUT_RAY = ("tests/unit/", "tests/tui/")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tells pytest-xdist which tests to keep in one process: those that start the same, and those of one file."""
-    groups = {item: _group(item) for item in items}
-    items.sort(key=lambda item: groups[item] not in SIDE_BY_SIDE)
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n 2``: a test on hosts runs beside one on a local Ray, and those without Ray file by file beside either.
 
+    There are never two of one kind: each takes what the machine has.
+    """
+    from xdist.scheduler import LoadScopeScheduling
 
-def _group(item: pytest.Item) -> str:
-    return next((mark for mark in SIDE_BY_SIDE if item.get_closest_marker(mark)), item.path.name)
+    class ByKind(LoadScopeScheduling):  # type: ignore[misc,unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = nodeid.partition("::")[0]
+            if file.startswith(WITHOUT_RAY):
+                return file
+            return "hosts" if file.startswith("tests/hosts/") else "local Ray"
+
+    return ByKind(config, log)
