@@ -124,7 +124,7 @@ def test_who_is_in_trouble_is_seen_in_it(trouble: str, snapshot: Snapshot, pids:
 
     functions = [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
     assert trouble in functions
-    assert thread.still == (trouble != "loops_in_c")
+    assert thread.still or trouble == "loops_in_c"  # that one has run meanwhile, unless the machine gave it no turn
 
 
 def test_of_300_calls_of_itself_none_is_lost(snapshot: Snapshot, pids: dict[str, int]) -> None:
