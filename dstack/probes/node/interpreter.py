@@ -25,6 +25,7 @@ class Interpreter:
     def __init__(self, found: Plain | None, own_layout: Callable[[], Layout]) -> None:
         self._found = found
         self._own_layout = own_layout
+        self._runtime: int | None = None
 
     @property
     def refused(self) -> str | None:
@@ -41,12 +42,13 @@ class Interpreter:
         return TABLES[version] if self._found else self._own_layout()
 
     def runtime(self, pid: int) -> int:
-        """Where the process has its ``_PyRuntime``."""
+        """Where the process has its ``_PyRuntime``; looked for once."""
         self._version()
-        found = self._found["runtime"] if self._found else address_in(pid, runtime_address())
-        if found is None:
+        if self._runtime is None:
+            self._runtime = self._found["runtime"] if self._found else address_in(pid, runtime_address())
+        if self._runtime is None:
             raise Unreadable("it runs another build of Python than dstack")
-        return int(found)
+        return self._runtime
 
     def _version(self) -> tuple[int, int]:
         if self.refused:
