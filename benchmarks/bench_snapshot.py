@@ -37,6 +37,7 @@ from dstack.capture import snapshot
 from dstack.model import Snapshot
 from dstack.probes.connect import connect
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.targets import targets
 
 PYSPY = str(Path(sys.executable).with_name("py-spy"))
 SIZES = (10, 25, 64)
@@ -160,10 +161,8 @@ class Ring:
 
     def answer_bytes(self) -> int:
         """What a probe on this node would send for a look at all of it."""
-        workers = self.warm().workers
-        targets = [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
         options = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
-        return len(json.dumps(NodeProbe().sample(targets, options)))
+        return len(json.dumps(NodeProbe().sample(targets(self.warm().workers), options)))
 
 
 @contextmanager
