@@ -24,7 +24,7 @@ def confirm(
 
     A wait that stands is taken from the second sample and marked so; one that moved is dropped, and its vertex counts
     as able to go on; one nobody could look at again is kept as it was, unmarked. So is one with a timeout that moved,
-    while what it polls is still not there.
+    while what it polls is still not there, and one that could only be read in the second.
     """
     confirmed: dict[str, Vertex] = {}
     for key, vertex in before.items():
@@ -34,6 +34,8 @@ def confirm(
             confirmed[key] = msgspec.structs.replace(again, wait=None, never=None) if again and begun else vertex
         elif not _was_looked_at(vertex, first, second):
             confirmed[key] = vertex
+        elif again is not None and _is_read_at_last(vertex, first, second):
+            confirmed[key] = again
         elif again is not None and _is_same(vertex, again, first, second):
             confirmed[key] = msgspec.structs.replace(again, label=vertex.label, stands=True)
         elif not _may_come_back(vertex, after):
@@ -91,6 +93,14 @@ def _was_looked_at(vertex: Vertex, first: Observed, second: Observed) -> bool:
         owner = second.seen.get(task.owner_id) if task else None
         return task is None or (owner is not None and owner.running_task_ids is not None)
     return True
+
+
+def _is_read_at_last(vertex: Vertex, first: Observed, second: Observed) -> bool:
+    """Whether only the second sample tells what it waits for: that was seen once."""
+    before, after = execution_of(first, vertex), execution_of(second, vertex)
+    if before is None or after is None or before.call is None or after.call is None:
+        return False
+    return before.call.unread is not None and after.call.unread is None
 
 
 def _was_read(vertex: Vertex, second: Observed) -> bool:

@@ -33,11 +33,12 @@ IN_PYTHON = inspect.isfunction(ray.ObjectRefGenerator._next_sync)
 GENERATOR = ("generator", None, None) if IN_PYTHON else ("ray.wait", 1, None)
 """Ray 2.46 and 2.49 take the next of a generator in Cython, of which no frame is seen."""
 OPTIONS = {"native": False, "locals": False, "nonblocking": False, "deadline_s": 20.0, "thread_context": None}
+Waits = tuple[dict[str, list[str]], Snapshot, Snapshot, Snapshot]
 
 
 @pytest.fixture(scope="module")
-def waits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, list[str]], Snapshot, Snapshot]]:
-    """The refs the program says its threads wait for, and a plain and a richer snapshot of it."""
+def waits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waits]:
+    """The refs the program says its threads wait for; a plain and a richer snapshot of it; and one of it woken."""
     folder = tmp_path_factory.mktemp("snapshots")
     with run_example(PROGRAM) as running:
         line = next(line for line in running.output().splitlines() if line.startswith("refs "))
@@ -50,7 +51,30 @@ def waits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, 
         )
         plain = load(folder / "plain.json")
         rich = taken([*where, "--native", "--locals"], folder / "rich.json.gz", running.environment)
-        yield expected, plain, rich
+        with woken_all_the_time(running.pid):
+            wait_until(
+                lambda: calls(taken(where, folder / "woken.json", running.environment)).keys() == expected.keys(),
+                deadline_s=60,
+                what=lambda: f"all of {set(expected)}, of which {set(calls(load(folder / 'woken.json')))} are read",
+            )
+        yield expected, plain, rich, load(folder / "woken.json")
+
+
+@contextmanager
+def woken_all_the_time(pid: int) -> Iterator[None]:
+    """Every thread of a process moves more often than py-spy can look at it."""
+    ended = threading.Event()
+
+    def wake() -> None:
+        while not ended.wait(0.015):
+            os.kill(pid, signal.SIGSTOP)
+            os.kill(pid, signal.SIGCONT)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    yield
+    ended.set()
+    waker.join()
 
 
 def taken(options: list[str], path: Path, environment: Any) -> Snapshot:
@@ -70,12 +94,9 @@ def calls(snapshot: Snapshot) -> dict[str, Thread]:
     return found
 
 
-Waits = tuple[dict[str, list[str]], Snapshot, Snapshot]
-
-
 @pytest.mark.ray
 def test_the_refs_read_from_memory_are_those_the_program_names(waits: Waits) -> None:
-    expected, plain, _ = waits
+    expected, plain, _, _ = waits
 
     read = {name: list(thread.call.refs) for name, thread in calls(plain).items() if thread.call}
 
@@ -84,8 +105,16 @@ def test_the_refs_read_from_memory_are_those_the_program_names(waits: Waits) -> 
 
 
 @pytest.mark.ray
+def test_who_is_woken_more_often_than_pyspy_can_look_is_read_all_the_same(waits: Waits) -> None:
+    expected, _, _, woken = waits
+
+    assert {name: list(thread.call.refs) for name, thread in calls(woken).items() if thread.call} == expected
+    assert all(thread.still for thread in calls(woken).values())
+
+
+@pytest.mark.ray
 def test_the_owner_of_every_ref_is_read(waits: Waits) -> None:
-    expected, plain, _ = waits
+    expected, plain, _, _ = waits
     (driver,) = [worker.worker_id for worker in plain.workers if worker.is_driver]
     put = expected["get-list"][2]
 
@@ -102,7 +131,7 @@ def test_the_owner_of_every_ref_is_read(waits: Waits) -> None:
 
 @pytest.mark.ray
 def test_it_is_read_which_task_a_thread_runs(waits: Waits) -> None:
-    expected, plain, _ = waits
+    expected, plain, _, _ = waits
     (call,) = expected["MainThread"]
 
     assert calls(plain)["Waiter"].task_id == producer_task_id(call)
@@ -121,7 +150,7 @@ def test_a_library_that_does_not_tell_where_tasks_are_is_no_error(tmp_path: Path
 
 @pytest.mark.ray
 def test_timeouts_and_counts_are_read(waits: Waits) -> None:
-    _, plain, _ = waits
+    _, plain, _, _ = waits
 
     read = {
         name: (thread.call.kind, thread.call.num_returns, thread.call.timeout_s)
@@ -144,14 +173,14 @@ def test_timeouts_and_counts_are_read(waits: Waits) -> None:
 
 @pytest.mark.ray
 def test_blocked_processes_are_read_without_a_pause(waits: Waits) -> None:
-    _, plain, _ = waits
+    _, plain, _, _ = waits
 
     assert {w.process.paused_ms for w in plain.samples[0].workers if w.process} == {0.0}
 
 
 @pytest.mark.ray
 def test_native_frames_and_locals_come_on_request_only(waits: Waits) -> None:
-    expected, plain, rich = waits
+    expected, plain, rich, _ = waits
 
     assert not any(thread.locals for thread in calls(plain).values())
     assert not any("_raylet" in frame.file for frame in plain.frames)
@@ -166,7 +195,7 @@ def test_native_frames_and_locals_come_on_request_only(waits: Waits) -> None:
 
 @pytest.mark.ray
 def test_source_lines_surround_user_frames(waits: Waits) -> None:
-    _, plain, _ = waits
+    _, plain, _, _ = waits
     lines = PROGRAM.read_text().splitlines()
     at = next(number for number, line in enumerate(lines, 1) if "ray.get(refs)" in line)
 

@@ -111,7 +111,7 @@ def test_beside_all_troubles_everybody_is_seen_and_the_deadlock_found(cluster: E
     with leaves_all_as_it_was(cluster, pids):
         told = looked(cluster)
 
-    assert is_found(told)
+    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
     assert told["exit_code"] == 1
     assert told["timing"]["total_s"] < TIMEOUT_S
     assert told["coverage"]["workers"]["seen"] == told["coverage"]["workers"]["total"] - 1
@@ -178,7 +178,7 @@ def test_one_that_is_stopped_does_not_keep_the_others_from_being_told(cluster: E
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    assert is_found(told)
+    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
     assert told["timing"]["total_s"] < TIMEOUT_S
     assert silent(told) == {pid, pids["holds_gil_in_c"]}
     assert silent(looked(cluster)) == {pids["holds_gil_in_c"]}
@@ -194,7 +194,7 @@ def test_one_that_is_killed_in_the_middle_of_a_look_is_not_missed(cluster: Examp
         out, _ = running.communicate(timeout=60)
     told = json.loads(out)
 
-    assert is_found(told)
+    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
     assert {failure["pid"] for failure in told["coverage"]["failures"]} <= {pid, pids["holds_gil_in_c"]}
     ticks = cluster.log.read_text().count("tick")
     wait_until(lambda: cluster.log.read_text().count("tick") > ticks, deadline_s=30, what=lambda: "a tick")

@@ -109,6 +109,39 @@ def test_more_calls_that_queue_in_between_change_nothing() -> None:
     assert is_confirmed(scene.diagnose())
 
 
+def test_a_wait_that_could_only_be_read_in_the_second_look_was_seen_once() -> None:
+    scene = TwoActors()
+    scene.left.strands[0].waits_unreadably("its thread was woken during every reading")
+
+    scene.look()
+    scene.left.gets(scene.to_right)
+    scene.look_again()
+
+    assert not is_confirmed(scene.diagnose())
+
+
+def test_who_could_be_read_in_no_look_may_be_stuck() -> None:
+    scene = TwoActors()
+    scene.left.strands[0].waits_unreadably("its thread was woken during every reading").is_moving()
+
+    scene.look().look_again()
+
+    diagnosis = scene.diagnose()
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
+
+
+def test_who_went_on_after_it_could_not_be_read_is_not_stuck() -> None:
+    scene = TwoActors()
+    scene.left.strands[0].waits_unreadably("its thread was woken during every reading")
+
+    scene.look()
+    scene.left.computes()
+    scene.look_again()
+
+    diagnosis = scene.diagnose()
+    assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
+
+
 # What moved
 
 

@@ -24,6 +24,14 @@ def activity(pid: int) -> Activity:
     return marks
 
 
+def mark_of(pid: int, thread: int) -> str:
+    """The mark of one thread, empty where it has ended or runs just now."""
+    try:
+        return _mark(f"/proc/{pid}/task/{thread}")
+    except OSError:
+        return ""
+
+
 def unmoved(before: Activity, after: Activity) -> set[int]:
     """The threads that did not run between the two."""
     return {thread for thread, mark in before.items() if mark and after.get(thread) == mark}

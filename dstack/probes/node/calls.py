@@ -15,7 +15,7 @@ from typing import Any
 from dstack.probes.node.awaited import GENERATOR_FILE
 from dstack.probes.node.children import awaited_children
 from dstack.probes.node.coroutines import Coroutines
-from dstack.probes.node.frames import Frames
+from dstack.probes.node.frames import Frames, MemoryFrame
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.groups import concurrency_groups
 from dstack.probes.node.interpreter import Interpreter
@@ -86,6 +86,12 @@ class Reader:
         if call and call.get("what") == EVENT_LOOP:
             return self._event_loop(frames) or call
         return self._named(call, frames) if call else None
+
+    def is_where_it_was(self, thread: RawThread) -> bool:
+        """Whether the thread is in the same calls as its frames tell, with the same locals. Raises Unreadable."""
+        shown: list[RawFrame] = thread["frames"]
+        now = list(self._frames.of(thread["thread_id"]))
+        return len(now) == len(shown) and all(map(_is_same_frame, shown, now))
 
     # Ray
 
@@ -348,6 +354,13 @@ def may_have_loops(threads: Sequence[RawThread], pid: int) -> bool:
         if any(ASYNCIO in str(frame["filename"]) for frame in thread["frames"]):
             return True
     return has_mapped(pid, "/uvloop/")
+
+
+def _is_same_frame(shown: RawFrame, now: MemoryFrame) -> bool:
+    if (shown["filename"], shown["line"], function_of(shown)) != (now.file, now.line, now.function):
+        return False
+    locals_now = dict(zip(now.code.names, now.locals, strict=False))
+    return all(locals_now.get(local["name"]) == local["addr"] for local in shown["locals"] or ())
 
 
 def _is_in(frame: RawFrame, file: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from dstack.probes.node.activity import Activity, activity, unmoved
+from dstack.probes.node.activity import Activity, activity, mark_of, unmoved
 from dstack.probes.node.calls import Reader, may_have_loops
 from dstack.probes.node.children import Families, is_helper, is_python
 from dstack.probes.node.groups import runs_methods
@@ -18,14 +18,15 @@ from dstack.probes.node.identity import require_worker
 from dstack.probes.node.interpreter import Interpreter
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.loop_state import LoopState
-from dstack.probes.node.masking import masked_local
-from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.masking import masked_locals
+from dstack.probes.node.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.places import EVENT_LOOP
 from dstack.probes.node.pyspy import PySpy, RawThread, SudoRefused
 from dstack.probes.node.refusals import DumpFailed, why_refused
+from dstack.probes.node.restless import Restless
 from dstack.probes.node.shallow_calls import shallow_call, timeout_in_locals
 from dstack.probes.node.stacks import Origins, StackTable, is_event_loop, is_made_by_python, role_of
-from dstack.probes.node.thread_tasks import ThreadTasks
+from dstack.probes.node.thread_tasks import ThreadTasks, name_threads
 
 ATTEMPTS = 3
 IDLE_WORKER = "ray::IDLE"
@@ -65,6 +66,7 @@ class Look:
         self.access = "memory"
         self.unread: str | None = None
         self.is_shallow = False
+        self.restless: dict[int, Plain] = {}
         self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
         self.marks: Activity = {}
@@ -125,16 +127,18 @@ class Look:
         py-spy cannot do that, what was read without one stands, as far as it is proven.
         """
         problem: DumpFailed | None = None
+        restless = Restless()
         for attempt in range(ATTEMPTS):
             try:
                 self._read_unpaused(tool, deadline)
+                restless.note(self.threads, self.calls)
                 problem = None
             except DumpFailed as error:
                 problem = error
                 if error.is_refused or isinstance(error, SudoRefused):
                     raise
                 continue
-            if not any(self._moved(thread) and self._is_blocked(thread) for thread in self.threads):
+            if self._proves_blocked():
                 break
             time.sleep(0.002 * (attempt + 1))
         if self.options["nonblocking"]:
@@ -147,11 +151,12 @@ class Look:
                 if problem or not psutil.pid_exists(self.pid):
                     raise
                 self.fail("stacks", f"only read without a pause: {error.reason}", error.remedy)
+        if not self.unread:
+            self.restless = restless.calls(self.threads, self.still)
         if self.unread or self.interpreter.refused:
             self.access = tool.access
         if "parent_pid" not in self.target:
             self._read_loops()
-            self._read_groups()
             self._report_unreadable()
 
     def _read_unpaused(self, tool: PySpy, deadline: float) -> None:
@@ -160,6 +165,31 @@ class Look:
         calls = self._calls(threads, before.keys())
         self.marks = activity(self.pid)
         self.threads, self.calls, self.still = threads, calls, unmoved(before, self.marks)
+
+    def _proves_blocked(self) -> bool:
+        """Whether all threads that wait for somebody are proven to, by then.
+
+        Ray wakes who waits for refs every second, which on a busy host is a matter of one run of py-spy. Of a thread
+        that has moved it takes some 2 ms to see that it is still where py-spy saw it, and to read its call again.
+        """
+        for attempt in range(ATTEMPTS):
+            moved = [thread for thread in self.threads if self._moved(thread) and self._is_blocked(thread)]
+            if not moved or self.unread:
+                return not moved
+            time.sleep(RETRY_S * attempt)
+            for thread in moved:
+                self._prove(thread)
+        return False
+
+    def _prove(self, thread: RawThread) -> None:
+        tid = thread["os_thread_id"]
+        with contextlib.suppress(OSError, Unreadable), open_memory(self.pid, keeps_pages=True) as memory:
+            reader = self._reader(self.threads, memory)
+            before = mark_of(self.pid, tid)
+            call = reader.call_of(thread) if reader.is_where_it_was(thread) else None
+            if call and before and mark_of(self.pid, tid) == before:
+                self.calls[tid], self.marks[tid] = call, before
+                self.still.add(tid)
 
     def _read_paused(self, tool: PySpy, deadline: float) -> None:
         """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others.
@@ -190,13 +220,18 @@ class Look:
         """
         if not may_have_loops(self.threads, self.pid):
             self.loops = LoopState()
+            with contextlib.suppress(OSError), open_memory(self.pid, keeps_pages=True) as memory:
+                self._read_groups(self._reader(self.threads, memory))
             return
         before = activity(self.pid)
         self.loops = self._read_coroutines()
         after = activity(self.pid)
         os_ids = {thread["thread_id"]: thread["os_thread_id"] for thread in self.threads}
         still = unmoved(before, after)
-        self.loops.prove([known for known, tid in os_ids.items() if tid in still], self._read_coroutines)
+        if still.issuperset(os_ids.values()):
+            self.loops.prove_all()
+        else:
+            self.loops.prove([known for known, tid in os_ids.items() if tid in still], self._read_coroutines)
         moved_since = self.still - unmoved(self.marks, after)
         for thread_id in [one for one in self.loops.on_threads if os_ids.get(one) in moved_since]:
             del self.loops.on_threads[thread_id]
@@ -205,16 +240,17 @@ class Look:
         try:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 reader = self._reader(self.threads, memory)
-                return LoopState.read(lambda: reader.coroutines)
+                loops = LoopState.read(lambda: reader.coroutines)
+                self._read_groups(reader)
+                return loops
         except OSError as error:
             return LoopState(unread=str(error))
 
-    def _read_groups(self) -> None:
+    def _read_groups(self, reader: Reader) -> None:
         """Reads the declared groups of an actor that has event loops, or threads for its methods."""
         pool = [thread for thread in self.threads if thread["os_thread_id"] != self.pid]
-        if runs_methods(pool) or any(map(is_event_loop, pool)):
-            with contextlib.suppress(OSError), open_memory(self.pid, keeps_pages=True) as memory:
-                self.groups = self._reader(self.threads, memory).concurrency_groups()
+        if self.groups is None and (runs_methods(pool) or any(map(is_event_loop, pool))):
+            self.groups = reader.concurrency_groups()
 
     def _reader(self, threads: list[RawThread], memory: ProcessMemory) -> Reader:
         return Reader(threads, memory, self.interpreter, lambda frame: self.origins.of(frame) == "user", self.below)
@@ -224,7 +260,7 @@ class Look:
         self.unread, self.is_shallow = None, False
         try:
             with open_memory(self.pid, keeps_pages=True) as memory:
-                _name_threads(threads, memory, known)
+                name_threads(threads, memory, known)
                 self.tasks = self._read_tasks(threads, memory)
                 reader = self._reader(threads, memory)
                 for thread in threads:
@@ -334,10 +370,11 @@ class Look:
             "still": tid in self.still,
             "task_id": self._task_on(thread),
         }
-        if tid in self.still and tid in self.calls:
-            plain["call"] = self._relocated(self.calls[tid], thread)
+        call = self.calls.get(tid) if tid in self.still else self.restless.get(tid)
+        if call:
+            plain["call"] = self._relocated(call, thread)
         if self.options["locals"]:
-            plain["locals"] = _locals(thread)
+            plain["locals"] = masked_locals(thread["frames"])
         return plain
 
     def _task_on(self, thread: RawThread) -> str | None:
@@ -349,25 +386,6 @@ class Look:
         """The call with its frame counted in this stack, which with native frames has others below the Python leaf."""
         native = next((i for i, frame in enumerate(thread["frames"]) if not frame["module"]), 0)
         return {**call, "frame": call["frame"] + native}
-
-
-def _name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collection[int]) -> None:
-    """Gives threads their OS ids where py-spy has none: without a pause it does not know them before CPython 3.11."""
-    for thread in threads:
-        if thread["os_thread_id"] is None:
-            with contextlib.suppress(Unreadable):
-                os_thread_id = memory.int32(thread["thread_id"] + PTHREAD_TID)
-                thread["os_thread_id"] = os_thread_id if os_thread_id in known else None
-
-
-def _locals(thread: RawThread) -> dict[str, dict[str, str]]:
-    """Locals by frame index, without secrets."""
-    shown = {}
-    for index, frame in enumerate(thread["frames"]):
-        values = {local["name"]: local["repr"] or "" for local in frame["locals"] or ()}
-        if values:
-            shown[str(index)] = {name: masked_local(name, text) for name, text in values.items()}
-    return shown
 
 
 def _remaining(deadline: float) -> float:

@@ -7,6 +7,9 @@ has one, nothing is kept from there on.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from dstack.probes.node.places import RawFrame
 
 MASK = "***"
 LONGEST_COMMAND = 4_000
@@ -47,3 +50,13 @@ def masked_command(text: str) -> str:
 def masked_source(line: str) -> str:
     """A line of code without the literals that are given to names of secrets."""
     return _LITERAL.sub(lambda match: f"{match[1]}{match[2][0]}{MASK}", line)
+
+
+def masked_locals(frames: Iterable[RawFrame]) -> dict[str, dict[str, str]]:
+    """All locals of a stack by the index of their frame, without secrets."""
+    shown = {}
+    for index, frame in enumerate(frames):
+        values = {local["name"]: local["repr"] or "" for local in frame["locals"] or ()}
+        if values:
+            shown[str(index)] = {name: masked_local(name, text) for name, text in values.items()}
+    return shown

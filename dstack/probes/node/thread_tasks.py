@@ -7,10 +7,13 @@ glibc 2.31 to 2.36 on x86-64.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection
 from typing import Any
 
 from dstack.probes.node.kernel import Mapping, mappings
-from dstack.probes.node.memory import ProcessMemory, Unreadable
+from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable
+from dstack.probes.node.pyspy import RawThread
 
 DTV = 8
 """Where pthread_self points to the thread's table of thread-local blocks: 16 bytes each, by module number."""
@@ -55,3 +58,12 @@ def library_of(pid: int) -> Mapping | None:
     """The beginning of the core worker library in a process."""
     found = (one for one in mappings(pid) if one.path.endswith("/ray/_raylet.so") and one.offset == 0)
     return next(found, None)
+
+
+def name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collection[int]) -> None:
+    """Gives threads their OS ids where py-spy has none: without a pause it does not know them before CPython 3.11."""
+    for thread in threads:
+        if thread["os_thread_id"] is None:
+            with contextlib.suppress(Unreadable):
+                os_thread_id = memory.int32(thread["thread_id"] + PTHREAD_TID)
+                thread["os_thread_id"] = os_thread_id if os_thread_id in known else None
