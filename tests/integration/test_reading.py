@@ -25,7 +25,7 @@ from dstack.probes.node.refusals import DumpFailed
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import run_example
-from tests.dstack import dstack
+from tests.dstack import check, dstack, settled_check
 from tests.processes import wait_until
 
 PROGRAM = Path(__file__).with_name("programs") / "waits.py"
@@ -61,20 +61,23 @@ def waits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waits]:
 
 
 @contextmanager
-def woken_all_the_time(pid: int) -> Iterator[None]:
-    """Every thread of a process moves more often than py-spy can look at it."""
+def woken_all_the_time(*pids: int, every_s: float = 0.015) -> Iterator[None]:
+    """Every thread of these processes moves more often than py-spy can look at it."""
     ended = threading.Event()
 
     def wake() -> None:
-        while not ended.wait(0.015):
-            os.kill(pid, signal.SIGSTOP)
-            os.kill(pid, signal.SIGCONT)
+        while not ended.wait(every_s):
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+                os.kill(pid, signal.SIGCONT)
 
     waker = threading.Thread(target=wake)
     waker.start()
-    yield
-    ended.set()
-    waker.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        waker.join()
 
 
 def taken(options: list[str], path: Path, environment: Any) -> Snapshot:
@@ -110,6 +113,21 @@ def test_who_is_woken_more_often_than_pyspy_can_look_is_read_all_the_same(waits:
 
     assert {name: list(thread.call.refs) for name, thread in calls(woken).items() if thread.call} == expected
     assert all(thread.still for thread in calls(woken).values())
+
+
+@pytest.mark.ray
+def test_a_deadlock_of_two_who_never_rest_is_found_or_may_be_there_but_is_not_denied() -> None:
+    with run_example("two_actors") as running:
+        where = (running.address, running.environment)
+        found = settled_check(*where, lambda told: told["verdict"] == "deadlock")
+        pids = [member["pid"] for member in found["findings"][0]["members"] if member["pid"]]
+
+        with woken_all_the_time(*pids):
+            settled_check(*where, lambda told: told["exit_code"] == 1, deadline_s=60)
+        with woken_all_the_time(*pids, every_s=0.0005):
+            told = check(*where)
+
+    assert told["exit_code"] in (1, 4), told
 
 
 @pytest.mark.ray

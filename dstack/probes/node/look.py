@@ -26,15 +26,13 @@ from dstack.probes.node.refusals import DumpFailed, why_refused
 from dstack.probes.node.restless import Restless
 from dstack.probes.node.shallow_calls import shallow_call, timeout_in_locals
 from dstack.probes.node.stacks import Origins, StackTable, is_event_loop, is_made_by_python, role_of
-from dstack.probes.node.thread_tasks import ThreadTasks, name_threads
+from dstack.probes.node.thread_tasks import name_threads, read_tasks
 
 ATTEMPTS = 3
-IDLE_WORKER = "ray::IDLE"
-"""What a worker is called by itself before it is an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
-NOBODY = "f" * 16
-"""How the actor's part begins in the id of a normal task, and the whole id of an actor's creation."""
 DUMP_TIMEOUT_S = 5.0
 RETRY_S = 0.005
+LONG_S = 0.5
+"""Whose call takes so long to read, for its many refs, is not tried again: he hardly ever rests for so long."""
 PROCESS_GONE = "the process is gone"
 
 Plain = dict[str, Any]
@@ -66,6 +64,7 @@ class Look:
         self.access = "memory"
         self.unread: str | None = None
         self.is_shallow = False
+        self.hopeless: set[int] = set()
         self.restless: dict[int, Plain] = {}
         self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
@@ -138,7 +137,7 @@ class Look:
                 if error.is_refused or isinstance(error, SudoRefused):
                     raise
                 continue
-            if self._proves_blocked():
+            if self._proves_blocked(deadline):
                 break
             time.sleep(0.002 * (attempt + 1))
         if self.options["nonblocking"]:
@@ -166,23 +165,25 @@ class Look:
         self.marks = activity(self.pid)
         self.threads, self.calls, self.still = threads, calls, unmoved(before, self.marks)
 
-    def _proves_blocked(self) -> bool:
-        """Whether all threads that wait for somebody are proven to, by then.
+    def _proves_blocked(self, deadline: float) -> bool:
+        """Whether all threads that wait for somebody are proven to by then, but for those where that is hopeless.
 
         Ray wakes who waits for refs every second, which on a busy host is a matter of one run of py-spy. Of a thread
         that has moved it takes some 2 ms to see that it is still where py-spy saw it, and to read its call again.
         """
         for attempt in range(ATTEMPTS):
             moved = [thread for thread in self.threads if self._moved(thread) and self._is_blocked(thread)]
+            moved = [thread for thread in moved if thread["os_thread_id"] not in self.hopeless]
             if not moved or self.unread:
                 return not moved
             time.sleep(RETRY_S * attempt)
             for thread in moved:
-                self._prove(thread)
+                if time.monotonic() < deadline:
+                    self._prove(thread)
         return False
 
     def _prove(self, thread: RawThread) -> None:
-        tid = thread["os_thread_id"]
+        tid, began = thread["os_thread_id"], time.monotonic()
         with contextlib.suppress(OSError, Unreadable), open_memory(self.pid, keeps_pages=True) as memory:
             reader = self._reader(self.threads, memory)
             before = mark_of(self.pid, tid)
@@ -190,6 +191,8 @@ class Look:
             if call and before and mark_of(self.pid, tid) == before:
                 self.calls[tid], self.marks[tid] = call, before
                 self.still.add(tid)
+            elif time.monotonic() - began > LONG_S:
+                self.hopeless.add(tid)
 
     def _read_paused(self, tool: PySpy, deadline: float) -> None:
         """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others.
@@ -261,7 +264,8 @@ class Look:
         try:
             with open_memory(self.pid, keeps_pages=True) as memory:
                 name_threads(threads, memory, known)
-                self.tasks = self._read_tasks(threads, memory)
+                layout = self.target.get("thread_context", self.options["thread_context"])
+                self.tasks = read_tasks(threads, memory, layout, self.title)
                 reader = self._reader(threads, memory)
                 for thread in threads:
                     call = reader.call_of(thread)
@@ -279,25 +283,6 @@ class Look:
     def _shallow_calls(threads: list[RawThread]) -> dict[int, Plain]:
         calls = {thread["os_thread_id"]: shallow_call(thread["frames"], timeout_in_locals) for thread in threads}
         return {thread: call for thread, call in calls.items() if thread is not None and call}
-
-    def _read_tasks(self, threads: list[RawThread], memory: ProcessMemory) -> dict[int, str | None] | None:
-        """The task each thread runs, by OS thread id; None where that cannot be read, or means nothing.
-
-        The threads of async actors hold ids of tasks that they are done with.
-        """
-        layout = self.target.get("thread_context", self.options["thread_context"])
-        try:
-            if layout is None or any(is_event_loop(thread) for thread in threads):
-                return None
-            tasks = ThreadTasks(self.pid, memory, layout)
-            return {thread["os_thread_id"]: self._if_real(tasks.task_of(thread["thread_id"])) for thread in threads}
-        except Unreadable:
-            return None
-
-    def _if_real(self, task_id: str | None) -> str | None:
-        """The task, unless it is one that a fresh worker has before its first: that seems to be some actor's."""
-        is_of_actor = task_id is not None and NOBODY not in (task_id[:16], task_id[16:32])
-        return None if is_of_actor and self.title == IDLE_WORKER else task_id
 
     def _report_unreadable(self) -> None:
         """One failure for the process, or for all its user's threads of which it is not known what they sleep on."""

@@ -14,6 +14,7 @@ from typing import Any
 from dstack.probes.node.kernel import Mapping, mappings
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable
 from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.stacks import is_event_loop
 
 DTV = 8
 """Where pthread_self points to the thread's table of thread-local blocks: 16 bytes each, by module number."""
@@ -22,6 +23,10 @@ TASK_ID = slice(8, 32)
 IDLE = b"\xff" * 20
 """A task's id before its job where there is none, or a driver's; the creation of an actor begins so, and names it."""
 MAX_MODULES = 4096
+IDLE_WORKER = "ray::IDLE"
+"""What a worker is called by itself before it is an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
+NOBODY = "f" * 16
+"""How the actor's part begins in the id of a normal task, and the whole id of an actor's creation."""
 
 
 class ThreadTasks:
@@ -67,3 +72,25 @@ def name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collect
             with contextlib.suppress(Unreadable):
                 os_thread_id = memory.int32(thread["thread_id"] + PTHREAD_TID)
                 thread["os_thread_id"] = os_thread_id if os_thread_id in known else None
+
+
+def read_tasks(
+    threads: list[RawThread], memory: ProcessMemory, layout: dict[str, Any] | None, title: str
+) -> dict[int, str | None] | None:
+    """The task each thread runs, by OS thread id; None where that cannot be read, or means nothing.
+
+    The threads of async actors hold ids of tasks that they are done with. ``title`` is the process's.
+    """
+    try:
+        if layout is None or any(is_event_loop(thread) for thread in threads):
+            return None
+        tasks = ThreadTasks(memory.pid, memory, layout)
+        return {thread["os_thread_id"]: _if_real(tasks.task_of(thread["thread_id"]), title) for thread in threads}
+    except Unreadable:
+        return None
+
+
+def _if_real(task_id: str | None, title: str) -> str | None:
+    """The task, unless it is one that a fresh worker has before its first: that seems to be some actor's."""
+    is_of_actor = task_id is not None and NOBODY not in (task_id[:16], task_id[16:32])
+    return None if is_of_actor and title == IDLE_WORKER else task_id
