@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,3 +146,24 @@ def kill_all(family: Callable[[], list[psutil.Process]], *, deadline_s: float = 
         return not members
 
     wait_until(none_left, deadline_s=deadline_s, what=lambda: f"end of {family()}")
+
+
+@contextlib.contextmanager
+def woken_all_the_time(*pids: int, every_s: float = 0.015) -> Iterator[None]:
+    """Every thread of these processes moves more often than py-spy can look at it."""
+    ended = threading.Event()
+
+    def wake() -> None:
+        while not ended.wait(every_s):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    os.kill(pid, signal.SIGCONT)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        waker.join()

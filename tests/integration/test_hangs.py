@@ -14,6 +14,7 @@ from ray.core.generated import gcs_pb2
 from tests.clusters import EXAMPLES
 from tests.dstack import Json
 from tests.expected import expected_of
+from tests.processes import carrying, woken_all_the_time
 from tests.shared_cluster import SharedCluster, shared_cluster
 
 pytestmark = pytest.mark.ray
@@ -36,6 +37,13 @@ PROGRAMS = sorted(
 def needs(name: str) -> str | None:
     return expected_of(EXAMPLES / f"{name}.py").needs
 
+
+RESTLESS = (
+    "hangs/backpressure",
+    "hangs/sync_get_in_async_method",
+    "hangs/barrier_one_missing",
+    "hangs/rlock_and_callback",
+)
 
 PROGRAMS.sort(key=lambda name: needs(name) or "")
 
@@ -69,3 +77,19 @@ def test_a_program_is_judged_as_it_expects(name: str, cluster_for: Callable[[str
         assert psutil.Process(example.pid).status() != psutil.STATUS_ZOMBIE, example.output()
 
     assert not [told for told in looks if expected.is_denied_by(told)]
+
+
+@pytest.mark.parametrize("name", RESTLESS)
+def test_who_is_woken_all_the_time_is_judged_alike(
+    name: str, cluster_for: Callable[[str | None], SharedCluster]
+) -> None:
+    """As by a profiler, and as everybody is on a host so busy that py-spy takes as long as Ray lets a wait rest."""
+    expected = expected_of(EXAMPLES / f"{name}.py")
+    cluster = cluster_for(expected.needs)
+
+    with cluster.running(name) as example:
+        cluster.settled(expected)
+        tag = ("RAY_TMPDIR", example.environment["RAY_TMPDIR"])
+        workers = [process.pid for process in carrying(tag) if process.name().startswith("ray::")]
+        with woken_all_the_time(example.pid, *workers):
+            cluster.settled(expected)

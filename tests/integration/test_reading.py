@@ -18,7 +18,7 @@ import pytest
 import ray
 
 from dstack.model import Snapshot, Thread, producer_task_id
-from dstack.probes.node.activity import activity, unmoved
+from dstack.probes.node.activity import activity, mark_at_rest, unmoved
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.refusals import DumpFailed
@@ -26,7 +26,7 @@ from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import run_example
 from tests.dstack import check, dstack, settled_check
-from tests.processes import wait_until
+from tests.processes import wait_until, woken_all_the_time
 
 PROGRAM = Path(__file__).with_name("programs") / "waits.py"
 IN_PYTHON = inspect.isfunction(ray.ObjectRefGenerator._next_sync)
@@ -58,26 +58,6 @@ def waits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waits]:
                 what=lambda: f"all of {set(expected)}, of which {set(calls(load(folder / 'woken.json')))} are read",
             )
         yield expected, plain, rich, load(folder / "woken.json")
-
-
-@contextmanager
-def woken_all_the_time(*pids: int, every_s: float = 0.015) -> Iterator[None]:
-    """Every thread of these processes moves more often than py-spy can look at it."""
-    ended = threading.Event()
-
-    def wake() -> None:
-        while not ended.wait(every_s):
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-                os.kill(pid, signal.SIGCONT)
-
-    waker = threading.Thread(target=wake)
-    waker.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        waker.join()
 
 
 def taken(options: list[str], path: Path, environment: Any) -> Snapshot:
@@ -362,6 +342,22 @@ def test_activity_tells_a_thread_that_ran_from_one_that_did_not() -> None:
 
     assert threads[0].native_id in same
     assert threads[1].native_id not in same
+
+
+def test_who_runs_is_not_at_rest_however_short_the_moment() -> None:
+    with running(SPINNER) as process:
+        pid = started(process).pid
+        wait_until(lambda: process.status() == psutil.STATUS_RUNNING, deadline_s=10, what=process.status)
+        assert {mark_at_rest(pid, pid) for _ in range(100)} == {""}
+
+
+def test_who_sleeps_is_at_rest_until_he_ends() -> None:
+    with running(SLEEPER) as process:
+        pid = started(process).pid
+        wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, deadline_s=10, what=process.status)
+        assert mark_at_rest(pid, pid) == mark_at_rest(pid, pid) != ""
+
+    assert mark_at_rest(pid, pid) == ""
 
 
 def tick(until: threading.Event) -> None:

@@ -24,12 +24,20 @@ def activity(pid: int) -> Activity:
     return marks
 
 
-def mark_of(pid: int, thread: int) -> str:
-    """The mark of one thread, empty where it has ended or runs just now."""
+def mark_at_rest(pid: int, thread: int) -> str:
+    """The mark of a thread that is not running now, and empty of one that is, or has ended.
+
+    In a moment shorter than a tick of the scheduler its counters say nothing of a thread that runs all the while. One
+    that was at rest must be put on a CPU to move, and that is counted at once.
+    """
+    task = f"/proc/{pid}/task/{thread}"
     try:
-        return _mark(f"/proc/{pid}/task/{thread}")
-    except OSError:
+        mark = _mark(task)
+        with open(f"{task}/stat", encoding="ascii", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
         return ""
+    return "" if state == "R" else mark
 
 
 def unmoved(before: Activity, after: Activity) -> set[int]:

@@ -112,3 +112,11 @@ def mappings(pid: int) -> list[Mapping]:
 
 def _base(among: list[Mapping], file: tuple[str, str] | None) -> int | None:
     return next((one.start for one in among if one.file == file and one.offset == 0), None)
+
+
+def cwd_of(pid: int) -> str:
+    """The directory a process is in, the root where that is not told."""
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return "/"

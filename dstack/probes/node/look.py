@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Collection
 from typing import Any
 
 import psutil
 
-from dstack.probes.node.activity import Activity, activity, mark_of, unmoved
+from dstack.probes.node.activity import Activity, activity, mark_at_rest, unmoved
 from dstack.probes.node.calls import Reader, may_have_loops
 from dstack.probes.node.children import Families, is_helper, is_python
 from dstack.probes.node.groups import runs_methods
 from dstack.probes.node.identity import require_worker
 from dstack.probes.node.interpreter import Interpreter
+from dstack.probes.node.kernel import cwd_of
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.loop_state import LoopState
 from dstack.probes.node.masking import masked_locals
@@ -24,7 +24,7 @@ from dstack.probes.node.places import EVENT_LOOP
 from dstack.probes.node.pyspy import PySpy, RawThread, SudoRefused
 from dstack.probes.node.refusals import DumpFailed, why_refused
 from dstack.probes.node.restless import Restless
-from dstack.probes.node.shallow_calls import shallow_call, timeout_in_locals
+from dstack.probes.node.shallow_calls import shallow_calls
 from dstack.probes.node.stacks import Origins, StackTable, is_event_loop, is_made_by_python, role_of
 from dstack.probes.node.thread_tasks import name_threads, read_tasks
 
@@ -168,31 +168,41 @@ class Look:
     def _proves_blocked(self, deadline: float) -> bool:
         """Whether all threads that wait for somebody are proven to by then, but for those where that is hopeless.
 
-        Ray wakes who waits for refs every second, which on a busy host is a matter of one run of py-spy. Of a thread
-        that has moved it takes some 2 ms to see that it is still where py-spy saw it, and to read its call again.
+        Ray wakes who waits for refs every second, which on a busy host is a matter of one run of py-spy; and so does a
+        profiler. Of a thread that has moved it takes some 2 ms to see that it is where py-spy saw it and at rest, and
+        to read its call again.
         """
         for attempt in range(ATTEMPTS):
-            moved = [thread for thread in self.threads if self._moved(thread) and self._is_blocked(thread)]
-            moved = [thread for thread in moved if thread["os_thread_id"] not in self.hopeless]
-            if not moved or self.unread:
-                return not moved
+            moved = [thread for thread in self.threads if self._moved(thread)]
+            blocked = [one for one in moved if self._is_blocked(one) and one["os_thread_id"] not in self.hopeless]
+            if self.unread or (attempt and not blocked):
+                return not blocked
             time.sleep(RETRY_S * attempt)
-            for thread in moved:
+            for thread in blocked if attempt else moved:
                 if time.monotonic() < deadline:
                     self._prove(thread)
         return False
 
-    def _prove(self, thread: RawThread) -> None:
+    def _prove(self, thread: RawThread) -> bool:
         tid, began = thread["os_thread_id"], time.monotonic()
         with contextlib.suppress(OSError, Unreadable), open_memory(self.pid, keeps_pages=True) as memory:
             reader = self._reader(self.threads, memory)
-            before = mark_of(self.pid, tid)
-            call = reader.call_of(thread) if reader.is_where_it_was(thread) else None
-            if call and before and mark_of(self.pid, tid) == before:
-                self.calls[tid], self.marks[tid] = call, before
+            before = mark_at_rest(self.pid, tid)
+            if not before or not reader.is_where_it_was(thread):
+                return False
+            call = _call_of(thread, reader)
+            task = reader.coroutines.tasks_on_loops.get(thread["thread_id"]) if self.loops else None
+            if mark_at_rest(self.pid, tid) == before:
                 self.still.add(tid)
-            elif time.monotonic() - began > LONG_S:
+                self.marks[tid] = before
+                self.calls.pop(tid, None)
+                self.calls |= {tid: call} if call else {}
+                if self.loops:
+                    self.loops.on_threads[thread["thread_id"]] = task
+                return True
+            if time.monotonic() - began > LONG_S:
                 self.hopeless.add(tid)
+        return False
 
     def _read_paused(self, tool: PySpy, deadline: float) -> None:
         """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others.
@@ -214,7 +224,7 @@ class Look:
         proven = {} if native else {t["os_thread_id"]: t for t in self.threads if t["os_thread_id"] in self.still}
         self.threads = [proven.get(thread["os_thread_id"], thread) for thread in paused]
         if self.is_shallow:  # all of it is in the dump itself
-            self.calls = self._shallow_calls(self.threads)
+            self.calls = shallow_calls(self.threads)
 
     def _read_loops(self) -> None:
         """Reads the coroutines, in a time of their own: it may be long, and no other thread need stand still for it.
@@ -236,8 +246,10 @@ class Look:
         else:
             self.loops.prove([known for known, tid in os_ids.items() if tid in still], self._read_coroutines)
         moved_since = self.still - unmoved(self.marks, after)
-        for thread_id in [one for one in self.loops.on_threads if os_ids.get(one) in moved_since]:
-            del self.loops.on_threads[thread_id]
+        for thread in self.threads:
+            is_in_doubt = thread["thread_id"] in self.loops.on_threads and thread["os_thread_id"] in moved_since
+            if is_in_doubt and not self._prove(thread):
+                del self.loops.on_threads[thread["thread_id"]]
 
     def _read_coroutines(self) -> LoopState:
         try:
@@ -268,21 +280,16 @@ class Look:
                 self.tasks = read_tasks(threads, memory, layout, self.title)
                 reader = self._reader(threads, memory)
                 for thread in threads:
-                    call = reader.call_of(thread)
-                    if call and not (is_event_loop(thread) and call.get("what") == EVENT_LOOP):
+                    call = _call_of(thread, reader)
+                    if call:
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
         except PermissionError:
             self.unread, self.is_shallow = str(why_refused(self.pid)), True
-            return self._shallow_calls(threads)
+            return shallow_calls(threads)
         except (OSError, Unreadable) as error:
             self.unread = str(error)
         return calls
-
-    @staticmethod
-    def _shallow_calls(threads: list[RawThread]) -> dict[int, Plain]:
-        calls = {thread["os_thread_id"]: shallow_call(thread["frames"], timeout_in_locals) for thread in threads}
-        return {thread: call for thread, call in calls.items() if thread is not None and call}
 
     def _report_unreadable(self) -> None:
         """One failure for the process, or for all its user's threads of which it is not known what they sleep on."""
@@ -302,22 +309,24 @@ class Look:
         return thread["os_thread_id"] not in self.still and self._role(thread) != "ray"
 
     def _role(self, thread: RawThread) -> str:
-        role = role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], origins=self.origins)
-        return "task" if role == "ray" and self._runs_task_in_cpp(thread) else role
+        return "task" if self._runs_task_in_cpp(thread) else self._shown_role(thread)
+
+    def _shown_role(self, thread: RawThread) -> str:
+        return role_of(thread, pid=self.pid, is_driver=self.target["is_driver"], origins=self.origins)
 
     def _runs_task_in_cpp(self, thread: RawThread) -> bool:
         """Whether a thread that shows no task has one: fetching arguments, storing results, yielding an item."""
-        has_task = (self.tasks or {}).get(thread["os_thread_id"]) is not None
-        return has_task and not self.target["is_driver"] and not is_made_by_python(thread)
+        has_task = (self.tasks or {}).get(thread["os_thread_id"]) is not None and not self.target["is_driver"]
+        return has_task and not is_made_by_python(thread) and self._shown_role(thread) == "ray"
 
     def _is_blocked(self, thread: RawThread) -> bool:
-        """Whether it waits for somebody in particular; who waits for work or for a while comes and goes."""
+        """Whether it may wait for somebody in particular; who waits for work or for a while comes and goes."""
         call = self.calls.get(thread["os_thread_id"])
-        return call is not None and call["kind"] != "other"
+        return call["kind"] != "other" if call else self._runs_task_in_cpp(thread)
 
     def as_process(self, table: StackTable) -> Plain:
         """The process as plain data, its stacks entered into the table."""
-        cwd = _cwd(self.pid)
+        cwd = cwd_of(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         paused_ms = round(self.paused_ms, 2)
         read = {
@@ -339,7 +348,7 @@ class Look:
 
     def as_child(self, table: StackTable) -> Plain:
         """The process as a child of another."""
-        cwd = _cwd(self.pid)
+        cwd = cwd_of(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         parent = {"parent_pid": self.target["parent_pid"], "name": self.title, "paused_ms": round(self.paused_ms, 2)}
         return {**self.figures, **parent, "threads": threads}
@@ -373,15 +382,14 @@ class Look:
         return {**call, "frame": call["frame"] + native}
 
 
+def _call_of(thread: RawThread, reader: Reader) -> Plain | None:
+    """What the thread waits for; that an event loop waits for work is none."""
+    call = reader.call_of(thread)
+    return None if call and is_event_loop(thread) and call.get("what") == EVENT_LOOP else call
+
+
 def _remaining(deadline: float) -> float:
     left = min(DUMP_TIMEOUT_S, deadline - time.monotonic())
     if left <= 0:
         raise DumpFailed("no time was left for it")
     return left
-
-
-def _cwd(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
-        return "/"

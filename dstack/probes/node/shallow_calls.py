@@ -6,12 +6,13 @@ the process holds: it waits for some of these. Seen on Ray 2.46 and 2.60.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dstack.probes.node.calls import RAY_WAIT_FOR_EVER, RAY_WORKER_FILE, is_next_of_generator, seconds_in
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.places import CHANNEL, RawFrame, function_of
+from dstack.probes.node.pyspy import RawThread
 
 Call = dict[str, Any]
 Terms = Callable[[list[RawFrame], str], Call]
@@ -36,7 +37,13 @@ def shallow_call(frames: list[RawFrame], terms_of: Terms) -> Call | None:
         return {**call, "unread": str(error)}
 
 
-def timeout_in_locals(frames: list[RawFrame], kind: str) -> Call:
+def shallow_calls(threads: Iterable[RawThread]) -> dict[int, Call]:
+    """The calls of threads that py-spy has dumped, by their OS ids."""
+    calls = {thread["os_thread_id"]: shallow_call(thread["frames"], _timeout_in_locals) for thread in threads}
+    return {thread: call for thread, call in calls.items() if thread is not None and call}
+
+
+def _timeout_in_locals(frames: list[RawFrame], kind: str) -> Call:
     """What py-spy shows of the function's own arguments; see :mod:`dstack.probes.node.calls`."""
     timeout = seconds_in(frames[0], "timeout")
     forever = -1 if kind == "ray.get" else RAY_WAIT_FOR_EVER
