@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import queue
 import struct
@@ -179,6 +180,59 @@ def test_kept_pages_are_read_once_and_reads_may_cross_them() -> None:
     with open_memory(os.getpid()) as plain, open_memory(os.getpid(), keeps_pages=True) as kept:
         for size in (1, 8, PAGE - 1, PAGE, 2 * PAGE):
             assert kept.read(id(value) + 64, size) == plain.read(id(value) + 64, size)
+
+
+def test_what_was_kept_is_read_again_at_one_go_and_nothing_else_from_then_on() -> None:
+    value = bytearray(b"a" * (4 * PAGE))
+    start = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
+    with open_memory(os.getpid(), keeps_pages=True) as kept:
+        kept.read(start, PAGE + 1)
+        value[:] = b"b" * len(value)
+        assert kept.read(start, PAGE + 1) == b"a" * (PAGE + 1)
+
+        kept.read_again()
+
+        assert kept.read(start, PAGE + 1) == b"b" * (PAGE + 1)
+        with pytest.raises(Unreadable):
+            kept.read(start + 3 * PAGE, 8)
+
+
+def test_the_frames_of_a_thread_are_told_from_those_it_has_later(own: Objects, layout: Layout) -> None:
+    gate, passed, other = threading.Event(), threading.Event(), threading.Event()
+
+    def run() -> None:
+        gate.wait()
+        passed.set()
+        other.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        seen = shown(own, layout, thread)
+        assert Frames(own, layout, runtime_address()).are(thread.ident or 0, seen)
+        moved = [{**frame, "locals": [{"name": "self", "addr": 1}]} for frame in seen]
+        assert not Frames(own, layout, runtime_address()).are(thread.ident or 0, moved)
+        assert not Frames(own, layout, runtime_address()).are(thread.ident or 0, seen[1:])
+        gate.set()
+        passed.wait()
+        assert not Frames(own, layout, runtime_address()).are(thread.ident or 0, seen)
+    finally:
+        gate.set()
+        other.set()
+        thread.join()
+
+
+def shown(own: Objects, layout: Layout, thread: threading.Thread) -> list[dict[str, Any]]:
+    """A thread's frames as py-spy shows them, once it has come to rest."""
+
+    def frames() -> list[dict[str, Any]]:
+        found = list(Frames(own, layout, runtime_address()).of(thread.ident or 0))
+        return [{"name": one.function, "filename": one.file, "line": one.line, "locals": None} for one in found]
+
+    seen = frames()
+    while seen != (seen := frames()) or "wait" not in [frame["name"] for frame in seen]:
+        pass
+    return seen
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 keeps blocks in the frame instead")

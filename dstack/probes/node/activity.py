@@ -20,24 +20,8 @@ def activity(pid: int) -> Activity:
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                marks[int(name)] = _mark(f"/proc/{pid}/task/{name}")
+                marks[int(name)] = mark_of(f"/proc/{pid}/task/{name}")
     return marks
-
-
-def mark_at_rest(pid: int, thread: int) -> str:
-    """The mark of a thread that is not running now, and empty of one that is, or has ended.
-
-    In a moment shorter than a tick of the scheduler its counters say nothing of a thread that runs all the while. One
-    that was at rest must be put on a CPU to move, and that is counted at once.
-    """
-    task = f"/proc/{pid}/task/{thread}"
-    try:
-        mark = _mark(task)
-        with open(f"{task}/stat", encoding="ascii", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-    return "" if state == "R" else mark
 
 
 def unmoved(before: Activity, after: Activity) -> set[int]:
@@ -45,8 +29,8 @@ def unmoved(before: Activity, after: Activity) -> set[int]:
     return {thread for thread, mark in before.items() if mark and after.get(thread) == mark}
 
 
-def _mark(task: str) -> str:
-    """Time on CPU in ns and number of timeslices; where the kernel does not count those, context switches."""
+def mark_of(task: str) -> str:
+    """A thread's, by its folder: its time on CPU in ns and number of timeslices, or else of context switches."""
     with open(f"{task}/schedstat", encoding="ascii") as file:
         mark = file.read()
     return mark if mark.split()[:1] != ["0"] else _switches(task)

@@ -15,11 +15,12 @@ from typing import Any
 from dstack.probes.node.awaited import GENERATOR_FILE
 from dstack.probes.node.children import awaited_children
 from dstack.probes.node.coroutines import Coroutines
-from dstack.probes.node.frames import Frames, MemoryFrame
+from dstack.probes.node.event_loops import is_event_loop, may_have_loops
+from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.groups import concurrency_groups
 from dstack.probes.node.interpreter import Interpreter
-from dstack.probes.node.kernel import SystemCall, has_mapped, system_call
+from dstack.probes.node.kernel import SystemCall, system_call
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
 from dstack.probes.node.memory import ProcessMemory, Unreadable
@@ -49,8 +50,6 @@ RAY_WAIT_FOR_EVER = 10**6
 
 RAY_WORKER_FILE = "ray/_private/worker.py"
 FUTURES_FILE = "/concurrent/futures/_base.py"
-LOOP_THREAD = "AsyncIO Thread"
-"""How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 NAMES_OF_LOCKS = {LOCK: "threading.Lock.acquire", RLOCK: "threading.RLock.acquire"}
 NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multiprocessing lock"}
 
@@ -78,20 +77,18 @@ class Reader:
         self.unreadable: dict[int, str] = {}
 
     def call_of(self, thread: RawThread) -> Call | None:
-        """What the thread waits for, or None where that is not known to be a wait."""
+        """What the thread waits for, or None where that is not known to be a wait, or is an event loop's for work."""
         frames: list[RawFrame] = thread["frames"]
         if not frames or thread["os_thread_id"] is None:
             return None
         call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
         if call and call.get("what") == EVENT_LOOP:
-            return self._event_loop(frames) or call
+            return None if is_event_loop(thread) else self._event_loop(frames) or call
         return self._named(call, frames) if call else None
 
     def is_where_it_was(self, thread: RawThread) -> bool:
         """Whether the thread is in the same calls as its frames tell, with the same locals. Raises Unreadable."""
-        shown: list[RawFrame] = thread["frames"]
-        now = list(self._frames.of(thread["thread_id"]))
-        return len(now) == len(shown) and all(map(_is_same_frame, shown, now))
+        return self._frames.are(thread["thread_id"], thread["frames"])
 
     # Ray
 
@@ -343,24 +340,6 @@ class Reader:
     @on_demand
     def _executors(self) -> Executors:
         return Executors(self._threads, self.objects, self._layout)
-
-
-def may_have_loops(threads: Sequence[RawThread], pid: int) -> bool:
-    """Whether a thread shows an event loop, or might without showing it: uvloop's do not, nor who shows nothing."""
-    for thread in threads:
-        shows_nothing = not thread["frames"] and thread["os_thread_id"] == pid  # threads of C++ never show any
-        if shows_nothing or str(thread["thread_name"] or "").startswith(LOOP_THREAD):
-            return True
-        if any(ASYNCIO in str(frame["filename"]) for frame in thread["frames"]):
-            return True
-    return has_mapped(pid, "/uvloop/")
-
-
-def _is_same_frame(shown: RawFrame, now: MemoryFrame) -> bool:
-    if (shown["filename"], shown["line"], function_of(shown)) != (now.file, now.line, now.function):
-        return False
-    locals_now = dict(zip(now.code.names, now.locals, strict=False))
-    return all(locals_now.get(local["name"]) == local["addr"] for local in shown["locals"] or ())
 
 
 def _is_in(frame: RawFrame, file: str) -> bool:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
+from dstack.probes.node.kernel import has_mapped
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import BASIC_SIZE, TYPE, Objects
 from dstack.probes.node.on_demand import on_demand
+from dstack.probes.node.places import ASYNCIO
+from dstack.probes.node.pyspy import RawThread
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
 ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
@@ -24,6 +27,8 @@ REFERENT = 16
 PENDING = 0
 HANDLE_BYTES = 80
 MAX_READY = 2_000
+LOOP_THREAD = "AsyncIO Thread"
+"""How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
 """Within so many bytes uvloop's loop has the id of its thread; seen with uvloop 0.23."""
 
@@ -95,3 +100,19 @@ class EventLoops:
         words = self._memory.pointers(loop, max(0, min(size, UVLOOP_BYTES)) // 8)
         found = {word for word in words if word in thread_ids}
         return found.pop() if len(found) == 1 else None
+
+
+def may_have_loops(threads: Sequence[RawThread], pid: int) -> bool:
+    """Whether a thread shows an event loop, or might without showing it: uvloop's do not, nor who shows nothing."""
+    for thread in threads:
+        shows_nothing = not thread["frames"] and thread["os_thread_id"] == pid  # threads of C++ never show any
+        if shows_nothing or is_event_loop(thread):
+            return True
+        if any(ASYNCIO in str(frame["filename"]) for frame in thread["frames"]):
+            return True
+    return has_mapped(pid, "/uvloop/")
+
+
+def is_event_loop(thread: RawThread) -> bool:
+    """Whether the thread runs an async actor's event loop, by the name that Ray gives those."""
+    return str(thread["thread_name"] or "").startswith(LOOP_THREAD)

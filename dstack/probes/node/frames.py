@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.codes import Code
@@ -12,6 +12,7 @@ from dstack.probes.node.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.objects import BOUND_TO, Objects
 from dstack.probes.node.on_demand import on_demand
+from dstack.probes.node.places import RawFrame, function_of
 
 MAX_THREADS = 10_000
 MAX_FRAMES = 1_000
@@ -100,6 +101,11 @@ class Frames:
                 yield self._frame(address, code)
             address = self._memory.pointer(address + self._layout.frame_previous)
 
+    def are(self, thread_id: int, shown: Sequence[RawFrame]) -> bool:
+        """Whether a thread's frames are these of py-spy's, on the same lines and with the same objects as locals."""
+        now = list(self.of(thread_id))
+        return len(now) == len(shown) and all(map(_is_same, shown, now))
+
     def suspended(self, generator: int) -> MemoryFrame | None:
         """The frame of a coroutine or generator that has begun and is suspended, with no more than its live stack.
 
@@ -168,3 +174,10 @@ class Frames:
         if not 0 <= count <= MAX_BLOCKS:
             raise Unreadable(f"a frame with {count} blocks")
         return max((self._memory.int32(first + BLOCK_BYTES * index + 8) for index in range(count)), default=0)
+
+
+def _is_same(shown: RawFrame, now: MemoryFrame) -> bool:
+    if (shown["filename"], shown["line"], function_of(shown)) != (now.file, now.line, now.function):
+        return False
+    locals_now = dict(zip(now.code.names, now.locals, strict=False))
+    return all(locals_now.get(local["name"]) == local["addr"] for local in shown["locals"] or ())

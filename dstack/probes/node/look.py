@@ -9,9 +9,10 @@ from typing import Any
 
 import psutil
 
-from dstack.probes.node.activity import Activity, activity, mark_at_rest, unmoved
-from dstack.probes.node.calls import Reader, may_have_loops
+from dstack.probes.node.activity import Activity, activity, unmoved
+from dstack.probes.node.calls import Reader
 from dstack.probes.node.children import Families, is_helper, is_python
+from dstack.probes.node.event_loops import is_event_loop, may_have_loops
 from dstack.probes.node.groups import runs_methods
 from dstack.probes.node.identity import require_worker
 from dstack.probes.node.interpreter import Interpreter
@@ -20,22 +21,21 @@ from dstack.probes.node.layout import Layout
 from dstack.probes.node.loop_state import LoopState
 from dstack.probes.node.masking import masked_locals
 from dstack.probes.node.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.places import EVENT_LOOP
 from dstack.probes.node.pyspy import PySpy, RawThread, SudoRefused
 from dstack.probes.node.refusals import DumpFailed, why_refused
-from dstack.probes.node.restless import Restless
+from dstack.probes.node.rest import while_at_rest
+from dstack.probes.node.restless import KINDS, Restless
 from dstack.probes.node.shallow_calls import shallow_calls
-from dstack.probes.node.stacks import Origins, StackTable, is_event_loop, is_made_by_python, role_of
+from dstack.probes.node.stacks import Origins, StackTable, is_made_by_python, role_of
 from dstack.probes.node.thread_tasks import name_threads, read_tasks
 
 ATTEMPTS = 3
 DUMP_TIMEOUT_S = 5.0
 RETRY_S = 0.005
-LONG_S = 0.5
-"""Whose call takes so long to read, for its many refs, is not tried again: he hardly ever rests for so long."""
 PROCESS_GONE = "the process is gone"
 
 Plain = dict[str, Any]
+Told = tuple[Plain | None, str | None]
 
 
 class Look:
@@ -64,7 +64,6 @@ class Look:
         self.access = "memory"
         self.unread: str | None = None
         self.is_shallow = False
-        self.hopeless: set[int] = set()
         self.restless: dict[int, Plain] = {}
         self.unreadable: dict[int, str] = {}
         self.still: set[int] = set()
@@ -166,7 +165,7 @@ class Look:
         self.threads, self.calls, self.still = threads, calls, unmoved(before, self.marks)
 
     def _proves_blocked(self, deadline: float) -> bool:
-        """Whether all threads that wait for somebody are proven to by then, but for those where that is hopeless.
+        """Whether all threads that wait for somebody are proven to by then.
 
         Ray wakes who waits for refs every second, which on a busy host is a matter of one run of py-spy; and so does a
         profiler. Of a thread that has moved it takes some 2 ms to see that it is where py-spy saw it and at rest, and
@@ -174,7 +173,7 @@ class Look:
         """
         for attempt in range(ATTEMPTS):
             moved = [thread for thread in self.threads if self._moved(thread)]
-            blocked = [one for one in moved if self._is_blocked(one) and one["os_thread_id"] not in self.hopeless]
+            blocked = [thread for thread in moved if self._is_blocked(thread)]
             if self.unread or (attempt and not blocked):
                 return not blocked
             time.sleep(RETRY_S * attempt)
@@ -184,25 +183,31 @@ class Look:
         return False
 
     def _prove(self, thread: RawThread) -> bool:
-        tid, began = thread["os_thread_id"], time.monotonic()
+        """Whether a thread rests where py-spy saw it, with its call, and of an event loop the task in its hands."""
         with contextlib.suppress(OSError, Unreadable), open_memory(self.pid, keeps_pages=True) as memory:
-            reader = self._reader(self.threads, memory)
-            before = mark_at_rest(self.pid, tid)
-            if not before or not reader.is_where_it_was(thread):
-                return False
-            call = _call_of(thread, reader)
-            task = reader.coroutines.tasks_on_loops.get(thread["thread_id"]) if self.loops else None
-            if mark_at_rest(self.pid, tid) == before:
-                self.still.add(tid)
-                self.marks[tid] = before
-                self.calls.pop(tid, None)
-                self.calls |= {tid: call} if call else {}
-                if self.loops:
-                    self.loops.on_threads[thread["thread_id"]] = task
+            found = while_at_rest(memory, thread["os_thread_id"], lambda: self._told(thread, memory), _is_for_refs)
+            if found:
+                self._believe(thread, *found)
                 return True
-            if time.monotonic() - began > LONG_S:
-                self.hopeless.add(tid)
         return False
+
+    def _told(self, thread: RawThread, memory: ProcessMemory) -> Told:
+        """The call and the task on its event loop; :class:`Unreadable` where the thread is elsewhere than it was."""
+        reader = self._reader(self.threads, memory)
+        if not reader.is_where_it_was(thread):
+            raise Unreadable("it has moved")
+        task = reader.coroutines.tasks_on_loops.get(thread["thread_id"]) if self.loops else None
+        return reader.call_of(thread), task
+
+    def _believe(self, thread: RawThread, mark: str, told: Told) -> None:
+        tid, (call, task) = thread["os_thread_id"], told
+        self.still.add(tid)
+        self.marks[tid] = mark
+        self.calls.pop(tid, None)
+        if call:
+            self.calls[tid] = call
+        if self.loops:
+            self.loops.on_threads[thread["thread_id"]] = task
 
     def _read_paused(self, tool: PySpy, deadline: float) -> None:
         """Takes the threads that moved from a dump with a pause, and keeps the proven readings of the others.
@@ -280,7 +285,7 @@ class Look:
                 self.tasks = read_tasks(threads, memory, layout, self.title)
                 reader = self._reader(threads, memory)
                 for thread in threads:
-                    call = _call_of(thread, reader)
+                    call = reader.call_of(thread)
                     if call:
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
@@ -382,10 +387,9 @@ class Look:
         return {**call, "frame": call["frame"] + native}
 
 
-def _call_of(thread: RawThread, reader: Reader) -> Plain | None:
-    """What the thread waits for; that an event loop waits for work is none."""
-    call = reader.call_of(thread)
-    return None if call and is_event_loop(thread) and call.get("what") == EVENT_LOOP else call
+def _is_for_refs(told: Told) -> bool:
+    """Whether it is in one of Ray's calls, of which all is told by memory, and nothing by the kernel."""
+    return told[0] is not None and told[0]["kind"] in KINDS
 
 
 def _remaining(deadline: float) -> float:

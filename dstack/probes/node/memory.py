@@ -14,7 +14,7 @@ from typing import Any
 MAX_BYTES = 1 << 24
 MAX_TEXT = 128
 PAGE = 4096
-MAX_PAGES = 4096
+MAX_PAGES = 8192
 
 PTHREAD_TID = 720
 """Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.36 on x86-64."""
@@ -27,7 +27,7 @@ class Unreadable(Exception):
 class ProcessMemory:
     """Reads of one process's memory, each bounded.
 
-    With ``keeps_pages`` a page is read but once, so that what changes later is not seen. Raises :class:`Unreadable`
+    With ``keeps_pages`` nothing is read but once, so that what changes later is not seen. Raises :class:`Unreadable`
     from every method when the memory is not there, and ``PermissionError`` or ``ProcessLookupError`` on construction.
     """
 
@@ -35,19 +35,30 @@ class ProcessMemory:
         self.pid = pid
         self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
         self._pages: dict[int, bytes] | None = {} if keeps_pages else None
+        self._is_closed = False
 
     def close(self) -> None:
         """Lets go of the process's memory."""
         os.close(self._fd)
+
+    def read_again(self) -> None:
+        """Reads anew, at one go, all that it has kept; from then on there is nothing else to be read."""
+        assert self._pages is not None
+        for address in self._pages:
+            self._pages[address] = self._read(address, PAGE)
+        self._is_closed = True
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``."""
         if not 0 <= size <= MAX_BYTES:
             raise Unreadable(f"{size} bytes at {address:#x}: no size to read at once")
         offset = address % PAGE
-        if self._pages is None or offset + size > PAGE:
+        if self._pages is None:
             return self._read(address, size)
-        return self._page(address - offset)[offset : offset + size]
+        if offset + size <= PAGE:
+            return self._page(address - offset)[offset : offset + size]
+        pages = map(self._page, range(address - offset, address + size, PAGE))
+        return b"".join(pages)[offset : offset + size]
 
     def _page(self, address: int) -> bytes:
         assert self._pages is not None
@@ -58,6 +69,8 @@ class ProcessMemory:
         return self._pages[address]
 
     def _read(self, address: int, size: int) -> bytes:
+        if self._is_closed:
+            raise Unreadable(f"{size} bytes at {address:#x}: not read before")
         try:
             data = os.pread(self._fd, size, address)
         except (OSError, OverflowError, ValueError) as error:

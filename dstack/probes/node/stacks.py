@@ -9,7 +9,8 @@ import site
 import sysconfig
 from typing import Any
 
-from dstack.probes.node.calls import LOOP_THREAD, RAY_WORKER_FILE
+from dstack.probes.node.calls import RAY_WORKER_FILE
+from dstack.probes.node.event_loops import is_event_loop
 from dstack.probes.node.masking import masked_source
 from dstack.probes.node.places import RawFrame, function_of
 from dstack.probes.node.pyspy import RawThread
@@ -103,11 +104,6 @@ def role_of(thread: RawThread, *, pid: int, is_driver: bool, origins: Origins) -
     if is_made_by_python(thread):
         return "user" if any(origins.of(frame) == "user" for frame in frames) else "ray"
     return "user" if is_driver else "task"
-
-
-def is_event_loop(thread: RawThread) -> bool:
-    """Whether the thread runs an async actor's event loop, by the name that Ray gives those."""
-    return str(thread["thread_name"] or "").startswith(LOOP_THREAD)
 
 
 def is_made_by_python(thread: RawThread) -> bool:

@@ -1,0 +1,45 @@
+"""Reads a thread in a moment in which it rests, however short: of somebody who is woken again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dstack.probes.node.activity import mark_of
+from dstack.probes.node.memory import ProcessMemory
+
+T = TypeVar("T")
+
+
+def while_at_rest(
+    memory: ProcessMemory, thread: int, read: Callable[[], T], is_all_in_memory: Callable[[T], bool]
+) -> tuple[str, T] | None:
+    """The thread's mark and what was read, which keeps its pages; None where the thread did not rest meanwhile.
+
+    Where it takes too long to understand what is read, as with 100,000 refs, all of that is read at one go first.
+    """
+    before = mark_at_rest(memory.pid, thread)
+    found = read()
+    if mark_at_rest(memory.pid, thread) == before:
+        return (before, found) if before else None
+    before = mark_at_rest(memory.pid, thread)
+    if not before or not is_all_in_memory(found):
+        return None
+    memory.read_again()
+    return (before, read()) if mark_at_rest(memory.pid, thread) == before else None
+
+
+def mark_at_rest(pid: int, thread: int) -> str:
+    """The mark of a thread that is not running now, and empty of one that is, or has ended.
+
+    In a moment shorter than a tick of the scheduler its counters say nothing of a thread that runs all the while. One
+    that was at rest must be put on a CPU to move, and that is counted at once.
+    """
+    task = f"/proc/{pid}/task/{thread}"
+    try:
+        mark = mark_of(task)
+        with open(f"{task}/stat", encoding="ascii", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    return "" if state == "R" else mark
