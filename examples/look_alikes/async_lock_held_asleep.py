@@ -23,6 +23,10 @@ class Ledger:
             await asyncio.sleep(seconds)
             return "correct"
 
+    async def begun(self) -> None:
+        while not self.lock.locked():
+            await asyncio.sleep(0.01)
+
     async def read(self) -> str:
         async with self.lock:
             return "balance"
@@ -34,6 +38,7 @@ def main() -> None:
     ledger: Any = ray.remote(Ledger).options(name="ledger").remote()
     ray.get(ledger.__ray_ready__.remote())
     audit = ledger.audit.remote(900.0)
+    ray.get(ledger.begun.remote())
     reads = [ledger.read.remote() for _ in range(3)]
     print("ready", flush=True)
     print(ray.get([audit, *reads]))

@@ -9,6 +9,7 @@ Members: driver gil_held_in_c.py
 Points at: ctypes.PyDLL(None).sleep(seconds)
 """
 
+import asyncio
 import ctypes
 import os
 import time
@@ -19,6 +20,7 @@ import ray
 
 class Cruncher:
     async def crunch(self, seconds: int) -> str:
+        await asyncio.sleep(0.1)  # until the thread that has handed it to the loop is done with that
         ctypes.PyDLL(None).sleep(seconds)
         return "crunched"
 
