@@ -91,5 +91,5 @@ def test_who_is_woken_all_the_time_is_judged_alike(
         cluster.settled(expected)
         tag = ("RAY_TMPDIR", example.environment["RAY_TMPDIR"])
         workers = [process.pid for process in carrying(tag) if process.name().startswith("ray::")]
-        with woken_all_the_time(example.pid, *workers):
+        with woken_all_the_time(example.pid, *workers, every_s=0.03):
             cluster.settled(expected)

@@ -173,14 +173,13 @@ class Look:
         """
         for attempt in range(ATTEMPTS):
             moved = [thread for thread in self.threads if self._moved(thread)]
-            blocked = [thread for thread in moved if self._is_blocked(thread)]
-            if self.unread or (attempt and not blocked):
-                return not blocked
+            if self.unread or not moved:
+                break
             time.sleep(RETRY_S * attempt)
-            for thread in blocked if attempt else moved:
+            for thread in moved:
                 if time.monotonic() < deadline:
                     self._prove(thread)
-        return False
+        return not any(self._moved(thread) and self._is_blocked(thread) for thread in self.threads)
 
     def _prove(self, thread: RawThread) -> bool:
         """Whether a thread rests where py-spy saw it, with its call, and of an event loop the task in its hands."""

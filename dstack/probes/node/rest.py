@@ -19,14 +19,16 @@ def while_at_rest(
     Where it takes too long to understand what is read, as with 100,000 refs, all of that is read at one go first.
     """
     before = mark_at_rest(memory.pid, thread)
+    if not before:
+        return None
     found = read()
     if mark_at_rest(memory.pid, thread) == before:
-        return (before, found) if before else None
-    before = mark_at_rest(memory.pid, thread)
-    if not before or not is_all_in_memory(found):
+        return before, found
+    if not is_all_in_memory(found):
         return None
+    before = mark_at_rest(memory.pid, thread)
     memory.read_again()
-    return (before, read()) if mark_at_rest(memory.pid, thread) == before else None
+    return (before, read()) if before and mark_at_rest(memory.pid, thread) == before else None
 
 
 def mark_at_rest(pid: int, thread: int) -> str:
