@@ -199,7 +199,9 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
 
         source = Collector(address, timeout_s)
     with Tidying():
-        run(source)
+        ended_by = run(source)
+    if ended_by is not None:
+        end(ended_by)
 
 
 @main.command()

@@ -34,7 +34,7 @@ class Tidying:
     """
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, _raise) for number in _heeded()}
+        self._before = {number: signal.signal(number, _raise) for number in heeded()}
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -43,7 +43,7 @@ class Tidying:
 
 def heed_signals() -> None:
     """From now on a signal ends the process where it stands; one that the starter has it ignore is ignored."""
-    for number in _heeded():
+    for number in heeded():
         signal.signal(number, _end)
 
 
@@ -57,7 +57,8 @@ def end(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-def _heeded() -> list[signal.Signals]:
+def heeded() -> list[signal.Signals]:
+    """The signals that end the command: not those that its starter has it ignore."""
     return [number for number in WORDS if signal.getsignal(number) is not signal.SIG_IGN]
 
 

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from dstack.ending import heed_signals, heeded
 from dstack.tui.source import Source
 
 
-def run(source: Source) -> None:
-    """Shows what the source gives until one leaves."""
+def run(source: Source) -> int | None:
+    """Shows what the source gives until one leaves, or a signal comes, whose number is given back.
+
+    The terminal is given back first. A second signal ends the process where it stands.
+    """
     from dstack.tui.app import DstackApp
 
-    DstackApp(source).run()
+    app = DstackApp(source)
+
+    def leave(number: int) -> None:
+        heed_signals()
+        app.exit(number)
+
+    async def shown() -> int | None:
+        for number in heeded():
+            asyncio.get_running_loop().add_signal_handler(number, leave, number)
+        return await app.run_async()
+
+    return asyncio.run(shown())

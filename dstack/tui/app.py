@@ -34,7 +34,7 @@ PALETTE_GONE_S = 0.1
 """After so long, the command palette is not in the picture any more."""
 
 
-class DstackApp(App[None]):
+class DstackApp(App[int]):
     """See a hang, walk it, understand it."""
 
     TITLE = "dstack"
@@ -70,7 +70,7 @@ class DstackApp(App[None]):
         self.looks: list[Look] = []
         self.shown: Look | None = None
         self.status = Status(source=source.name)
-        self._is_taking = False
+        self._is_taking = self._is_wanted = False
         self._next_at: float | None = None
 
     # Looks come in
@@ -81,7 +81,8 @@ class DstackApp(App[None]):
         self.action_refresh_look()
 
     def action_refresh_look(self) -> None:
-        """Takes another snapshot, unless one is being taken."""
+        """Takes another snapshot; one that is being taken is let come to its end first."""
+        self._is_wanted = self._is_taking
         if not self._is_taking and (self.source.is_live or not self.looks):
             self._is_taking = True
             self._tell(doing="connecting")
@@ -143,7 +144,9 @@ class DstackApp(App[None]):
         """The next look may begin."""
         self._is_taking = False
         self._tell(doing="")
-        if self.status.every_s:
+        if self._is_wanted:
+            self.action_refresh_look()
+        elif self.status.every_s:
             self._next_at = time.monotonic() + self.status.every_s
 
     def _tick(self) -> None:

@@ -47,3 +47,19 @@ class Scripted:
 
     def cancel(self) -> None:
         self._cancelled.set()
+
+
+class Gated(Scripted):
+    """One that gives nothing but the first before its gate is open."""
+
+    def __init__(self, *script: Snapshot) -> None:
+        super().__init__(*script)
+        self.gate = threading.Event()
+
+    def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
+        if self.taken:
+            self.gate.wait()
+        return super().take(progress, early)
+
+    def cancel(self) -> None:
+        self.gate.set()

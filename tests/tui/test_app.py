@@ -18,7 +18,7 @@ from dstack.tui.dialogs import AskPath, Help
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files
 from tests.tui.pilots import running, screen_text, until
-from tests.tui.sources import Scripted, recorded
+from tests.tui.sources import Gated, Scripted, recorded
 
 DEADLOCK, IDLE = recorded("serve-deadlock"), recorded("serve-idle")
 
@@ -70,6 +70,19 @@ def test_r_takes_another_look_and_the_cursor_stays() -> None:
             assert outline.cursor_line
             assert outline.cursor_line.key == before.key
             assert app.shown is app.looks[-1]
+
+    run(body)
+
+
+def test_r_during_a_look_takes_one_more_after_it() -> None:
+    async def body() -> None:
+        source = Gated(DEADLOCK)
+        async with running(source) as (app, pilot):
+            await pilot.press("r", "r", "r")
+            source.gate.set()
+            await until(pilot, lambda: len(app.looks) == 3 and not app.status.doing)
+
+            assert source.taken == 3
 
     run(body)
 

@@ -31,6 +31,7 @@ def test_a_hang_is_seen_walked_and_left() -> None:
         screen.wait_for("goes to whoever it is about")
         screen.press("Escape")
         screen.wait_until_gone("goes to whoever it is about")  # else the terminal takes Esc and r for one key
+        screen.wait_for(f" s old  {running.address}")  # nothing is under way
         screen.press("r")
         screen.wait_for("#2")
         screen.press("/")
