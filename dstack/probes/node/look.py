@@ -172,7 +172,7 @@ class Look:
         to read its call again.
         """
         for attempt in range(ATTEMPTS):
-            moved = [thread for thread in self.threads if self._moved(thread)]
+            moved = [one for one in self.threads if self._moved(one) and (not attempt or self._may_wait(one))]
             if self.unread or not moved:
                 break
             time.sleep(RETRY_S * attempt)
@@ -325,8 +325,10 @@ class Look:
 
     def _is_blocked(self, thread: RawThread) -> bool:
         """Whether it may wait for somebody in particular; who waits for work or for a while comes and goes."""
-        call = self.calls.get(thread["os_thread_id"])
-        return call["kind"] != "other" if call else self._runs_task_in_cpp(thread)
+        return self._may_wait(thread) and self.calls.get(thread["os_thread_id"], {}).get("kind") != "other"
+
+    def _may_wait(self, thread: RawThread) -> bool:
+        return thread["os_thread_id"] in self.calls or self._runs_task_in_cpp(thread)
 
     def as_process(self, table: StackTable) -> Plain:
         """The process as plain data, its stacks entered into the table."""
