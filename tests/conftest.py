@@ -25,7 +25,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByKind(LoadScopeScheduling):  # type: ignore[misc]
+    class ByKind(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file: str = nodeid.partition("::")[0]
             if file.startswith(WITHOUT_RAY):

@@ -68,7 +68,7 @@ class View(Screen[None]):
             app = self.application
             self.query_one(TopBar).tell(self.look, app.status, list(app.MODES), app.current_mode)
 
-    # What a view is made of
+    # What a view is made of: each has its own, and Textual's metaclass leaves no room for abc's
 
     def compose_body(self) -> ComposeResult:
         """The view's own widgets."""

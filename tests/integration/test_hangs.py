@@ -25,6 +25,14 @@ CLUSTERS: dict[str | None, dict[str, Any]] = {
 }
 """By what a program says it needs."""
 
+RESTLESS = (
+    "hangs/backpressure",
+    "hangs/barrier_one_missing",
+    "hangs/rlock_and_callback",
+    "hangs/sync_get_in_async_method",
+)
+"""One for each way to wait that a short moment has to show: in C++, in a queue, in a lock, on an event loop."""
+
 KNOWS_LABELS = "label_selector" in gcs_pb2.ActorTableData.DESCRIPTOR.fields_by_name
 
 PROGRAMS = sorted(
@@ -37,13 +45,6 @@ PROGRAMS = sorted(
 def needs(name: str) -> str | None:
     return expected_of(EXAMPLES / f"{name}.py").needs
 
-
-RESTLESS = (
-    "hangs/backpressure",
-    "hangs/sync_get_in_async_method",
-    "hangs/barrier_one_missing",
-    "hangs/rlock_and_callback",
-)
 
 PROGRAMS.sort(key=lambda name: needs(name) or "")
 

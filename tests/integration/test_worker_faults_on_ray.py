@@ -63,6 +63,10 @@ def is_found(told: Json) -> bool:
     return [{one["actor_name"] for one in finding["members"]} for finding in deadlocks] == [{"left", "right"}]
 
 
+def assert_found(told: Json) -> None:
+    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
+
+
 @contextlib.contextmanager
 def leaves_all_as_it_was(cluster: Example, pids: dict[str, int]) -> Iterator[None]:
     """Nobody is stopped who was not, nothing runs that did not, and the cluster does new work afterwards."""
@@ -111,7 +115,7 @@ def test_beside_all_troubles_everybody_is_seen_and_the_deadlock_found(cluster: E
     with leaves_all_as_it_was(cluster, pids):
         told = looked(cluster)
 
-    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
+    assert_found(told)
     assert told["exit_code"] == 1
     assert told["timing"]["total_s"] < TIMEOUT_S
     assert told["coverage"]["workers"]["seen"] == told["coverage"]["workers"]["total"] - 1
@@ -179,7 +183,7 @@ def test_one_that_is_stopped_does_not_keep_the_others_from_being_told(cluster: E
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
+    assert_found(told)
     assert told["timing"]["total_s"] < TIMEOUT_S
     assert silent(told) == {pid, pids["holds_gil_in_c"]}
     assert silent(looked(cluster)) == {pids["holds_gil_in_c"]}
@@ -195,7 +199,7 @@ def test_one_that_is_killed_in_the_middle_of_a_look_is_not_missed(cluster: Examp
         out, _ = running.communicate(timeout=60)
     told = json.loads(out)
 
-    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
+    assert_found(told)
     assert {failure["pid"] for failure in told["coverage"]["failures"]} <= {pid, pids["holds_gil_in_c"]}
     ticks = cluster.log.read_text().count("tick")
     wait_until(lambda: cluster.log.read_text().count("tick") > ticks, deadline_s=30, what=lambda: "a tick")

@@ -243,7 +243,7 @@ class Calibration:
         try:
             return self._in(sending, generator)
         finally:
-            sending.close()  # type: ignore[attr-defined]
+            sending.close()  # type: ignore[attr-defined]  # typed as an Awaitable
 
     def _wrapper_coroutine(self) -> int:
         coroutine = Pausing.pause(*self._specimen.markers)

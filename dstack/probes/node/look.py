@@ -36,6 +36,7 @@ PROCESS_GONE = "the process is gone"
 
 Plain = dict[str, Any]
 Told = tuple[Plain | None, str | None]
+"""What a thread waits for, and the Ray task that it is in the middle of as an event loop."""
 
 
 class Look:
@@ -284,8 +285,7 @@ class Look:
                 self.tasks = read_tasks(threads, memory, layout, self.title)
                 reader = self._reader(threads, memory)
                 for thread in threads:
-                    call = reader.call_of(thread)
-                    if call:
+                    if call := reader.call_of(thread):
                         calls[thread["os_thread_id"]] = call
                 self.unreadable = reader.unreadable
         except PermissionError:

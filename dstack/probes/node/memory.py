@@ -35,7 +35,7 @@ class ProcessMemory:
         self.pid = pid
         self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
         self._pages: dict[int, bytes] | None = {} if keeps_pages else None
-        self._is_closed = False
+        self._is_sealed = False
 
     def close(self) -> None:
         """Lets go of the process's memory."""
@@ -46,7 +46,7 @@ class ProcessMemory:
         assert self._pages is not None
         for address in self._pages:
             self._pages[address] = self._read(address, PAGE)
-        self._is_closed = True
+        self._is_sealed = True
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``."""
@@ -69,7 +69,7 @@ class ProcessMemory:
         return self._pages[address]
 
     def _read(self, address: int, size: int) -> bytes:
-        if self._is_closed:
+        if self._is_sealed:
             raise Unreadable(f"{size} bytes at {address:#x}: not read before")
         try:
             data = os.pread(self._fd, size, address)

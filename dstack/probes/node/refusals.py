@@ -87,7 +87,7 @@ def why_refused(pid: int) -> DumpFailed:
 
 
 def state_of(pid: int) -> str:
-    """The process's state letter from ``/proc/PID/stat``, empty when it is gone."""
+    """The state letter of a process, or of a thread by its OS id, from ``/proc/PID/stat``; empty when it is gone."""
     with (
         contextlib.suppress(OSError, IndexError),
         open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file,

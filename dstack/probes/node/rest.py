@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from dstack.probes.node.activity import mark_of
 from dstack.probes.node.memory import ProcessMemory
+from dstack.probes.node.refusals import state_of
 
 T = TypeVar("T")
 
@@ -14,7 +15,7 @@ T = TypeVar("T")
 def while_at_rest(
     memory: ProcessMemory, thread: int, read: Callable[[], T], is_all_in_memory: Callable[[T], bool]
 ) -> tuple[str, T] | None:
-    """The thread's mark and what was read, which keeps its pages; None where the thread did not rest meanwhile.
+    """The thread's mark and what was read, from memory that keeps its pages; None where it did not rest meanwhile.
 
     Where it takes too long to understand what is read, as with 100,000 refs, all of that is read at one go first.
     """
@@ -22,13 +23,13 @@ def while_at_rest(
     if not before:
         return None
     found = read()
-    if mark_at_rest(memory.pid, thread) == before:
+    after = mark_at_rest(memory.pid, thread)
+    if after == before:
         return before, found
-    if not is_all_in_memory(found):
+    if not after or not is_all_in_memory(found):
         return None
-    before = mark_at_rest(memory.pid, thread)
     memory.read_again()
-    return (before, read()) if before and mark_at_rest(memory.pid, thread) == before else None
+    return (after, read()) if mark_at_rest(memory.pid, thread) == after else None
 
 
 def mark_at_rest(pid: int, thread: int) -> str:
@@ -37,11 +38,8 @@ def mark_at_rest(pid: int, thread: int) -> str:
     In a moment shorter than a tick of the scheduler its counters say nothing of a thread that runs all the while. One
     that was at rest must be put on a CPU to move, and that is counted at once.
     """
-    task = f"/proc/{pid}/task/{thread}"
     try:
-        mark = mark_of(task)
-        with open(f"{task}/stat", encoding="ascii", errors="replace") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+        mark = mark_of(f"/proc/{pid}/task/{thread}")
+    except OSError:
         return ""
-    return "" if state == "R" else mark
+    return "" if state_of(thread) in ("", "R") else mark

@@ -264,7 +264,7 @@ async def of_locks() -> None:
     start("semaphore", enters(semaphore), **of_holder, **one_of_one)
     one_of_two = {"what": "asyncio.BoundedSemaphore.acquire", "object_id": hex(id(pair))}
     start("semaphore-of-two", enters(pair), coroutines=["holder", "second-holder"], **one_of_two)
-    of_condition = hex(id(condition._lock))  # type: ignore[attr-defined]
+    of_condition = hex(id(condition._lock))  # type: ignore[attr-defined]  # asyncio's own
     start("condition-enter", enters(condition), **of_holder, what="asyncio.Lock.acquire", object_id=of_condition)
     left, right = asyncio.Lock(), asyncio.Lock()
     start("left-then-right", takes_in_turn(left, right), coroutines=["right-then-left"], what="asyncio.Lock.acquire")

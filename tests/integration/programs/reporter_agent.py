@@ -17,7 +17,7 @@ from ray.dashboard.modules.reporter.profile_manager import CpuProfilingManager
 from dstack.probes.connect import connect, open_channel
 
 
-class Reporter(reporter_pb2_grpc.ReporterServiceServicer):  # type: ignore[misc]
+class Reporter(reporter_pb2_grpc.ReporterServiceServicer):  # type: ignore[misc]  # Ray's stubs have no types
     def __init__(self, directory: str) -> None:
         self._profiler = CpuProfilingManager(directory)
 

@@ -91,13 +91,13 @@ def conditions() -> None:
         timeout_s=3000.0,
     )
     start("notified", lambda: wait_in(notified), kind="lock", what="threading.RLock.acquire", threads=["notifier"])
-    until(lambda: len(notified._waiters) == 1)  # type: ignore[attr-defined]
+    until(lambda: len(notified._waiters) == 1)  # type: ignore[attr-defined]  # threading's own
     holds_and_notifies("notifier", notified)
     # While it waits for the condition, it does not hold the lock it is in a with block of.
     shared = threading.Lock()
     of_shared = threading.Condition(shared)
     start("let-go", lambda: wait_in(of_shared), kind="other", what="threading.Condition.wait")
-    until(lambda: len(of_shared._waiters) == 1)  # type: ignore[attr-defined]
+    until(lambda: len(of_shared._waiters) == 1)  # type: ignore[attr-defined]  # threading's own
     shared.acquire()
     start("not-of-let-go", lambda: enter(shared), kind="lock", what="threading.Lock.acquire", threads=[])
 
