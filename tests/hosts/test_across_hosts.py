@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -90,10 +91,12 @@ def test_nothing_is_needed_on_the_nodes(deadlock: Hosts) -> None:
 def hidden(hosts: Hosts, host: int) -> Iterator[None]:
     """Hides dstack and py-spy from a host, which mounts nothing over them on any other."""
     with ExitStack() as stack:
-        hosts.exec(host, ["sh", "-c", "mkdir /tmp/nothing && touch /tmp/empty && chmod 644 /tmp/empty"])
-        stack.callback(hosts.exec, host, ["rm", "-r", "/tmp/nothing", "/tmp/empty"])
+        covers = f"/tmp/{secrets.token_hex(8)}"  # in what a host sees of /tmp there may be this repository
+        made = f"mkdir -p {covers}/nothing && touch {covers}/empty && chmod 644 {covers}/empty"
+        assert hosts.exec(host, ["sh", "-c", made]).returncode == 0
+        stack.callback(hosts.exec, host, ["rm", "-r", covers])
         for path in (str(REPOSITORY / "dstack"), *pyspys(hosts, host)):
-            cover = "/tmp/nothing" if os.path.isdir(path) else "/tmp/empty"
+            cover = f"{covers}/nothing" if os.path.isdir(path) else f"{covers}/empty"
             assert hosts.exec(host, ["mount", "--bind", cover, path]).returncode == 0
             stack.callback(hosts.exec, host, ["umount", path])
         imported = hosts.exec(host, [sys.executable, "-c", "import dstack.probes"], PYTHONPATH=PYTHONPATH)
