@@ -81,8 +81,8 @@ def look(beside: Child) -> Callable[..., Plain]:
 def is_told_right(process: Plain) -> bool:
     """Whether it is told that the program's main thread waits for its other one."""
     threads = {thread["name"]: thread for thread in process["threads"]}
-    call = threads["MainThread"]["call"]
-    return bool(call["kind"] == "thread.join" and call["threads"] == [threads["sleeper"]["os_thread_id"]])
+    call = threads["MainThread"].get("call")
+    return call is not None and call["kind"] == "thread.join" and call["threads"] == [threads["sleeper"]["os_thread_id"]]
 
 
 def states(pid: int) -> dict[str, str]:
