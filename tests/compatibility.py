@@ -1,7 +1,8 @@
 """Runs the tests on real Ray and real processes with other versions: ``python tests/compatibility.py [DIRECTORY]``.
 
 Every pair below gets a virtual environment of its own in DIRECTORY (default ``.venv-compatibility``), made by that
-Python, which must be on the PATH or under pyenv. Ends with 1 where tests fail or an interpreter is missing.
+Python, which must be on the PATH or under pyenv. Two run side by side, each prints when it is done. Ends with 1 where
+tests fail or an interpreter is missing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,12 +43,12 @@ class Pair(NamedTuple):
 
 
 PAIRS = (
+    Pair("3.11", "2.46.0", ("tests/integration",)),
     Pair("3.10", "2.60.0", READING),
     Pair("3.12", "2.60.0", READING, ("uvloop",)),  # where it is installed, Ray's async actors use it
     Pair("3.13", "2.60.0", READING),
-    Pair("3.11", "2.46.0", ("tests/integration",)),
 )
-"""All tests run on the Python that starts them, and the newest Ray."""
+"""The longest first. All tests run on the Python that starts them, and the newest Ray."""
 
 CLUSTER = "PYTHON_OF_CLUSTER"
 """The variable that names the Python of the cluster for those tests that look at one of another version."""
@@ -55,10 +58,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main() -> None:
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".venv-compatibility")
-    results = {f"Python {pair.python}, Ray {pair.ray}": passes(pair, directory) for pair in PAIRS}
-    for pair, passed in results.items():
-        print(f"{pair}: {'passed' if passed else 'FAILED'}")
-    sys.exit(not all(results.values()))
+    with ThreadPoolExecutor(2) as side_by_side:
+        passed = list(side_by_side.map(partial(passes, directory=directory), PAIRS))
+    for pair, it_passed in zip(PAIRS, passed, strict=True):
+        print(f"Python {pair.python}, Ray {pair.ray}: {'passed' if it_passed else 'FAILED'}")
+    sys.exit(not all(passed))
 
 
 def passes(pair: Pair, directory: Path) -> bool:
@@ -74,7 +78,9 @@ def passes(pair: Pair, directory: Path) -> bool:
         (venv / "ready").touch()
     command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *pair.tests]
     environment = {**os.environ, CLUSTER: sys.executable}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+    ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    print(f"Python {pair.python}, Ray {pair.ray}:\n{ended.stdout}", flush=True)
+    return ended.returncode == 0
 
 
 def find(python: str) -> str | None:

@@ -14,22 +14,15 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=5_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-WITHOUT_RAY = ("tests/unit/", "tests/tui/")
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n 2``: a test on hosts runs beside one on a local Ray, and those without Ray file by file beside either.
-
-    There are never two of one kind: each takes what the machine has.
-    """
+    """With ``-n 2`` files run side by side, but those on hosts, which share them, one after another."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByKind(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file: str = nodeid.partition("::")[0]
-            if file.startswith(WITHOUT_RAY):
-                return file
-            return "hosts" if file.startswith("tests/hosts/") else "local Ray"
+            return "hosts" if file.startswith("tests/hosts/") else file
 
-    return ByKind(config, log)
+    return ByFile(config, log)

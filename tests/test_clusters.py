@@ -48,7 +48,7 @@ def test_an_end_before_ready_is_reported_with_the_output(tmp_path: Path) -> None
         running([sys.executable, "-c", script], {}, tmp_path / "log") as child,
         pytest.raises(AssertionError, match=r"(?s)exited before 'ready'.*so far so good"),
     ):
-        child.wait_for_line("ready", deadline_s=10)
+        child.wait_for_line("ready", deadline_s=20)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_examples_join_a_cluster_and_go_without_a_trace(auth: Auth, token_in: To
             assert example.address == cluster.address
             wait_until(
                 lambda: ORDER in titles_in(cluster.directory),
-                deadline_s=10,
+                deadline_s=20,
                 what=lambda: "cashier taking the order",
             )
         assert ORDER not in titles_in(cluster.directory)

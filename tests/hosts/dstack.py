@@ -37,7 +37,7 @@ def running(hosts: Hosts, on: int, *arguments: str) -> Iterator[tuple[Child, psu
     """The command on a host, meanwhile: through which it was started, and its own process, both seen from outside."""
     with hosts.start(on, [*DSTACK, *arguments], PYTHONPATH=PYTHONPATH) as child:
         starter = psutil.Process(child.pid)
-        (process,) = wait_until(starter.children, deadline_s=10, what=lambda: f"a process of {child}")
+        (process,) = wait_until(starter.children, deadline_s=20, what=lambda: f"a process of {child}")
         yield child, process
 
 

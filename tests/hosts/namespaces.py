@@ -80,7 +80,7 @@ def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
     with running(["unshare", "--net", "sleep", "infinity"], environment, directory / "switch.log") as child:
         wait_until(
             lambda: os.stat(f"/proc/{child.pid}/ns/net").st_ino != own,
-            deadline_s=10,
+            deadline_s=20,
             what=lambda: f"a network namespace from {child}",
         )
         # The bridge routes so that whoever tries to reach the world learns at once that he cannot.
@@ -120,7 +120,7 @@ def kill(switch_pid: int, host: Host) -> None:
     show = ["nsenter", f"--target={switch_pid}", "--net", "ip", "link", "show", "dev", host.name]
     wait_until(
         lambda: subprocess.run(show, capture_output=True, timeout=20).returncode != 0,
-        deadline_s=10,
+        deadline_s=20,
         what=lambda: f"end of the link to {host.name}",
     )
 

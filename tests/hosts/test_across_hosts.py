@@ -20,7 +20,7 @@ from tests.processes import wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
-GONE_S = 5.0
+GONE_S = 20.0
 """How soon after its end nothing of dstack may be left anywhere."""
 INTERRUPTED_S = 20.0
 """Long enough for a busy machine: that it did not just come to its own end is told by the exit code."""

@@ -22,11 +22,11 @@ from tests.processes import Child, carrying, command_line, wait_until
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
 TIMEOUT_S = 10.0
-LATE_S = 1.0
-"""How much longer than its timeout a look may take."""
-START_AND_END_S = 5.0
-"""What the command may take beside, on a busy machine."""
-GONE_S = 5.0
+LATE_S = 3.0
+"""How much longer than its timeout a look may take on a busy machine."""
+START_AND_END_S = 15.0
+"""What the command may take beside."""
+GONE_S = 20.0
 """How soon after its end nothing of dstack may be left anywhere."""
 BACK_S = 40.0
 """Time for hosts to find out that they reach each other again."""
@@ -155,7 +155,7 @@ def test_a_gcs_that_is_stopped_before(deadlock: Hosts) -> None:
         done = dstack(deadlock, 1, "check", "--address", deadlock.address)
         took_s = time.monotonic() - began
 
-    assert took_s < 5
+    assert took_s < START_AND_END_S
     assert (done.returncode, done.stdout) == (3, "")
     assert "its GCS did not answer within 2 s" in done.stderr
     assert_it_goes_on(deadlock)

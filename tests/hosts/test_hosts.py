@@ -76,7 +76,7 @@ def test_hosts_are_cut_off_mended_and_killed_and_leave_nothing_even_if_the_test_
     with unchanged_machine(), pytest.raises(ZeroDivisionError):
         cut_mend_kill_and_fail(hosts)
 
-    wait_until(lambda: not carrying(hosts.tag), deadline_s=10, what=lambda: f"the end of {carrying(hosts.tag)}")
+    wait_until(lambda: not carrying(hosts.tag), deadline_s=20, what=lambda: f"the end of {carrying(hosts.tag)}")
     assert not Path(hosts.tag[1]).exists()
 
 
@@ -87,7 +87,7 @@ def cut_mend_kill_and_fail(hosts: Hosts) -> None:
         assert not reaches(hosts, 1, "host2")
         assert hosts.exec(2, ["true"]).returncode == 0
         hosts.mend(2)
-        wait_until(lambda: reaches(hosts, 1, "host2"), deadline_s=10, what=lambda: "host2 back")
+        wait_until(lambda: reaches(hosts, 1, "host2"), deadline_s=20, what=lambda: "host2 back")
         hosts.kill(2)
         assert not reaches(hosts, 1, "host2")
         raise ZeroDivisionError

@@ -131,7 +131,7 @@ def test_a_sudo_that_does_not_run_it_changes_nothing(in_ray_get: int, place: Pat
 
     assert not told["processes"]["w"]["threads"]
     assert "the process is another user's Run dstack as the user who runs Ray (uid 0)" in reasons(told)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 40
 
 
 def test_sudo_is_not_tried_where_nothing_is_refused(in_ray_get: int, place: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_container_without_ptrace_is_told_what_it_lacks(in_ray_get: int, place
 
 def test_a_process_that_made_itself_unreadable_is_told_from_another_users(place: Path) -> None:
     with python(place, "-c", NOT_DUMPABLE, prefix=AS_NOBODY) as pid:
-        wait_until(lambda: psutil.Process(pid).uids().real == NOBODY, deadline_s=5, what=lambda: "another user")
+        wait_until(lambda: psutil.Process(pid).uids().real == NOBODY, deadline_s=20, what=lambda: "another user")
         told = look(pid, own_pyspy(place, 0o755), AS_NOBODY)
 
     assert "the process is not dumpable" in reasons(told)
@@ -158,7 +158,7 @@ def test_a_process_that_made_itself_unreadable_is_told_from_another_users(place:
 
 def test_what_is_no_python_is_told_so(place: Path) -> None:
     with running(["sh", "-c", "echo ready; sleep 1000 & wait"], os.environ, place / "log") as child:
-        child.wait_for_line("ready", deadline_s=5)
+        child.wait_for_line("ready", deadline_s=20)
         told = look(child.pid, own_pyspy(place, 0o755))
 
     assert "it is no Python process that py-spy knows" in reasons(told)

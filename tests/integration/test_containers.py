@@ -49,7 +49,7 @@ def test_it_is_looked_at_from_within(contained: Example) -> None:
     assert told["coverage"]["failures"] == []
     wait_until(
         lambda: not [one for one in carrying(tag) if one.pid not in before and is_ours(one)],
-        deadline_s=5,
+        deadline_s=20,
         what=lambda: "end of what was started there",
     )
     assert not [one for one in carrying(tag) if one.status() == psutil.STATUS_STOPPED]

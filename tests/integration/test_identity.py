@@ -51,7 +51,7 @@ def test_who_listens_on_the_port_is_the_worker() -> None:
 def test_what_a_worker_forks_does_not_take_its_place() -> None:
     forks = LISTENS.replace("sys.stdin", "import os; os.fork(); sys.stdin")
     with listener(program=forks) as (pid, port):
-        (child,) = wait_until(psutil.Process(pid).children, deadline_s=10, what=lambda: "a fork")
+        (child,) = wait_until(psutil.Process(pid).children, deadline_s=20, what=lambda: "a fork")
         assert [objection(one, port) for one in (pid, child.pid)] == [None, None]
 
 

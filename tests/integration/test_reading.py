@@ -237,7 +237,7 @@ def in_python(process: psutil.Process) -> bool:
 
 
 def started(process: psutil.Process) -> psutil.Process:
-    wait_until(lambda: in_python(process), deadline_s=10, what=lambda: "python in the child")
+    wait_until(lambda: in_python(process), deadline_s=20, what=lambda: "python in the child")
     return process
 
 
@@ -269,7 +269,7 @@ def test_nonblocking_never_pauses() -> None:
 def test_a_stopped_process_is_read_as_it_stands() -> None:
     with running(SPINNER) as process:
         started(process).send_signal(signal.SIGSTOP)
-        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=5, what=lambda: "stopped")
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=lambda: "stopped")
         result = looked_at(process.pid)
         state = process.status()
 
@@ -295,7 +295,7 @@ def test_another_process_behind_the_pid_is_not_taken_for_the_worker() -> None:
         running("import time; time.sleep(1000)") as other,
     ):
         ports = wait_until(
-            lambda: [c.laddr.port for c in server.net_connections("tcp")], deadline_s=10, what=lambda: "a port"
+            lambda: [c.laddr.port for c in server.net_connections("tcp")], deadline_s=20, what=lambda: "a port"
         )
         target = {"worker_id": "w", "pid": other.pid, "port": ports[0], "is_driver": False}
         result = NodeProbe().sample([target], OPTIONS)
@@ -348,14 +348,14 @@ def test_activity_tells_a_thread_that_ran_from_one_that_did_not() -> None:
 def test_who_runs_is_not_at_rest_however_short_the_moment() -> None:
     with running(SPINNER) as process:
         pid = started(process).pid
-        wait_until(lambda: process.status() == psutil.STATUS_RUNNING, deadline_s=10, what=process.status)
+        wait_until(lambda: process.status() == psutil.STATUS_RUNNING, deadline_s=20, what=process.status)
         assert {mark_at_rest(pid, pid) for _ in range(100)} == {""}
 
 
 def test_who_sleeps_is_at_rest_until_he_ends() -> None:
     with running(SLEEPER) as process:
         pid = started(process).pid
-        wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, deadline_s=10, what=process.status)
+        wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, deadline_s=20, what=process.status)
         assert mark_at_rest(pid, pid) == mark_at_rest(pid, pid) != ""
 
     assert mark_at_rest(pid, pid) == ""

@@ -146,7 +146,7 @@ def test_only_rays_own_driver_listens_where_there_are_other_nodes(hanging: Examp
         running([sys.executable, "-c", REMOTE, hanging.address], watched.environment, tmp_path / "log") as program,
     ):
         assert "'processes'" in program.wait_for_line("answer", deadline_s=90)
-        wait_until(lambda: watched.listening, deadline_s=10, what=lambda: "Ray's driver to listen")
+        wait_until(lambda: watched.listening, deadline_s=20, what=lambda: "Ray's driver to listen")
 
     (command,) = watched.listening
     assert "dstack.probes.remote_driver" in command

@@ -26,6 +26,8 @@ from tests.processes import Child, running, wait_until
 
 PROGRAMS = Path(__file__).with_name("programs")
 BUDGET_S = 20.0
+LATE_S = 5.0
+"""How much longer than its budget a look may take on a busy machine."""
 OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": BUDGET_S}
 Plain = dict[str, Any]
 Start = Callable[..., Child]
@@ -67,10 +69,10 @@ def look(beside: Child) -> Callable[..., Plain]:
         ]
         result: Plain = (probe or NodeProbe()).sample(targets, {**OPTIONS, **options})
 
-        assert time.monotonic() - began < min(BUDGET_S, options.get("deadline_s", BUDGET_S)) + 1
+        assert time.monotonic() - began < min(BUDGET_S, options.get("deadline_s", BUDGET_S)) + LATE_S
         assert is_told_right(result["processes"]["beside"])
         assert not [failure for failure in result["failures"] if failure["worker_id"] == "beside"]
-        wait_until(lambda: stopped(pid) <= was_stopped, deadline_s=5, what=lambda: f"not left stopped: {states(pid)}")
+        wait_until(lambda: stopped(pid) <= was_stopped, deadline_s=20, what=lambda: f"not left stopped: {states(pid)}")
         assert {*psutil.Process().children()} <= children
         assert probe is not None or open_files() == files
         return result
@@ -82,7 +84,9 @@ def is_told_right(process: Plain) -> bool:
     """Whether it is told that the program's main thread waits for its other one."""
     threads = {thread["name"]: thread for thread in process["threads"]}
     call = threads["MainThread"].get("call")
-    return call is not None and call["kind"] == "thread.join" and call["threads"] == [threads["sleeper"]["os_thread_id"]]
+    return (
+        call is not None and call["kind"] == "thread.join" and call["threads"] == [threads["sleeper"]["os_thread_id"]]
+    )
 
 
 def states(pid: int) -> dict[str, str]:
@@ -179,7 +183,7 @@ def test_who_is_at_its_own_limits_is_seen_whole(tmp_path: Path, look: Look) -> N
 def test_who_was_stopped_is_read_and_stays_stopped(start: Start, look: Look) -> None:
     child = start("runs")
     os.kill(child.pid, signal.SIGSTOP)
-    wait_until(lambda: states(child.pid)[str(child.pid)] == "T", deadline_s=5, what=lambda: "stopped")
+    wait_until(lambda: states(child.pid)[str(child.pid)] == "T", deadline_s=20, what=lambda: "stopped")
 
     result = look(child.pid)
 
@@ -191,7 +195,7 @@ def test_who_was_stopped_is_read_and_stays_stopped(start: Start, look: Look) -> 
 def test_of_a_zombie_is_told_that_it_is_one(start: Start, look: Look) -> None:
     child = start("waits")
     os.kill(child.pid, signal.SIGKILL)
-    wait_until(lambda: states(child.pid)[str(child.pid)] == "Z", deadline_s=5, what=lambda: "a zombie")
+    wait_until(lambda: states(child.pid)[str(child.pid)] == "Z", deadline_s=20, what=lambda: "a zombie")
 
     result = look(child.pid)
 

@@ -73,10 +73,16 @@ def leaves_all_as_it_was(cluster: Example, pids: dict[str, int]) -> Iterator[Non
     tag = ("RAY_TMPDIR", cluster.environment["RAY_TMPDIR"])
     stopped = {pid for pid in pids.values() if psutil.Process(pid).status() == psutil.STATUS_STOPPED}
     files = {*Path("/tmp").iterdir()}
+
+    def new_files() -> list[str]:
+        found = {*Path("/tmp").iterdir()} - files
+        return [path.name for path in found if "dstack" in path.name or "py-spy" in path.name]
+
     yield
-    wait_until(lambda: not strangers(tag), deadline_s=10, what=lambda: f"gone: {strangers(tag)}")
+    wait_until(lambda: not strangers(tag), deadline_s=20, what=lambda: f"gone: {strangers(tag)}")
     assert {pid for pid in pids.values() if psutil.Process(pid).status() == psutil.STATUS_STOPPED} == stopped
-    assert not [path for path in {*Path("/tmp").iterdir()} - files if "dstack" in path.name or "py-spy" in path.name]
+    # Another dstack on this machine may have some of its own, but not for long.
+    wait_until(lambda: not new_files(), deadline_s=20, what=lambda: f"taken away: {new_files()}")
     ticks = cluster.log.read_text().count("tick")
     wait_until(lambda: cluster.log.read_text().count("tick") > ticks, deadline_s=30, what=lambda: "a tick")
 
@@ -177,7 +183,7 @@ def test_one_that_is_stopped_does_not_keep_the_others_from_being_told(cluster: E
     os.kill(pid, signal.SIGSTOP)
     try:
         status = psutil.Process(pid).status
-        wait_until(lambda: status() == psutil.STATUS_STOPPED, deadline_s=10, what=lambda: "stopped")
+        wait_until(lambda: status() == psutil.STATUS_STOPPED, deadline_s=20, what=lambda: "stopped")
         with leaves_all_as_it_was(cluster, pids):
             told = looked(cluster)
     finally:

@@ -47,7 +47,7 @@ def test_a_hang_is_seen_walked_and_left() -> None:
             screen.press(key)
             screen.wait_for("DEADLOCK")
         screen.press("q")
-        screen.wait_for("ended 0", deadline_s=10)
+        screen.wait_for("ended 0", deadline_s=20)
 
 
 def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
     with terminal([*TUI, str(file)], environment, 80, 24) as screen:
         screen.wait_for("seen 4/4 workers")
         screen.press("q")
-        screen.wait_for("ended 0", deadline_s=10)
+        screen.wait_for("ended 0", deadline_s=20)
 
 
 def test_a_signal_gives_the_terminal_back_also_a_tiny_one(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_signal_gives_the_terminal_back_also_a_tiny_one(tmp_path: Path) -> Non
     with terminal(["sh", "-c", script, "sh", *TUI, str(file)], environment, 20, 6) as screen:
         screen.wait_for("BLOCKED")
         os.kill(int(pid.read_text()), signal.SIGTERM)
-        shown = screen.wait_for("ended 143", deadline_s=10)
+        shown = screen.wait_for("ended 143", deadline_s=20)
 
     assert shown.split() == ["Terminated.", "ended", "143"]
 
@@ -80,7 +80,7 @@ def test_without_a_cluster_the_reason_and_the_remedy_are_shown(tmp_path: Path) -
     with terminal([*TUI, "--address", "127.0.0.1:1"], environment) as screen:
         screen.wait_for("No snapshot")
         screen.press("q")
-        screen.wait_for("ended 0", deadline_s=10)
+        screen.wait_for("ended 0", deadline_s=20)
 
 
 def test_it_can_be_served_to_a_browser(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_child_is_killed_with_its_parent() -> None:
         lines = {parent.stdout.readline().strip() for _ in range(2)}
         child = psutil.Process(int((lines - {"alive"}).pop()))
         parent.kill()
-        wait_until(lambda: not child.is_running(), deadline_s=10, what=lambda: f"end of {child}")
+        wait_until(lambda: not child.is_running(), deadline_s=20, what=lambda: f"end of {child}")
 
 
 def test_a_child_whose_parent_has_ended_does_not_begin() -> None:
