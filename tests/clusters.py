@@ -229,4 +229,4 @@ def _address_of_cluster_in(directory: Path) -> str:
         flags = (argument for line in lines for argument in line if argument.startswith("--gcs-address="))
         return next((flag.partition("=")[2] for flag in flags), None)
 
-    return wait_until(address, deadline_s=5.0, what=lambda: f"a process with --gcs-address in {directory}")
+    return wait_until(address, deadline_s=20.0, what=lambda: f"a process with --gcs-address in {directory}")
