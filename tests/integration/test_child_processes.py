@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,8 +49,8 @@ def settled(pid: int, what: str) -> tuple[Plain, Plain]:
 
     def found() -> tuple[Plain, Plain] | None:
         result = look_at(pid)
-        calls = [one.get("call") for one in result["processes"]["w"]["threads"] if one["os_thread_id"] == pid]
-        (call,) = calls
+        calls = (one.get("call") for one in result["processes"]["w"]["threads"] if one["os_thread_id"] == pid)
+        call = next(calls, None)
         return (result, call) if call and call["what"] == what else None
 
     return wait_until(found, deadline_s=20, what=lambda: f"{what}: {look_at(pid)}")
@@ -57,6 +58,22 @@ def settled(pid: int, what: str) -> tuple[Plain, Plain]:
 
 def functions(result: Plain, thread: Plain) -> list[str]:
     return [result["frames"][index]["function"].rpartition(".")[2] for index in result["stacks"][thread["stack"]]]
+
+
+def test_who_is_below_a_stranger_with_the_workers_pid_is_left_alone(tmp_path: Path) -> None:
+    """As below pid 1 of this host, where a driver in a container is its pid 1."""
+    tried = tmp_path / "tried"
+    probe = NodeProbe()
+    probe.equip(f'#!/bin/sh\necho "$@" >>{tried}\n'.encode())
+    with family("joins_fork", tmp_path) as (stranger, pids), socket.create_server(("127.0.0.1", 0)) as server:
+        target = {"worker_id": "w", "pid": stranger.pid, "port": server.getsockname()[1], "is_driver": True}
+        result = probe.sample([target], {**OPTIONS, "children": True})
+
+    assert pids
+    assert not tried.exists()
+    assert result["processes"] == {}
+    (failure,) = result["failures"]
+    assert f"pid {stranger.pid} is another process here" in failure["reason"]
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,14 @@ class Look:
         self.tasks: dict[int, str | None] | None = None
         self.groups: dict[str, str] | None = None
         self.paused_ms = 0.0
-        self.elapsed_s = 0.0
+        self.began = time.monotonic()
         self.failures: list[Plain] = []
 
     def fail(self, stage: str, reason: str, remedy: str | None = None) -> None:
         """Records what could not be seen."""
         failure = {"stage": stage, "reason": reason, "remedy": remedy, "pid": self.pid}
-        self.failures.append({**failure, "worker_id": self.target["worker_id"], "elapsed_s": self.elapsed_s})
+        elapsed_s = round(time.monotonic() - self.began, 2)
+        self.failures.append({**failure, "worker_id": self.target["worker_id"], "elapsed_s": elapsed_s})
 
     def ends(self) -> None:
         """Records that the process is gone, which is why all else failed."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -67,14 +69,18 @@ class NodeProbe:
         owners = port_owners()
         families = Families([target["pid"] for target in targets])
         looks = [Look(target, options, origins, self.layout, families) for target in targets]
-        if options.get("children"):
-            _find_children(looks)
+        for look in looks:
+            with _failures_of(look):
+                look.identify(owners)
+        identified = [look for look in looks if look.figures]
+        if options.get("children"):  # of a stranger with a worker's pid they are strangers, too
+            _find_children(identified)
         until = time.monotonic() + CHILDREN_SHARE * options["deadline_s"]
         result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
         pool = ThreadPoolExecutor(POOL_SIZE)
         try:
-            done = [pool.submit(self._look, look, owners, deadline) for look in looks]
-            done += [pool.submit(self._look, child, owners, until) for look in looks for child in look.children]
+            done = [pool.submit(self._look, look, deadline) for look in identified]
+            done += [pool.submit(self._look_at_child, child, until) for look in identified for child in look.children]
             for future in done:
                 future.result()
             for look in looks:
@@ -84,21 +90,14 @@ class NodeProbe:
         result.update(frames=table.frames, stacks=table.stacks, sources=table.sources)
         return {**result, "clock": (began_at, time.time())}
 
-    def _look(self, look: Look, owners: dict[int, int], deadline: float) -> None:
-        began = time.monotonic()
-        try:
-            look.identify(owners)
+    def _look(self, look: Look, deadline: float) -> None:
+        with _failures_of(look):
             self._read_stacks(look, self._tool(), deadline)
-        except psutil.NoSuchProcess:
-            look.ends()
-        except NotThisWorker as error:
-            look.fail("process", str(error))
-        except DumpFailed as error:
-            refused = look.interpreter.refused
-            look.fail("stacks", f"{refused} ({error.reason})" if refused else error.reason, error.remedy)
-        if look.failures and not psutil.pid_exists(look.pid):  # whatever failed did so for that
-            look.ends()
-        look.elapsed_s = time.monotonic() - began
+
+    def _look_at_child(self, child: Look, deadline: float) -> None:
+        with _failures_of(child):
+            child.identify({})
+            self._read_stacks(child, self._tool(), deadline)
 
     def _read_stacks(self, look: Look, tool: PySpy, deadline: float) -> None:
         """Reads them as whoever dstack is, and where that is refused, as root, if no password is asked for that."""
@@ -132,6 +131,23 @@ class NodeProbe:
         result["failures"] += [one for child in look.children for one in child.failures if one["stage"] == "stacks"]
         if look.figures:
             result["processes"][look.target["worker_id"]] = look.as_process(table)
+
+
+@contextmanager
+def _failures_of(look: Look) -> Iterator[None]:
+    """Records why it could not be gone on with, and after how long."""
+    look.began = time.monotonic()
+    try:
+        yield
+    except psutil.NoSuchProcess:
+        look.ends()
+    except NotThisWorker as error:
+        look.fail("process", str(error))
+    except DumpFailed as error:
+        refused = look.interpreter.refused
+        look.fail("stacks", f"{refused} ({error.reason})" if refused else error.reason, error.remedy)
+    if look.failures and not psutil.pid_exists(look.pid):  # whatever failed did so for that
+        look.ends()
 
 
 def _find_children(looks: list[Look]) -> None:
