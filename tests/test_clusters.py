@@ -53,7 +53,7 @@ def test_an_end_before_ready_is_reported_with_the_output(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("auth", "token_in"),
-    [("default", "home"), ("on", "file"), ("on", "environment")],
+    [("default", "home"), ("on", "file")],
 )
 def test_examples_join_a_cluster_and_go_without_a_trace(auth: Auth, token_in: TokenIn) -> None:
     with ray_cluster(auth=auth, token_in=token_in) as cluster:

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-from tests.clusters import Auth, TokenIn, ray_cluster, run_example
+from tests.clusters import Auth, ray_cluster, run_example
 from tests.dstack import Result, check, dstack, elapsed_s, settled_check
 
 KNOWS_TOKENS = importlib.util.find_spec("ray._private.authentication") is not None
@@ -125,12 +125,9 @@ def test_what_is_no_address_is_bad_usage(address: str) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(
-    ("auth", "token_in"),
-    [("default", "home"), ("on", "home"), ("on", "file"), ("on", "environment"), ("off", "home")],
-)
-def test_tokens_are_found_also_for_an_explicit_address(auth: Auth, token_in: TokenIn) -> None:
-    with run_example("two_actors", auth=auth, token_in=token_in) as example:
+@pytest.mark.parametrize("auth", ["default", "off"])
+def test_who_needs_none_gives_none_and_one_that_ray_made_is_found(auth: Auth) -> None:
+    with run_example("two_actors", auth=auth) as example:
         environment = {name: value for name, value in example.environment.items() if name != "RAY_AUTH_MODE"}
         explicit = dstack("check", "--address", example.address, environment=environment)
         by_variable = dstack("check", environment={**environment, "RAY_ADDRESS": example.address})
@@ -141,15 +138,26 @@ def test_tokens_are_found_also_for_an_explicit_address(auth: Auth, token_in: Tok
 
 @pytest.mark.ray
 @pytest.mark.skipif(not KNOWS_TOKENS, reason="this version of Ray has no token authentication")
-def test_a_wrong_token_and_none() -> None:
+def test_a_token_is_found_wherever_it_is_and_a_wrong_one_and_none_are_told(tmp_path: Path) -> None:
     with ray_cluster(auth="on", token_in="environment") as cluster:
         right = dict(cluster.environment)
+        file = tmp_path / ".ray" / "auth_token"
+        file.parent.mkdir()
+        file.write_text(right["RAY_AUTH_TOKEN"])
         wrong = {**right, "RAY_AUTH_TOKEN": "0" * 64}
         none = {name: value for name, value in right.items() if name != "RAY_AUTH_TOKEN"}
 
         assert "refuses our token" in refused("--address", cluster.address, environment=wrong)
         assert "none was found" in refused("--address", cluster.address, environment=none)
-        assert check(cluster.address, right)["verdict"] == "clear"
+        unnamed = {name: value for name, value in none.items() if name != "RAY_AUTH_MODE"}
+        for token in (
+            {"RAY_AUTH_TOKEN": right["RAY_AUTH_TOKEN"]},
+            {"RAY_AUTH_TOKEN_PATH": str(file)},
+            {"HOME": str(tmp_path)},
+        ):
+            environment = {**unnamed, **token}
+            assert check(cluster.address, environment)["verdict"] == "clear"
+            assert dstack("check", environment={**environment, "RAY_ADDRESS": cluster.address}).returncode == 0
 
 
 @pytest.mark.ray

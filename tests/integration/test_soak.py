@@ -1,4 +1,4 @@
-"""Twenty seconds of the soak: what works is never called stuck."""
+"""Twelve seconds of the soak: what works is never called stuck."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.clusters import REPOSITORY
 
 pytestmark = pytest.mark.ray
 
-MINUTES = "0.33"
+MINUTES = "0.2"
 WORKLOADS = "generators,placement_groups,queues,scarce_resources,threads"
 """What needs more than Ray itself is for ``make soak``; these are where analyses go wrong most easily."""
 
