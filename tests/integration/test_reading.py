@@ -229,15 +229,13 @@ SLEEPER = "import time; time.sleep(1000)"
 SPINNER = "import time\nwhile True: pass"
 
 
-def in_python(process: psutil.Process) -> bool:
-    try:
-        return bool(threads_of(looked_at(process.pid)))
-    except (KeyError, DumpFailed):
-        return False
+def in_its_program(process: psutil.Process) -> bool:
+    """Whether it has begun with what it was given, after Python's own start."""
+    return any(frame["file"] == "<string>" for frame in looked_at(process.pid)["frames"])
 
 
 def started(process: psutil.Process) -> psutil.Process:
-    wait_until(lambda: in_python(process), deadline_s=20, what=lambda: "python in the child")
+    wait_until(lambda: in_its_program(process), deadline_s=20, what=lambda: "the child in its program")
     return process
 
 
@@ -251,11 +249,16 @@ def test_a_sleeping_thread_is_proven_still_and_not_paused() -> None:
 
 def test_a_running_thread_is_paused_for_a_whole_stack_and_not_called_still() -> None:
     with running(SPINNER) as process:
-        result = looked_at(started(process).pid)
+        pid = started(process).pid
+
+        def of_one_that_got_a_turn() -> Any:
+            result = looked_at(pid)
+            return result if result["processes"]["w"]["paused_ms"] else None
+
+        result = wait_until(of_one_that_got_a_turn, deadline_s=20, what=lambda: "a look that was not too short for it")
         state = process.status()
 
     assert [(thread["still"], thread["on_cpu"]) for thread in threads_of(result)] == [(False, True)]
-    assert result["processes"]["w"]["paused_ms"] > 0
     assert state not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
@@ -336,13 +339,16 @@ def test_activity_tells_a_thread_that_ran_from_one_that_did_not() -> None:
     time.sleep(0.1)
 
     before = activity(os.getpid())
-    time.sleep(0.05)
-    same = unmoved(before, activity(os.getpid()))
+
+    def the_same_after_a_tick() -> set[int] | None:
+        same = unmoved(before, activity(os.getpid()))
+        return None if threads[1].native_id in same else same
+
+    same = wait_until(the_same_after_a_tick, deadline_s=20, what=lambda: "a tick")
     asleep.set()
     ticking.set()
 
     assert threads[0].native_id in same
-    assert threads[1].native_id not in same
 
 
 def test_who_runs_is_not_at_rest_however_short_the_moment() -> None:
