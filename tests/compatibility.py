@@ -41,6 +41,9 @@ class Pair(NamedTuple):
     tests: tuple[str, ...]
     besides: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"Python {self.python}, Ray {self.ray}"
+
 
 PAIRS = (
     Pair("3.11", "2.46.0", ("tests/integration",)),
@@ -61,7 +64,7 @@ def main() -> None:
     with ThreadPoolExecutor(2) as side_by_side:
         passed = list(side_by_side.map(partial(passes, directory=directory), PAIRS))
     for pair, it_passed in zip(PAIRS, passed, strict=True):
-        print(f"Python {pair.python}, Ray {pair.ray}: {'passed' if it_passed else 'FAILED'}")
+        print(f"{pair}: {'passed' if it_passed else 'FAILED'}")
     sys.exit(not all(passed))
 
 
@@ -79,7 +82,7 @@ def passes(pair: Pair, directory: Path) -> bool:
     command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *pair.tests]
     environment = {**os.environ, CLUSTER: sys.executable}
     ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    print(f"Python {pair.python}, Ray {pair.ray}:\n{ended.stdout}", flush=True)
+    print(f"{pair}:\n{ended.stdout}", flush=True)
     return ended.returncode == 0
 
 

@@ -69,18 +69,16 @@ class NodeProbe:
         owners = port_owners()
         families = Families([target["pid"] for target in targets])
         looks = [Look(target, options, origins, self.layout, families) for target in targets]
-        for look in looks:
-            with _failures_of(look):
-                look.identify(owners)
-        identified = [look for look in looks if look.figures]
+        identified = _identified(looks, owners)
+        children: list[Look] = []
         if options.get("children"):  # of a stranger with a worker's pid they are strangers, too
-            _find_children(identified)
+            children = _identified(_find_children(identified), {})
         until = time.monotonic() + CHILDREN_SHARE * options["deadline_s"]
         result: Plain = {"processes": {}, "failures": [], "host": _host_figures()}
         pool = ThreadPoolExecutor(POOL_SIZE)
         try:
             done = [pool.submit(self._look, look, deadline) for look in identified]
-            done += [pool.submit(self._look_at_child, child, until) for look in identified for child in look.children]
+            done += [pool.submit(self._look, child, until) for child in children]
             for future in done:
                 future.result()
             for look in looks:
@@ -93,11 +91,6 @@ class NodeProbe:
     def _look(self, look: Look, deadline: float) -> None:
         with _failures_of(look):
             self._read_stacks(look, self._tool(), deadline)
-
-    def _look_at_child(self, child: Look, deadline: float) -> None:
-        with _failures_of(child):
-            child.identify({})
-            self._read_stacks(child, self._tool(), deadline)
 
     def _read_stacks(self, look: Look, tool: PySpy, deadline: float) -> None:
         """Reads them as whoever dstack is, and where that is refused, as root, if no password is asked for that."""
@@ -150,12 +143,21 @@ def _failures_of(look: Look) -> Iterator[None]:
         look.ends()
 
 
-def _find_children(looks: list[Look]) -> None:
-    """Has the first of each process's children looked at, and then of all."""
+def _identified(looks: list[Look], owners: dict[int, int]) -> list[Look]:
+    """Those whose process is there, and is the one it is said to be."""
+    for look in looks:
+        with _failures_of(look):
+            look.identify(owners)
+    return [look for look in looks if look.figures]
+
+
+def _find_children(looks: list[Look]) -> list[Look]:
+    """The first of each process's children, and then of all, which are to be looked at."""
     left = MAX_CHILDREN_HERE
     for look in looks:
         look.find_children(min(MAX_CHILDREN, left))
         left -= len(look.children)
+    return [child for look in looks for child in look.children]
 
 
 def _host_figures() -> Plain:
