@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.dstack import Json
+from tests.command import Json
 
 ALARMS = ("deadlock", "hang")
 """The verdicts that say somebody is stuck for good."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.clusters import Example, RayCluster, ray_cluster
-from tests.dstack import Json
+from tests.command import Json
 from tests.expected import Expected
 from tests.processes import die_with_parent, kill_group, wait_until
 

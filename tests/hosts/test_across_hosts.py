@@ -12,9 +12,9 @@ from signal import SIGINT, SIGKILL, Signals
 import pytest
 
 from tests.clusters import REPOSITORY
-from tests.dstack import Json
+from tests.command import Json
 from tests.hosts import Hosts
-from tests.hosts.dstack import PYTHONPATH, check, files, ours, running
+from tests.hosts.command import PYTHONPATH, check, files, ours, running
 from tests.hosts.rings import members_of, ring
 from tests.processes import wait_until
 

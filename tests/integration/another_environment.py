@@ -12,8 +12,8 @@ import pytest
 
 from dstack import load
 from tests.clusters import EXAMPLES, run_example
+from tests.command import dstack, settled_check
 from tests.compatibility import CLUSTER
-from tests.dstack import dstack, settled_check
 from tests.expected import expected_of
 
 pytestmark = pytest.mark.ray

@@ -12,7 +12,7 @@ import pytest
 from dstack.model import BlockedCall, Coroutine, Frame, Process, Snapshot
 from dstack.snapshot_file import load
 from tests.clusters import run_example
-from tests.dstack import dstack
+from tests.command import dstack
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.ray

@@ -19,7 +19,7 @@ from dstack.model import Snapshot
 from dstack.probes.node.probe import MAX_CHILDREN, NodeProbe
 from dstack.snapshot_file import load
 from tests.clusters import run_example
-from tests.dstack import check, dstack
+from tests.command import check, dstack
 from tests.processes import Child, running, wait_until
 
 PROGRAMS = Path(__file__).with_name("programs")

@@ -16,7 +16,7 @@ import pytest
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
 from tests.clusters import Auth, ray_cluster, run_example
-from tests.dstack import Result, check, dstack, elapsed_s, settled_check
+from tests.command import Result, check, dstack, elapsed_s, settled_check
 
 KNOWS_TOKENS = importlib.util.find_spec("ray._private.authentication") is not None
 MOST_S = 20.0

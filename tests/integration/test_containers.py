@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.clusters import Example, run_example
-from tests.dstack import settled_check
+from tests.command import settled_check
 from tests.processes import carrying, wait_until
 
 IN_A_NAMESPACE = '#!/bin/sh\nexec unshare --pid --fork --kill-child --mount-proc {python} "$@"\n'

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clusters import EXAMPLES
-from tests.dstack import check
+from tests.command import check
 from tests.expected import ALARMS, expected_of
 from tests.shared_cluster import SharedCluster, shared_cluster
 

@@ -26,7 +26,7 @@ from dstack.probes.node.rest import mark_at_rest
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import run_example
-from tests.dstack import check, dstack, settled_check
+from tests.command import check, dstack, settled_check
 from tests.processes import wait_until, woken_all_the_time
 
 PROGRAM = Path(__file__).with_name("programs") / "waits.py"

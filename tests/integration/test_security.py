@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.clusters import Example, run_example
-from tests.dstack import DSTACK, Result, dstack
+from tests.command import DSTACK, Result, dstack
 from tests.integration.test_connect import KNOWS_TOKENS
 from tests.processes import carrying, command_line, running, wait_until
 from tests.tui.terminals import terminal

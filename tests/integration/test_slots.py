@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import run_example
-from tests.dstack import Json, settled_check
+from tests.command import Json, settled_check
 
 pytestmark = pytest.mark.ray
 

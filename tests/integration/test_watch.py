@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.clusters import RayCluster, ray_cluster
-from tests.dstack import DSTACK, Json, dstack
+from tests.command import DSTACK, Json, dstack
 from tests.processes import Child, carrying, command_line, running, wait_until
 from tests.shared_cluster import PROGRAMS
 

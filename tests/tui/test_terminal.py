@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import run_example
-from tests.dstack import dstack
+from tests.command import dstack
 from tests.tui.sources import RECORDED
 from tests.tui.terminals import terminal
 

@@ -18,7 +18,7 @@ from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from tests.unit.scenes import TAKEN_AT, Proc, Scene, Strand
 from tests.unit.strategies import related_snapshots
-from tests.unit.test_recorded import ALL, RECORDED
+from tests.unit.test_recorded_snapshots import ALL, RECORDED
 from tests.unit.worlds import Show, World, worlds
 
 LATER_S = 60.0

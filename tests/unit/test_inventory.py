@@ -12,7 +12,7 @@ from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import load
 from tests.unit.scenes import Scene
 from tests.unit.strategies import related_snapshots
-from tests.unit.test_recorded import ALL, RECORDED
+from tests.unit.test_recorded_snapshots import ALL, RECORDED
 
 
 def inventory_of(snapshot: Snapshot) -> Inventory:

@@ -14,7 +14,7 @@ from dstack.model import Snapshot
 from dstack.snapshot_file import load
 from tests.unit.scenes import Scene
 from tests.unit.strategies import related_snapshots
-from tests.unit.test_recorded import ALL, RECORDED
+from tests.unit.test_recorded_snapshots import ALL, RECORDED
 from tests.unit.worlds import Show, World, worlds
 
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.clusters import run_example
-from tests.dstack import check, dstack, settled_check
+from tests.command import check, dstack, settled_check
 
 SIZE = "120m"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import RayCluster, ray_cluster
-from tests.dstack import DSTACK, Json
+from tests.command import DSTACK, Json
 from tests.processes import running, wait_until
 
 pytestmark = [

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import psutil
 
 from tests.clusters import REPOSITORY
-from tests.dstack import DSTACK, Json, Result, elapsed_s
+from tests.command import DSTACK, Json, Result, elapsed_s
 from tests.hosts.hosts import Hosts
 from tests.processes import Child, carrying, command_line, wait_until
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.clusters import Example, run_example
-from tests.dstack import Json, check, settled_check
+from tests.command import Json, check, settled_check
 
 pytestmark = pytest.mark.ray
 

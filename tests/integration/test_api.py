@@ -15,7 +15,7 @@ import dstack
 from tests.clusters import own_environment
 from tests.processes import wait_until
 
-PROGRAM = Path(__file__).with_name("programs") / "from_within.py"
+PROGRAM = Path(__file__).with_name("programs") / "calls_api.py"
 DEADLOCK = "DEADLOCK  Side.meet and Side.answer wait for each other"
 Plain = dict[str, Any]
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from tests.clusters import no_worker_left
-from tests.dstack import Json, elapsed_s
+from tests.command import Json, elapsed_s
 from tests.hosts import Hosts
-from tests.hosts.dstack import check, dstack, files, ours, running
+from tests.hosts.command import check, dstack, files, ours, running
 from tests.hosts.rings import members_of, ring
 from tests.processes import Child, carrying, command_line, wait_until
 

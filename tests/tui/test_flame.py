@@ -19,7 +19,7 @@ from dstack.tui.source import Files
 from dstack.tui.stacks import StacksView
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Scripted, recorded
-from tests.tui.test_stacks_view import at, press, team, tree
+from tests.tui.test_stacks import at, press, team, tree
 from tests.unit.scenes import Scene
 
 Body = Callable[[DstackApp, Pilot[Any], FlameView], Awaitable[None]]

@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 from tests.clusters import busy_workers
-from tests.dstack import Json
+from tests.command import Json
 from tests.hosts import Hosts
-from tests.hosts.dstack import check
+from tests.hosts.command import check
 from tests.hosts.rings import ring
 from tests.processes import carrying, command_line, wait_until
 

@@ -15,7 +15,7 @@ from signal import SIGHUP, SIGINT, SIGTERM, Signals
 import pytest
 
 from tests.clusters import own_environment
-from tests.dstack import DSTACK
+from tests.command import DSTACK
 from tests.processes import Tag, carrying, wait_until
 
 MOST_S = 1.8

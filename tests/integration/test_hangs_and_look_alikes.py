@@ -12,7 +12,7 @@ import pytest
 from ray.core.generated import gcs_pb2
 
 from tests.clusters import EXAMPLES
-from tests.dstack import Json
+from tests.command import Json
 from tests.expected import expected_of
 from tests.processes import carrying, woken_all_the_time
 from tests.shared_cluster import SharedCluster, shared_cluster

@@ -16,7 +16,7 @@ import pytest
 from dstack.model import Process, Snapshot, Thread
 from dstack.snapshot_file import load
 from tests.clusters import Example, run_example
-from tests.dstack import DSTACK, Json, check, dstack, settled_check
+from tests.command import DSTACK, Json, check, dstack, settled_check
 from tests.integration.programs import faulty_actors
 from tests.processes import carrying, wait_until
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.dstack import Json
+from tests.command import Json
 from tests.processes import wait_until
 from tests.shared_cluster import PROGRAMS, SharedCluster, shared_cluster
 
