@@ -1,18 +1,52 @@
-"""What every test may ask for, how random examples are chosen, and what runs side by side."""
+"""What every test may ask for, how random examples are chosen, what runs side by side, and what may be rerun."""
 
 import os
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from tests.hosts.fixtures import hosts_possible, three_hosts
+from tests.reruns import (
+    pytest_collection_modifyitems,
+    pytest_runtest_setup,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
 
-__all__ = ["hosts_possible", "three_hosts"]
+__all__ = [
+    "hosts_possible",
+    "pytest_collection_modifyitems",
+    "pytest_runtest_setup",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "three_hosts",
+]
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=5_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+NOT_INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""What ``nohup``, ``&`` in a script and some CI runners ignore in all that they start."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_signals_in_children() -> Iterator[None]:
+    """Programs that tests start react to signals as they do by default, also where this process ignores them.
+
+    An ignored signal stays ignored in a child, one with a handler does not (POSIX, execve). So this process ignores
+    it by a handler.
+    """
+    before = {number: signal.getsignal(number) for number in NOT_INHERITED}
+    ignored = [number for number, handler in before.items() if handler is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    yield
+    for number in ignored:
+        signal.signal(number, before[number])
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,10 @@ from tests.tui.sources import RECORDED
 from tests.tui.terminals import terminal
 
 HANG = Path(__file__).resolve().parents[2] / "examples" / "hangs" / "async_lock.py"
+pytestmark = pytest.mark.terminal
+
+pytestmark = pytest.mark.terminal
+
 TUI = (sys.executable, "-m", "dstack", "tui")
 
 
