@@ -24,7 +24,7 @@ compatibility: $(READY)
 	$(BIN)/python tests/compatibility.py
 
 search: $(READY)
-	HYPOTHESIS_PROFILE=search $(BIN)/python -m pytest --timeout 3600 tests/unit/test_soundness.py tests/unit/test_hostile_snapshots.py
+	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/test_soundness.py tests/unit/test_hostile_snapshots.py
 
 bench: $(READY)
 	for name in $(notdir $(basename $(wildcard benchmarks/bench_*.py))); do $(BIN)/python -m benchmarks.$$name || exit 1; done

@@ -1,6 +1,5 @@
 """What every test may ask for, how random examples are chosen, what runs side by side, and what may be rerun."""
 
-import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.effort import examples
 from tests.hosts.fixtures import hosts_possible, three_hosts
 from tests.reruns import (
     pytest_collection_modifyitems,
@@ -25,9 +25,8 @@ __all__ = [
     "three_hosts",
 ]
 
-settings.register_profile("fixed", derandomize=True, deadline=None)
-settings.register_profile("search", max_examples=5_000, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+settings.register_profile("effort", examples())
+settings.load_profile("effort")
 
 NOT_INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 """What ``nohup``, ``&`` in a script and some CI runners ignore in all that they start."""

@@ -21,8 +21,8 @@ def hosts_possible() -> None:
     pytest.skip(f"separate hosts cannot be made here: {reason}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def three_hosts(hosts_possible: None) -> Iterator[Hosts]:
-    """Three hosts, shared by a module's tests, which must leave them alive and plugged in."""
+    """Three hosts, shared by all tests on hosts, which must leave them alive and plugged in."""
     with Hosts(3) as hosts:
         yield hosts

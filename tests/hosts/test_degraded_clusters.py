@@ -94,6 +94,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
         process.resume()
 
 
+@pytest.mark.exhaustive
 def test_a_deadlock_among_the_others_is_found_while_a_host_is_cut_off(three_hosts: Hosts) -> None:
     with ring(three_hosts, [1, 2], idle=3):
         with cut_off(three_hosts, 3):
@@ -153,6 +154,7 @@ def seen_completely(hosts: Hosts) -> Json:
 
 
 @pytest.mark.parametrize("host", [1, 2])
+@pytest.mark.exhaustive
 def test_a_raylet_that_is_stopped_costs_no_more_than_the_timeout(three_hosts: Hosts, host: int) -> None:
     with ring(three_hosts, [2, 3]):
         with stopped(raylet_on(three_hosts, host)):
@@ -171,6 +173,7 @@ def raylet_on(hosts: Hosts, host: int) -> psutil.Process:
     return found
 
 
+@pytest.mark.exhaustive
 def test_workers_of_a_host_that_dies_are_missed_until_the_cluster_gives_it_up() -> None:
     with Hosts(2, environment=FAST_HEALTH_CHECKS) as hosts, ring(hosts, [1, 2]):
         hosts.kill(2)

@@ -40,14 +40,22 @@ def deadlock(three_hosts: Hosts) -> Iterator[Hosts]:
         yield three_hosts
 
 
+@pytest.fixture(scope="module")
+def doomed(hosts_possible: None) -> Iterator[Hosts]:
+    """The same on hosts of their own, which tests may destroy."""
+    with Hosts(3) as hosts, ring(hosts, [2, 3], driver=3):
+        yield hosts
+
+
 @pytest.fixture(autouse=True)
-def nothing_left(deadlock: Hosts) -> Iterator[None]:
-    """Fails unless soon after each test nothing of dstack is left on any host, and nobody is stopped."""
-    before = files(deadlock)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail unless soon after each test no process or file of dstack is left on any host, and no process is stopped."""
+    hosts: Hosts = request.getfixturevalue("doomed" if "doomed" in request.fixturenames else "deadlock")
+    before = files(hosts)
     yield
-    wait_until(lambda: not ours(deadlock), deadline_s=GONE_S, what=lambda: f"end of {ours(deadlock)}")
-    assert files(deadlock) == {host: before[host] for host in deadlock.nodes}
-    assert stopped_ones(deadlock) == []
+    wait_until(lambda: not ours(hosts), deadline_s=GONE_S, what=lambda: f"end of {ours(hosts)}")
+    assert files(hosts) == {host: before[host] for host in hosts.nodes}
+    assert stopped_ones(hosts) == []
 
 
 def stopped_ones(hosts: Hosts) -> list[list[str]]:
@@ -118,6 +126,7 @@ def assert_it_goes_on(hosts: Hosts) -> None:
     assert [behind["node_ip"] for behind in finding["blocked_behind"]] == ["10.77.0.3"]
 
 
+@pytest.mark.exhaustive
 def test_a_dashboard_that_does_not_answer_is_not_missed(deadlock: Hosts) -> None:
     """Ray starts a process of that name even where it is told not to; nothing listens then."""
     with stopped(only(deadlock, lambda line: any("dashboard/dashboard.py" in word for word in line))):
@@ -149,6 +158,7 @@ def test_a_gcs_that_is_stopped_in_the_middle(deadlock: Hosts) -> None:
     assert_it_goes_on(deadlock)
 
 
+@pytest.mark.exhaustive
 def test_a_gcs_that_is_stopped_before(deadlock: Hosts) -> None:
     with stopped(gcs(deadlock)):
         began = time.monotonic()
@@ -162,6 +172,7 @@ def test_a_gcs_that_is_stopped_before(deadlock: Hosts) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0.01, 0.3, 0.8, 1.5])
+@pytest.mark.exhaustive
 def test_out_of_time(deadlock: Hosts, timeout_s: float) -> None:
     arguments = ["check", "--address", deadlock.address, "--json", f"--timeout={timeout_s}"]
     done, took_s = elapsed_s(lambda: dstack(deadlock, 1, *arguments))
@@ -198,6 +209,7 @@ def test_ended_at_any_moment(deadlock: Hosts) -> None:
     assert judged == (1 if is_there else 3)
 
 
+@pytest.mark.exhaustive
 def test_killed_while_its_driver_joins_through_a_stopped_raylet(deadlock: Hosts) -> None:
     with stopped(raylet(deadlock, 1)), running(deadlock, 1, "check", "--address", deadlock.address) as (child, process):
         driver = wait_until(lambda: joining(deadlock), deadline_s=20, what=lambda: "a driver that joins")
@@ -214,6 +226,7 @@ def joining(hosts: Hosts) -> psutil.Process | None:
     return None
 
 
+@pytest.mark.exhaustive
 def test_a_watch_and_looks_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
     options = ["--every=0.2", "--stuck-after=0.5", "--share=10000", "--dir=/tmp/home/watch", "--json"]
     with running(deadlock, 2, "watch", "--address", deadlock.address, *options) as (child, process):
@@ -236,6 +249,7 @@ def events(child: Child, name: str) -> list[Json]:
     return [event for event in lines if event["event"] == name]
 
 
+@pytest.mark.exhaustive
 def test_a_deadlock_that_a_ray_client_made(deadlock: Hosts) -> None:
     argv = [sys.executable, str(CLIENT), "ray://10.77.0.1:10001"]
     with no_worker_left(deadlock.tag), deadlock.start(2, argv, RAY_AUTH_MODE="token") as child:
@@ -257,23 +271,25 @@ def two_deadlocks(hosts: Hosts) -> Json | None:
     return told if len(found) == 2 and is_polled else None
 
 
-def test_a_host_that_dies_in_the_middle(deadlock: Hosts) -> None:
+@pytest.mark.exhaustive
+def test_a_host_that_dies_in_the_middle(doomed: Hosts) -> None:
     """Leaves the cluster without its third host."""
-    dead = deadlock.nodes.pop(3)
-    told = in_the_middle(deadlock, lambda: deadlock.kill(3))
+    dead = doomed.nodes.pop(3)
+    told = in_the_middle(doomed, lambda: doomed.kill(3))
 
     assert [failure for failure in told["coverage"]["failures"] if failure["node_id"] == dead]
 
 
-def test_a_gcs_that_is_killed_in_the_middle_and_one_that_knows_nothing(deadlock: Hosts) -> None:
+@pytest.mark.exhaustive
+def test_a_gcs_that_is_killed_in_the_middle_and_one_that_knows_nothing(doomed: Hosts) -> None:
     """Leaves no cluster."""
-    with ring(deadlock, [2, 2]):
-        server = gcs(deadlock)
+    with ring(doomed, [2, 2]):
+        server = gcs(doomed)
         command = server.cmdline()
-        told = in_the_middle(deadlock, server.kill)
-    refused = dstack(deadlock, 1, "check", "--address", deadlock.address)
-    with deadlock.start(1, command, RAY_AUTH_MODE="token"):
-        new = wait_until(lambda: answered(deadlock), deadline_s=20, what=lambda: "an answer of the new GCS")
+        told = in_the_middle(doomed, server.kill)
+    refused = dstack(doomed, 1, "check", "--address", doomed.address)
+    with doomed.start(1, command, RAY_AUTH_MODE="token"):
+        new = wait_until(lambda: answered(doomed), deadline_s=20, what=lambda: "an answer of the new GCS")
 
     assert any("GCS" in reason for reason in reasons(told, "control plane"))
     assert (refused.returncode, refused.stdout) == (3, "")

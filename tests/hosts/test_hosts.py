@@ -40,6 +40,7 @@ def test_a_command_past_its_deadline_is_killed_with_its_children(three_hosts: Ho
     assert three_hosts.exec(2, ["pgrep", "-f", "^sleep 4321"]).stdout == ""
 
 
+@pytest.mark.exhaustive
 def test_an_example_spreads_its_actors_over_the_hosts(three_hosts: Hosts) -> None:
     with three_hosts.run_example("ring_of_five", on=2):
         counts = wait_until(
@@ -70,6 +71,7 @@ def machine() -> list[str]:
     return [subprocess.run(one, capture_output=True, text=True, check=True).stdout for one in listings]
 
 
+@pytest.mark.exhaustive
 def test_hosts_are_cut_off_mended_and_killed_and_leave_nothing_even_if_the_test_fails() -> None:
     hosts = Hosts(2)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import networkx as nx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.chains import MAX_RANKED, open_knots
 from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
+from tests.effort import examples
 
 Graph = dict[str, list[str]]
 
@@ -30,7 +31,7 @@ def wait_for(targets: list[str]) -> Wait:
 
 
 @given(graphs, st.sets(keys))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(graph: Graph, stuck: set[str]) -> None:
     edges = [(key, target) for key in graph.keys() - stuck for target in graph[key] if target not in stuck]
     waits_for: nx.DiGraph[str] = nx.DiGraph(edges)
@@ -54,7 +55,7 @@ def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(gra
 
 
 @given(graphs)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_the_longest_chain_and_the_most_waited_for_come_first(graph: Graph) -> None:
     chains = open_knots(vertices_of(graph), set())
 

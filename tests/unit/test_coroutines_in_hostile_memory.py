@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dstack.probes.node import awaited
@@ -23,6 +23,7 @@ from dstack.probes.node.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.memory import ProcessMemory
 from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import Objects
+from tests.effort import examples
 from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
 
 VARIABLES = [contextvars.ContextVar[int](f"variable {number}") for number in range(40)]
@@ -202,7 +203,7 @@ async def waits_for_one_thing_in_many_ways(end: Any, doublings: int) -> asyncio.
     return task
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_changed_copy_is_read_or_refused(copy: Copy, layout: Layout, data: st.DataObject) -> None:
     touched = st.sampled_from(copy.touched)

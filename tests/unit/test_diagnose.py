@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from dstack.analysis.chains import MAX_RANKED
 from dstack.analysis.diagnose import diagnose, suspects
@@ -16,6 +16,7 @@ from dstack.analysis.findings.deadlock import SHOWN_CYCLE
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save
+from tests.effort import examples
 from tests.unit.scenes import Call, Proc, Scene
 from tests.unit.strategies import related_snapshots
 
@@ -552,7 +553,7 @@ def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:
 
 
 @given(related_snapshots())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 def test_findings_and_waits_are_about_vertices_there_are(snapshot: Snapshot) -> None:
     diagnosis = diagnose(snapshot)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import networkx as nx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.digraph import Digraph, strong_components, unique, weak_components
+from tests.effort import examples
 
 Ahead = dict[int, list[int]]
-many = settings(max_examples=500, deadline=None)
+many = examples(500)
 
 
 @st.composite

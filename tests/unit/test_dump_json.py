@@ -22,11 +22,12 @@ from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import PySpy, find_pyspy
 from dstack.probes.node.refusals import DumpFailed
 from dstack.probes.node.stacks import Origins, StackTable
+from tests.effort import tries
 from tests.mutations import ByValues, by_bytes
 
 ORIGINS, FAMILIES = Origins(), Families()
-MUTATIONS = 10_000
-READ_WITH_MEMORY = 100
+MUTATIONS = tries(10_000)
+READ_WITH_MEMORY = tries(100)
 PROGRAM = """
 import asyncio, queue, threading
 lock = threading.Lock(); lock.acquire()
@@ -146,7 +147,7 @@ def look_at(pid: int, threads: list[dict[str, Any]]) -> Look:
     return look
 
 
-def test_ten_thousand_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Popen[bytes]) -> None:
+def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Popen[bytes]) -> None:
     taken = 0
 
     for data in mutated(dump, MUTATIONS):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.probes.node.codes import exception_table
@@ -27,6 +27,7 @@ from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable, open_memo
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.refs import object_refs, owners, refs_of
 from dstack.probes.node.tables import TABLES
+from tests.effort import examples
 
 BASE = 0x10000
 LONGEST_S = 2.0
@@ -338,7 +339,7 @@ def worker_frame(function: str, local: str, address: int) -> dict[str, Any]:
     return {"name": function, "filename": file, "locals": [{"name": local, "addr": address}]}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(words=WORDS, at=st.integers(0, 95), data=st.data())
 def test_no_bytes_make_the_reader_fail_or_linger(
     layout: Layout, words: list[int], at: int, data: st.DataObject
@@ -355,7 +356,7 @@ def test_no_bytes_make_the_reader_fail_or_linger(
         assert time.process_time() - began < LONGEST_S
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(words=WORDS)
 def test_no_bytes_are_taken_for_an_object(layout: Layout, words: list[int]) -> None:
     memory = Bytes(struct.pack(f"<{len(words)}Q", *words))

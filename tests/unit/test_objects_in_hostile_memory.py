@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dstack.probes.node.codes import exception_table
@@ -23,6 +23,7 @@ from dstack.probes.node.frames import Frames
 from dstack.probes.node.layout import Layout, Specimen, calibrate, runtime_address
 from dstack.probes.node.memory import PAGE, Unreadable, open_memory
 from dstack.probes.node.objects import TYPE, TYPE_NAME, Objects
+from tests.effort import examples
 from tests.unit.hostile import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
 
 BASE, WORDS = 0x10000, 64
@@ -120,7 +121,7 @@ def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable
 
 
 @pytest.mark.parametrize("way", reads_of_objects(Objects(CountedMemory()), 0))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(memory=drawn_memory(), index=st.integers(0, WORDS - 1))
 def test_an_object_of_any_words_is_read_or_refused(layout: Layout, way: str, memory: Drawn, index: int) -> None:
     objects = Objects(memory, lambda: layout.cached_keys)
@@ -130,7 +131,7 @@ def test_an_object_of_any_words_is_read_or_refused(layout: Layout, way: str, mem
     ends_well(memory, read)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(memory=drawn_memory(), index=st.integers(0, WORDS - 1))
 def test_threads_and_frames_of_any_words_are_read_or_refused(layout: Layout, memory: Drawn, index: int) -> None:
     frames = Frames(Objects(memory, lambda: layout.cached_keys), layout, BASE + 8 * index)
@@ -185,7 +186,6 @@ class Names(CountedMemory):
         return struct.pack(f"<{size // 8}Q", *(self._text if word in self._names else word for word in words))
 
 
-@settings(deadline=None)
 @given(table=st.binary(max_size=1 << 12), repeats=st.sampled_from([1, 1 << 8]))
 def test_numbers_without_end_in_a_table_of_exceptions_stay_small(table: bytes, repeats: int) -> None:
     rows = exception_table(table * repeats + b"\x7f" * 10_000 + b"\x01\x01\x01\x01")
@@ -280,7 +280,7 @@ def test_an_unchanged_copy_reads_like_the_original(copy: Copy, layout: Layout) -
     assert threading.get_ident() in read_again(copy, layout, [], "threads")[1]()  # type: ignore[operator]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(300, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_changed_copy_is_read_or_refused(copy: Copy, layout: Layout, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(copy.reads)))

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from itertools import chain, combinations, pairwise
 
 import networkx as nx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.digraph import Digraph
 from dstack.analysis.reduction import Waits, behind, cores, dead_ends, residue, shortest_cycle, stuck_graph
+from tests.effort import examples
 
 Graph = dict[int, list[tuple[int, list[int]]]]
 
-thousands = settings(max_examples=1500, deadline=None)
-hundreds = settings(max_examples=250, deadline=None)
+thousands = examples(1500)
+hundreds = examples(250)
 
 
 def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[Graph]:

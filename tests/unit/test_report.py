@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -21,6 +21,7 @@ from dstack.report.check_json import MANY, check_json
 from dstack.report.text import WIDTH, print_report, short_path
 from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible
+from tests.effort import examples
 from tests.hostile_text import hostile
 from tests.unit.scenes import Proc, Scene
 from tests.unit.strategies import related_snapshots
@@ -242,7 +243,7 @@ def test_visible_keeps_what_one_can_see() -> None:
 
 
 @given(related_snapshots())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
 def test_any_snapshot_can_be_told(snapshot: Snapshot) -> None:
     lines = text_of(snapshot).splitlines()
 

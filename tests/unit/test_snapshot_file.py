@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from dstack import snapshot_file
 from dstack.errors import SnapshotFileError, UsageError
@@ -35,6 +35,7 @@ from dstack.model import (
     WorkerSample,
 )
 from dstack.snapshot_file import dumps, load, loads, require_writable, save
+from tests.effort import examples
 from tests.mutations import by_bytes
 from tests.unit.strategies import snapshots
 
@@ -111,7 +112,7 @@ def test_reads_back_what_it_wrote(tmp_path: Path, suffix: str) -> None:
 
 
 @given(snapshots())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, suppress_health_check=[HealthCheck.too_slow])
 def test_reads_back_any_snapshot(snapshot: Snapshot) -> None:
     assert loads(dumps(snapshot)) == snapshot
 

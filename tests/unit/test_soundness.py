@@ -8,10 +8,11 @@ from __future__ import annotations
 import copy
 import random
 
-from hypothesis import event, example, given, settings
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
+from tests.effort import examples
 from tests.unit.coroutine_worlds import Show as CoroutineShow
 from tests.unit.coroutine_worlds import World as CoroutineWorld
 from tests.unit.coroutine_worlds import coroutine_worlds
@@ -23,7 +24,7 @@ from tests.unit.scenes import Proc
 from tests.unit.worlds import Show, World, worlds
 
 FOR_GOOD = ("deadlock", "infeasible", "orphaned")
-many = settings(max_examples=max(150, settings.default.max_examples))  # type: ignore[union-attr]
+many = examples(150)
 
 
 def stuck(world: World | CoroutineWorld) -> set[int]:

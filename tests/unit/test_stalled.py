@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import suspects
 from dstack.diagnosis import Diagnosis, Finding
+from tests.effort import examples
 from tests.unit.scenes import JOB, Call, Proc, Scene
 
 CONDITION = "threading.Condition.wait"
@@ -304,7 +305,7 @@ def _put(actor: Proc, state: State, refs: list[Call]) -> None:
 
 
 @given(systems())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_stalled_is_never_said_where_an_end_runs_or_was_not_seen(
     system: tuple[Scene, list[Proc], list[State], list[list[int]]],
 ) -> None:
