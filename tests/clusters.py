@@ -37,7 +37,7 @@ TokenIn = Literal["home", "file", "environment"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLES = REPOSITORY / "examples"
-START_S = 60.0
+START_S = 120.0
 """Deadline for a cluster to start, and for an example to say that it is ready."""
 
 _TAG = "RAY_TMPDIR"

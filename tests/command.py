@@ -16,7 +16,7 @@ Result = subprocess.CompletedProcess[str]
 DSTACK = (sys.executable, "-m", "dstack")
 
 
-def dstack(*arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Result:
+def dstack(*arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> Result:
     """One run of the command to its end."""
     return subprocess.run(
         [*DSTACK, *arguments],
@@ -38,7 +38,7 @@ def check(address: str, environment: Mapping[str, str], *options: str) -> Json:
 
 
 def settled_check(
-    address: str, environment: Mapping[str, str], is_settled: Callable[[Json], bool], deadline_s: float = 30.0
+    address: str, environment: Mapping[str, str], is_settled: Callable[[Json], bool], deadline_s: float = 90.0
 ) -> Json:
     """The first check that ``is_settled`` accepts: an example says ``ready`` a moment before it hangs."""
     last: list[Json] = []

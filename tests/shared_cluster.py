@@ -23,10 +23,10 @@ from tests.expected import Expected
 from tests.processes import die_with_parent, kill_group, wait_until
 
 PROGRAMS = Path(__file__).parent / "integration" / "programs"
-SETTLED_S = 30.0
+SETTLED_S = 90.0
 """Deadline for a program that said ``ready`` to be judged as expected."""
 
-IDLE_S = 30.0
+IDLE_S = 90.0
 """Deadline for a cluster to be as it was before a program ran on it."""
 
 

@@ -34,6 +34,7 @@ def test_an_example_runs_on_a_cluster_of_its_own_and_leaves_nothing() -> None:
     assert before == (real_token.stat().st_mtime_ns if real_token.exists() else None)
 
 
+@pytest.mark.exhaustive
 def test_a_failing_test_leaves_nothing_either() -> None:
     with pytest.raises(ZeroDivisionError), ray_cluster() as cluster:
         raise ZeroDivisionError
@@ -52,8 +53,7 @@ def test_an_end_before_ready_is_reported_with_the_output(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("auth", "token_in"),
-    [("default", "home"), ("on", "file")],
+    ("auth", "token_in"), [pytest.param("default", "home", marks=pytest.mark.exhaustive), ("on", "file")]
 )
 def test_examples_join_a_cluster_and_go_without_a_trace(auth: Auth, token_in: TokenIn) -> None:
     with ray_cluster(auth=auth, token_in=token_in) as cluster:

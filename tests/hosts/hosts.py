@@ -45,7 +45,7 @@ class Hosts:
         *,
         cpus: float = 2,
         gpus: float = 0,
-        deadline_s: float = 60.0,
+        deadline_s: float = 120.0,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         assert 1 <= number <= 99, number
@@ -79,7 +79,7 @@ class Hosts:
         self._stack.close()
 
     def exec(
-        self, host: int, argv: Sequence[str], *, timeout_s: float = 60.0, **environment: str
+        self, host: int, argv: Sequence[str], *, timeout_s: float = 120.0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run ``argv`` on a host, with ``environment`` added to the usual one, and wait for it.
 

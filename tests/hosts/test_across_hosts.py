@@ -20,9 +20,9 @@ from tests.processes import wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
-GONE_S = 20.0
+GONE_S = 60.0
 """How soon after its end nothing of dstack may be left anywhere."""
-INTERRUPTED_S = 20.0
+INTERRUPTED_S = 60.0
 """Long enough for a busy machine: that it did not just come to its own end is told by the exit code."""
 
 
@@ -72,7 +72,7 @@ def nothing_left(deadlock: Hosts) -> Iterator[None]:
     assert files(deadlock) == before
 
 
-@pytest.mark.parametrize(("on", "address"), [(1, None), (1, "auto"), (3, None), (3, "auto")])
+@pytest.mark.parametrize(("on", "address"), [(1, None), (3, "auto")])
 def test_it_is_found_from_any_host(deadlock: Hosts, on: int, address: str | None) -> None:
     told = check(deadlock, on, address=address)
 

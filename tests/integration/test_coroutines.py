@@ -17,6 +17,7 @@ from dstack.probes.node.objects import OWN_VERSION
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.tables import TABLES
 from tests.compatibility import find
+from tests.effort import tries
 from tests.processes import Child, running, wait_until
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -168,7 +169,7 @@ class Words:
 
 # Beside others that come and go
 
-READS = 200
+READS = tries(200)
 
 
 @pytest.fixture

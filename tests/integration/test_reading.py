@@ -25,7 +25,7 @@ from dstack.probes.node.refusals import DumpFailed
 from dstack.probes.node.rest import mark_at_rest
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
-from tests.clusters import run_example
+from tests.clusters import Example, run_example
 from tests.command import check, dstack, settled_check
 from tests.processes import wait_until, woken_all_the_time
 
@@ -34,31 +34,30 @@ IN_PYTHON = inspect.isfunction(ray.ObjectRefGenerator._next_sync)
 GENERATOR = ("generator", None, None) if IN_PYTHON else ("ray.wait", 1, None)
 """Ray 2.46 and 2.49 take the next of a generator in Cython, of which no frame is seen."""
 OPTIONS = {"native": False, "locals": False, "nonblocking": False, "deadline_s": 20.0, "thread_context": None}
-Waits = tuple[dict[str, list[str]], Snapshot, Snapshot, Snapshot]
+Waits = tuple[dict[str, list[str]], Snapshot, Snapshot]
 
 
 @pytest.fixture(scope="module")
-def waits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waits]:
-    """The refs the program says its threads wait for; a plain and a richer snapshot of it; and one of it woken."""
-    folder = tmp_path_factory.mktemp("snapshots")
+def program() -> Iterator[Example]:
     with run_example(PROGRAM) as running:
-        line = next(line for line in running.output().splitlines() if line.startswith("refs "))
-        expected: dict[str, list[str]] = json.loads(line.removeprefix("refs "))
-        where = ["--address", running.address]
-        wait_until(
-            lambda: len(calls(taken(where, folder / "plain.json", running.environment))) == len(expected),
-            deadline_s=30,
-            what=lambda: f"all of {set(expected)} waiting",
-        )
-        plain = load(folder / "plain.json")
-        rich = taken([*where, "--native", "--locals"], folder / "rich.json.gz", running.environment)
-        with woken_all_the_time(running.pid):
-            wait_until(
-                lambda: calls(taken(where, folder / "woken.json", running.environment)).keys() == expected.keys(),
-                deadline_s=60,
-                what=lambda: f"all of {set(expected)}, of which {set(calls(load(folder / 'woken.json')))} are read",
-            )
-        yield expected, plain, rich, load(folder / "woken.json")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def waits(program: Example, tmp_path_factory: pytest.TempPathFactory) -> Waits:
+    """The refs the program says its threads wait for; a plain and a richer snapshot of it."""
+    folder = tmp_path_factory.mktemp("snapshots")
+    line = next(line for line in program.output().splitlines() if line.startswith("refs "))
+    expected: dict[str, list[str]] = json.loads(line.removeprefix("refs "))
+    where = ["--address", program.address]
+    wait_until(
+        lambda: len(calls(taken(where, folder / "plain.json", program.environment))) == len(expected),
+        deadline_s=30,
+        what=lambda: f"all of {set(expected)} waiting",
+    )
+    plain = load(folder / "plain.json")
+    rich = taken([*where, "--native", "--locals"], folder / "rich.json.gz", program.environment)
+    return expected, plain, rich
 
 
 def taken(options: list[str], path: Path, environment: Any) -> Snapshot:
@@ -80,7 +79,7 @@ def calls(snapshot: Snapshot) -> dict[str, Thread]:
 
 @pytest.mark.ray
 def test_the_refs_read_from_memory_are_those_the_program_names(waits: Waits) -> None:
-    expected, plain, _, _ = waits
+    expected, plain, _ = waits
 
     read = {name: list(thread.call.refs) for name, thread in calls(plain).items() if thread.call}
 
@@ -89,14 +88,27 @@ def test_the_refs_read_from_memory_are_those_the_program_names(waits: Waits) -> 
 
 
 @pytest.mark.ray
-def test_who_is_woken_more_often_than_pyspy_can_look_is_read_all_the_same(waits: Waits) -> None:
-    expected, _, _, woken = waits
+@pytest.mark.exhaustive
+def test_a_process_that_is_woken_more_often_than_pyspy_can_read_it_is_read_all_the_same(
+    program: Example, waits: Waits, tmp_path: Path
+) -> None:
+    expected, _, _ = waits
+    where, file = ["--address", program.address], tmp_path / "woken.json"
+
+    with woken_all_the_time(program.pid):
+        wait_until(
+            lambda: calls(taken(where, file, program.environment)).keys() == expected.keys(),
+            deadline_s=120,
+            what=lambda: f"all of {set(expected)}, of which {set(calls(load(file)))} are read",
+        )
+    woken = load(file)
 
     assert {name: list(thread.call.refs) for name, thread in calls(woken).items() if thread.call} == expected
     assert all(thread.still for thread in calls(woken).values())
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_a_deadlock_of_two_who_never_rest_is_found_or_may_be_there_but_is_not_denied() -> None:
     with run_example("two_actors") as running:
         where = (running.address, running.environment)
@@ -113,7 +125,7 @@ def test_a_deadlock_of_two_who_never_rest_is_found_or_may_be_there_but_is_not_de
 
 @pytest.mark.ray
 def test_the_owner_of_every_ref_is_read(waits: Waits) -> None:
-    expected, plain, _, _ = waits
+    expected, plain, _ = waits
     (driver,) = [worker.worker_id for worker in plain.workers if worker.is_driver]
     put = expected["get-list"][2]
 
@@ -130,7 +142,7 @@ def test_the_owner_of_every_ref_is_read(waits: Waits) -> None:
 
 @pytest.mark.ray
 def test_it_is_read_which_task_a_thread_runs(waits: Waits) -> None:
-    expected, plain, _, _ = waits
+    expected, plain, _ = waits
     (call,) = expected["MainThread"]
 
     assert calls(plain)["Waiter"].task_id == producer_task_id(call)
@@ -149,7 +161,7 @@ def test_a_library_that_does_not_tell_where_tasks_are_is_no_error(tmp_path: Path
 
 @pytest.mark.ray
 def test_timeouts_and_counts_are_read(waits: Waits) -> None:
-    _, plain, _, _ = waits
+    _, plain, _ = waits
 
     read = {
         name: (thread.call.kind, thread.call.num_returns, thread.call.timeout_s)
@@ -172,14 +184,14 @@ def test_timeouts_and_counts_are_read(waits: Waits) -> None:
 
 @pytest.mark.ray
 def test_blocked_processes_are_read_without_a_pause(waits: Waits) -> None:
-    _, plain, _, _ = waits
+    _, plain, _ = waits
 
     assert {w.process.paused_ms for w in plain.samples[0].workers if w.process} == {0.0}
 
 
 @pytest.mark.ray
 def test_native_frames_and_locals_come_on_request_only(waits: Waits) -> None:
-    expected, plain, rich, _ = waits
+    expected, plain, rich = waits
 
     assert not any(thread.locals for thread in calls(plain).values())
     assert not any("_raylet" in frame.file for frame in plain.frames)
@@ -194,7 +206,7 @@ def test_native_frames_and_locals_come_on_request_only(waits: Waits) -> None:
 
 @pytest.mark.ray
 def test_source_lines_surround_user_frames(waits: Waits) -> None:
-    _, plain, _, _ = waits
+    _, plain, _ = waits
     lines = PROGRAM.read_text().splitlines()
     at = next(number for number, line in enumerate(lines, 1) if "ray.get(refs)" in line)
 

@@ -11,7 +11,7 @@ from tests.command import Json
 from tests.processes import wait_until
 from tests.shared_cluster import PROGRAMS, SharedCluster, shared_cluster
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]  # examples/hangs has each of these ways; here are the words
 PROGRAM = PROGRAMS / "resources.py"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.clusters import REPOSITORY
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
 MINUTES = "0.2"
 WORKLOADS = "generators,placement_groups,queues,scarce_resources,threads"

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.ray
 SOON_S = 40.0
 """Deadline for an event."""
 PIPE_BYTES = 4096
-ENDS_S = 1.8
-"""Within so long a watch has to end: less than a silent GCS is waited for."""
+ENDS_S = 30.0
+"""A deadline that only shows a hang; that a signal ended the watch, and not a timeout, is told by the exit code."""
 QUICK = ("--every", "0.2", "--stuck-after", "1", "--share", "1000")
 
 
@@ -140,6 +140,7 @@ def test_a_signal_while_it_looks_in_full_ends_that_look(cluster: RayCluster, tmp
         looking.wait(timeout=5)
 
 
+@pytest.mark.exhaustive
 def test_it_outlives_a_lost_node_a_gcs_that_is_away_and_the_end_of_its_cluster(tmp_path: Path) -> None:
     with ray_cluster(2, num_cpus=1) as cluster:
         with watching(cluster, tmp_path, "--metrics", "0") as watch:
