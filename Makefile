@@ -3,13 +3,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check suite compatibility search bench performance soak clean
+.PHONY: demo test check suite test-all unit smoke compatibility search bench performance soak clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
 
 test: check suite
+
+suite: $(READY)
+	$(PYTEST) -m "not exhaustive"
+
+test-all: check
+	EFFORT=thorough $(PYTEST)
+
+unit: $(READY)
+	$(BIN)/python -m pytest tests/unit -m "not exhaustive"
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -17,11 +27,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-suite: $(READY)
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+smoke: $(READY)
+	$(BIN)/python tests/compatibility.py --smoke
 
 compatibility: $(READY)
-	$(BIN)/python tests/compatibility.py
+	EFFORT=thorough $(BIN)/python tests/compatibility.py
 
 search: $(READY)
 	EFFORT=search $(BIN)/python -m pytest --timeout 36000 tests/unit/test_soundness.py tests/unit/test_hostile_snapshots.py

@@ -2,16 +2,19 @@
 
 import re
 
+import pytest
+
 from dstack.probes.connect import SUPPORTED
-from tests.compatibility import PAIRS, ROOT
+from tests.compatibility import PAIRS, ROOT, SMOKE, Pair
 
 TEXT = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 
 
-def test_it_names_the_pairs_that_run_at_every_change() -> None:
-    section = TEXT.partition("## Run at every change")[2].partition("\n## ")[0]
+@pytest.mark.parametrize(("heading", "pairs"), [("Run at every change", SMOKE), ("Run before a release", PAIRS)])
+def test_it_names_the_pairs_that_are_run(heading: str, pairs: tuple[Pair, ...]) -> None:
+    section = TEXT.partition(f"## {heading}")[2].partition("\n## ")[0]
     named = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \|", section, re.MULTILINE)
-    assert sorted(named) == sorted([("2.60", "3.11"), *((pair.ray.removesuffix(".0"), pair.python) for pair in PAIRS)])
+    assert sorted(named) == sorted([("2.60", "3.11"), *((pair.ray.removesuffix(".0"), pair.python) for pair in pairs)])
 
 
 def test_it_names_what_is_let_in() -> None:
