@@ -37,6 +37,8 @@ TokenIn = Literal["home", "file", "environment"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLES = REPOSITORY / "examples"
+DIRECTORY = "DSTACK_TEST_CLUSTERS"
+"""The variable that names where clusters keep their files; else ``/tmp``, as socket paths must stay short."""
 START_S = 120.0
 """Deadline for a cluster to start, and for an example to say that it is ready."""
 
@@ -172,7 +174,7 @@ def busy_workers(tag: Tag) -> list[psutil.Process]:
 @contextmanager
 def _private_environment(auth: Auth, token_in: TokenIn) -> Iterator[tuple[Path, dict[str, str]]]:
     """A directory for one cluster and an environment that names it; at the end nobody who has it is alive."""
-    directory = Path(tempfile.mkdtemp(prefix="dsk", dir="/tmp"))  # not $TMPDIR: socket paths must stay short
+    directory = Path(tempfile.mkdtemp(prefix="dsk", dir=os.environ.get(DIRECTORY, "/tmp")))
     try:
         assert len(str(directory / _LONGEST_SOCKET)) <= _SOCKET_PATH_LIMIT, directory
         home = directory / "home"

@@ -5,18 +5,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.clusters import REPOSITORY
 
 pytestmark = [pytest.mark.ray, pytest.mark.hosts]
 
 
 @pytest.fixture(scope="module")
-def told(hosts_possible: None) -> dict[str, Any]:
-    """What was said on a cluster whose /tmp is full, and after that."""
-    program = [sys.executable, "-m", "tests.integration.programs.full_disk"]
-    done = subprocess.run(["unshare", "--mount", *program], capture_output=True, text=True, timeout=170)
+def disk() -> Iterator[Path]:
+    """Where the disk is mounted; near the root, as paths of sockets must stay short, and beside the checkout."""
+    with tempfile.TemporaryDirectory(prefix="df", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def told(hosts_possible: None, disk: Path) -> dict[str, Any]:
+    """What was said on a cluster whose disk is full, and after that."""
+    program = [sys.executable, "-m", "tests.integration.programs.full_disk", str(disk)]
+    command = ["unshare", "--mount", *program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=REPOSITORY, check=False)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -29,11 +42,11 @@ def test_the_cluster_is_looked_at_as_ever(told: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["taken.json", "taken.json.gz"])
-def test_a_snapshot_that_cannot_be_saved_is_still_told(name: str, told: dict[str, Any]) -> None:
+def test_a_snapshot_that_cannot_be_saved_is_still_told(name: str, disk: Path, told: dict[str, Any]) -> None:
     output = told["outputs"][name]
 
     assert output["code"] == 3
-    assert output["stderr"] == f"Error: Cannot write /tmp/{name}: No space left on device.\n"
+    assert output["stderr"] == f"Error: Cannot write {disk / name}: No space left on device.\n"
     assert output["stdout"].startswith("DEADLOCK")
 
 
