@@ -20,7 +20,7 @@ from tests.command import DSTACK, Json, check, dstack, settled_check
 from tests.integration.programs import faulty_actors
 from tests.processes import carrying, wait_until
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]  # test_process_faults has each fault, on plain processes
 
 PROGRAM = Path(faulty_actors.__file__)
 TIMEOUT_S = 40.0
