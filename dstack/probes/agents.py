@@ -21,6 +21,7 @@ from typing import Any
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 
 from dstack.model import Failure, Job, Worker
+from dstack.probes import addresses
 from dstack.probes.connect import Cluster
 from dstack.probes.node.shallow_calls import shallow_call
 from dstack.probes.node.stacks import Origins, StackTable, role_of
@@ -171,7 +172,7 @@ def _address(value: bytes) -> str | None:
         return None
     if not isinstance(ip, str) or not isinstance(port, int) or not 0 < port < 65536:
         return None
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+    return addresses.join(ip, port)
 
 
 @cache

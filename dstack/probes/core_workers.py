@@ -15,6 +15,7 @@ from typing import Any
 from ray.core.generated import common_pb2, core_worker_pb2, core_worker_pb2_grpc
 
 from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
+from dstack.probes import addresses
 from dstack.probes.connect import Metadata
 from dstack.probes.rpc import Call, Refused, call_all
 
@@ -106,7 +107,6 @@ def _may_be_a_missing_argument(ref: Ref) -> bool:
 
 def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limit: int = LIMIT) -> Call:
     """The question to one worker: what it runs and has submitted, and which refs it knows."""
-    host = f"[{worker.ip}]" if ":" in worker.ip else worker.ip
     request = core_worker_pb2.GetCoreWorkerStatsRequest(
         intended_worker_id=bytes.fromhex(worker.worker_id),
         include_memory_info=with_refs,
@@ -114,7 +114,7 @@ def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limi
         limit=limit,
     )
     stub = core_worker_pb2_grpc.CoreWorkerServiceStub
-    return Call(f"{host}:{worker.port}", stub, "GetCoreWorkerStats", request, timeout_s)
+    return Call(addresses.join(worker.ip, worker.port), stub, "GetCoreWorkerStats", request, timeout_s)
 
 
 def is_from(worker: Worker, reply: Any) -> bool:
