@@ -93,7 +93,12 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
         },
         autoscaler=autoscaler.active(answers["autoscaler's report"], answers["autoscaler's state"]),
         failures=tuple(
-            Failure(stage="control plane", reason=f"the GCS does not list its {name}: {reply.reason}", sample=sample)
+            Failure(
+                stage="control plane",
+                reason=f"the GCS does not list its {name}: {reply.reason}",
+                cause=reply.cause,
+                sample=sample,
+            )
             for name, reply in answers.items()
             if isinstance(reply, Refused)
         ),

@@ -52,16 +52,17 @@ def ask_core_workers(
     answers: dict[str, CoreWorkerStats] = {}
     failures: list[Failure] = []
     for worker, reply in zip(workers, replies, strict=True):
-        reason = _objection(worker, reply)
-        if reason:
+        problem = _objection(worker, reply)
+        if problem:
             failures.append(
                 Failure(
                     stage="core worker",
-                    reason=reason,
+                    reason=problem.reason,
+                    cause=problem.cause,
                     node_id=worker.node_id,
                     worker_id=worker.worker_id,
                     pid=worker.pid,
-                    elapsed_s=round(timeout_s, 2) if "within" in reason else 0.0,
+                    elapsed_s=round(timeout_s, 2) if problem.cause == "timeout" else 0.0,
                     sample=sample,
                 )
             )
@@ -122,16 +123,16 @@ def is_from(worker: Worker, reply: Any) -> bool:
     return not isinstance(reply, Refused) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
 
 
-def _objection(worker: Worker, reply: Any) -> str | None:
+def _objection(worker: Worker, reply: Any) -> Refused | None:
     if isinstance(reply, Refused):
-        return reply.reason
+        return reply
     if not is_from(worker, reply):
-        return "another worker answers on its port: it has ended"
+        return Refused("another worker answers on its port: it has ended", "ended")
     told, total = len(reply.owned_task_info_entries), reply.tasks_total
     if told < total:
-        return f"it told of {told} of its {total} tasks"
+        return Refused(f"it told of {told} of its {total} tasks", "truncated")
     refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
-    return f"it told of {refs} of its {refs_total} refs" if refs < refs_total else None
+    return Refused(f"it told of {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
 
 
 def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:
