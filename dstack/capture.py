@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.diagnosis import Diagnosis
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe, Options
@@ -58,21 +57,6 @@ def snapshot(
         if interest.workers and left > 0:
             probe.look_again(interest.workers, left)
         return probe.snapshot()
-
-
-def check(
-    address: str | None = None,
-    *,
-    job: str | None = None,
-    timeout_s: float = 30.0,
-    progress: Callable[[str], None] | None = None,
-) -> Diagnosis:
-    """The diagnosis of a snapshot taken now; arguments and errors are those of :func:`snapshot`.
-
-    With a ``job``, by its id, the beginning of that, its submission id or its driver's script, only the findings in
-    which it takes part.
-    """
-    return diagnose(snapshot(address, timeout_s=timeout_s, progress=progress), job=job)
 
 
 def settled_snapshot(

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct
 
 SCHEMA = "dstack.snapshot"
-VERSION = (1, 1)
+VERSION = (1, 2)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -40,6 +40,25 @@ Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text s
 ACCESSES: tuple[Access, ...] = get_args(Access)
 """How much of a process could be read, best first: what its threads wait for, only their stacks, not even these."""
 Stage = Literal["control plane", "core worker", "node probe", "process", "stacks", "memory"]
+Cause = Literal[
+    "timeout",
+    "unreachable",
+    "permission",
+    "ended",
+    "namespace",
+    "identity",
+    "missing",
+    "malformed",
+    "truncated",
+    "unreadable",
+    "other",
+]
+"""Why something was not observed, for logic; ``Failure.reason`` says it to people.
+
+In this order: no answer in time; no connection; not allowed; the process or service has ended; the process has another
+pid where dstack looked, as in a container; the pid belongs to another process; a tool is not installed; an answer that
+cannot be parsed; only a part was given; memory that cannot be interpreted; anything else.
+"""
 
 
 class Model(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -190,6 +209,13 @@ class Process(Model, frozen=True):
         """The calls that its threads and coroutines are blocked in."""
         executions: tuple[Thread | Coroutine, ...] = (*self.threads, *self.coroutines)
         return (execution.call for execution in executions if execution.call)
+
+    def with_stacks(self) -> Iterator[Thread | Coroutine]:
+        """All that has a stack: its threads and coroutines, and the threads of its children."""
+        yield from self.threads
+        yield from self.coroutines
+        for child in self.children:
+            yield from child.threads
 
 
 class Task(Model, frozen=True):
@@ -405,6 +431,7 @@ class Failure(Model, frozen=True):
 
     stage: Stage
     reason: str
+    cause: Cause = "other"
     remedy: str | None = None
     node_id: str | None = None
     worker_id: str | None = None

@@ -28,7 +28,7 @@ MAX_BYTES = 256 * 2**20
 """The largest file that is read, and the most it may unpack to: over 100,000 workers at 2 kB each."""
 
 MAX_FRAMES = 100_000_000
-"""So many frames its threads and coroutines may show in all; a small file may have many share a long stack."""
+"""Maximum number of frames shown by its threads, coroutines and child processes: many may share one long stack."""
 
 _CHUNK_BYTES = 2**20
 _RETAKE = "Take it again with: dstack snapshot -o FILE"
@@ -247,10 +247,8 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _frames_shown(snapshot: Snapshot) -> int:
-    depths = [len(stack) for stack in snapshot.stacks]
-    processes = [worker.process for sample in snapshot.samples for worker in sample.workers if worker.process]
-    threads = sum(depths[thread.stack] for process in processes for thread in process.threads)
-    return threads + sum(depths[coroutine.stack] for process in processes for coroutine in process.coroutines)
+    processes = (worker.process for sample in snapshot.samples for worker in sample.workers if worker.process)
+    return sum(len(snapshot.stacks[one.stack]) for process in processes for one in process.with_stacks())
 
 
 def _misplaced(snapshot: Snapshot, executions: Sequence[Thread | Coroutine], place: str) -> Iterator[str]:

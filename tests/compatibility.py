@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 READING = (
+    "tests/unit/test_calls.py",
+    "tests/unit/test_procfs.py",
     "tests/unit/test_memory_reader.py",
     "tests/unit/test_report.py",
     "tests/unit/test_snapshot_file.py",

@@ -21,6 +21,7 @@ from typing import Any
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 
 from dstack.model import Failure, Job, Worker
+from dstack.probes import addresses
 from dstack.probes.connect import Cluster
 from dstack.probes.node.shallow_calls import shallow_call
 from dstack.probes.node.stacks import Origins, StackTable, role_of
@@ -61,7 +62,7 @@ class Agents:
             elapsed_ms = (time.monotonic() - began) * 1000
             for worker, reply in zip_longest(some, replies):
                 problem = _objection(reply) or texts.add(worker, reply.output, elapsed_ms)
-                if problem:
+                if problem is not None:
                     failures.append(_failure(worker, problem, sample))
         return texts.result(), failures
 
@@ -107,15 +108,15 @@ class _Texts:
         self._table = StackTable(self._origins)
         self._processes: dict[str, Plain] = {}
 
-    def add(self, worker: Worker, text: str, elapsed_ms: float) -> str | None:
+    def add(self, worker: Worker, text: str, elapsed_ms: float) -> Refused | None:
         """Why a text is of no use, if it is not; ``elapsed_ms`` bounds the pause that it cost its process."""
         stacks = parse(text)
         if stacks is None:
-            return "it gave something that is no text of py-spy's"
+            return Refused("it gave something that is no text of py-spy's", "malformed")
         if stacks.pid != worker.pid or not _is_likely(worker, stacks):
-            return f"pid {worker.pid} is another process there, {stacks.title[:80]!r}"
+            return Refused(f"pid {worker.pid} is another process there, {stacks.title[:80]!r}", "identity")
         if not stacks.threads:
-            return "it shows no threads"
+            return Refused("it shows no threads", "malformed")
         for thread in stacks.threads:
             for frame in thread["frames"]:
                 frame["filename"] = self._whole_path(str(frame["filename"]))
@@ -150,17 +151,18 @@ def _is_likely(worker: Worker, stacks: TextStacks) -> bool:
     return worker.is_driver or stacks.title.startswith("ray::") or "default_worker.py" in stacks.title
 
 
-def _objection(reply: Any) -> str | None:
+def _objection(reply: Any) -> Refused | None:
     if reply is None:
-        return "no time was left for it"
+        return Refused("no time was left for it", "timeout")
     if isinstance(reply, Refused):
-        return reply.reason
+        return reply
     if reply.success:
         return None
     lines = [line.strip() for line in reply.output[:4000].splitlines()]
     told = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "it gave no reason")
     refused = any("permission denied" in line.lower() for line in lines)
-    return told.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
+    reason = told.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
+    return Refused(reason, "permission" if refused else "other")
 
 
 def _address(value: bytes) -> str | None:
@@ -171,7 +173,7 @@ def _address(value: bytes) -> str | None:
         return None
     if not isinstance(ip, str) or not isinstance(port, int) or not 0 < port < 65536:
         return None
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+    return addresses.join(ip, port)
 
 
 @cache
@@ -183,10 +185,11 @@ def _installed(file: str) -> str | None:
     return next((path for folder in folders if os.path.isfile(path := os.path.join(folder, file))), None)
 
 
-def _failure(worker: Worker, problem: str, sample: int) -> Failure:
+def _failure(worker: Worker, problem: Refused, sample: int) -> Failure:
     return Failure(
         stage="stacks",
-        reason=f"Ray's agent on its node cannot read it either: {problem}",
+        reason=f"Ray's agent on its node cannot read it either: {problem.reason}",
+        cause=problem.cause,
         node_id=worker.node_id,
         worker_id=worker.worker_id,
         pid=worker.pid,
@@ -198,6 +201,7 @@ def _no_agent(node_id: str, sample: int) -> Failure:
     return Failure(
         stage="stacks",
         reason="there is no agent of Ray's on the node that could give stacks instead",
+        cause="missing",
         remedy='Install Ray with it there: pip install "ray[default]".',
         node_id=node_id,
         sample=sample,

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from dstack.model import Coroutine, Failure, Frame, Node, Process, Thread
+from dstack.model import Failure, Frame, Node, Process
+from dstack.snapshot_file import MAX_FRAMES
 
 Plain = dict[str, Any]
 
@@ -77,15 +78,17 @@ class Assembly:
                 for child in plain.get("children", ())
             ]
             processes[worker_id] = msgspec.convert({**plain, **placed, "children": children}, Process)
-        _require_frames(processes.values(), self.stacks)
+        _require_bounded(processes.values(), self.stacks)
         return processes, [msgspec.convert({**failure, "sample": sample}, Failure) for failure in result["failures"]]
 
 
-def _require_frames(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
-    """Every call is in a frame that its stack has."""
-    executions: Iterator[Thread | Coroutine] = chain.from_iterable((*p.threads, *p.coroutines) for p in processes)
+def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
+    """Every call is in a frame that its stack has, and all show no more frames than a snapshot file may."""
+    executions = [one for process in processes for one in process.with_stacks()]
     if any(one.call and one.call.frame >= len(stacks[one.stack]) for one in executions):
         raise ValueError("a call in no frame")
+    if sum(len(stacks[one.stack]) for one in executions) > MAX_FRAMES:
+        raise ValueError("too many frames")
 
 
 def _executions(process: Plain) -> Iterator[Plain]:

@@ -22,7 +22,6 @@ from dstack.probes.clocks import ahead_s, clock_notes
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import CHECK_GCS, Inventory, client_notes, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
-from dstack.probes.node.look import PROCESS_GONE
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.probes.remote import RemoteProbes
@@ -183,7 +182,7 @@ class ClusterProbe:
         seen = self._see_processes(to_see, number, self._deadline - (self._deadline - began) * AGENTS_SHARE)
         answers, failures = asked.result()
         self._failures += failures
-        self._silent |= {failure.worker_id for failure in failures if failure.elapsed_s}
+        self._silent |= {failure.worker_id for failure in failures if failure.cause == "timeout"}
         self._note_jobs(inventory, answers, number)
         workers = [worker for worker in workers if not self._is_own(worker)]
         processes = self._take_in(seen, workers, number)
@@ -232,6 +231,7 @@ class ClusterProbe:
         local = self._see_local(by_node, here, deadline)
         strangers = [node for node in here if _is_elsewhere(by_node[node], local)]
         self._elsewhere.update(strangers)
+        local = [([node for node in nodes if node not in strangers], result) for nodes, result in local]
         return [*local, *remote.result(), *self._see_remote(by_node, strangers, sample, deadline)]
 
     def _see_local(self, by_node: dict[str, list[Worker]], nodes: list[str], deadline: float) -> list[Seen]:
@@ -262,7 +262,7 @@ class ClusterProbe:
             if "failed" in result:
                 self._given_up.add(node)
                 elapsed = time.monotonic() - began
-                self._failures.append(_node_failure(node, result["failed"], elapsed, sample))
+                self._failures.append(_node_failure(node, result, elapsed, sample))
             else:
                 result["host"]["clock_ahead_s"] = ahead_s(result["clock"], asked_at, time.time())
                 seen.append(([node], result))
@@ -279,7 +279,7 @@ class ClusterProbe:
                 self._failures += [_senseless(node, sample) for node in nodes]
                 continue
             processes.update(taken)
-            of_these = [f for f in failures if node_of.get(f.worker_id or "") in {*nodes} - self._elsewhere]
+            of_these = [f for f in failures if node_of.get(f.worker_id or "") in nodes]
             self._failures += [msgspec.structs.replace(f, node_id=node_of[f.worker_id or ""]) for f in of_these]
         return processes
 
@@ -337,7 +337,7 @@ class ClusterProbe:
         failures = [failure for failure in self._failures if failure.sample == sample and failure.worker_id]
         if not failures:
             return
-        self._ended |= {f.worker_id for f in failures if f.stage == "process" and f.reason == PROCESS_GONE}
+        self._ended |= {f.worker_id for f in failures if f.stage == "process" and f.cause == "ended"}
         with contextlib.suppress(ClusterError):
             alive = {w.worker_id for w in take_inventory(self.cluster, self._timeout_s(), sample).workers}
             self._ended |= {failure.worker_id for failure in failures} - alive
@@ -380,23 +380,23 @@ def _is_whole(process: Process | None) -> bool:
 
 
 def _is_elsewhere(workers: list[Worker], local: list[Seen]) -> bool:
-    """Whether not one of a node's processes could be found here: same address, but other pids, as in a container."""
-    missing = {f["worker_id"] for _, result in local for f in result["failures"] if f["stage"] == "process"}
-    return all(worker.worker_id in missing for worker in workers)
+    """Whether no process of a node was found here, and one is in another PID namespace, as in a container."""
+    causes = {f["worker_id"]: f["cause"] for _, result in local for f in result["failures"] if f["stage"] == "process"}
+    missing = [causes.get(worker.worker_id) for worker in workers]
+    return all(missing) and "namespace" in missing
 
 
 def _senseless(node_id: str, sample: int) -> Failure:
     reason = "its probe gave an answer that makes no sense"
-    return Failure(stage="node probe", reason=reason, node_id=node_id, sample=sample)
+    return Failure(stage="node probe", reason=reason, cause="malformed", node_id=node_id, sample=sample)
 
 
-def _node_failure(node_id: str, reason: str, elapsed_s: float, sample: int) -> Failure:
+def _node_failure(node_id: str, result: Plain, elapsed_s: float, sample: int) -> Failure:
     return Failure(
         stage="node probe",
-        reason=reason,
-        remedy="Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."
-        if "join the cluster" in reason
-        else None,
+        reason=result["failed"],
+        cause=result.get("cause", "other"),
+        remedy=result.get("remedy"),
         node_id=node_id,
         elapsed_s=round(elapsed_s, 2),
         sample=sample,

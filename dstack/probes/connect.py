@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from dstack.errors import ClusterError, UsageError
+from dstack.probes import addresses
 
 SUPPORTED = ((2, 46), (2, 60))
 """First and last Ray minor version this code was run against."""
@@ -44,7 +45,7 @@ class Cluster:
 
 
 def connect(address: str | None = None) -> Cluster:
-    """The cluster at ``address``: ``HOST:PORT``, or ``auto`` or None for the one running here.
+    """The cluster at ``address``: ``HOST:PORT`` or ``[IPV6]:PORT``; ``auto`` or None for the one running here.
 
     Takes at most about 5 s. Raises :class:`ClusterError` with a remedy when there is none, it refuses, wants a token we
     lack, is no Ray GCS or of an unsupported version, and :class:`UsageError` for something that is no address.
@@ -53,9 +54,10 @@ def connect(address: str | None = None) -> Cluster:
     resolved, notes = (named, ()) if named and named != "auto" else _find_running()
     host, port = _split(resolved)
     _require_listener(host, port)
-    token, version = _ask_alive(f"{host}:{port}")
+    gcs = addresses.join(host, port)
+    token, version = _ask_alive(gcs)
     _require_supported(version)
-    return Cluster(f"{host}:{port}", version, token, notes)
+    return Cluster(gcs, version, token, notes)
 
 
 def open_channel(address: str) -> grpc.Channel:
@@ -95,10 +97,11 @@ def _split(address: str) -> tuple[str, int]:
     if address.startswith("ray://"):
         remedy = "Give the address of the GCS, HOST:PORT (the port is 6379 unless set otherwise)."
         raise UsageError(f"{address} is a Ray Client address, which shows nothing of the cluster's inside.", remedy)
-    match = re.fullmatch(r"\[?([^\]/]+?)\]?:(\d{1,5})", address)
-    if not match or not 0 < int(match[2]) < 65536:
-        raise UsageError(f"{address!r} is not an address.", "Give HOST:PORT, or auto for the cluster on this machine.")
-    return match[1], int(match[2])
+    try:
+        return addresses.split(address)
+    except ValueError:
+        remedy = "Give HOST:PORT ([HOST]:PORT for IPv6), or auto for the cluster on this machine."
+        raise UsageError(f"{address!r} is not an address.", remedy) from None
 
 
 def _require_listener(host: str, port: int) -> None:
@@ -108,12 +111,12 @@ def _require_listener(host: str, port: int) -> None:
         raise ClusterError(f"The host name {host} is not known.", "Check --address.") from error
     except ConnectionRefusedError as error:
         raise ClusterError(
-            f"Nothing listens on {host}:{port}: the connection was refused.",
+            f"Nothing listens on {addresses.join(host, port)}: the connection was refused.",
             "Check that the cluster runs and that this is the port of its GCS (`ray start` prints it).",
         ) from error
     except OSError as error:
         raise ClusterError(
-            f"{host}:{port} did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
+            f"{addresses.join(host, port)} did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
             "Check the address, the network and firewalls in between.",
         ) from error
 

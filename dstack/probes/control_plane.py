@@ -14,6 +14,7 @@ from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service
 from dstack.errors import ClusterError
 from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
 from dstack.probes import autoscaler
+from dstack.probes.addresses import canonical
 from dstack.probes.connect import Cluster
 from dstack.probes.node.masking import masked_command
 from dstack.probes.rpc import Call, Refused, Request, call_all
@@ -71,7 +72,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     return Inventory(
         nodes=nodes,
         raylets={
-            row.node_id.hex(): (row.node_manager_address, row.node_manager_port)
+            row.node_id.hex(): (canonical(row.node_manager_address), row.node_manager_port)
             for row in answers["nodes"].node_info_list
         },
         jobs=tuple(job for job in jobs if job.job_id not in own),
@@ -92,7 +93,12 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
         },
         autoscaler=autoscaler.active(answers["autoscaler's report"], answers["autoscaler's state"]),
         failures=tuple(
-            Failure(stage="control plane", reason=f"the GCS does not list its {name}: {reply.reason}", sample=sample)
+            Failure(
+                stage="control plane",
+                reason=f"the GCS does not list its {name}: {reply.reason}",
+                cause=reply.cause,
+                sample=sample,
+            )
             for name, reply in answers.items()
             if isinstance(reply, Refused)
         ),
@@ -135,7 +141,7 @@ def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
         nodes=alive,
         workers=tuple(worker for worker in listed if worker.node_id in ids),
         own_jobs=frozenset(row.job_id.hex() for row in own),
-        own_drivers=frozenset((row.driver_ip_address, row.driver_pid) for row in own),
+        own_drivers=frozenset((canonical(row.driver_ip_address), row.driver_pid) for row in own),
     )
 
 
@@ -176,7 +182,7 @@ def _node_of(address: Any) -> bytes:
 def _node(row: Any) -> Node:
     return Node(
         node_id=row.node_id.hex(),
-        ip=row.node_manager_address,
+        ip=canonical(row.node_manager_address),
         hostname=row.node_manager_hostname,
         alive=row.state == gcs_pb2.GcsNodeInfo.ALIVE,
         is_head=row.is_head_node,
@@ -192,7 +198,7 @@ def _job(row: Any) -> Job:
         job_id=row.job_id.hex(),
         entrypoint=masked_command(row.entrypoint),
         namespace=row.config.ray_namespace,
-        driver_ip=row.driver_ip_address,
+        driver_ip=canonical(row.driver_ip_address),
         driver_pid=row.driver_pid,
         is_dead=row.is_dead,
         submission_id=dict(row.config.metadata).get("job_submission_id"),
@@ -204,7 +210,7 @@ def _worker(row: Any) -> Worker:
     return Worker(
         worker_id=address.worker_id.hex(),
         node_id=_node_of(address).hex(),
-        ip=address.ip_address,
+        ip=canonical(address.ip_address),
         port=address.port,
         pid=row.pid,
         is_driver=row.worker_type == common_pb2.DRIVER,

@@ -15,6 +15,7 @@ from typing import Any
 from ray.core.generated import common_pb2, core_worker_pb2, core_worker_pb2_grpc
 
 from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
+from dstack.probes import addresses
 from dstack.probes.connect import Metadata
 from dstack.probes.rpc import Call, Refused, call_all
 
@@ -51,16 +52,17 @@ def ask_core_workers(
     answers: dict[str, CoreWorkerStats] = {}
     failures: list[Failure] = []
     for worker, reply in zip(workers, replies, strict=True):
-        reason = _objection(worker, reply)
-        if reason:
+        problem = _objection(worker, reply)
+        if problem:
             failures.append(
                 Failure(
                     stage="core worker",
-                    reason=reason,
+                    reason=problem.reason,
+                    cause=problem.cause,
                     node_id=worker.node_id,
                     worker_id=worker.worker_id,
                     pid=worker.pid,
-                    elapsed_s=round(timeout_s, 2) if "within" in reason else 0.0,
+                    elapsed_s=round(timeout_s, 2) if problem.cause == "timeout" else 0.0,
                     sample=sample,
                 )
             )
@@ -106,7 +108,6 @@ def _may_be_a_missing_argument(ref: Ref) -> bool:
 
 def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limit: int = LIMIT) -> Call:
     """The question to one worker: what it runs and has submitted, and which refs it knows."""
-    host = f"[{worker.ip}]" if ":" in worker.ip else worker.ip
     request = core_worker_pb2.GetCoreWorkerStatsRequest(
         intended_worker_id=bytes.fromhex(worker.worker_id),
         include_memory_info=with_refs,
@@ -114,7 +115,7 @@ def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limi
         limit=limit,
     )
     stub = core_worker_pb2_grpc.CoreWorkerServiceStub
-    return Call(f"{host}:{worker.port}", stub, "GetCoreWorkerStats", request, timeout_s)
+    return Call(addresses.join(worker.ip, worker.port), stub, "GetCoreWorkerStats", request, timeout_s)
 
 
 def is_from(worker: Worker, reply: Any) -> bool:
@@ -122,16 +123,16 @@ def is_from(worker: Worker, reply: Any) -> bool:
     return not isinstance(reply, Refused) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
 
 
-def _objection(worker: Worker, reply: Any) -> str | None:
+def _objection(worker: Worker, reply: Any) -> Refused | None:
     if isinstance(reply, Refused):
-        return reply.reason
+        return reply
     if not is_from(worker, reply):
-        return "another worker answers on its port: it has ended"
+        return Refused("another worker answers on its port: it has ended", "ended")
     told, total = len(reply.owned_task_info_entries), reply.tasks_total
     if told < total:
-        return f"it told of {told} of its {total} tasks"
+        return Refused(f"it told of {told} of its {total} tasks", "truncated")
     refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
-    return f"it told of {refs} of its {refs_total} refs" if refs < refs_total else None
+    return Refused(f"it told of {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
 
 
 def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:

@@ -17,8 +17,8 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from dstack.probes.mapped_file import MappedFile
-from dstack.probes.node.kernel import Mapping, address_in, mappings
 from dstack.probes.node.layout import runtime_address
+from dstack.probes.node.procfs import Mapping, address_in, mappings
 from dstack.probes.node.tables import TABLES
 
 Plain = dict[str, Any]

@@ -16,6 +16,7 @@ import psutil
 
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot, Worker
+from dstack.probes import addresses
 
 _FLAG = "--gcs-address="
 
@@ -38,7 +39,7 @@ def connected_cluster() -> OwnCluster | None:
     worker, node = getattr(module, "global_worker", None), getattr(module, "_global_node", None)
     if worker is None or node is None or not worker.connected:
         return None
-    return OwnCluster(str(node.gcs_address), str(node.node_ip_address), bool(node.head))
+    return OwnCluster(str(node.gcs_address), addresses.canonical(str(node.node_ip_address)), bool(node.head))
 
 
 def begun_cluster() -> str | None:

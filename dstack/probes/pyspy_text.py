@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.dump_json import RawThread
 
 MAX_CHARACTERS = 4_000_000
 MAX_THREADS = 2_000
@@ -25,12 +25,11 @@ _THREAD = re.compile(
 
 @dataclass(frozen=True)
 class TextStacks:
-    """The stacks of one process, what it calls itself, and whether all of the text was understood."""
+    """The stacks of one process, and what it calls itself."""
 
     pid: int
     title: str
     threads: list[RawThread]
-    is_whole: bool
 
 
 def parse(text: str) -> TextStacks | None:
@@ -43,18 +42,15 @@ def parse(text: str) -> TextStacks | None:
     if head is None:
         return None
     threads: list[RawThread] = []
-    is_whole = len(text) <= MAX_CHARACTERS
     for line in lines:
         thread, frame = _thread(line), _frame(line)
         if thread is not None:
             threads.append(thread)
         elif frame and threads and len(threads[-1]["frames"]) < MAX_FRAMES:
             threads[-1]["frames"].append(frame)
-        elif line.startswith(" "):
-            is_whole = False
         if len(threads) >= MAX_THREADS:
-            return TextStacks(int(head[1]), head[2][:MAX_NAME], threads, is_whole=False)
-    return TextStacks(int(head[1]), head[2][:MAX_NAME], threads, is_whole)
+            break
+    return TextStacks(int(head[1]), head[2][:MAX_NAME], threads)
 
 
 def _thread(line: str) -> RawThread | None:

@@ -26,6 +26,7 @@ from dstack.probes.reach import Address, unreachable
 Plain = dict[str, Any]
 LAST_WORD_S = 0.15
 """How long before the deadline the child stops waiting, so that it still can say whom it waited for."""
+RUN_ON_A_NODE = "Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."
 END_S = 1.0
 """How long the child may take to end in order; more than it gives itself."""
 
@@ -45,7 +46,7 @@ class RemoteProbes:
     def sample(
         self, targets: dict[str, list[Plain]], options: Plain, raylets: Mapping[str, Address], deadline: float
     ) -> Iterator[tuple[str, Plain]]:
-        """The answers of the nodes as they come: ``NodeProbe.sample``'s, or ``{"failed": reason}``.
+        """The answers of the nodes as they come: ``NodeProbe.sample``'s, or ``{"failed": reason}`` with its ``cause``.
 
         ``targets`` and the addresses of their ``raylets`` are by node id. Every node yields once: one that cannot be
         reached soon, the others at the latest at ``deadline``, which is a ``time.monotonic()``.
@@ -68,7 +69,7 @@ class RemoteProbes:
                 missing.discard(answer["node_id"])
                 yield answer["node_id"], answer["result"]
         for node_id in sorted(missing):
-            yield node_id, {"failed": self._ended or self._why_silent()}
+            yield node_id, self._why_silent()
 
     def close(self) -> None:
         """Has the child end, in order if it does within a second, else by force; Ray then ends its actors.
@@ -90,10 +91,14 @@ class RemoteProbes:
             self._process.kill()
             self._process.wait()
 
-    def _why_silent(self) -> str:
+    def _why_silent(self) -> Plain:
+        remedy = None if self._joined else RUN_ON_A_NODE
+        if self._ended:
+            return {"failed": self._ended, "cause": "ended", "remedy": remedy}
+        reason = "dstack's driver could not join the cluster in time: this host is slow, or its raylet is stopped"
         if self._joined:
-            return "dstack's driver on the cluster did not answer in time"
-        return "dstack's driver could not join the cluster in time: this host is slow, or its raylet is stopped"
+            reason = "dstack's driver on the cluster did not answer in time"
+        return {"failed": reason, "cause": "timeout", "remedy": remedy}
 
     def _ask(self, request: Plain) -> None:
         with contextlib.suppress(OSError):
@@ -119,13 +124,15 @@ class RemoteProbes:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._joined = True
-                self._answers.put(json.loads(line))
+                answer = json.loads(line)
+                self._joined = self._joined or "joined" in answer
+                self._answers.put(answer)
         self._answers.put({"ended": "dstack's driver on the cluster ended"})
 
     def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address]) -> None:
         for node_id, reason in unreachable(raylets).items():
-            self._answers.put({"number": number, "node_id": node_id, "result": {"failed": reason}})
+            result = {"failed": reason, "cause": "unreachable"}
+            self._answers.put({"number": number, "node_id": node_id, "result": result})
 
 
 def _environment(cluster: Cluster) -> dict[str, str]:

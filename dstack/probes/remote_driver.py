@@ -59,7 +59,8 @@ class Probes:
                 else:
                     pending[answer] = (node_id, False)
         for node_id, is_start in pending.values():
-            yield node_id, {"failed": "no probe started there in time" if is_start else "its probe took too long"}
+            reason = "no probe started there in time" if is_start else "its probe took too long"
+            yield node_id, {"failed": reason, "cause": "timeout"}
 
     def _begin(self, node_id: str) -> Any:
         """Starts the node's probe and asks whether the node has a py-spy.

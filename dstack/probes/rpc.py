@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from dstack.model import Cause
 from dstack.probes.background import begin
 from dstack.probes.connect import Metadata, open_aio_channel
 
@@ -36,6 +37,7 @@ class Refused:
     """A call that gave no reply, and why."""
 
     reason: str
+    cause: Cause = "other"
 
 
 def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
@@ -89,17 +91,19 @@ async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> An
             method(call.request, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5
         )
     except grpc.RpcError as error:
-        return Refused(_explain(error, call))
+        return _explained(error, call)
     except asyncio.TimeoutError:
-        return Refused(f"no answer within {call.timeout_s:.1f} s")
+        return Refused(f"no answer within {call.timeout_s:.1f} s", "timeout")
 
 
-def _explain(error: grpc.RpcError, call: Call) -> str:
+def _explained(error: grpc.RpcError, call: Call) -> Refused:
     code = error.code()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is gone"
+        reason = f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is gone"
+        return Refused(reason, "timeout")
     if code == grpc.StatusCode.UNAVAILABLE:
-        return f"nothing answers at {call.address}: the process has ended or its network is gone"
+        reason = f"nothing answers at {call.address}: the process has ended or its network is gone"
+        return Refused(reason, "unreachable")
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        return "it refuses our token"
-    return f"it answered {code.name.lower()}: {str(error.details())[:120]}"
+        return Refused("it refuses our token", "permission")
+    return Refused(f"it answered {code.name.lower()}: {str(error.details())[:120]}")

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from dstack.model import Worker
+from dstack.probes import addresses
 from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.raylet_symbols import thread_context_of
 
@@ -27,6 +28,7 @@ def environment_of(pid: int) -> Plain:
 
 
 def own_addresses() -> set[str]:
-    """All IP addresses of this host."""
+    """All IP addresses of this host, in their canonical spelling."""
     families = (socket.AF_INET, socket.AF_INET6)
-    return {a.address for group in psutil.net_if_addrs().values() for a in group if a.family in families}
+    found = (one for group in psutil.net_if_addrs().values() for one in group if one.family in families)
+    return {addresses.canonical(one.address) for one in found}

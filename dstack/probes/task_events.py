@@ -25,5 +25,5 @@ def ask_arrived_calls(cluster: Cluster, timeout_s: float, sample: int) -> tuple[
     (reply,) = call_all([Call(cluster.address, stub, "GetTaskEvents", request, timeout_s)], cluster.metadata)
     if isinstance(reply, Refused):
         reason = f"the GCS does not tell its task events: {reply.reason}"
-        return {}, [Failure(stage="control plane", reason=reason, sample=sample)]
+        return {}, [Failure(stage="control plane", reason=reason, cause=reply.cause, sample=sample)]
     return {row.task_id.hex(): row.attempt_number for row in reply.events_by_task}, []

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
+from dstack.probes.connect import connect
 from tests.clusters import Example, ray_cluster, run_example
 from tests.command import Result, check, dstack, elapsed_s, settled_check
 
@@ -75,12 +76,12 @@ class Gcs(gcs_service_pb2_grpc.NodeInfoGcsServiceServicer):  # type: ignore[misc
 
 
 @contextmanager
-def gcs_of_version(version: str) -> Iterator[str]:
+def gcs_of_version(version: str, host: str = "127.0.0.1") -> Iterator[str]:
     server = grpc.server(futures.ThreadPoolExecutor(1))
     gcs_service_pb2_grpc.add_NodeInfoGcsServiceServicer_to_server(Gcs(version), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"{host}:0")
     server.start()
-    yield f"127.0.0.1:{port}"
+    yield f"{host}:{port}"
     server.stop(0).wait()
 
 
@@ -111,12 +112,26 @@ def test_an_unsupported_version(version: str) -> None:
         assert "this dstack supports 2.46 to 2.60" in refused("--address", address)
 
 
+def test_a_gcs_on_ipv6() -> None:
+    with gcs_of_version("2.60.0", host="[::1]") as address:
+        assert connect(address).address == address
+
+
+def test_nothing_listens_on_ipv6() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
+        port = free.getsockname()[1]
+
+    assert f"Nothing listens on [::1]:{port}" in refused("--address", f"[::1]:{port}")
+
+
 def test_the_environment_names_the_address() -> None:
     with listener(b"no") as address:
         assert address in refused(environment={**os.environ, "RAY_ADDRESS": address})
 
 
-@pytest.mark.parametrize("address", ["nonsense", "host", "host:port", "host:99999", "ray://127.0.0.1:10001"])
+@pytest.mark.parametrize(
+    "address", ["nonsense", "host", "host:port", "host:99999", "::1:6379", "ray://127.0.0.1:10001"]
+)
 def test_what_is_no_address_is_bad_usage(address: str) -> None:
     result = dstack("check", "--address", address)
 

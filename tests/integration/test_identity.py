@@ -48,6 +48,15 @@ def test_who_listens_on_the_port_is_the_worker() -> None:
         assert objection(pid, 0) is None
 
 
+def test_who_listens_on_ipv6_only_is_the_worker() -> None:
+    listens = LISTENS.replace('("127.0.0.1", 0)', '("::1", 0), family=socket.AF_INET6')
+    with listener(program=listens) as (pid, port), listener() as (other, _):
+        assert objection(pid, port) is None
+        assert objection(other, port) == (
+            f"pid {other} is another process here: the worker's port belongs to pid {pid}"
+        )
+
+
 def test_what_a_worker_forks_does_not_take_its_place() -> None:
     forks = LISTENS.replace("sys.stdin", "import os; os.fork(); sys.stdin")
     with listener(program=forks) as (pid, port):

@@ -9,9 +9,11 @@ import threading
 from typing import Any
 
 import msgspec
+import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.model import Sample, Snapshot, WorkerSample
+from dstack.probes import assemble
 from dstack.probes.assemble import Assembly, Senseless
 from dstack.probes.node.probe import NodeProbe
 from dstack.report.text import report_text
@@ -66,6 +68,38 @@ def test_mutations_of_an_answer_are_taken_in_whole_or_refused() -> None:
             report_text(snapshot, diagnose(snapshot))
 
     assert MUTATIONS / 10 < good < MUTATIONS
+
+
+def one_thread(frame: int = 0, count: int = 1) -> list[dict[str, Any]]:
+    call = {"kind": "lock", "frame": frame}
+    return [{"os_thread_id": n, "name": "t", "stack": 0, "role": "user", "call": call} for n in range(count)]
+
+
+def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> dict[str, Any]:
+    """A probe's reply about one process, or about one and its child, whose threads have a stack of that depth."""
+    process: dict[str, Any] = {"pid": 1, "started_at": 1.0, "threads": threads}
+    if is_child:
+        process = {"pid": 2, "started_at": 1.0, "threads": [], "children": [{**process, "parent_pid": 2}]}
+    frames = [{"function": "f", "file": "f.py", "line": 1}]
+    tables = {"frames": frames, "stacks": [[0] * depth], "sources": {}}
+    return {**tables, "processes": {"w": process}, "failures": [], "host": {}}
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_call_in_no_frame_of_its_stack_is_refused(is_child: bool) -> None:
+    assert loads(dumps(taken(reply(2, one_thread(frame=1), is_child=is_child))))
+
+    with pytest.raises(Senseless):
+        taken(reply(2, one_thread(frame=2), is_child=is_child))
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_more_frames_than_a_file_may_show_are_refused(is_child: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble, "MAX_FRAMES", 1_000)
+    assert taken(reply(100, one_thread(count=10), is_child=is_child))
+
+    with pytest.raises(Senseless):
+        taken(reply(100, one_thread(count=11), is_child=is_child))
 
 
 def test_what_a_node_says_of_its_host_changes_nothing_else() -> None:

@@ -17,14 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dstack.probes.node import memory
 from dstack.probes.node.codes import exception_table
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
-from dstack.probes.node.kernel import FUTEX, SystemCall
 from dstack.probes.node.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.locks import Locks
 from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.objects import Objects
+from dstack.probes.node.procfs import FUTEX, SystemCall
 from dstack.probes.node.refs import object_refs, owners, refs_of
 from dstack.probes.node.tables import TABLES
 from tests.effort import examples
@@ -196,6 +197,41 @@ def test_what_was_kept_is_read_again_at_one_go_and_nothing_else_from_then_on() -
         assert kept.read(start, PAGE + 1) == b"b" * (PAGE + 1)
         with pytest.raises(Unreadable):
             kept.read(start + 3 * PAGE, 8)
+
+
+def test_a_very_large_wait_stays_as_it_was_read_and_can_be_read_again() -> None:
+    value = bytearray(b"a" * (10_000 * PAGE))  # as many pages as 150,000 refs and their list take
+    start = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
+    with open_memory(os.getpid(), keeps_pages=True) as kept:
+        for offset in range(0, len(value), PAGE):
+            kept.read(start + offset, 1)
+        value[:] = b"b" * len(value)
+        assert kept.read(start, 1) == b"a"
+
+        kept.read_again()
+
+        assert kept.read(start, 1) == b"b"
+
+
+def test_pages_beyond_the_bound_are_unreadable_and_those_before_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MAX_PAGES", 3)
+    value = bytearray(b"a" * (5 * PAGE))
+    start = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
+    with open_memory(os.getpid(), keeps_pages=True) as kept:
+        for page in range(3):
+            kept.read(start + page * PAGE, 1)
+        with pytest.raises(Unreadable, match="read already"):
+            kept.read(start + 3 * PAGE, 1)
+        value[:] = b"b" * len(value)
+
+        assert kept.read(start, 1) == b"a"
+
+
+def test_another_machine_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+
+    with pytest.raises(OSError, match="on Linux x86_64 only, and this is aarch64"), open_memory(os.getpid()):
+        pass
 
 
 def test_the_frames_of_a_thread_are_told_from_those_it_has_later(own: Objects, layout: Layout) -> None:

@@ -42,6 +42,14 @@ def test_a_driver_knows_its_cluster_and_itself() -> None:
 
 
 @pytest.mark.usefixtures("connected")
+def test_addresses_are_compared_in_one_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NODE, "node_ip_address", "2001:DB8:0::2")
+    own = a_worker("own", "2001:db8::2", os.getpid())
+
+    assert own_worker(a_snapshot(own)) == own
+
+
+@pytest.mark.usefixtures("connected")
 def test_of_two_that_might_be_it_none_is_taken() -> None:
     alike = [a_worker(name, "10.0.0.2", os.getpid()) for name in "ab"]
 

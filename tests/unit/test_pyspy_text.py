@@ -33,7 +33,7 @@ def test_a_text_is_read() -> None:
     stacks = parse(TEXT)
 
     assert stacks is not None
-    assert (stacks.pid, stacks.title, stacks.is_whole) == (30972, "ray::A.ping", True)
+    assert (stacks.pid, stacks.title) == (30972, "ray::A.ping")
     assert [(t["os_thread_id"], t["thread_name"], t["active"], len(t["frames"])) for t in stacks.threads] == [
         (30972, "MainThread", False, 3),
         (31094, "", True, 1),
@@ -57,7 +57,6 @@ def test_too_much_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert stacks is not None
     assert [len(thread["frames"]) for thread in stacks.threads] == [2, 0, 0]
-    assert not stacks.is_whole
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from(TEXT.splitlines()))))

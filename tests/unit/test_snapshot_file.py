@@ -126,7 +126,7 @@ def test_gzip_is_by_suffix(tmp_path: Path) -> None:
 
 
 def test_a_file_says_first_what_it_is() -> None:
-    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,1],"dstack_version":"0.1.0",')
+    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,2],"dstack_version":"0.1.0",')
 
 
 def test_writes_names_that_are_no_unicode() -> None:
@@ -164,7 +164,7 @@ def test_refuses_a_newer_major_whatever_else_changed() -> None:
 def test_points_to_a_newer_dstack_where_a_newer_minor_says_something_new() -> None:
     frames = [{"function": "f", "file": "f.py", "line": 1, "origin": "elsewhere"}]
 
-    text = edited(version=[1, 2], dstack_version="0.7.0", frames=frames)
+    text = edited(version=[1, 9], dstack_version="0.7.0", frames=frames)
 
     assert refusal(lambda: loads(text, name="a.json")) == (
         "a.json is not a snapshot: Invalid enum value 'elsewhere' - at `$.frames[0].origin`. "
@@ -296,10 +296,14 @@ def test_refuses_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "more than dstack reads" in refusal(lambda: load(path))
 
 
-def test_refuses_more_frames_than_can_be_shown() -> None:
+@pytest.mark.parametrize("is_child", [False, True])
+def test_refuses_more_frames_than_can_be_shown(is_child: bool) -> None:
     thread = {"name": "t", "stack": 0, "role": "user"}
-    threads = [thread | {"os_thread_id": number} for number in range(1_001)]
-    worker = {"worker_id": "cc", "process": {"pid": 1, "started_at": 1, "threads": threads}}
+    process: dict[str, Any] = {"pid": 1, "started_at": 1}
+    process["threads"] = [thread | {"os_thread_id": number} for number in range(1_001)]
+    if is_child:
+        process = {"pid": 2, "started_at": 1, "children": [{**process, "parent_pid": 2}]}
+    worker = {"worker_id": "cc", "process": process}
     text = edited(stacks=[[0] * 100_000], samples=[{"began_s": 0, "ended_s": 1, "workers": [worker]}])
 
     assert "shows more than 100,000,000 frames" in refusal(lambda: loads(text))

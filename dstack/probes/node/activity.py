@@ -7,8 +7,7 @@ consistent state - without stopping it.
 
 from __future__ import annotations
 
-import contextlib
-import os
+from dstack.probes.node import procfs
 
 Activity = dict[int, str]
 """OS thread id to an opaque mark that changes whenever the thread runs."""
@@ -16,29 +15,10 @@ Activity = dict[int, str]
 
 def activity(pid: int) -> Activity:
     """The marks of all threads of a process; threads that end meanwhile are left out."""
-    marks: Activity = {}
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                marks[int(name)] = mark_of(f"/proc/{pid}/task/{name}")
-    return marks
+    marks = ((thread, procfs.scheduler_mark(pid, thread)) for thread in procfs.threads(pid))
+    return {thread: mark for thread, mark in marks if mark is not None}
 
 
 def unmoved(before: Activity, after: Activity) -> set[int]:
     """The threads that did not run between the two."""
     return {thread for thread, mark in before.items() if mark and after.get(thread) == mark}
-
-
-def mark_of(task: str) -> str:
-    """A thread's, by its folder: its time on CPU in ns and number of timeslices, or else of context switches."""
-    with open(f"{task}/schedstat", encoding="ascii") as file:
-        mark = file.read()
-    return mark if mark.split()[:1] != ["0"] else _switches(task)
-
-
-def _switches(task: str) -> str:
-    with open(f"{task}/status", encoding="ascii", errors="replace") as file:
-        lines = file.read().splitlines()
-    if any(line.startswith("State:") and "R" in line.split()[1] for line in lines):
-        return ""
-    return " ".join(line.split()[-1] for line in lines if "ctxt_switches" in line)

@@ -15,12 +15,12 @@ from typing import Any
 from dstack.probes.node.awaited import GENERATOR_FILE
 from dstack.probes.node.children import awaited_children
 from dstack.probes.node.coroutines import Coroutines
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.event_loops import is_event_loop, may_have_loops
 from dstack.probes.node.frames import Frames
 from dstack.probes.node.futures import Executors
 from dstack.probes.node.groups import concurrency_groups
 from dstack.probes.node.interpreter import Interpreter
-from dstack.probes.node.kernel import SystemCall, system_call
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
 from dstack.probes.node.memory import ProcessMemory, Unreadable
@@ -39,7 +39,7 @@ from dstack.probes.node.places import (
     place_of,
     places_outward,
 )
-from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.procfs import SystemCall, system_call
 from dstack.probes.node.refs import GENERATOR, object_refs, owners, refs_of
 
 Call = dict[str, Any]

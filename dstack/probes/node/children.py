@@ -5,13 +5,12 @@ What Ray starts below a driver that begins a cluster of its own is not the appli
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
-from dstack.probes.node.kernel import SystemCall, has_mapped
+from dstack.probes.node import procfs
 from dstack.probes.node.on_demand import on_demand
 
 RAY_PROGRAMS = ("raylet", "gcs_server")
@@ -35,7 +34,7 @@ class Families:
 
     @on_demand
     def _parents(self) -> dict[int, int]:
-        return dict(_parents())
+        return procfs.parents()
 
     @on_demand
     def _started(self) -> dict[int, list[int]]:
@@ -58,19 +57,17 @@ class Families:
 
 def is_python(pid: int) -> bool:
     """Whether a process runs Python."""
-    with contextlib.suppress(OSError):
-        program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
-        return PYTHON.fullmatch(program) is not None or has_mapped(pid, "/libpython3")
-    return False
+    program = os.path.basename(procfs.program(pid))
+    return PYTHON.fullmatch(program) is not None or procfs.has_mapped(pid, "/libpython3")
 
 
 def is_helper(pid: int, parent: int) -> bool:
     """Whether a process is one of multiprocessing's own; what it forks has the same command line."""
-    words = _words(pid)
-    return any(map(HELPERS.match, words)) and words != _words(parent)
+    words = procfs.arguments(pid, FIRST_WORDS)
+    return any(map(HELPERS.match, words)) and words != procfs.arguments(parent, FIRST_WORDS)
 
 
-def awaited_children(pid: int, call: SystemCall, below: Collection[int]) -> tuple[str, list[int]]:
+def awaited_children(pid: int, call: procfs.SystemCall, below: Collection[int]) -> tuple[str, list[int]]:
     """The processes below one whose end it waits for, or who alone can write to the pipe it reads from; and its name.
 
     Nobody where the process itself could write there too.
@@ -78,57 +75,13 @@ def awaited_children(pid: int, call: SystemCall, below: Collection[int]) -> tupl
     if call.awaited_pid is not None:
         return "os.waitpid", [one for one in below if one == call.awaited_pid]
     if call.read_from is not None:
-        with contextlib.suppress(OSError):
-            link = os.readlink(f"/proc/{pid}/fd/{call.read_from}")
-            if link.startswith("pipe:") and not _can_write(pid, link):
-                return "reading from a pipe", [one for one in below if _can_write(one, link)]
+        file = procfs.file_at(pid, call.read_from)
+        if file.startswith("pipe:") and not procfs.can_write(pid, file):
+            return "reading from a pipe", [one for one in below if procfs.can_write(one, file)]
     return "", []
-
-
-def _can_write(pid: int, link: str) -> bool:
-    """Whether a process can write to a pipe, by what its descriptors link to."""
-    return any(_may_write(pid, number) for number in _descriptors(pid, link))
-
-
-def _descriptors(pid: int, link: str) -> Iterator[str]:
-    folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for number in os.listdir(folder):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"{folder}/{number}") == link:
-                    yield number
-
-
-def _may_write(pid: int, number: str) -> bool:
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
-        flags = next((line.split()[1] for line in file if line.startswith("flags:")), "0")
-        return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
-    return False
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with (
-                contextlib.suppress(OSError, IndexError, ValueError),
-                open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file,
-            ):
-                yield int(name), int(file.read().rpartition(")")[2].split()[1])
 
 
 def _is_others(pid: int) -> bool:
     """Whether a process is one that Ray needs for a cluster, or one of dstack's."""
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file,
-    ):
-        if file.read().strip() in RAY_PROGRAMS:
-            return True
-    return any(RAY_SCRIPT.search(word) or OWN.search(word) for word in _words(pid))
-
-
-def _words(pid: int) -> list[str]:
-    """How its command line begins, without the program."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-        return file.read(1 << 12).split("\0")[1 : 1 + FIRST_WORDS]
-    return []
+    words = procfs.arguments(pid, FIRST_WORDS)
+    return procfs.name(pid) in RAY_PROGRAMS or any(RAY_SCRIPT.search(word) or OWN.search(word) for word in words)

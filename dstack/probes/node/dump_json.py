@@ -15,10 +15,13 @@ MAX_NAME = 4_096
 MAX_REPR = 1_000
 """py-spy itself prints a little over 128 characters of a value."""
 
+RawThread = dict[str, Any]
+"""A thread as py-spy prints it: ``os_thread_id``, ``thread_name``, ``active``, ``frames`` leaf first."""
+
 _T = TypeVar("_T")
 
 
-def threads_of(data: bytes) -> list[dict[str, Any]]:
+def threads_of(data: bytes) -> list[RawThread]:
     """The threads of a dump, with only what is used of them. Raises ValueError for what is none; seen on 0.4.3."""
     try:
         return [_thread(one) for one in _items(json.loads(data))]
@@ -26,7 +29,7 @@ def threads_of(data: bytes) -> list[dict[str, Any]]:
         raise ValueError("nested too deeply") from error
 
 
-def _thread(plain: Any) -> dict[str, Any]:
+def _thread(plain: Any) -> RawThread:
     thread = _object(plain)
     return {
         "thread_id": _number(thread.get("thread_id"), ADDRESSES),

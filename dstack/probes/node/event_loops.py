@@ -10,14 +10,14 @@ import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 
-from dstack.probes.node.kernel import has_mapped
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import BASIC_SIZE, TYPE, Objects
 from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import ASYNCIO
-from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.procfs import has_mapped
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
 ALL_TASKS = ("_scheduled_tasks", "_all_tasks")

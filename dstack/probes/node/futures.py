@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.objects import Objects
 from dstack.probes.node.on_demand import on_demand
 from dstack.probes.node.places import function_of
 
-RawThread = dict[str, Any]
 Givers = tuple[int, ...]
 """OS ids of the threads of which one must go on; none where nobody is known."""
 

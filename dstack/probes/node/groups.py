@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.modules import Modules
 from dstack.probes.node.objects import TYPE, Objects
 from dstack.probes.node.places import function_of
-from dstack.probes.node.pyspy import RawThread
 
 EXECUTOR = "actor_method_executor"
 """The function that calls an actor's method."""

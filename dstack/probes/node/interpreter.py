@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dstack.probes.node.kernel import address_in
 from dstack.probes.node.layout import Layout, runtime_address
 from dstack.probes.node.memory import ProcessMemory, Unreadable
 from dstack.probes.node.objects import OWN_VERSION, Objects
+from dstack.probes.node.procfs import address_in
 from dstack.probes.node.tables import TABLES
 
 Plain = dict[str, Any]

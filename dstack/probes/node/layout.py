@@ -30,7 +30,7 @@ KEYS_BYTES, TYPE_BYTES = 256, 1024
 NO_ARGUMENT = ("PyThreadState_Get", "PyInterpreterState_Head")
 START_S = 5.0
 LOCK_SEMAPHORE = 16
-"""Where locks, RLocks and SimpleQueues keep the semaphore that waiters sleep on; CPython 3.10 to 3.13."""
+"""Where locks, RLocks and, before 3.13, SimpleQueues keep the semaphore that waiters sleep on; CPython 3.10 to 3.13."""
 BLOCK_STACK_BYTES, BLOCK_BYTES = 240, 12
 """CPython 3.10: a frame's 20 blocks stand right before its locals, and their number 8 bytes before them."""
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dstack.probes.node.frames import Frames, MemoryFrame
-from dstack.probes.node.kernel import SystemCall
 from dstack.probes.node.layout import LOCK_SEMAPHORE, Layout
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.objects import BOUND_TO, Objects
+from dstack.probes.node.procfs import SystemCall
 
 LOCK, RLOCK = "_thread.lock", "_thread.RLock"
 SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"

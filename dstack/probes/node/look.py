@@ -9,19 +9,20 @@ from typing import Any
 
 import psutil
 
+from dstack.probes.node import procfs
 from dstack.probes.node.activity import Activity, activity, unmoved
 from dstack.probes.node.calls import Reader
 from dstack.probes.node.children import Families, is_helper, is_python
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.event_loops import is_event_loop, may_have_loops
 from dstack.probes.node.groups import runs_methods
-from dstack.probes.node.identity import require_worker
+from dstack.probes.node.identity import PortOwners, require_worker
 from dstack.probes.node.interpreter import Interpreter
-from dstack.probes.node.kernel import cwd_of
 from dstack.probes.node.layout import Layout
 from dstack.probes.node.loop_state import LoopState
 from dstack.probes.node.masking import masked_locals
 from dstack.probes.node.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.pyspy import PySpy, RawThread, SudoRefused
+from dstack.probes.node.pyspy import PySpy, SudoRefused
 from dstack.probes.node.refusals import DumpFailed, why_refused
 from dstack.probes.node.rest import while_at_rest
 from dstack.probes.node.restless import KINDS, Restless
@@ -32,7 +33,6 @@ from dstack.probes.node.thread_tasks import name_threads, read_tasks
 ATTEMPTS = 3
 DUMP_TIMEOUT_S = 5.0
 RETRY_S = 0.005
-PROCESS_GONE = "the process is gone"
 
 Plain = dict[str, Any]
 Told = tuple[Plain | None, str | None]
@@ -76,21 +76,21 @@ class Look:
         self.began = time.monotonic()
         self.failures: list[Plain] = []
 
-    def fail(self, stage: str, reason: str, remedy: str | None = None) -> None:
-        """Records what could not be seen."""
-        failure = {"stage": stage, "reason": reason, "remedy": remedy, "pid": self.pid}
+    def fail(self, stage: str, reason: str, remedy: str | None = None, cause: str = "other") -> None:
+        """Records what could not be seen; ``cause`` is one of :data:`dstack.model.Cause`."""
+        failure = {"stage": stage, "reason": reason, "cause": cause, "remedy": remedy, "pid": self.pid}
         elapsed_s = round(time.monotonic() - self.began, 2)
         self.failures.append({**failure, "worker_id": self.target["worker_id"], "elapsed_s": elapsed_s})
 
     def ends(self) -> None:
         """Records that the process is gone, which is why all else failed."""
         self.failures.clear()
-        self.fail("process", PROCESS_GONE)
+        self.fail("process", "the process is gone", cause="ended")
 
     @property
     def is_gone(self) -> bool:
         """Whether the process ended while it was looked at, or before."""
-        return any(failure["reason"] == PROCESS_GONE for failure in self.failures)
+        return any((failure["stage"], failure["cause"]) == ("process", "ended") for failure in self.failures)
 
     def find_children(self, limit: int) -> None:
         """Finds the processes of Python below this one, and takes so many for a look."""
@@ -102,12 +102,13 @@ class Look:
             target.pop("python", None)
             self.children.append(Look(target, self.options, self.origins, self.layout, self.families))
         if len(found) > limit:
-            self.fail("stacks", f"{len(found) - limit} of its child processes were not looked at: there are too many")
+            reason = f"{len(found) - limit} of its child processes were not looked at: there are too many"
+            self.fail("stacks", reason, cause="truncated")
 
-    def identify(self, owners: dict[int, int]) -> None:
+    def identify(self, owners: PortOwners) -> None:
         """Makes sure that the pid is this worker. Raises :class:`dstack.probes.node.identity.NotThisWorker`."""
-        process = psutil.Process(self.pid)
         require_worker(self.pid, self.target["port"], owners)
+        process = psutil.Process(self.pid)
         with process.oneshot():
             self.title = process.name()
             times = process.cpu_times()
@@ -150,7 +151,7 @@ class Look:
             except DumpFailed as error:
                 if problem or not psutil.pid_exists(self.pid):
                     raise
-                self.fail("stacks", f"only read without a pause: {error.reason}", error.remedy)
+                self.fail("stacks", f"only read without a pause: {error.reason}", error.remedy, error.cause)
         if not self.unread:
             self.restless = restless.calls(self.threads, self.still)
         if self.unread or self.interpreter.refused:
@@ -300,14 +301,16 @@ class Look:
         """One failure for the process, or for all its user's threads of which it is not known what they sleep on."""
         unread = self.unread or self.interpreter.refused
         if unread:
-            self.fail("memory", f"its memory could not be read: {unread}")
+            cause = "permission" if self.is_shallow else "unreadable"
+            self.fail("memory", f"its memory could not be read: {unread}", cause=cause)
             return
         roles = {thread["os_thread_id"]: self._role(thread) for thread in self.threads}
         reasons = [why for tid, why in self.unreadable.items() if tid in self.still and roles.get(tid) != "ray"]
         if self.loops and self.loops.unread:
-            self.fail("memory", f"its coroutines could not be read: {self.loops.unread}")
+            self.fail("memory", f"its coroutines could not be read: {self.loops.unread}", cause="unreadable")
         elif reasons:
-            self.fail("memory", f"what some of its threads wait for could not be read: {reasons[0]}")
+            reason = f"what some of its threads wait for could not be read: {reasons[0]}"
+            self.fail("memory", reason, cause="unreadable")
 
     def _moved(self, thread: RawThread) -> bool:
         """Whether a thread of the application ran while it was read; what Ray's own threads do is of no interest."""
@@ -333,7 +336,7 @@ class Look:
 
     def as_process(self, table: StackTable) -> Plain:
         """The process as plain data, its stacks entered into the table."""
-        cwd = cwd_of(self.pid)
+        cwd = procfs.working_directory(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         paused_ms = round(self.paused_ms, 2)
         read = {
@@ -355,7 +358,7 @@ class Look:
 
     def as_child(self, table: StackTable) -> Plain:
         """The process as a child of another."""
-        cwd = cwd_of(self.pid)
+        cwd = procfs.working_directory(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         parent = {"parent_pid": self.target["parent_pid"], "name": self.title, "paused_ms": round(self.paused_ms, 2)}
         return {**self.figures, **parent, "threads": threads}
@@ -397,5 +400,5 @@ def _is_for_refs(told: Told) -> bool:
 def _remaining(deadline: float) -> float:
     left = min(DUMP_TIMEOUT_S, deadline - time.monotonic())
     if left <= 0:
-        raise DumpFailed("no time was left for it")
+        raise DumpFailed("no time was left for it", cause="timeout")
     return left

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 MAX_BYTES = 1 << 24
 MAX_TEXT = 128
 PAGE = 4096
-MAX_PAGES = 8192
+MAX_PAGES = 1 << 16
+"""How many pages are kept of one process, 256 MiB; what lies in further ones is unreadable."""
+MACHINE = "x86_64"
 
 PTHREAD_TID = 720
 """Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.36 on x86-64."""
@@ -27,11 +30,14 @@ class Unreadable(Exception):
 class ProcessMemory:
     """Reads of one process's memory, each bounded.
 
-    With ``keeps_pages`` nothing is read but once, so that what changes later is not seen. Raises :class:`Unreadable`
-    from every method when the memory is not there, and ``PermissionError`` or ``ProcessLookupError`` on construction.
+    With ``keeps_pages`` nothing is read but once, so that what changes later is not seen, and at most ``MAX_PAGES``
+    pages. Raises :class:`Unreadable` from every method when the memory is not there, and on construction
+    ``PermissionError``, ``ProcessLookupError``, or another ``OSError`` where the machine is not supported.
     """
 
     def __init__(self, pid: int, *, keeps_pages: bool = False) -> None:
+        if platform.machine() != MACHINE:
+            raise OSError(f"dstack reads memory on Linux {MACHINE} only, and this is {platform.machine()}")
         self.pid = pid
         self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
         self._pages: dict[int, bytes] | None = {} if keeps_pages else None
@@ -64,7 +70,7 @@ class ProcessMemory:
         assert self._pages is not None
         if address not in self._pages:
             if len(self._pages) >= MAX_PAGES:
-                self._pages.clear()
+                raise Unreadable(f"page at {address:#x}: {MAX_PAGES} others were read already")
             self._pages[address] = self._read(address, PAGE)
         return self._pages[address]
 

@@ -161,12 +161,10 @@ def function_of(frame: RawFrame) -> str:
 
 
 def place_of(frame: RawFrame, table: Sequence[Place]) -> Place | None:
-    """The row of a table that this frame is in."""
+    """The row of a table that this frame is in; of several the most specific: ``/ray/util/queue.py``, ``/queue.py``."""
     file, function = str(frame["filename"]), function_of(frame)
-    for place in table:
-        if place.function == function and file.endswith(place.file) and _has(frame, place.having):
-            return place
-    return None
+    rows = (one for one in table if one.function == function and file.endswith(one.file) and _has(frame, one.having))
+    return max(rows, key=lambda one: len(one.file), default=None)
 
 
 def places_outward(frames: Sequence[RawFrame], is_user: Callable[[RawFrame], bool]) -> Iterator[tuple[int, Place]]:

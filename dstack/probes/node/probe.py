@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 
 from dstack.probes.node.children import Families
-from dstack.probes.node.identity import NotThisWorker, port_owners
+from dstack.probes.node.identity import NotThisWorker, PortOwners, port_owners
 from dstack.probes.node.layout import Layout, calibrate
 from dstack.probes.node.look import Look
 from dstack.probes.node.pyspy import PySpy, SudoRefused, find_pyspy
-from dstack.probes.node.refusals import DumpFailed
+from dstack.probes.node.refusals import INSTALL_PYSPY, DumpFailed
 from dstack.probes.node.stacks import Origins, StackTable
 
 POOL_SIZE = 2
@@ -115,7 +115,7 @@ class NodeProbe:
 
     def _tool(self) -> PySpy:
         if self._pyspy is None:
-            raise DumpFailed("there is no py-spy on this node", "Install it there: pip install py-spy.")
+            raise DumpFailed("there is no py-spy on this node", INSTALL_PYSPY, cause="missing")
         return self._pyspy
 
     @staticmethod
@@ -135,15 +135,16 @@ def _failures_of(look: Look) -> Iterator[None]:
     except psutil.NoSuchProcess:
         look.ends()
     except NotThisWorker as error:
-        look.fail("process", str(error))
+        look.fail("process", str(error), cause=error.cause)
+        return
     except DumpFailed as error:
         refused = look.interpreter.refused
-        look.fail("stacks", f"{refused} ({error.reason})" if refused else error.reason, error.remedy)
+        look.fail("stacks", f"{refused} ({error.reason})" if refused else error.reason, error.remedy, error.cause)
     if look.failures and not psutil.pid_exists(look.pid):  # whatever failed did so for that
         look.ends()
 
 
-def _identified(looks: list[Look], owners: dict[int, int]) -> list[Look]:
+def _identified(looks: list[Look], owners: PortOwners) -> list[Look]:
     """Those whose process is there, and is the one it is said to be."""
     for look in looks:
         with _failures_of(look):

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from dstack.probes.node.dump_json import threads_of
-from dstack.probes.node.refusals import DumpFailed, last_words, state_of, why_dump_failed, why_not_started
+from dstack.probes.node import procfs
+from dstack.probes.node.dump_json import RawThread, threads_of
+from dstack.probes.node.refusals import DumpFailed, last_words, why_dump_failed, why_not_started
 
 MAX_BYTES = 128 << 20
 """What a dump may have: a frame with its locals takes some hundred bytes."""
@@ -26,9 +26,6 @@ RAY_WORKER_NICENESS = 15
 
 SUDO_TIMEOUT_S = 3.0
 """How long a ``sudo`` is waited for, which may ask a directory on the network before it says no."""
-
-RawThread = dict[str, Any]
-"""A thread as py-spy prints it: ``os_thread_id``, ``thread_name``, ``active``, ``frames`` leaf first."""
 
 
 def find_pyspy() -> str | None:
@@ -88,8 +85,8 @@ class PySpy:
             if isinstance(error, DumpFailed):
                 raise
             if self._prefix:
-                raise SudoRefused(f"sudo did not finish within {timeout_s:.1f} s") from error
-            raise DumpFailed(f"py-spy did not finish within {timeout_s:.1f} s") from error
+                raise SudoRefused(f"sudo did not finish within {timeout_s:.1f} s", cause="timeout") from error
+            raise DumpFailed(f"py-spy did not finish within {timeout_s:.1f} s", cause="timeout") from error
         except OSError as error:
             raise why_not_started(self.path, error) from error
         if done.returncode:
@@ -97,11 +94,11 @@ class PySpy:
         try:
             return threads_of(done.stdout)
         except ValueError as error:
-            raise DumpFailed("py-spy printed something that is no dump of its own") from error
+            raise DumpFailed("py-spy printed something that is no dump of its own", cause="malformed") from error
 
     def _why_failed(self, pid: int, stderr: str) -> DumpFailed:
         if self._prefix and not stderr.lstrip().startswith("Error:"):  # py-spy never came to run
-            return SudoRefused(f"sudo does not run py-spy: {last_words(stderr)}")
+            return SudoRefused(f"sudo does not run py-spy: {last_words(stderr)}", cause="permission")
         return why_dump_failed(pid, stderr)
 
 
@@ -153,7 +150,7 @@ def _said(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, by
                 if not data:
                     ready.unregister(stream)
             if sum(map(len, written.values())) > MAX_BYTES:
-                raise DumpFailed(f"py-spy printed more than {MAX_BYTES >> 20} MiB")
+                raise DumpFailed(f"py-spy printed more than {MAX_BYTES >> 20} MiB", cause="malformed")
     process.wait(max(0.0, deadline - time.monotonic()))
     for stream in written:
         stream.close()
@@ -174,7 +171,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    return state_of(pid) == "T"
+    return procfs.state(pid) == "T"
 
 
 def _resume(pid: int) -> None:

@@ -5,15 +5,13 @@ Nobody is asked for it but the kernel: ``/proc`` of the process and of this one.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
 
-import psutil
+from dstack.probes.node import procfs
 
 CAP_SYS_PTRACE = 1 << 19  # linux/capability.h
-PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 ALLOW_IN_DOCKER = "Start the container with: docker run --cap-add=SYS_PTRACE."
 ALLOW_IN_KUBERNETES = 'In the pods\' containers set: securityContext: {capabilities: {add: ["SYS_PTRACE"]}}.'
 ALLOW_ATTACHING = "Run dstack as root, or: sysctl kernel.yama.ptrace_scope=0."
@@ -23,55 +21,64 @@ INSTALL_PYSPY = "Install it there: pip install py-spy."
 class DumpFailed(Exception):
     """py-spy could not read the process: one sentence and, where known, the remedy.
 
-    ``is_refused`` says that somebody with more rights could.
+    ``cause`` is one of :data:`dstack.model.Cause`; ``is_refused`` says that a user with more rights could.
     """
 
-    def __init__(self, reason: str, remedy: str | None = None, *, is_refused: bool = False) -> None:
+    def __init__(
+        self, reason: str, remedy: str | None = None, *, cause: str = "other", is_refused: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
+        self.cause = "permission" if is_refused else cause
         self.is_refused = is_refused
 
 
 def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
     """What lies behind the words with which py-spy ended."""
-    if state_of(pid) == "Z":
-        return DumpFailed("the process is a zombie: it has ended and waits for its parent")
+    if procfs.state(pid) == "Z":
+        return DumpFailed("the process is a zombie: it has ended and waits for its parent", cause="ended")
     if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
-        tracer = _tracer(pid)
+        tracer = procfs.tracer(pid)
         if tracer:
-            return DumpFailed(f"another program traces it, {tracer}", "Wait for that to end, or end it.")
+            remedy = "Wait for that to end, or end it."
+            return DumpFailed(
+                f"another program traces it, {procfs.name(tracer)} (pid {tracer})", remedy, cause="permission"
+            )
         return why_refused(pid)
     if re.search("find python version|not a python|find python interpreter|python version", stderr, re.IGNORECASE):
-        return DumpFailed(f"it is no Python process that py-spy knows: {last_words(stderr)}")
+        return DumpFailed(f"it is no Python process that py-spy knows: {last_words(stderr)}", cause="unreadable")
     return DumpFailed(f"py-spy: {last_words(stderr)}")
 
 
 def why_not_started(path: str, error: OSError) -> DumpFailed:
     """Why there is no running py-spy though there is a file."""
     if error.errno == errno.ENOENT and os.path.exists(path):
-        return DumpFailed("py-spy cannot run there: the C library it was built for is missing", INSTALL_PYSPY)
+        reason = "py-spy cannot run there: the C library it was built for is missing"
+        return DumpFailed(reason, INSTALL_PYSPY, cause="missing")
     if error.errno == errno.ENOEXEC:
-        return DumpFailed("py-spy cannot run there: it was built for another kind of machine", INSTALL_PYSPY)
+        reason = "py-spy cannot run there: it was built for another kind of machine"
+        return DumpFailed(reason, INSTALL_PYSPY, cause="missing")
     return DumpFailed(f"py-spy could not be started: {error.strerror}")
 
 
 def why_refused(pid: int) -> DumpFailed:
     """Which of the kernel's rules forbids to read a process."""
-    own, its = _status("self"), _status(str(pid))
-    scope = _ptrace_scope()
+    own, its = procfs.status("self"), procfs.status(pid)
+    scope = procfs.ptrace_scope()
     if not its:
         return DumpFailed("no permission to read the process, nor to see why", ALLOW_ATTACHING, is_refused=True)
     if scope == 3:
         remedy = "It stays so until the host starts anew with another kernel.yama.ptrace_scope."
-        return DumpFailed("no permission: kernel.yama.ptrace_scope is 3, nobody may read a process", remedy)
+        reason = "no permission: kernel.yama.ptrace_scope is 3, nobody may read a process"
+        return DumpFailed(reason, remedy, cause="permission")
     if os.geteuid() == 0 or _capabilities(own, "CapEff") & CAP_SYS_PTRACE:
         return _why_root_is_refused(own, its)
     user = its.get("Uid", "").split()[1:2]
     if user != [str(os.geteuid())]:
         remedy = f"Run dstack as the user who runs Ray (uid {' '.join(user)}) or as root."
         return DumpFailed("no permission: the process is another user's", remedy, is_refused=True)
-    if _owner(pid) not in (None, os.geteuid()):
+    if procfs.owner(pid) not in (None, os.geteuid()):
         remedy = "Run dstack as root: the process has made itself unreadable (prctl PR_SET_DUMPABLE) or was setuid."
         return DumpFailed("no permission: the process is not dumpable", remedy, is_refused=True)
     if _capabilities(its, "CapPrm") & ~_capabilities(own, "CapPrm"):
@@ -86,34 +93,10 @@ def why_refused(pid: int) -> DumpFailed:
     return DumpFailed("no permission to read the process", _allow(own, ALLOW_ATTACHING), is_refused=True)
 
 
-def state_of(pid: int) -> str:
-    """The state letter of a process, or of a thread by its OS id, from ``/proc/PID/stat``; empty when it is gone."""
-    with (
-        contextlib.suppress(OSError, IndexError),
-        open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file,
-    ):
-        return file.read().rpartition(")")[2].split()[0]
-    return ""
-
-
 def last_words(stderr: str) -> str:
     """The first line of what py-spy said, without its ``Error:``."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return re.sub(r"^Error: ", "", lines[0])[:300] if lines else "failed without a word"
-
-
-def _tracer(pid: int) -> str:
-    """Who has attached to a process, or to any thread of it, as a debugger does; empty where nobody has."""
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with (
-                contextlib.suppress(OSError, StopIteration, ValueError, psutil.Error),
-                open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8", errors="replace") as file,
-            ):
-                tracer = int(next(line for line in file if line.startswith("TracerPid:")).split()[1])
-                if tracer:
-                    return f"{psutil.Process(tracer).name()} (pid {tracer})"
-    return ""
 
 
 def _why_root_is_refused(own: dict[str, str], its: dict[str, str]) -> DumpFailed:
@@ -121,12 +104,15 @@ def _why_root_is_refused(own: dict[str, str], its: dict[str, str]) -> DumpFailed
         return DumpFailed(
             "no permission: dstack runs without the capability SYS_PTRACE, as in a container",
             _allow(own, ALLOW_IN_DOCKER),
+            cause="permission",
         )
-    if own.get("Seccomp", "0").strip() == "2":
-        return DumpFailed("no permission: a seccomp filter of the container forbids it", ALLOW_IN_DOCKER)
+    if own.get("Seccomp") == "2":
+        reason = "no permission: a seccomp filter of the container forbids it"
+        return DumpFailed(reason, ALLOW_IN_DOCKER, cause="permission")
     return DumpFailed(
         "no permission, though dstack has all rights here: the process is in another user namespace",
         "Run dstack on the host itself, or in the container of the process.",
+        cause="permission",
     )
 
 
@@ -137,29 +123,8 @@ def _allow(own: dict[str, str], otherwise: str) -> str:
     return ALLOW_IN_KUBERNETES if "KUBERNETES_SERVICE_HOST" in os.environ else ALLOW_IN_DOCKER
 
 
-def _status(pid: str) -> dict[str, str]:
-    """The lines of ``/proc/PID/status`` by name; none where it cannot be seen."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        return {name: value for name, _, value in (line.partition(":") for line in file)}
-    return {}
-
-
 def _capabilities(status: dict[str, str], which: str) -> int:
     try:
         return int(status.get(which, "0"), 16)
     except ValueError:
         return 0
-
-
-def _owner(pid: int) -> int | None:
-    """Whose the process's files in ``/proc`` are: root's where it is not dumpable."""
-    try:
-        return os.stat(f"/proc/{pid}/mem").st_uid
-    except OSError:
-        return None
-
-
-def _ptrace_scope() -> int:
-    with contextlib.suppress(OSError, ValueError), open(PTRACE_SCOPE, encoding="ascii") as file:
-        return int(file.read())
-    return 0

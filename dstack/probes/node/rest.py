@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dstack.probes.node.activity import mark_of
+from dstack.probes.node import procfs
 from dstack.probes.node.memory import ProcessMemory
-from dstack.probes.node.refusals import state_of
 
 T = TypeVar("T")
 
@@ -38,8 +37,5 @@ def mark_at_rest(pid: int, thread: int) -> str:
     In a moment shorter than a tick of the scheduler its counters say nothing of a thread that runs all the while. One
     that was at rest must be put on a CPU to move, and that is counted at once.
     """
-    try:
-        mark = mark_of(f"/proc/{pid}/task/{thread}")
-    except OSError:
-        return ""
-    return "" if state_of(thread) in ("", "R") else mark
+    mark = procfs.scheduler_mark(pid, thread)
+    return "" if mark is None or procfs.state(thread) in ("", "R") else mark

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.dump_json import RawThread
 
 Plain = dict[str, Any]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dstack.probes.node.calls import RAY_WAIT_FOR_EVER, RAY_WORKER_FILE, is_next_of_generator, seconds_in
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.memory import Unreadable
 from dstack.probes.node.places import CHANNEL, RawFrame, function_of
-from dstack.probes.node.pyspy import RawThread
 
 Call = dict[str, Any]
 Terms = Callable[[list[RawFrame], str], Call]

@@ -10,10 +10,10 @@ import sysconfig
 from typing import Any
 
 from dstack.probes.node.calls import RAY_WORKER_FILE
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.event_loops import is_event_loop
 from dstack.probes.node.masking import masked_source
 from dstack.probes.node.places import RawFrame, function_of
-from dstack.probes.node.pyspy import RawThread
 from dstack.probes.node.source_files import read_source
 
 CONTEXT_LINES = 2

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Collection
 from typing import Any
 
+from dstack.probes.node.dump_json import RawThread
 from dstack.probes.node.event_loops import is_event_loop
-from dstack.probes.node.kernel import Mapping, mappings
 from dstack.probes.node.memory import PTHREAD_TID, ProcessMemory, Unreadable
-from dstack.probes.node.pyspy import RawThread
+from dstack.probes.node.procfs import Mapping, mappings
 
 DTV = 8
 """Where pthread_self points to the thread's table of thread-local blocks: 16 bytes each, by module number."""

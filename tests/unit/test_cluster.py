@@ -1,0 +1,172 @@
+"""What a cluster's samples keep of what its probes and core workers answer; all of these are simulated."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from dstack.model import Cause, Failure, Job, Node, Snapshot, Worker
+from dstack.probes import cluster as probes
+from dstack.probes.agents import Agents
+from dstack.probes.cluster import ClusterProbe, Options
+from dstack.probes.connect import Cluster
+from dstack.probes.control_plane import Inventory
+from dstack.probes.core_workers import CoreWorkerStats
+
+DEADLINE_S = 60.0
+NODE, OTHER = "aa" * 28, "ab" * 28
+NO_RIGHT = "no permission: dstack runs without the capability SYS_PTRACE, as in a container"
+Plain = dict[str, Any]
+
+
+class Simulated:
+    """One cluster: what the GCS lists, which workers' core workers fail and how, and what remote probes answer."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        self.causes: dict[str, Cause] = {}
+        self.asked: list[set[str]] = []
+        self.remote: list[set[str]] = []
+        self.remote_failures: dict[str, Plain] = {}
+
+    def inventory(self, *_: Any, **__: Any) -> Inventory:
+        nodes = (Node(node_id=NODE, ip="127.0.0.1"), Node(node_id=OTHER, ip="192.0.2.9"))
+        return Inventory(nodes=nodes, jobs=(Job(job_id="01000000"),), workers=tuple(self.workers))
+
+    def ask(
+        self, workers: Sequence[Worker], metadata: Any, timeout_s: float, sample: int = 1
+    ) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
+        self.asked.append({worker.worker_id for worker in workers})
+        failures = [
+            Failure(stage="core worker", reason="any", cause=self.causes[w.worker_id], worker_id=w.worker_id)
+            for w in workers
+            if w.worker_id in self.causes
+        ]
+        answered = [worker.worker_id for worker in workers if worker.worker_id not in self.causes]
+        return {worker_id: CoreWorkerStats(worker_id, "01000000", None, ()) for worker_id in answered}, failures
+
+    def worker(self, pid: int, port: int, node_id: str = NODE) -> str:
+        """Adds a worker and returns its id."""
+        worker_id = f"{len(self.workers):056x}"
+        self.workers.append(Worker(worker_id=worker_id, node_id=node_id, ip="127.0.0.1", port=port, pid=pid))
+        return worker_id
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
+    simulated = Simulated()
+
+    class Remote:
+        def __init__(self, _: Cluster) -> None:
+            pass
+
+        def sample(self, targets: dict[str, list[Plain]], *_: Any) -> Iterator[tuple[str, Plain]]:
+            simulated.remote.append(set(targets))
+            empty = {"frames": [], "stacks": [], "sources": {}, "processes": {}, "host": {}, "clock": (0.0, 0.0)}
+            for node_id, wanted in targets.items():
+                found = [simulated.remote_failures.get(target["worker_id"]) for target in wanted]
+                yield node_id, {**empty, "failures": [failure for failure in found if failure]}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(probes, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
+    monkeypatch.setattr(probes, "take_inventory", simulated.inventory)
+    monkeypatch.setattr(probes, "ask_core_workers", simulated.ask)
+    monkeypatch.setattr(probes, "thread_context_layout", lambda: None)
+    monkeypatch.setattr(Agents, "stacks_of", lambda *_: ({**EMPTY}, []))
+    monkeypatch.setattr(probes, "RemoteProbes", Remote)
+    return simulated
+
+
+EMPTY: Plain = {"frames": [], "stacks": [], "sources": {}, "processes": {}, "failures": [], "host": {}}
+
+
+def looked_at(again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated) -> Snapshot:
+    with ClusterProbe(None, Options(), lambda text: None) as probe:
+        probe.look(DEADLINE_S)
+        if again:
+            probe.look_again(again(of), DEADLINE_S)
+        return probe.snapshot()
+
+
+@pytest.fixture
+def ended() -> int:
+    """The pid of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        pass
+    return process.pid
+
+
+@pytest.fixture
+def used_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def contained(hosts_possible: None) -> Iterator[tuple[int, int]]:
+    """The pid, in its own PID namespace, and the port of a process in a container that shares this host's address."""
+    program = (
+        "import os, socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    )
+    command = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c")
+    with subprocess.Popen(
+        [*command, f"{program}; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        yield 1, int(process.stdout.readline())
+
+
+@pytest.mark.hosts
+def test_what_the_probe_in_a_container_cannot_read_is_a_failure(
+    simulated: Simulated, contained: tuple[int, int]
+) -> None:
+    worker_id = simulated.worker(*contained)
+    failure = {"stage": "stacks", "reason": NO_RIGHT, "cause": "permission", "worker_id": worker_id, "pid": 1}
+    simulated.remote_failures[worker_id] = failure
+
+    snapshot = looked_at(of=simulated)
+
+    assert simulated.remote == [{NODE}]
+    assert [(one.stage, one.cause, one.reason, one.node_id) for one in snapshot.failures] == [
+        ("stacks", "permission", NO_RIGHT, NODE)
+    ]
+
+
+@pytest.mark.hosts
+def test_what_is_not_found_outside_of_a_container_is_no_failure(
+    simulated: Simulated, contained: tuple[int, int]
+) -> None:
+    simulated.worker(*contained)
+
+    assert looked_at(of=simulated).failures == ()
+
+
+def test_a_node_whose_only_worker_has_ended_gets_no_remote_probe(simulated: Simulated, ended: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    simulated.worker(ended, port)
+
+    snapshot = looked_at(lambda one: {worker.worker_id for worker in one.workers}, of=simulated)
+
+    assert simulated.remote == []
+    assert snapshot.workers == ()
+    assert snapshot.failures == ()
+
+
+def test_who_did_not_answer_in_time_is_not_asked_again_and_others_are(simulated: Simulated, used_port: int) -> None:
+    slow, broken, good = (simulated.worker(os.getpid(), used_port) for _ in range(3))
+    simulated.causes = {slow: "timeout", broken: "unreachable"}
+
+    looked_at(lambda _: set(), of=simulated)
+
+    assert slow in simulated.asked[0]
+    assert [ids for ids in simulated.asked if slow in ids] == simulated.asked[:1]
+    assert {broken, good} in simulated.asked
