@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from dstack.analysis.diagnose import diagnose
-from dstack.api import DeadlockFound, ended_in_time, resolved
+from dstack.api import DeadlockFound, resolved
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
@@ -202,8 +202,7 @@ class _Watch:
         collector = self._collector = Collector(resolved(settings.address), settings.look_s)
         if self.is_over.is_set():
             collector.cancel()
-        with ended_in_time(collector, settings.look_s):
-            taken = collector.take(_ignore, _ignore)
+        taken = collector.take(_ignore, _ignore)
         diagnosis = diagnose(taken)
         left_alone = self._why_not(taken, diagnosis) if settings.break_deadlock else None
         return Hang(settings.timeout_s, taken, diagnosis, report_text(taken, diagnosis), left_alone)
