@@ -64,8 +64,8 @@ class guard:
 
     With ``break_deadlock``, a call that is part of a confirmed deadlock, or behind one, ends with
     :class:`dstack.DeadlockFound`: in the main thread, unless the program handles SIGINT itself, and what is awaited
-    within ``async with``. A program that ignores SIGINT does not handle it. In other threads Python cannot end a blocked
-    call: it is left alone, and the report says so.
+    within ``async with``. A program that ignores SIGINT does not handle it. In other threads Python cannot end a
+    blocked call: it is left alone, and the report says so.
 
     Raises :class:`dstack.UsageError` for a number of seconds that is none. Where the look fails, standard error says
     why. While code keeps the GIL, nothing in its process can begin to look: see ``dstack check`` for that.

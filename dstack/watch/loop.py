@@ -199,6 +199,8 @@ class Watch:
     def _tell(self, taken: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
         for over in changes.over:
             self._events.tell("over", f"{over.kind}, after {duration(now - over.began_s)}: {over.summary}")
+        for one, into in changes.merged:
+            self._events.tell("merged", f"{one.kind}, {one.summary}: now part of: {into.summary}")
         if changes.lasting:
             oldest = min(changes.lasting, key=lambda sighting: sighting.began_s)
             more = f"; and {len(changes.lasting) - 1} more" * (len(changes.lasting) > 1)
