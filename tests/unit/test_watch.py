@@ -7,7 +7,7 @@ import json
 import os
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -349,7 +349,10 @@ def test_metrics_are_the_figures_of_that_moment() -> None:
 
 FULL = Figures(is_up=True, findings={"deadlock": 2}, found={"deadlock": 3}, waits={"ray.get": 7})
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-PARSERS = {"text/plain": text_string_to_metric_families, OPENMETRICS: openmetrics_families}
+PARSERS: dict[str, Callable[[str], Iterable[Metric]]] = {
+    "text/plain": text_string_to_metric_families,
+    OPENMETRICS: openmetrics_families,
+}
 
 
 @pytest.mark.parametrize("accepted", PARSERS)
