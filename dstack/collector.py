@@ -52,8 +52,8 @@ class Collector:
     def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
         """A new snapshot, at most :data:`LATE_S` after its timeout.
 
-        ``progress`` is told in a few words what is being done, ``early`` gets what was seen before the second look.
-        That alone, with a failure that says so, is the result where the second look does not end in time.
+        ``progress`` gets in a few words what is being done, ``early`` the first sample, if there will be a second one.
+        The first sample, with a failure that says so, is the result where the second one does not end in time.
         Raises :class:`dstack.DstackError`, also when it was cancelled meanwhile.
         """
         deadline = time.monotonic() + self._timeout_s + LATE_S
@@ -66,7 +66,7 @@ class Collector:
         try:
             return self._receive(Messages(child.stdout), deadline, progress, early)
         except EOFError:
-            raise _why_ended(child) from None
+            raise ClusterError("Cancelled.") if self._is_cancelled else _why_ended(child) from None
         finally:
             child.kill()
             child.stdout.close()
@@ -133,10 +133,12 @@ def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
 
 
 def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
-    """What is to be said of a child that ended without a result; it has closed its pipe, so it ends soon."""
+    """What is to be said of a child without a result; it has closed its pipe, so it ends soon."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(REAP_S)
-    how = f"signal {-child.returncode}" if child.returncode and child.returncode < 0 else f"code {child.returncode}"
+    how = "no result" if child.returncode is None else f"code {child.returncode}"
+    if child.returncode is not None and child.returncode < 0:
+        how = f"signal {-child.returncode}"
     return ClusterError(
         f"The process that takes snapshots ended with {how}.",
         "Try again; if it happens again, check whether this host is out of memory.",

@@ -94,7 +94,7 @@ class Sightings:
             else:
                 merged.append((old, into))
                 lasting[into] = replace(lasting[into], began_s=min(lasting[into].began_s, one.began_s))
-        new, self.doubtful = self._told_and_doubtful(diagnosis, found, lasting)
+        new, self.doubtful = self._reported_and_doubtful(diagnosis, found, lasting)
         over = tuple(one for one in gone if _were_seen(one.workers, snapshot))
         hidden = [one for one in gone if one not in over]
         self.lasting = (*hidden, *lasting.values(), *new.values())
@@ -105,7 +105,7 @@ class Sightings:
             over=over,
         )
 
-    def _told_and_doubtful(
+    def _reported_and_doubtful(
         self, diagnosis: Diagnosis, found: Mapping[int, Sighting], lasting: Mapping[int, Sighting]
     ) -> tuple[dict[int, Sighting], tuple[Sighting, ...]]:
         """Of the findings that have no predecessor: those to be reported now, and those that are doubtful yet."""

@@ -37,7 +37,7 @@ Seen = tuple[list[str], Plain]
 RPC_TIMEOUT_S = 3.0
 TIMES_TIMEOUT_S = 0.5
 OVERRUN_S = 2.0
-"""How long after its deadline the reading of this host's processes is awaited: one of them may block who reads it."""
+"""How long after its deadline the reading of this host's processes is awaited: reading one of them may block."""
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
 AGENTS_SHARE = 0.08

@@ -26,7 +26,7 @@ ENDS_S = 120.0
 def deadlock() -> Iterator[RayCluster]:
     """A cluster with a deadlock on it."""
     with ray_cluster(1, num_cpus=2) as cluster, cluster.run_example("two_actors"):
-        settled_check(cluster.address, cluster.environment, lambda told: told["exit_code"] == 1)
+        settled_check(cluster.address, cluster.environment, lambda answer: answer["exit_code"] == 1)
         yield cluster
 
 
@@ -82,9 +82,9 @@ def test_a_gcs_that_is_stopped_between_both_samples(deadlock: RayCluster, monkey
 
 def test_a_raylet_that_is_stopped_is_not_needed_on_its_own_host(deadlock: RayCluster) -> None:
     with stopped(process_of(deadlock, "raylet")):
-        told = check(deadlock.address, deadlock.environment)
+        answer = check(deadlock.address, deadlock.environment)
 
-    assert (told["exit_code"], told["findings"][0]["confirmed"]) == (1, True)
+    assert (answer["exit_code"], answer["findings"][0]["confirmed"]) == (1, True)
 
 
 def test_a_collector_that_is_stopped_is_ended(deadlock: RayCluster) -> None:

@@ -118,6 +118,16 @@ def test_a_process_that_is_killed_is_an_error_with_its_signal(does: Callable[[st
         take()
 
 
+def test_one_that_is_cancelled_says_so(does: Callable[[str], None]) -> None:
+    does(f"progress('reading')\n{FOREVER}")
+    one = Collector("127.0.0.1:1", QUIET_S)
+
+    with pytest.raises(ClusterError, match=r"^Cancelled\.$"):
+        one.take(lambda _: one.cancel(), lambda _: None)
+    with pytest.raises(ClusterError, match=r"^Cancelled\.$"):
+        one.take(lambda _: None, lambda _: None)
+
+
 def test_one_that_stops_before_its_first_sample_is_killed_with_the_last_step_named(
     does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,7 +156,7 @@ one.begin()
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(0)
 one.end()
-print("goes on")
+print("resumed")
 """
 
 
@@ -192,16 +192,16 @@ class Collector:
 
 guarding.Collector = Collector
 guarding.own_worker = lambda taken: driver.worker
-told = {}
-one = guarding.guard(0.5, lambda hang: told.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
+seen = {}
+one = guarding.guard(0.5, lambda hang: seen.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
 try:
     with one:
         one._watch._os_thread_id = driver.strands[0].tid
         threading.Event().wait()
 except DeadlockFound as error:
-    told["raised"] = str(error).split()[0]
-told["ignored"] = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-print(json.dumps(told))
+    seen["raised"] = str(error).split()[0]
+seen["ignored"] = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+print(json.dumps(seen))
 """
 
 
