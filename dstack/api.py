@@ -7,9 +7,7 @@ for as long as the look takes, 1 to 3 s as a rule; in async code use ``await asy
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from dstack.analysis.diagnose import diagnose
 from dstack.collector import Collector
@@ -18,9 +16,6 @@ from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot
 from dstack.probes.own_cluster import connected_cluster, require_no_client
 from dstack.report.text import report_text
-
-CONNECT_S = 10.0
-"""What a look may take beyond its timeout: for its process to start and to find the cluster."""
 
 
 class DeadlockFound(AssertionError):
@@ -50,20 +45,19 @@ def snapshot(
     """What every worker and driver of a cluster does now, this process with its own threads among them.
 
     ``address`` is ``HOST:PORT`` of the GCS. With ``auto`` or None it is the cluster that this process is connected to;
-    where it is not connected, that of ``RAY_ADDRESS``, or the one that runs on this machine. The look takes at most
-    about ``timeout_s`` seconds and gives what was seen by then; what failed is in ``Snapshot.failures``. ``native``
+    where it is not connected, that of ``RAY_ADDRESS``, or the one that runs on this machine. The cluster is read for at
+    most ``timeout_s`` seconds; what failed by then is in ``Snapshot.failures``. ``native``
     adds C frames, ``locals`` the values of locals, ``nonblocking`` never pauses a process. ``progress`` is told in a
     few words what is being done.
 
-    Raises :class:`dstack.ClusterError` when the cluster cannot be reached or a look does not end,
+    Raises :class:`dstack.ClusterError` when the cluster cannot be reached or nothing was read 5 s after the timeout,
     :class:`dstack.UsageError` for bad input.
     """
     if not timeout_s > 0:
         raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
     options = {"native": native, "locals": locals, "nonblocking": nonblocking}
     collector = Collector(resolved(address), timeout_s, [name for name, is_on in options.items() if is_on])
-    with ended_in_time(collector, timeout_s):
-        return collector.take(progress or _ignore, _ignore)
+    return collector.take(progress or _ignore, _ignore)
 
 
 def check(
@@ -107,28 +101,6 @@ def resolved(address: str | None) -> str | None:
     require_no_client()
     own = connected_cluster()
     return own.address if own else None
-
-
-@contextlib.contextmanager
-def ended_in_time(collector: Collector, timeout_s: float) -> Iterator[None]:
-    """Ends the collector's process when it is late; what it then raises is a :class:`ClusterError` that says so."""
-    is_late = threading.Event()
-
-    def end() -> None:
-        is_late.set()
-        collector.cancel()
-
-    timer = threading.Timer(timeout_s + CONNECT_S, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except ClusterError as error:
-        if is_late.is_set():
-            raise ClusterError(f"The look did not end within {timeout_s + CONNECT_S:g} s.") from error
-        raise
-    finally:
-        timer.cancel()
 
 
 def _ignore(_: object) -> None:

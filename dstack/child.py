@@ -1,24 +1,123 @@
-"""Parts of dstack that run as processes of their own."""
+"""Parts of dstack that run as processes of their own, and the messages between them and their parent.
+
+A message is a line with its kind and the length of its payload, and then the payload. Children write messages to what
+was their standard output when they began; descriptor 1 itself then leads to standard error, so that nothing that Python
+or C code prints can get between two messages.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
+import re
+import select
 import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import IO, NamedTuple
 
 PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``."""
 
-_RUN = "import runpy, sys; sys.path[:] = filter(None, sys.path); runpy.run_module({!r}, None, '__main__', True)"
+_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from dstack.child import run_child; run_child({!r})"
+"""Nothing is imported from the working directory, where a job may have a ``queue.py`` of its own."""
+_HEADER = re.compile(rb"([a-z]+) (\d+)\n")
+_LONGEST_HEADER = 64
+_CHUNK = 1 << 20
 
 
-def child_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module as ``python -m`` would, but imports nothing from the working directory.
+class Message(NamedTuple):
+    """What one process sends another: its kind, a lower-case word, and a payload of any length."""
 
-    Whoever debugs a job stands in its folder, where a ``queue.py`` would be taken for the standard library's.
+    kind: str
+    payload: bytes
+
+
+class Messages:
+    """The messages that arrive by a pipe, in order; iteration ends with the pipe."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._received = bytearray()
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                yield self.receive()
+            except EOFError:
+                return
+
+    def receive(self, deadline: float | None = None) -> Message:
+        """The next message.
+
+        Raises :class:`EOFError` when no whole message follows, and :class:`TimeoutError` when it is not there by
+        ``deadline``, a ``time.monotonic()``.
+        """
+        while (end := self._received.find(b"\n") + 1) == 0:
+            if len(self._received) > _LONGEST_HEADER:
+                raise EOFError
+            self._fill(deadline)
+        header = _HEADER.fullmatch(bytes(self._received[:end]))
+        if header is None:
+            raise EOFError
+        whole = end + int(header[2])
+        while len(self._received) < whole:
+            self._fill(deadline)
+        payload = bytes(self._received[end:whole])
+        del self._received[:whole]
+        return Message(header[1].decode(), payload)
+
+    def _fill(self, deadline: float | None) -> None:
+        if deadline is not None:
+            poll = select.poll()
+            poll.register(self._stream, select.POLLIN)
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError
+        data = os.read(self._stream.fileno(), _CHUNK)
+        if not data:
+            raise EOFError
+        self._received += data
+
+
+def send(stream: IO[bytes], kind: str, payload: bytes = b"") -> None:
+    """Writes a message; from several threads, one after the other."""
+    stream.write(f"{kind} {len(payload)}\n".encode() + payload)
+    stream.flush()
+
+
+def start_child(
+    module: str,
+    *arguments: str,
+    stdin: int = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
+    start_new_session: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Starts a module's ``main``, with a stream for its messages and its arguments; they come by ``stdout``.
+
+    It ends with the thread that calls this. Raises :class:`OSError`.
     """
-    return [sys.executable, "-c", _RUN.format(module), *arguments]
+    return subprocess.Popen(
+        [sys.executable, "-c", _CHILD.format(module), str(os.getpid()), *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=start_new_session,
+    )
+
+
+def run_child(module: str) -> None:
+    """Runs a module's ``main`` in a process that :func:`start_child` has started.
+
+    Descriptor 1 leads to standard error before the module is loaded, since loading may print, too.
+    """
+    die_with(int(sys.argv[1]))
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    importlib.import_module(module).main(messages, sys.argv[2:])
 
 
 def die_with(parent: int) -> None:

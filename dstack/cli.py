@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +16,7 @@ import click
 
 from dstack import __version__
 from dstack.ending import Tidying, end
-from dstack.errors import DstackError, UsageError
+from dstack.errors import DstackError, UsageError, as_dstack_error
 from dstack.visible import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from dstack.model import Snapshot
 
 STUCK, INCONCLUSIVE, NOBODY_READS = 1, 4, 141
+EXPLAIN_S = 10.0
+"""A snapshot that was taken within ``--timeout`` is explained within so long."""
 
 address_option = click.option(
     "--address", metavar="HOST:PORT|auto", help="The cluster's GCS. [default: RAY_ADDRESS, or the cluster here]"
@@ -36,7 +38,9 @@ def seconds_option(*names: str, default: float, help: str) -> Callable[[Any], An
     return click.option(*names, type=seconds, default=default, show_default=True, metavar="SECONDS", help=help)
 
 
-timeout_option = seconds_option("--timeout", "timeout_s", default=30.0, help="Give back what there is after so long.")
+timeout_option = seconds_option(
+    "--timeout", "timeout_s", default=30.0, help="Time limit of reading; partial results are kept."
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
 )
@@ -69,9 +73,7 @@ class Commands(click.Group):
         except (click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            itself = DstackError(f"dstack itself failed: {what}", "Please report it, with -v.")
-            self._explain(ctx, _limit_of(error) or itself)
+            self._explain(ctx, as_dstack_error(error))
             ctx.exit(DstackError.exit_code)
 
     @staticmethod
@@ -118,23 +120,14 @@ def snapshot(
     timeout_s: float,
 ) -> None:
     """Look at a running cluster and explain what it waits for."""
-    from dstack import capture
-
     if native and nonblocking:
         raise UsageError("--native needs a pause, which --nonblocking forbids.", "Give one of them.")
     if output:
         from dstack.snapshot_file import require_writable
 
         require_writable(output, force=force)
-    with _progress() as progress:
-        taken = capture.snapshot(
-            address,
-            timeout_s=timeout_s,
-            native=native,
-            locals=with_locals,
-            nonblocking=nonblocking,
-            progress=progress,
-        )
+    options = {"native": native, "locals": with_locals, "nonblocking": nonblocking}
+    taken = _take(address, timeout_s, [name for name, is_on in options.items() if is_on])
     try:
         if output:
             from dstack.snapshot_file import save
@@ -143,7 +136,7 @@ def snapshot(
                 save(taken, output, force=force)
     finally:  # where there is no room for the file, what was seen is told nevertheless
         if output != "-":
-            _report(taken, as_json, job)
+            _report(taken, as_json, job, within_s=EXPLAIN_S)
     if output and output != "-":
         click.echo(f"Saved. Look again with: dstack show {visible(output)}", err=True)
 
@@ -161,7 +154,10 @@ def check(file: str | None, address: str | None, as_json: bool, job: str | None,
     """
     if file and address:
         raise UsageError("Either a file is checked or a cluster, not both.", "Leave out FILE or --address.")
-    diagnosis = _report(_load(file) if file else _take(address, timeout_s), as_json, job)
+    if file:
+        diagnosis = _report(_load(file), as_json, job)
+    else:
+        diagnosis = _report(_take(address, timeout_s), as_json, job, within_s=EXPLAIN_S)
     if diagnosis.is_stuck:
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -265,11 +261,17 @@ def demo(name: str, list_them: bool) -> None:
     _report(taken, False)
 
 
-def _take(address: str | None, timeout_s: float) -> Snapshot:
-    from dstack import capture
+def _take(address: str | None, timeout_s: float, options: Collection[str] = ()) -> Snapshot:
+    from dstack.collector import Collector
 
     with _progress() as progress:
-        return capture.snapshot(address, timeout_s=timeout_s, progress=progress)
+
+        def note(step: str) -> None:
+            progress(step)
+            import dstack.analysis.diagnose  # what explains the snapshot is loaded while it is taken
+            import dstack.report.text  # noqa: F401
+
+        return Collector(address, timeout_s, options).take(note, lambda _: None)
 
 
 def _load(file: str) -> Snapshot:
@@ -278,12 +280,18 @@ def _load(file: str) -> Snapshot:
     return load(file)
 
 
-def _report(taken: Snapshot, as_json: bool, job: str | None = None) -> Diagnosis:
+def _report(taken: Snapshot, as_json: bool, job: str | None = None, *, within_s: float | None = None) -> Diagnosis:
+    """Explains a snapshot, within a time if one is given, and prints that; a reader may take its time."""
     from dstack.analysis.diagnose import diagnose
 
-    diagnosis = diagnose(taken, job=job)
+    with _ended_after(within_s):
+        diagnosis = diagnose(taken, job=job)
+        text = _rendered(taken, diagnosis, as_json)
     try:
-        _print(taken, diagnosis, as_json)
+        if isinstance(text, bytes):
+            sys.stdout.buffer.write(text)
+        else:
+            sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         _stop_printing()
@@ -292,35 +300,44 @@ def _report(taken: Snapshot, as_json: bool, job: str | None = None) -> Diagnosis
     return diagnosis
 
 
-def _print(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> None:
+def _rendered(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> str | bytes:
     if as_json:
         from dstack.report.check_json import check_json
 
-        sys.stdout.buffer.write(check_json(taken, diagnosis))
-        return
+        return check_json(taken, diagnosis)
     from rich.console import Console
 
     from dstack.report.text import print_report
 
-    class Unmuffled(Console):
-        def on_broken_pipe(self) -> NoReturn:
-            raise BrokenPipeError  # else it ends the command, with the exit code of a deadlock
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        print_report(console, taken, diagnosis)
+    return capture.get()
 
-    print_report(Unmuffled(highlight=False), taken, diagnosis)
+
+@contextmanager
+def _ended_after(seconds: float | None) -> Iterator[None]:
+    """Ends the command, with a sentence and an exit code, if the code within takes longer."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, _give_up, [seconds])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
-def _limit_of(error: Exception) -> DstackError | None:
-    """What the system does not allow dstack, where that is why it failed."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.EMFILE, errno.ENFILE):
-        return DstackError("dstack may not open as many files as it needs.", "Allow it more: ulimit -n 1024")
-    if number == errno.EAGAIN or "can't start new thread" in str(error):
-        return DstackError(
-            "dstack may not start as many processes and threads as it needs.", "Allow it more: ulimit -u 4096"
-        )
-    if number == errno.ENOMEM or isinstance(error, MemoryError):
-        return DstackError("dstack gets no more memory.", "Allow it more: ulimit -v unlimited")
-    return None
+def _give_up(seconds: float) -> NoReturn:
+    error = DstackError(
+        f"The snapshot could not be explained within {seconds:g} s.",
+        "Save it, and explain it without a limit: dstack snapshot -o FILE, then dstack show FILE.",
+    )
+    with suppress(OSError):
+        click.echo(f"Error: {error.message}\n{error.remedy}", err=True)
+    _end_at_once(error.exit_code)
 
 
 def _drop_what_cannot_be_printed() -> None:

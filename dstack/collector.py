@@ -1,9 +1,9 @@
 """Takes snapshots in a process of their own, which can be ended at any time, whatever it waits for.
 
-``python -m dstack.collector PARENT ADDRESS TIMEOUT_S [native] [locals] [nonblocking]`` ends with the process and thread
-that has started it, and writes to standard output lines of a
-word and the rest: ``progress`` and what is being done; ``early`` or ``snapshot`` and a number, followed by so many
-bytes of a snapshot file; or ``error`` and, as JSON, its class, what went wrong and what to do about it.
+The arguments of the process are ADDRESS TIMEOUT_S DEADLINE [native] [locals] [nonblocking]. It ends with the thread
+that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with what is being done; ``early`` and
+``snapshot`` with a snapshot file; or ``error`` with JSON: its class, what went wrong, what to do about it, and a
+traceback. DEADLINE is the ``time.monotonic()``, the same in all processes of a host, by which it is to end.
 """
 
 from __future__ import annotations
@@ -12,15 +12,24 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Collection
 from typing import IO
 
 from dstack import errors
-from dstack.child import child_command, die_with
-from dstack.errors import ClusterError, DstackError
-from dstack.model import Snapshot
+from dstack.child import Messages, send, start_child
+from dstack.errors import ClusterError, as_dstack_error
+from dstack.model import Failure, Snapshot
+
+LATE_S = 5.0
+"""What a snapshot may take beyond its timeout: for its process to start and to hand it over."""
+HANDOVER_S = 1.0
+"""How long before it is killed the process stops to read."""
+REAP_S = 1.0
+"""A process that was killed is waited for so long at most; the kernel may keep it longer."""
+LONGER = "Use a longer timeout, or run dstack where it gets more CPU time."
 
 
 class Collector:
@@ -33,47 +42,70 @@ class Collector:
 
     def __init__(self, address: str | None, timeout_s: float = 30.0, options: Collection[str] = ()) -> None:
         self.name = address or os.environ.get("RAY_ADDRESS") or "auto"
-        self._command = child_command("dstack.collector", str(os.getpid()), address or "", str(timeout_s), *options)
+        self._address = address or ""
+        self._timeout_s = timeout_s
+        self._options = options
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._is_cancelled = False
 
     def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
-        """A new snapshot.
+        """A new snapshot, at most :data:`LATE_S` after its timeout.
 
-        ``progress`` is told in a few words what is being done, ``early`` gets what was seen before the second look.
+        ``progress`` gets in a few words what is being done, ``early`` the first sample, if there will be a second one.
+        The first sample, with a failure that says so, is the result where the second one does not end in time.
         Raises :class:`dstack.DstackError`, also when it was cancelled meanwhile.
         """
+        deadline = time.monotonic() + self._timeout_s + LATE_S
         with self._lock:
             if self._is_cancelled:
                 raise ClusterError("Cancelled.")
-            self._child = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-        with self._child as child:
-            assert child.stdout is not None
-            try:
-                return self._receive(child.stdout, progress, early)
-            finally:
-                child.kill()
+            times = (str(self._timeout_s), str(deadline - HANDOVER_S))
+            self._child = child = start_child("dstack.collector", self._address, *times, *self._options)
+        assert child.stdout is not None
+        try:
+            return self._receive(Messages(child.stdout), deadline, progress, early)
+        except EOFError:
+            raise ClusterError("Cancelled.") if self._is_cancelled else _why_ended(child) from None
+        finally:
+            child.kill()
+            child.stdout.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(REAP_S)
 
-    @staticmethod
-    def _receive(stream: IO[bytes], progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
+    def _receive(
+        self,
+        messages: Messages,
+        deadline: float,
+        progress: Callable[[str], None],
+        early: Callable[[Snapshot], None],
+    ) -> Snapshot:
         from dstack.snapshot_file import loads
 
-        for line in stream:
-            word, _, rest = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
-            match word:
+        first: Snapshot | None = None
+        step = "starting"
+        while True:
+            try:
+                kind, payload = messages.receive(deadline)
+            except TimeoutError:
+                limit_s = self._timeout_s + LATE_S
+                if first is None:
+                    raise ClusterError(
+                        f"No snapshot within {limit_s:g} s; the last step was: {step}.", LONGER
+                    ) from None
+                return _without_second_sample(first, limit_s)
+            match kind:
                 case "progress":
-                    progress(rest)
+                    step = payload.decode("utf-8", "replace")
+                    progress(step)
                 case "early":
-                    early(loads(stream.read(int(rest))))
+                    first = loads(payload)
+                    early(first)
                 case "snapshot":
-                    return loads(stream.read(int(rest)))
+                    return loads(payload)
                 case "error":
-                    name, message, remedy = json.loads(rest)
-                    raise getattr(errors, name)(message, remedy)
-        raise ClusterError("The process that takes snapshots has ended.", "Try again with r, or: dstack -v snapshot")
+                    name, message, remedy, where = json.loads(payload)
+                    raise getattr(errors, name)(message, remedy) from _InChild(where)
 
     def cancel(self) -> None:
         """Ends a ``take`` that is under way, at once, and all that would follow."""
@@ -84,38 +116,63 @@ class Collector:
                     self._child.kill()
 
 
-def main() -> None:
-    """Takes one snapshot and writes it to standard output, as this module says."""
-    die_with(int(sys.argv[1]))
-    from dstack import capture
+class _InChild(Exception):
+    """The traceback of an error in the child process, to be shown as the cause of that error here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
+    from msgspec.structs import replace
+
+    late = Failure(
+        stage="node probe", reason=f"the second sample did not end within {limit_s:g} s", remedy=LONGER, sample=2
+    )
+    return replace(first, failures=(*first.failures, late))
+
+
+def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
+    """What is to be said of a child without a result; it has closed its pipe, so it ends soon."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(REAP_S)
+    how = "no result" if child.returncode is None else f"code {child.returncode}"
+    if child.returncode is not None and child.returncode < 0:
+        how = f"signal {-child.returncode}"
+    return ClusterError(
+        f"The process that takes snapshots ended with {how}.",
+        "Try again; if it happens again, check whether this host is out of memory.",
+    )
+
+
+def main(messages: IO[bytes], arguments: list[str]) -> None:
+    """Takes one snapshot and sends it, as this module says."""
+    address, timeout_s, deadline, *options = arguments
+    with contextlib.suppress(BrokenPipeError):  # the parent has gone
+        try:
+            _take(messages, address or None, float(timeout_s), float(deadline), options)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            known = as_dstack_error(error)
+            said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
+            send(messages, "error", json.dumps(said).encode())
+
+
+def _take(
+    messages: IO[bytes], address: str | None, timeout_s: float, deadline: float, options: Collection[str]
+) -> None:
+    from dstack import capture  # loads Ray, which takes a second
     from dstack.snapshot_file import dumps
 
-    address, timeout_s, options = sys.argv[2] or None, float(sys.argv[3]), dict.fromkeys(sys.argv[4:], True)
-    output = sys.stdout.buffer
-    sys.stdout = sys.stderr  # nobody else writes there
-
-    def write(word: str, rest: str, data: bytes = b"") -> None:
-        output.write(f"{word} {rest}\n".encode() + data)
-        output.flush()
-
-    def write_snapshot(word: str, taken: Snapshot) -> None:
-        data = dumps(taken)
-        write(word, str(len(data)), data)
-
-    try:
-        taken = capture.snapshot(
-            address,
-            timeout_s=timeout_s,
-            progress=lambda text: write("progress", text),
-            early=lambda one: write_snapshot("early", one),
-            **options,
-        )
-        write_snapshot("snapshot", taken)
-    except DstackError as error:
-        write("error", json.dumps([type(error).__name__, error.message, error.remedy]))
-    except BrokenPipeError:
-        sys.stderr = None  # who asked has gone
-
-
-if __name__ == "__main__":
-    main()
+    left_s = min(timeout_s, deadline - time.monotonic())
+    if left_s <= 0:
+        raise ClusterError("dstack's own start took all of the time.", LONGER)
+    taken = capture.snapshot(
+        address,
+        timeout_s=left_s,
+        progress=lambda text: send(messages, "progress", text.encode("utf-8", "replace")),
+        early=lambda one: send(messages, "early", dumps(one)),
+        **dict.fromkeys(options, True),
+    )
+    send(messages, "snapshot", dumps(taken))

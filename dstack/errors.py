@@ -10,6 +10,8 @@ What fails for one node, process or thread is not an exception: it is a :class:`
 
 from __future__ import annotations
 
+import errno
+
 from dstack.visible import visible
 
 
@@ -39,3 +41,20 @@ class ClusterError(DstackError):
 
 class SnapshotFileError(DstackError):
     """A snapshot file cannot be read or written."""
+
+
+def as_dstack_error(error: Exception) -> DstackError:
+    """The error itself if it is one of these, else one that names the system's limit, or dstack, as the cause."""
+    if isinstance(error, DstackError):
+        return error
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return DstackError("dstack may not open as many files as it needs.", "Allow it more: ulimit -n 1024")
+    if number == errno.EAGAIN or "can't start new thread" in str(error):
+        return DstackError(
+            "dstack may not start as many processes and threads as it needs.", "Allow it more: ulimit -u 4096"
+        )
+    if number == errno.ENOMEM or isinstance(error, MemoryError):
+        return DstackError("dstack gets no more memory.", "Allow it more: ulimit -v unlimited")
+    what = f"{type(error).__name__}: {error}"
+    return DstackError(f"dstack itself failed: {what}", "Please report it, with -v.")

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from dstack.analysis.diagnose import diagnose
-from dstack.api import DeadlockFound, ended_in_time, resolved
+from dstack.api import DeadlockFound, resolved
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
-from dstack.interruption import Interruption, is_plain
+from dstack.interruption import Interruption, is_breakable
 from dstack.model import Snapshot
 from dstack.probes.own_cluster import own_worker
 from dstack.report.text import report_text
@@ -64,7 +64,8 @@ class guard:
 
     With ``break_deadlock``, a call that is part of a confirmed deadlock, or behind one, ends with
     :class:`dstack.DeadlockFound`: in the main thread, unless the program handles SIGINT itself, and what is awaited
-    within ``async with``. In other threads Python cannot end a blocked call: it is left alone, and the report says so.
+    within ``async with``. A program that ignores SIGINT does not handle it. In other threads Python cannot end a
+    blocked call: it is left alone, and the report says so.
 
     Raises :class:`dstack.UsageError` for a number of seconds that is none. Where the look fails, standard error says
     why. While code keeps the GIL, nothing in its process can begin to look: see ``dstack check`` for that.
@@ -161,6 +162,8 @@ class _Watch:
         self._collector: Collector | None = None
         self._thread = threading.Thread(target=self._run, name="dstack.guard", daemon=True)
         self._thread.start()
+        if settings.break_deadlock and task is None:
+            self.interruption.begin()
 
     @property
     def is_broken(self) -> bool:
@@ -202,8 +205,7 @@ class _Watch:
         collector = self._collector = Collector(resolved(settings.address), settings.look_s)
         if self.is_over.is_set():
             collector.cancel()
-        with ended_in_time(collector, settings.look_s):
-            taken = collector.take(_ignore, _ignore)
+        taken = collector.take(_ignore, _ignore)
         diagnosis = diagnose(taken)
         left_alone = self._why_not(taken, diagnosis) if settings.break_deadlock else None
         return Hang(settings.timeout_s, taken, diagnosis, report_text(taken, diagnosis), left_alone)
@@ -221,7 +223,7 @@ class _Watch:
             return "it is not seen to wait for a confirmed deadlock"
         if not self._is_main_thread:
             return "Python can end blocked calls of the main thread only"
-        return None if is_plain() else "this program handles SIGINT itself"
+        return None if is_breakable() else "this program handles SIGINT itself"
 
     def _break_off(self) -> None:
         if self.task is None:

@@ -1,14 +1,21 @@
-"""Which findings of a snapshot are new, which last and which are over, by who takes part and where.
+"""Which findings of a snapshot are new, which last, which have merged and which are over.
 
-Counts and durations differ from look to look, and so do those behind; so a finding is the same as long as it is of the
-same kind and at least one of its members is the same task, thread or coroutine at the same line. What one look does not
-prove is told only when a later one shows all of them where they were.
+A finding is a set of places: its members, each a task's attempt, thread or coroutine at a line. Counts, durations and
+what is blocked behind differ from snapshot to snapshot and do not matter. From one snapshot to the next, findings of
+one kind that share places are paired one to one, those first that share most. Then
+
+- a pair is one finding that lasts, however it has grown or shrunk;
+- a finding without a predecessor is new, also where it has split off from one that lasts;
+- a finding without a successor has merged, if its places are now part of another one, and is over otherwise.
+
+What one snapshot does not prove is reported only when a later one shows that nothing in it has moved.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Set
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from dstack.analysis.coverage import seen_workers
@@ -39,10 +46,14 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a snapshot tells that was not known before it; ``new`` are findings of its diagnosis by their index."""
+    """What a snapshot tells that was not known before it; ``new`` are findings of its diagnosis by their index.
+
+    ``merged`` are findings that were known as their own, each with the one that lasts and that they are part of now.
+    """
 
     new: tuple[int, ...] = ()
     lasting: tuple[Sighting, ...] = ()
+    merged: tuple[tuple[Sighting, Sighting], ...] = ()
     over: tuple[Sighting, ...] = ()
 
 
@@ -64,30 +75,55 @@ class Sightings:
 
         Over is only what is not seen any more though all who took part could be seen.
         """
-        lasting: dict[Sighting, Sighting] = {}
+        found = {
+            index: _sighting(snapshot, diagnosis, finding, now_s)
+            for index, finding in enumerate(diagnosis.findings)
+            if verdict_of(finding) != "blocked"
+        }
+        before = dict(enumerate(self.lasting))
+        heirs = _paired(before, found)
+        lasting = {index: replace(found[index], began_s=before[old].began_s) for old, index in heirs.items()}
+        merged: list[tuple[int, int]] = []
+        gone: list[Sighting] = []
+        for old, one in before.items():
+            if old in heirs:
+                continue
+            into = _absorbing(one, before, heirs, found)
+            if into is None:
+                gone.append(one)
+            else:
+                merged.append((old, into))
+                lasting[into] = replace(lasting[into], began_s=min(lasting[into].began_s, one.began_s))
+        new, self.doubtful = self._reported_and_doubtful(diagnosis, found, lasting)
+        over = tuple(one for one in gone if _were_seen(one.workers, snapshot))
+        hidden = [one for one in gone if one not in over]
+        self.lasting = (*hidden, *lasting.values(), *new.values())
+        return Changes(
+            new=tuple(new),
+            lasting=tuple(lasting.values()),
+            merged=tuple((before[old], lasting[into]) for old, into in merged),
+            over=over,
+        )
+
+    def _reported_and_doubtful(
+        self, diagnosis: Diagnosis, found: Mapping[int, Sighting], lasting: Mapping[int, Sighting]
+    ) -> tuple[dict[int, Sighting], tuple[Sighting, ...]]:
+        """Of the findings that have no predecessor: those to be reported now, and those that are doubtful yet."""
         new: dict[int, Sighting] = {}
         doubtful: list[Sighting] = []
-        for index, finding in enumerate(diagnosis.findings):
-            if verdict_of(finding) == "blocked":
+        for index, one in found.items():
+            if index in lasting:
                 continue
-            one = _sighting(snapshot, diagnosis, finding, now_s)
-            if known := [old for old in self.lasting if _is_same(old, one)]:
-                lasting |= dict.fromkeys(known, one)
-            elif _is_certain(finding) or now_s - (one := self._since_first(one)).began_s >= self._stuck_after_s:
+            now_s, one = one.began_s, self._since_first(one)
+            if _is_certain(diagnosis.findings[index]) or now_s - one.began_s >= self._stuck_after_s:
                 new[index] = one
             else:
                 doubtful.append(one)
-        missing = [old for old in self.lasting if old not in lasting]
-        over = tuple(old for old in missing if _were_seen(old.workers, snapshot))
-        hidden = [old for old in missing if old not in over]
-        still = tuple(replace(one, began_s=old.began_s) for old, one in lasting.items())
-        self.lasting = (*hidden, *still, *new.values())
-        self.doubtful = tuple(doubtful)
-        return Changes(new=tuple(new), lasting=still, over=over)
+        return new, tuple(doubtful)
 
     def _since_first(self, one: Sighting) -> Sighting:
-        """The same since all who were doubtful before have been where they are."""
-        before = (old.began_s for old in self.doubtful if old.kind == one.kind and old.places <= one.places)
+        """The same since it, more or less of it was seen first, if no place in it has changed since then."""
+        before = (old.began_s for old in (*self.doubtful, *self.lasting) if _is_unmoved(old, one))
         return replace(one, began_s=min(before, default=one.began_s))
 
     def track(self, present: Set[str]) -> None:
@@ -100,8 +136,42 @@ class Sightings:
         return not self._tracked <= present
 
 
-def _is_same(old: Sighting, one: Sighting) -> bool:
-    return old.kind == one.kind and not old.places.isdisjoint(one.places)
+def _paired(before: Mapping[int, Sighting], found: Mapping[int, Sighting]) -> dict[int, int]:
+    """The successors of findings: pairs that share places, the closest first, each finding in one pair at most."""
+    holders: dict[tuple[FindingKind, Place], list[int]] = defaultdict(list)
+    for index, one in found.items():
+        for place in one.places:
+            holders[one.kind, place].append(index)
+    shared = Counter(
+        (old, index) for old, one in before.items() for place in one.places for index in holders[one.kind, place]
+    )
+
+    def closeness(pair: tuple[int, int]) -> tuple[int, int, float]:
+        old, index = pair
+        return -shared[pair], len(before[old].places) + len(found[index].places), before[old].began_s
+
+    heirs: dict[int, int] = {}
+    taken: set[int] = set()
+    for old, index in sorted(shared, key=closeness):
+        if old not in heirs and index not in taken:
+            heirs[old] = index
+            taken.add(index)
+    return heirs
+
+
+def _absorbing(
+    one: Sighting, before: Mapping[int, Sighting], heirs: Mapping[int, int], found: Mapping[int, Sighting]
+) -> int | None:
+    """Which finding that lasts has got places of this one that it did not have before; None where none has."""
+    for old, index in heirs.items():
+        if before[old].kind == one.kind and (one.places & found[index].places) - before[old].places:
+            return index
+    return None
+
+
+def _is_unmoved(old: Sighting, one: Sighting) -> bool:
+    """Whether one of the two is part of the other: findings may grow and shrink while all in them stay in place."""
+    return old.kind == one.kind and bool(old.places) and (old.places <= one.places or one.places <= old.places)
 
 
 def _is_certain(finding: Finding) -> bool:

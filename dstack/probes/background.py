@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,3 +23,13 @@ def begin(call: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=run, name="dstack", daemon=True).start()
     return future
+
+
+def within(future: Future[T], seconds: float) -> T | None:
+    """What a call gives if it does so in time, else None; the call is left to itself. Raises what it has raised."""
+    try:
+        return future.result(max(0.0, seconds))
+    except NotInTime:
+        if future.done():
+            raise
+        return None

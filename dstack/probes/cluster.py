@@ -17,7 +17,7 @@ from dstack.errors import ClusterError
 from dstack.model import Failure, GoneWorker, Node, Process, Sample, Snapshot, TaskTimes, Worker, WorkerSample
 from dstack.probes.agents import Agents
 from dstack.probes.assemble import Assembly, Senseless
-from dstack.probes.background import begin
+from dstack.probes.background import begin, within
 from dstack.probes.clocks import ahead_s, clock_notes
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import CHECK_GCS, Inventory, client_notes, take_inventory
@@ -35,6 +35,8 @@ Seen = tuple[list[str], Plain]
 """Node ids, and what a probe told of them."""
 RPC_TIMEOUT_S = 3.0
 TIMES_TIMEOUT_S = 0.5
+OVERRUN_S = 2.0
+"""How long after its deadline the reading of this host's processes is awaited: reading one of them may block."""
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
 AGENTS_SHARE = 0.08
@@ -228,20 +230,34 @@ class ClusterProbe:
         here = [node for node in by_node if self._is_here(node)]
         there = [node for node in by_node if node not in here]
         remote = begin(lambda: self._see_remote(by_node, there, sample, deadline))
-        local = self._see_local(by_node, here, deadline)
+        local = self._see_local(by_node, here, sample, deadline)
         strangers = [node for node in here if _is_elsewhere(by_node[node], local)]
         self._elsewhere.update(strangers)
         local = [([node for node in nodes if node not in strangers], result) for nodes, result in local]
         return [*local, *remote.result(), *self._see_remote(by_node, strangers, sample, deadline)]
 
-    def _see_local(self, by_node: dict[str, list[Worker]], nodes: list[str], deadline: float) -> list[Seen]:
+    def _see_local(
+        self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
+    ) -> list[Seen]:
+        """Also here nodes that were given up are not asked again."""
+        nodes = [node for node in nodes if node not in self._given_up]
         workers = [worker for node in nodes for worker in by_node[node]]
         if not workers:
             return []
         self._progress(f"reading {len(workers)} processes here")
-        options = {**self._plain_options(), "deadline_s": max(0.1, deadline - time.monotonic())}
+        began = time.monotonic()
+        options = {**self._plain_options(), "deadline_s": max(0.1, deadline - began)}
         wanted = [{**target, **environment_of(target["pid"])} for target in targets(workers)]
-        return [(nodes, self._local.sample(wanted, options))]
+        result = within(begin(lambda: self._local.sample(wanted, options)), deadline + OVERRUN_S - began)
+        if result is None:
+            self._given_up.update(nodes)
+            reason, elapsed_s = "its probe took too long", round(time.monotonic() - began, 2)
+            self._failures += [
+                Failure(stage="node probe", reason=reason, node_id=node, elapsed_s=elapsed_s, sample=sample)
+                for node in nodes
+            ]
+            return []
+        return [(nodes, result)]
 
     def _see_remote(
         self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
@@ -301,7 +317,7 @@ class ClusterProbe:
         self._shallow |= {worker.worker_id for worker in workers} - {*whole}
 
     def _plain_options(self) -> Plain:
-        thread_context = self._thread_context.result()
+        thread_context = within(self._thread_context, self._deadline - time.monotonic())
         is_first = not self._samples
         return {**msgspec.to_builtins(self._options), "thread_context": thread_context, "children": is_first}
 

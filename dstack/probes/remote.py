@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from dstack.child import child_command
+from dstack.child import Messages, send, start_child
 from dstack.probes.background import begin
 from dstack.probes.connect import Cluster
 from dstack.probes.reach import Address, unreachable
@@ -103,18 +103,16 @@ class RemoteProbes:
     def _ask(self, request: Plain) -> None:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            send(self._process.stdin, "sample", json.dumps(request).encode())
 
     def _serve(self, cluster: Cluster, started: Future[subprocess.Popen[bytes]]) -> None:
         """Starts the child, by a thread that lives as long as it, since its end would be the child's; then listens."""
         try:
-            process = subprocess.Popen(
-                child_command("dstack.probes.remote_driver", str(os.getpid()), cluster.address),
+            process = start_child(
+                "dstack.probes.remote_driver",
+                cluster.address,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=_environment(cluster),
+                environment=_environment(cluster),
                 start_new_session=True,  # Ctrl-C goes to dstack, which ends the child in order
             )
         except OSError as error:
@@ -122,11 +120,15 @@ class RemoteProbes:
             return
         started.set_result(process)
         assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                answer = json.loads(line)
-                self._joined = self._joined or "joined" in answer
-                self._answers.put(answer)
+        with process.stdout as stream:
+            for kind, payload in Messages(stream):
+                match kind:
+                    case "joined":
+                        self._joined = True
+                    case "ended":
+                        self._answers.put({"ended": json.loads(payload)["failed"]})
+                    case "answer":
+                        self._answers.put(json.loads(payload))
         self._answers.put({"ended": "dstack's driver on the cluster ended"})
 
     def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address]) -> None:

@@ -1,6 +1,7 @@
-"""The child process that holds dstack's Ray connection: ``python -m dstack.probes.remote_driver PARENT ADDRESS``.
+"""The child process that holds dstack's Ray connection; its argument is the address of the GCS.
 
-Reads one request a line from standard input and writes one answer a line to standard output; see
+Receives ``sample`` messages by standard input and answers with messages whose payload is JSON (:mod:`dstack.child`):
+``joined`` when it has joined the cluster, ``ended`` with the reason when it cannot, and ``answer`` for each node; see
 :mod:`dstack.probes.remote`. It ends with its parent, and its actors end with it.
 """
 
@@ -20,7 +21,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
-from dstack.child import die_with, outlive_parent
+from dstack.child import Messages, outlive_parent, send
 from dstack.probes.control_plane import PROBE_NAMESPACE
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy import find_pyspy
@@ -94,48 +95,41 @@ class Probes:
         return self._binary
 
 
-def main() -> None:
+def main(answers: IO[bytes], arguments: list[str]) -> None:
     """Serves requests until standard input ends.
 
     Before it has joined it may hang in C++, deaf to that, but has no actors either: until then it dies with its parent.
     """
-    die_with(int(sys.argv[1]))
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what Ray prints must not mix with answers
     requests: queue.Queue[Plain | None] = queue.Queue()
     threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
     try:
-        ray.init(address=sys.argv[2], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=arguments[0], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # every reason not to connect is one answer to the parent
-        _tell(answers, {"ended": f"dstack could not join the cluster as a driver: {_first_line(error)}"})
+        reason = f"dstack could not join the cluster as a driver: {_first_line(error)}"
+        _send(answers, "ended", {"failed": reason})
         return
     outlive_parent()
-    _tell(answers, {"joined": True})
+    send(answers, "joined")
     probes = Probes()
     while (request := requests.get()) is not None:
         for node_id, result in probes.sample(request, is_over=lambda: not requests.empty()):
-            _tell(answers, {"number": request["number"], "node_id": node_id, "result": result})
+            _send(answers, "answer", {"number": request["number"], "node_id": node_id, "result": result})
     ray.shutdown()
 
 
 def _read_requests(requests: queue.Queue[Plain | None]) -> None:
     """Hands on requests; once there can be no more, ends the process, whatever Ray is doing then."""
-    for line in sys.stdin.buffer:
-        requests.put(json.loads(line))
+    for message in Messages(sys.stdin.buffer):
+        requests.put(json.loads(message.payload))
     requests.put(None)
     time.sleep(END_GRACE_S)
     os._exit(1)
 
 
-def _tell(answers: IO[str], answer: Plain) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
+def _send(answers: IO[bytes], kind: str, content: Plain) -> None:
+    send(answers, kind, json.dumps(content).encode())
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]
-
-
-if __name__ == "__main__":
-    main()

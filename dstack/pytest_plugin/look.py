@@ -15,7 +15,6 @@ import pytest
 from dstack.analysis.coverage import has_holes
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings import verdict_of
-from dstack.api import ended_in_time
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.errors import ClusterError, SnapshotFileError
@@ -78,8 +77,7 @@ class Look:
         if self.is_cancelled:
             collector.cancel()
         path = self._settings.directory / self._name if keep and self._settings.directory else None
-        with ended_in_time(collector, TIMEOUT_S):
-            taken = collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
+        taken = collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
         whole = diagnose(taken, job=_own_job(taken))
         diagnosis = _without(taken, whole, self._told)
         left_out = len(whole.findings) - len(diagnosis.findings)

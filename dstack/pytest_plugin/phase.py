@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import sysconfig
 import threading
 import time
 import traceback
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -52,13 +51,11 @@ class Phase:
         self._interruption = Interruption()
         self._over = threading.Event()
         self._look: Look | None = None
-        self._replaced: Any = None
         self._watch = threading.Thread(target=self._run, name="dstack", daemon=True)
 
     def begin(self) -> None:
         """From here on the phase may be failed from beside it."""
-        if self._is_main_thread and not callable(signal.getsignal(signal.SIGINT)):  # as in a shell's background
-            self._replaced = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._interruption.begin()
         if self._left_s:
             self._watch.start()
 
@@ -76,8 +73,6 @@ class Phase:
             self._look.cancel()
         while self._watch.is_alive():
             time.sleep(_TURN_S)  # a join would be seen by the look: the test would wait for dstack
-        if self._replaced is not None:
-            signal.signal(signal.SIGINT, self._replaced)
 
     def fail(self, text: str) -> None:
         """Has the phase fail now, from any thread; does not wait for it."""

@@ -30,8 +30,6 @@ from dstack.watch.settings import Settings
 
 SCHEMA = "dstack.watch/1"
 RPC_TIMEOUT_S = 3.0
-KILLED_AFTER_S = 15.0
-"""A full look that takes so much longer than it should is killed."""
 LONGEST_PAUSE_S = 60.0
 """While there is no cluster, it is tried again after 1, 2, 4 ... seconds, at last so many."""
 MOST_UNSAVED = 3
@@ -172,19 +170,13 @@ class Watch:
         self._attention.looked(picture, time.monotonic(), spent_s() - before, is_doubtful=is_doubtful)
 
     def _take(self, cluster: Cluster) -> Snapshot:
-        """A snapshot by a process of its own, which is killed if it does not end in time or the watch is to end."""
+        """A snapshot by a process of its own, which is killed if it is late or the watch is to end."""
         collector = Collector(cluster.address, self._settings.timeout_s)
         with self._lock:
             if self._is_stopped:
                 raise ClusterError("The watch is to end.")
             self._collector = collector
-        alarm = threading.Timer(self._settings.timeout_s + KILLED_AFTER_S, collector.cancel)
-        alarm.daemon = True
-        alarm.start()
-        try:
-            return collector.take(lambda _: None, lambda _: None)
-        finally:
-            alarm.cancel()
+        return collector.take(lambda _: None, lambda _: None)
 
     def _note(self, taken: Snapshot, diagnosis: Diagnosis) -> None:
         now = time.monotonic()
@@ -207,6 +199,8 @@ class Watch:
     def _tell(self, taken: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
         for over in changes.over:
             self._events.tell("over", f"{over.kind}, after {duration(now - over.began_s)}: {over.summary}")
+        for one, into in changes.merged:
+            self._events.tell("merged", f"{one.kind}, {one.summary}: now part of: {into.summary}")
         if changes.lasting:
             oldest = min(changes.lasting, key=lambda sighting: sighting.began_s)
             more = f"; and {len(changes.lasting) - 1} more" * (len(changes.lasting) > 1)

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dstack.analysis.findings import KIND_OF
-from dstack.diagnosis import FindingKind
+from dstack.diagnosis import FindingKind, Ratio
 from dstack.errors import UsageError
 from dstack.watch.figures import Figures, spent_s
 
@@ -54,29 +54,42 @@ class _Figures(Collector):
         yield GaugeMetricFamily("dstack_up", "Whether the cluster answered the last time.", now.is_up)
         findings = {kind: now.findings.get(kind, 0) for kind in TOLD}
         yield _by_kind(GaugeMetricFamily("dstack_findings", "Findings that last.", labels=["kind"]), findings)
-        found = {kind: now.found.get(kind, 0) for kind in TOLD}
-        yield _by_kind(CounterMetricFamily("dstack_found", "Findings since the start.", labels=["kind"]), found)
+        reported = CounterMetricFamily(
+            "dstack_findings_reported", "Findings reported since the start.", labels=["kind"]
+        )
+        yield _by_kind(reported, {kind: now.found.get(kind, 0) for kind in TOLD})
         waits = GaugeMetricFamily("dstack_waits", "Waits in the last snapshot, until all moves.", labels=["kind"])
         yield _by_kind(waits, now.waits)
         yield GaugeMetricFamily(
-            "dstack_oldest_wait_seconds", "At least so long one of these has lasted by then.", now.oldest_wait_s
+            "dstack_oldest_wait_seconds",
+            "For how long the oldest of them has lasted at least.",
+            now.oldest_wait_s,
+            unit="seconds",
         )
         yield GaugeMetricFamily(
-            "dstack_longest_unmoved_seconds", "So long a call, driver or worker has not moved.", now.longest_unmoved_s
+            "dstack_longest_unmoved_seconds",
+            "For how long a call, driver or worker has not moved.",
+            now.longest_unmoved_s,
+            unit="seconds",
         )
-        seen = GaugeMetricFamily("dstack_seen", "How many were observed.", labels=["what", "by"])
-        total = GaugeMetricFamily("dstack_total", "How many there are to observe.", labels=["what", "by"])
-        for what, by, ratio in (
-            ("workers", "look", now.answered),
-            ("workers", "snapshot", now.workers_seen),
-            ("nodes", "snapshot", now.nodes_seen),
-        ):
-            seen.add_metric([what, by], ratio.seen)
-            total.add_metric([what, by], ratio.total)
-        yield from (seen, total)
-        yield CounterMetricFamily("dstack_looks", "Cheap looks.", now.looks)
-        yield CounterMetricFamily("dstack_snapshots", "Full looks.", now.full_looks)
-        yield CounterMetricFamily("dstack_cpu_seconds", "CPU time of dstack here, with what it has run.", spent_s())
+        yield from _of_all(
+            "dstack_glance_workers", "answering", "Workers and drivers, by the last glance", now.answered
+        )
+        yield from _of_all(
+            "dstack_snapshot_workers", "observed", "Workers and drivers, by the last snapshot", now.workers_seen
+        )
+        yield from _of_all("dstack_snapshot_nodes", "observed", "Nodes, by the last snapshot", now.nodes_seen)
+        yield CounterMetricFamily("dstack_glances", "Glances: cheap, without stacks.", now.looks)
+        yield CounterMetricFamily("dstack_snapshots", "Snapshots, with stacks.", now.full_looks)
+        yield CounterMetricFamily(
+            "dstack_cpu_seconds", "CPU time of dstack here, with what it has run.", spent_s(), unit="seconds"
+        )
+
+
+def _of_all(name: str, which: str, text: str, ratio: Ratio) -> Iterator[Metric]:
+    """How many there are, and of how many of them something is true."""
+    yield GaugeMetricFamily(name, f"{text}.", ratio.total)
+    yield GaugeMetricFamily(f"{name}_{which}", f"{text}: those {which}.", ratio.seen)
 
 
 def _by_kind(family: Metric, counts: Mapping[str, int]) -> Metric:

@@ -14,7 +14,7 @@ from tests.command import DSTACK, Json, Result, elapsed_s
 from tests.hosts.hosts import Hosts
 from tests.processes import Child, carrying, command_line, wait_until
 
-OURS = re.compile(r"ray::NodeProbe|dstack\.probes|-m dstack|py-spy|dump --json")
+OURS = re.compile(r"ray::NodeProbe|dstack\.(?:probes|collector)|-m dstack|py-spy|dump --json")
 PYTHONPATH = str(REPOSITORY)
 
 

@@ -100,7 +100,7 @@ def test_a_hang_beside_what_makes_headway_is_told_once_and_when_it_is_over(clust
             watch.wait_for("command")
             assert watch.metric('dstack_findings{kind="deadlock"}') == 1
             assert watch.metric('dstack_waits{kind="ray.get"}') >= 2
-            assert watch.metric('dstack_seen{by="look",what="workers"}') >= 4
+            assert watch.metric("dstack_glance_workers_answering") >= 4
         (over,) = watch.wait_for("over")
 
         (file,) = watch.files.iterdir()
@@ -112,7 +112,7 @@ def test_a_hang_beside_what_makes_headway_is_told_once_and_when_it_is_over(clust
         assert "Cashier.order and Kitchen.cook wait for each other" in over["text"]
         assert [event["text"] for event in watch.events("command")] == ["ended with 3; it said: no"]
         assert watch.metric('dstack_findings{kind="deadlock"}') == 0
-        assert watch.metric('dstack_found_total{kind="deadlock"}') == 1
+        assert watch.metric('dstack_findings_reported_total{kind="deadlock"}') == 1
         assert watch.ends_by(signal.SIGTERM) == 0
 
 
@@ -145,9 +145,9 @@ def test_it_outlives_a_lost_node_a_gcs_that_is_away_and_the_end_of_its_cluster(t
     with ray_cluster(2, num_cpus=1) as cluster:
         with watching(cluster, tmp_path, "--metrics", "0") as watch:
             _other_raylet(cluster).kill()
-            looks = watch.metric("dstack_looks_total")
+            looks = watch.metric("dstack_glances_total")
             wait_until(
-                lambda: watch.metric("dstack_looks_total") > looks + 5,
+                lambda: watch.metric("dstack_glances_total") > looks + 5,
                 deadline_s=SOON_S,
                 what=lambda: f"looks of {watch}",
             )

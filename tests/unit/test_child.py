@@ -1,34 +1,132 @@
-"""Processes of dstack's own import dstack and the standard library, wherever they are started."""
+"""Processes of dstack's own: what they import, how they end, and the messages that they send."""
 
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import psutil
+import pytest
 
-from dstack.child import child_command
+from dstack.child import Message, Messages, send, start_child
 from tests.processes import wait_until
 
+REPOSITORY = Path(__file__).parents[2]
 
-def test_what_lies_in_the_working_directory_is_not_imported(tmp_path: Path) -> None:
+
+def messages_of(tmp_path: Path, program: str, *arguments: str) -> list[Message]:
+    """All messages of a child whose module has this text."""
+    (tmp_path / "program_of_a_test.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    with start_child("program_of_a_test", *arguments, environment=environment) as child:
+        assert child.stdout is not None
+        return list(Messages(child.stdout))
+
+
+def test_what_lies_in_the_working_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
     for name in ("queue.py", "json.py", "dstack.py"):
-        (tmp_path / name).write_text("raise SystemExit('this is the job, not the standard library')\n")
+        (folder / name).write_text("raise SystemExit('this is the job, not the standard library')\n")
+    monkeypatch.chdir(folder)
 
-    told = subprocess.run(
-        child_command("dstack", "--version"), cwd=tmp_path, capture_output=True, text=True, check=True
+    program = "import json, queue\nfrom dstack.child import send\ndef main(messages, arguments): send(messages, 'done')"
+
+    assert messages_of(tmp_path, program) == [Message("done", b"")]
+
+
+ECHO = """
+from dstack.child import send
+
+def main(messages, arguments):
+    for argument in arguments:
+        send(messages, "argument", argument.encode())
+"""
+
+
+def test_arguments_arrive(tmp_path: Path) -> None:
+    assert [one.payload for one in messages_of(tmp_path, ECHO, "", "--a b", "é")] == [b"", b"--a b", "é".encode()]
+
+
+NOISY = """
+import ctypes
+import os
+import sys
+from dstack.child import send
+
+libc = ctypes.CDLL(None)
+
+def print_in_every_way():
+    print("by Python", flush=True)
+    sys.__stdout__.write("by Python, later")
+    os.write(1, b"to descriptor 1")
+    os.system("echo by a child")
+    libc.puts(b"by C")
+    libc.fflush(None)
+
+print_in_every_way()
+
+def main(messages, arguments):
+    for _ in range(3):
+        print_in_every_way()
+        send(messages, "payload", b"payload 5\\n" * 2)
+"""
+
+
+def test_what_python_or_c_code_prints_is_in_no_message(tmp_path: Path) -> None:
+    assert messages_of(tmp_path, NOISY) == [Message("payload", b"payload 5\n" * 2)] * 3
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 3 << 20])
+def test_messages_of_any_size_arrive_whole(tmp_path: Path, size: int) -> None:
+    program = (
+        "from dstack.child import send\n"
+        f"def main(messages, arguments):\n    for _ in range(2): send(messages, 'data', b'x' * {size})"
     )
 
-    assert told.stdout.startswith("dstack, version")
+    assert [len(one.payload) for one in messages_of(tmp_path, program)] == [size, size]
 
 
-def test_arguments_arrive_as_with_python_m() -> None:
-    command = child_command("dstack", "show", "there is no such file.json")
+@pytest.fixture
+def pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Both ends of a pipe."""
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb", buffering=0) as reader, os.fdopen(theirs, "wb", buffering=0) as writer:
+        yield reader, writer
 
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert command[0] == sys.executable
-    assert told.returncode == 3
-    assert "there is no such file.json" in told.stderr
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"data", b"data 5\n1234", b"data five\n12345", b"data -1\n", b"x" * 1000, b"\n", b"DATA 1\n1"],
+)
+def test_what_is_no_whole_message_ends_the_stream(data: bytes, pipe: tuple[IO[bytes], IO[bytes]]) -> None:
+    reader, writer = pipe
+    writer.write(b"first 1\n1" + data)
+    writer.close()
+    messages = Messages(reader)
+
+    assert list(messages) == [Message("first", b"1")]
+    with pytest.raises(EOFError):
+        messages.receive()
+
+
+@pytest.mark.parametrize("data", [b"", b"da", b"data 5\n1234"])
+def test_a_message_is_awaited_until_its_deadline(data: bytes, pipe: tuple[IO[bytes], IO[bytes]]) -> None:
+    reader, writer = pipe
+    writer.write(data)
+
+    with pytest.raises(TimeoutError):
+        Messages(reader).receive(time.monotonic() + 0.01)
+
+
+def test_a_message_that_is_there_is_received_after_the_deadline(pipe: tuple[IO[bytes], IO[bytes]]) -> None:
+    reader, writer = pipe
+    send(writer, "late", b"but there")
+
+    assert Messages(reader).receive(time.monotonic() - 1) == Message("late", b"but there")
 
 
 MORTAL = (

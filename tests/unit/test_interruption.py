@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +29,7 @@ def place_of_main() -> tuple[object, int]:
 )
 def test_a_blocked_call_is_broken(block: Callable[[], object]) -> None:
     interruption = Interruption()
+    interruption.begin()
     is_broken = threading.Event()
 
     def strike_when_blocked() -> None:
@@ -51,6 +56,7 @@ def test_a_blocked_call_is_broken(block: Callable[[], object]) -> None:
 
 def test_nothing_strikes_after_the_end() -> None:
     interruption = Interruption()
+    interruption.begin()
     interruption.end()
 
     assert not interruption.strike()
@@ -60,6 +66,7 @@ def test_nothing_strikes_after_the_end() -> None:
 def test_a_strike_at_the_very_end_does_not_outlast_it() -> None:
     for turn in range(300):
         interruption = Interruption()
+        interruption.begin()
         thread = threading.Thread(target=interruption.strike)
         try:
             thread.start()
@@ -78,3 +85,150 @@ def test_where_sigint_is_ignored_nothing_is_sent() -> None:
         assert not Interruption().strike()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+REPOSITORY = Path(__file__).parents[2]
+BLOCKED_S = 60.0
+DISPOSITIONS = {"ignored": signal.SIG_IGN, "the system's": signal.SIG_DFL}
+"""With which a program may be started; Python puts its own handler in the place of the second."""
+
+
+def run(program: str, disposition: str = "ignored", *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program of Python, begun with SIGINT ignored or as the system has it."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=BLOCKED_S,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, DISPOSITIONS[disposition]),
+    )
+
+
+BREAKS = """
+import itertools, os, signal, sys, threading
+from dstack.interruption import Interruption
+
+if sys.argv[1:]:
+    signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
+before = signal.getsignal(signal.SIGINT)
+for depth in (1, 2):
+    around = [Interruption() for _ in range(depth)]
+    for one in around:
+        one.begin()
+    is_broken = threading.Event()
+
+    def strike():
+        for pause_s in itertools.chain([0.2], itertools.repeat(10.0)):  # again, if it came just before the wait
+            if is_broken.wait(pause_s):
+                return
+            around[-1].strike()
+
+    try:
+        threading.Thread(target=strike).start()
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        is_broken.set()
+        print("broken")
+    for one in reversed(around):
+        one.end()
+    print(signal.getsignal(signal.SIGINT) is before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("disposition", "arguments"),
+    [("ignored", []), ("the system's", []), ("the system's", ["SIG_DFL"]), ("ignored", ["default_int_handler"])],
+)
+def test_a_blocked_call_is_broken_whatever_sigint_did_before(disposition: str, arguments: list[str]) -> None:
+    done = run(BREAKS, disposition, *arguments)
+
+    assert (done.stdout.split(), done.stderr) == (["broken", "True"] * 2, "")
+
+
+OTHERS = """
+import os, signal, sys, time
+from dstack.interruption import Interruption
+
+signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
+one = Interruption()
+one.begin()
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(0)
+one.end()
+print("resumed")
+"""
+
+
+@pytest.mark.parametrize(("before", "code"), [("SIG_IGN", 0), ("SIG_DFL", -signal.SIGINT)])
+def test_a_sigint_that_is_not_ours_does_what_it_did_before(before: str, code: int) -> None:
+    done = run(OTHERS, "ignored", before)
+
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+GUARDED = """
+import json, signal, threading
+from dstack import DeadlockFound, guarding
+from tests.unit.scenes import Scene
+
+scene = Scene()
+driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
+call = scene.call(left, "run", by=driver)
+left.runs(call).gets(scene.call(right, "step", by=left))
+right.runs(scene.call(right, "run", by=driver)).gets(scene.call(left, "step", by=right))
+driver.gets(call)
+taken = scene.look().look_again().snapshot()
+
+class Collector:
+    def __init__(self, *arguments):
+        pass
+
+    def take(self, progress, early):
+        return taken
+
+    def cancel(self):
+        pass
+
+guarding.Collector = Collector
+guarding.own_worker = lambda taken: driver.worker
+seen = {}
+one = guarding.guard(0.5, lambda hang: seen.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
+try:
+    with one:
+        one._watch._os_thread_id = driver.strands[0].tid
+        threading.Event().wait()
+except DeadlockFound as error:
+    seen["raised"] = str(error).split()[0]
+seen["ignored"] = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+print(json.dumps(seen))
+"""
+
+
+def test_a_guard_breaks_a_deadlock_also_where_sigint_is_ignored() -> None:
+    done = run(GUARDED)
+
+    assert done.stdout, done.stderr
+    assert json.loads(done.stdout) == {"left_alone": None, "raised": "DEADLOCK", "ignored": True}
+
+
+HANGS = """
+import signal
+import threading
+
+def test_hangs():
+    threading.Event().wait()
+
+def test_goes_on():
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # dstack's own, while it watches
+"""
+
+
+def test_the_plugin_breaks_a_test_also_where_sigint_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(HANGS)
+    options = ["--dstack-timeout=0.5", "--dstack-address=127.0.0.1:1", "-p", "no:cacheprovider"]
+
+    done = run("import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))", "ignored", str(tmp_path), *options)
+
+    assert "Timeout of 0.5 s" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout

@@ -7,8 +7,8 @@ import errno
 import pytest
 from click.testing import CliRunner
 
-from dstack import capture
 from dstack.cli import main
+from dstack.collector import Collector
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_limit_is_told_as_one(error: Exception, said: str, monkeypatch: pytest
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(capture, "snapshot", fail)
+    monkeypatch.setattr(Collector, "take", fail)
 
     done = CliRunner().invoke(main, ["check"])
 

@@ -195,3 +195,137 @@ def test_numbers_do_not_tell_findings_apart() -> None:
     seen.sees(snapshot)
 
     assert len(seen.sees(later).lasting) == 1
+
+
+# Identity: what becomes of findings that grow, shrink, merge and split
+
+
+class Circle:
+    """Two actors that wait for each other, until one of them is let go, and for another circle, if they are linked."""
+
+    def __init__(self, scene: Scene, driver: Proc) -> None:
+        self.scene = scene
+        self.left, self.right = scene.actor("Left"), scene.actor("Right")
+        ping = scene.call(self.left, "ping", by=driver)
+        self.pong = scene.call(self.right, "pong", by=self.left)
+        self.left.runs(ping)
+        self.right.runs(self.pong).gets(scene.call(self.left, "back", by=self.right))
+        self.wait_for()
+
+    def wait_for(self, *others: Circle) -> None:
+        """Its left actor waits for its right one, and for the left ones of the others."""
+        self.left.gets(self.pong, *(self.scene.call(one.left, "more", by=self.left) for one in others))
+
+    def ends(self) -> None:
+        """Its left actor has got all it wanted, and computes."""
+        self.left.strands[0].computes()
+
+
+class Circles(Scene):
+    """So many deadlocks beside each other."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        driver = self.driver()
+        self.circles = [Circle(self, driver) for _ in range(count)]
+
+    def link(self, *linked: Circle) -> None:
+        """These are one deadlock now."""
+        for one, following in zip(linked, (*linked[1:], linked[0]), strict=True):
+            one.wait_for(following)
+
+
+def numbers(changes: Changes) -> tuple[int, int, int, int]:
+    return len(changes.new), len(changes.lasting), len(changes.merged), len(changes.over)
+
+
+def test_findings_that_merge_are_one_from_then_on_and_end_once() -> None:
+    scene, seen = Circles(3), Seen()
+    first, second, _ = scene.circles
+    assert numbers(seen.sees(looked_at(scene))) == (3, 0, 0, 0)
+
+    scene.link(first, second)
+    changes = seen.sees(looked_at(scene))
+    assert numbers(changes) == (0, 2, 1, 0)
+    ((was, into),) = changes.merged
+    assert was.places < into.places
+    assert into in changes.lasting
+    assert len(seen.sightings.lasting) == 2
+    assert numbers(seen.sees(looked_at(scene))) == (0, 2, 0, 0)
+
+    for one in (first, second):
+        one.ends()
+    changes = seen.sees(looked_at(scene))
+    assert numbers(changes) == (0, 1, 0, 1)
+    assert changes.over[0].began_s == 60, "since the older one began"
+
+
+def test_a_part_that_splits_off_is_new_and_each_part_ends_by_itself() -> None:
+    scene, seen = Circles(2), Seen()
+    first, second = scene.circles
+    scene.link(first, second)
+    assert numbers(seen.sees(looked_at(scene))) == (1, 0, 0, 0)
+
+    for one in (first, second):
+        one.wait_for()
+    changes = seen.sees(looked_at(scene))
+    assert numbers(changes) == (1, 1, 0, 0)
+    assert [one.began_s for one in seen.sightings.lasting] == [60, 60], "its members have been stuck since then"
+    assert numbers(seen.sees(looked_at(scene))) == (0, 2, 0, 0)
+
+    first.ends()
+    assert numbers(seen.sees(looked_at(scene))) == (0, 1, 0, 1)
+    second.ends()
+    assert numbers(seen.sees(looked_at(scene))) == (0, 0, 0, 1)
+
+
+def test_a_finding_that_grows_and_shrinks_is_the_same() -> None:
+    scene, seen = Circles(1), Seen()
+    first = scene.circles[0]
+    assert numbers(seen.sees(looked_at(scene))) == (1, 0, 0, 0)
+
+    late = Circle(scene, scene.driver())
+    scene.link(first, late)
+    assert numbers(seen.sees(looked_at(scene))) == (0, 1, 0, 0)
+    first.wait_for()
+    late.ends()
+    changes = seen.sees(looked_at(scene))
+
+    assert numbers(changes) == (0, 1, 0, 0)
+    assert changes.lasting[0].began_s == 60
+
+
+def test_findings_that_exchange_members_stay_two() -> None:
+    scene, seen = Circles(4), Seen()
+    a, b, c, d = scene.circles
+    scene.link(a, b)
+    scene.link(c, d)
+    assert numbers(seen.sees(looked_at(scene))) == (2, 0, 0, 0)
+
+    scene.link(a, c)
+    scene.link(b, d)
+
+    assert numbers(seen.sees(looked_at(scene))) == (0, 2, 0, 0)
+
+
+def test_one_of_two_about_the_same_members_is_over_and_not_merged() -> None:
+    snapshot, seen = looked_at(Ring()), Seen()
+    seen.sees(snapshot)
+    seen.sightings.lasting *= 2
+
+    assert numbers(seen.sees(snapshot)) == (0, 1, 0, 1)
+
+
+def test_what_only_seems_stuck_and_grows_or_shrinks_has_not_moved() -> None:
+    for sizes in ((1, 2), (2, 1)):
+        scene, seen = Stalled(), Seen()
+        others: list[Proc] = []
+        for size in sizes:
+            assert not seen.sightings.lasting
+            while len(others) < size:
+                others.append(scene.driver().gets(*scene.driver_.submitted))
+            while len(others) > size:
+                scene.procs.remove(others.pop())
+            changes = seen.sees(looked_at(scene))
+
+        assert changes.new == (0,)

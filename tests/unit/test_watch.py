@@ -7,7 +7,7 @@ import json
 import os
 import re
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +15,8 @@ from unittest.mock import patch
 import psutil
 import pytest
 from msgspec.structs import replace
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from dstack.analysis.diagnose import diagnose
@@ -334,15 +336,76 @@ def test_metrics_are_the_figures_of_that_moment() -> None:
             "dstack_up": "1.0",
             'dstack_findings{kind="deadlock"}': "2.0",
             'dstack_findings{kind="stalled"}': "0.0",
-            'dstack_found_total{kind="deadlock"}': "3.0",
+            'dstack_findings_reported_total{kind="deadlock"}': "3.0",
             'dstack_waits{kind="ray.get"}': "7.0",
             "dstack_oldest_wait_seconds": "90.5",
-            'dstack_seen{by="snapshot",what="workers"}': "9.0",
-            'dstack_total{by="snapshot",what="workers"}': "10.0",
-            "dstack_looks_total": "12.0",
+            "dstack_snapshot_workers": "10.0",
+            "dstack_snapshot_workers_observed": "9.0",
+            "dstack_glances_total": "12.0",
         }.items()
     )
     assert float(told["dstack_cpu_seconds_total"]) > 0
+
+
+FULL = Figures(is_up=True, findings={"deadlock": 2}, found={"deadlock": 3}, waits={"ray.get": 7})
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+PARSERS: dict[str, Callable[[str], Iterable[Metric]]] = {
+    "text/plain": text_string_to_metric_families,
+    OPENMETRICS: openmetrics_families,
+}
+
+
+@pytest.mark.parametrize("accepted", PARSERS)
+def test_metrics_keep_the_conventions_of_prometheus(accepted: str) -> None:
+    request = urllib.request.Request(serve("0", lambda: FULL), headers={"Accept": accepted})
+    with urllib.request.urlopen(request, timeout=5) as response:
+        assert response.headers["Content-Type"].startswith(accepted)
+        text = response.read().decode()
+
+    families = list(PARSERS[accepted](text))
+
+    names = [family.name for family in families]
+    assert "dstack_snapshot_nodes" in names
+    assert len(names) == len(set(names))
+    assert [problem for family in families for problem in problems_of(family)] == []
+    if accepted == OPENMETRICS:
+        assert {family.name for family in families if family.unit == "seconds"} == {
+            name for name in names if name.endswith("_seconds")
+        }
+
+
+def problems_of(family: Metric) -> Iterator[str]:
+    """What `promtool check metrics` would object to."""
+    samples = {sample.name for sample in family.samples}
+    words = family.name.split("_")
+    if not family.documentation.endswith("."):
+        yield f"{family.name}: no help text"
+    if family.type not in ("counter", "gauge"):
+        yield f"{family.name}: is a {family.type}"
+    if family.type == "counter" and samples != {f"{family.name}_total"}:
+        yield f"{family.name}: a counter's suffix is _total"
+    if family.type == "gauge" and (samples != {family.name} or words[-1] in SUFFIXES):
+        yield f"{family.name}: a gauge has a suffix of another type"
+    if words[0] != "dstack" or not re.fullmatch("[a-z]+(_[a-z]+)*", family.name):
+        yield f"{family.name}: no prefix, or no lower-case words"
+    if {"counter", "gauge", "metric", *OTHER_UNITS} & {*words}:
+        yield f"{family.name}: its type or no base unit is in its name"
+    if "seconds" in words and words[-1] != "seconds":
+        yield f"{family.name}: its unit is not its suffix"
+    if any(label in ("le", "quantile", "job", "instance") for sample in family.samples for label in sample.labels):
+        yield f"{family.name}: a reserved label"
+
+
+SUFFIXES = ("total", "count", "sum", "bucket", "info", "created", "gcount", "gsum")
+OTHER_UNITS = ("ms", "us", "ns", "s", "sec", "milliseconds", "minutes", "hours", "days", "kb", "mb", "percent")
+
+
+def test_the_check_of_the_conventions_can_fail() -> None:
+    wrong = '# HELP dstack_total How many.\n# TYPE dstack_total gauge\ndstack_total{job="x"} 1\n'
+
+    (family,) = text_string_to_metric_families(wrong)
+
+    assert len(list(problems_of(family))) == 2
 
 
 def test_a_kind_of_wait_cannot_add_metrics_of_its_own() -> None:

@@ -1,0 +1,212 @@
+"""Snapshots by another process: what it prints, what ends it, and how long it may take."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from dstack import collector
+from dstack.cli import main
+from dstack.collector import Collector
+from dstack.errors import ClusterError, DstackError, UsageError
+from dstack.model import Snapshot
+from dstack.snapshot_file import load, save
+from tests.unit.scenes import Scene
+
+REPOSITORY = Path(__file__).parents[2]
+CAPTURE = """
+import ctypes, os, signal, sys, time, types
+from dstack.errors import ClusterError, UsageError
+from dstack.snapshot_file import load
+
+def snapshot(address, *, timeout_s, progress, early, **options):
+    taken = load({file!r})
+{body}
+    return taken
+
+sys.modules["dstack.capture"] = types.SimpleNamespace(snapshot=snapshot)
+"""
+"""Takes the place of dstack.capture in the process that takes snapshots, so that Ray is not loaded."""
+QUIET_S = 60.0
+FOREVER = "os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+@pytest.fixture
+def taken() -> Snapshot:
+    """What is taken."""
+    scene = Scene()
+    call, _ = scene.run("work", by=scene.driver())
+    scene.procs[0].gets(call)
+    return scene.look().snapshot()
+
+
+@pytest.fixture
+def does(tmp_path: Path, taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has the process that takes snapshots run this code before it gives one."""
+
+    def begin(code: str) -> None:
+        save(taken, tmp_path / "taken.json")
+        body = "".join(f"    {line}\n" for line in code.splitlines())
+        (tmp_path / "sitecustomize.py").write_text(CAPTURE.format(file=str(tmp_path / "taken.json"), body=body))
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+
+    return begin
+
+
+def take(timeout_s: float = QUIET_S, steps: list[str] | None = None, early: list[Snapshot] | None = None) -> Snapshot:
+    noted, seen = steps if steps is not None else [], early if early is not None else []
+    return Collector("127.0.0.1:1", timeout_s).take(noted.append, seen.append)
+
+
+def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None], taken: Snapshot) -> None:
+    does(
+        "progress('reading')\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.puts(b'a library greets')\n"
+        "libc.fflush(None)\n"
+        "os.write(1, b'snapshot 7\\n')\n"
+        "print('so does Python', flush=True)\n"
+        "early(taken)\n"
+        "libc.puts(b'and again')\n"
+        "libc.fflush(None)"
+    )
+    steps: list[str] = []
+    early: list[Snapshot] = []
+
+    assert take(steps=steps, early=early) == taken
+    assert (steps, early) == (["reading"], [taken])
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "message", "remedy"),
+    [
+        ("ClusterError('No cluster.', 'Start one.')", ClusterError, "No cluster.", "Start one."),
+        ("UsageError('Odd.')", UsageError, "Odd.", None),
+        ("OSError(24, 'x')", DstackError, "dstack may not open as many files as it needs.", None),
+        ("ValueError('odd')", DstackError, "dstack itself failed: ValueError: odd", "Please report it, with -v."),
+        ("ImportError('no ray')", DstackError, "dstack itself failed: ImportError: no ray", None),
+    ],
+)
+def test_an_error_there_is_one_here(
+    raised: str, kind: type[DstackError], message: str, remedy: str | None, does: Callable[[str], None]
+) -> None:
+    does(f"raise {raised}")
+
+    with pytest.raises(kind) as caught:
+        take()
+
+    assert type(caught.value) is kind
+    assert caught.value.message == message
+    assert remedy is None or caught.value.remedy == remedy
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "sitecustomize.py" in shown, "where it was raised"
+
+
+def test_a_process_that_is_killed_is_an_error_with_its_signal(does: Callable[[str], None]) -> None:
+    does("os.kill(os.getpid(), signal.SIGKILL)")
+
+    with pytest.raises(ClusterError, match="The process that takes snapshots ended with signal 9"):
+        take()
+
+
+def test_one_that_is_cancelled_says_so(does: Callable[[str], None]) -> None:
+    does(f"progress('reading')\n{FOREVER}")
+    one = Collector("127.0.0.1:1", QUIET_S)
+
+    with pytest.raises(ClusterError, match=r"^Cancelled\.$"):
+        one.take(lambda _: one.cancel(), lambda _: None)
+    with pytest.raises(ClusterError, match=r"^Cancelled\.$"):
+        one.take(lambda _: None, lambda _: None)
+
+
+def test_one_that_stops_before_its_first_sample_is_killed_with_the_last_step_named(
+    does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "LATE_S", 1.0)
+    does(f"progress('reading the control plane')\n{FOREVER}")
+
+    with pytest.raises(ClusterError, match=r"No snapshot within 2 s; the last step was: reading the control plane\."):
+        take(1.0)
+
+    assert not psutil.Process().children()
+
+
+def test_one_that_stops_later_is_killed_and_its_first_sample_kept(
+    does: Callable[[str], None], taken: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "LATE_S", 1.0)
+    does(f"early(taken)\n{FOREVER}")
+
+    done = CliRunner().invoke(main, ["snapshot", "--timeout", "1", "-o", str(tmp_path / "kept.json")])
+    kept = load(tmp_path / "kept.json")
+
+    assert done.exit_code == 0
+    assert "the second sample did not end within 2 s" in done.output
+    assert kept.samples == taken.samples
+    (failure,) = kept.failures
+    assert (failure.sample, failure.remedy) == (2, collector.LONGER)
+    assert CliRunner().invoke(main, ["check", str(tmp_path / "kept.json")]).exit_code == 4
+    assert not psutil.Process().children()
+
+
+def test_the_time_that_is_left_after_a_slow_start_is_all_there_is(
+    does: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "HANDOVER_S", 1000.0)
+    does("")
+
+    with pytest.raises(ClusterError, match="dstack's own start took all of the time"):
+        take()
+
+
+def test_reading_has_its_timeout_but_no_more_than_is_left(does: Callable[[str], None]) -> None:
+    does("raise UsageError(str(timeout_s))")
+
+    with pytest.raises(UsageError) as caught:
+        take(50.0)
+
+    assert float(caught.value.message) == 50.0
+
+
+SLOW = """
+import sys
+import threading
+import dstack.analysis.diagnose
+from dstack import cli
+cli.EXPLAIN_S = 0.2
+dstack.analysis.diagnose.diagnose = lambda *_, **__: threading.Event().wait()
+cli._take = lambda *_: cli._load(sys.argv[1])
+cli.main(["check"])
+"""
+
+
+def test_an_explanation_that_does_not_end_is_ended_with_a_sentence(tmp_path: Path, taken: Snapshot) -> None:
+    save(taken, tmp_path / "taken.json")
+
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW, str(tmp_path / "taken.json")], capture_output=True, text=True, timeout=QUIET_S
+    )
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.splitlines() == [
+        "Error: The snapshot could not be explained within 0.2 s.",
+        "Save it, and explain it without a limit: dstack snapshot -o FILE, then dstack show FILE.",
+    ]
+
+
+def test_options_arrive(does: Callable[[str], None]) -> None:
+    does("import json\nraise UsageError(json.dumps(options))")
+
+    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", "--locals", "--nonblocking"])
+
+    assert done.exit_code == 2
+    assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"locals": True, "nonblocking": True}
