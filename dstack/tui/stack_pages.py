@@ -62,6 +62,10 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[str, 
         if unseen:
             title = f"{plural(len(unseen), 'process', 'processes')} not seen: may be anywhere"
             lines += listed("unseen", title, unseen, _missing, "yellow")
+        unread = [one for one in stacks.missing if one.why == "unreadable"]
+        if unread:
+            title = f"{plural(len(unread), 'process', 'processes')} with an unreadable stack: may be anywhere"
+            lines += listed("unreadable", title, unread, _missing, "yellow")
     return lines
 
 
