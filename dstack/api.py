@@ -2,7 +2,7 @@
 
 Each look is taken by another process. So the caller's own threads are seen like anybody else's, blocked or not, and
 nothing of the caller changes: not its connection to Ray, nor its logging, nor its signal handlers. All functions block
-for as long as the look takes, 1 to 3 s as a rule; in async code use ``await asyncio.to_thread(dstack.check)``.
+for as long as the snapshot takes; in async code use ``await asyncio.to_thread(dstack.check)``.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def seconds_option(*names: str, default: float, help: str) -> Callable[[Any], An
 
 
 timeout_option = seconds_option(
-    "--timeout", "timeout_s", default=30.0, help="Time limit of reading; partial results are kept."
+    "--timeout", "timeout_s", default=30.0, help="How long a cluster is read; what was read by then is reported."
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
@@ -104,9 +104,11 @@ def main(verbose: bool) -> None:
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @json_option
 @job_option
-@click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process for 0.1 s and more.")
+@click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process, for 0.1 s or more.")
 @click.option("--locals", "with_locals", is_flag=True, help="Keep the values of local variables.")
-@click.option("--nonblocking", is_flag=True, help="Never pause a process; stacks of running threads may be torn.")
+@click.option(
+    "--nonblocking", is_flag=True, help="Never pause a process; stacks of running threads may be inconsistent."
+)
 @timeout_option
 def snapshot(
     address: str | None,

@@ -14,7 +14,7 @@ import msgspec
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Target, Vertex
-from dstack.model import Coroutine, Sample, Task, Thread, WorkerSample
+from dstack.model import Coroutine, Sample, Snapshot, Task, Thread, WorkerSample
 
 
 def confirm(
@@ -60,6 +60,14 @@ def completed(first: Sample, second: Sample) -> Sample:
         tasks=(*second.tasks, *(task for task in first.tasks if task.owner_id not in answered)),
         refs=(*second.refs, *(ref for ref in first.refs if ref.holder_id not in answered)),
     )
+
+
+def merged(snapshot: Snapshot) -> Sample:
+    """The first sample, with what only the second has: workers that had just started, and what was unreadable."""
+    if not snapshot.samples:
+        return Sample(began_s=0.0, ended_s=0.0)
+    first, *second = snapshot.samples
+    return completed(second[0], first) if second else first
 
 
 def _completed(before: WorkerSample | None, after: WorkerSample) -> WorkerSample:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Literal
 
 from dstack.diagnosis import Coverage, Ratio, Vertex
 from dstack.model import ACCESSES, Access, Snapshot
 
+Sight = Literal["seen", "partly seen", "not seen"]
+
 
 def coverage_of(snapshot: Snapshot) -> Coverage:
-    """Nodes and workers seen of those that are alive. A worker is seen when both its state and its stacks were."""
-    seen = seen_workers(snapshot)
-    unseen_nodes = {worker.node_id for worker in snapshot.workers if worker.worker_id not in seen}
-    seen_nodes = {worker.node_id for worker in snapshot.workers if worker.worker_id in seen}
+    """Nodes and workers seen of those that are alive."""
+    found = sights(snapshot)
+    unseen_nodes = {worker.node_id for worker in snapshot.workers if found[worker.worker_id] != "seen"}
+    seen_nodes = {worker.node_id for worker in snapshot.workers if found[worker.worker_id] == "seen"}
     alive = {node.node_id for node in snapshot.nodes if node.alive}
     hidden = unseen_nodes - seen_nodes
     return Coverage(
         nodes=Ratio(seen=len(alive - hidden), total=len(alive)),
-        workers=Ratio(seen=len(seen), total=len(snapshot.workers)),
+        workers=Ratio(seen=Counter(found.values())["seen"], total=len(found)),
         access=_counted(access_of(snapshot)),
         failures=snapshot.failures,
     )
@@ -43,7 +46,7 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
 
 def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
     """Whether somebody who was not observed could be stuck, or be what others wait for."""
-    if len(seen_workers(snapshot)) < len(snapshot.workers):
+    if any(sight != "seen" for sight in sights(snapshot).values()):
         return True
     if any(access != "memory" for access in access_of(snapshot).values()):
         return True
@@ -54,10 +57,26 @@ def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
 
 
 def seen_workers(snapshot: Snapshot) -> set[str]:
-    """The workers of which both the state and the stacks were seen."""
-    return {
-        worker.worker_id
-        for sample in snapshot.samples
-        for worker in sample.workers
-        if worker.running_task_ids is not None and worker.process is not None and worker.process.threads
-    }
+    """The listed workers of which both the state and the stacks were seen."""
+    return {worker_id for worker_id, sight in sights(snapshot).items() if sight == "seen"}
+
+
+def sights(snapshot: Snapshot) -> dict[str, Sight]:
+    """How much was seen of each worker: every count of workers rests on this.
+
+    A worker counts if the snapshot lists it: those that have ended and dstack's own are not listed, even if a sample
+    has them. It is seen if one sample has both its state and its stacks, whichever sample that is, so one that started
+    between the samples counts like the others. It is partly seen if no sample has both, but one has something.
+    """
+    found: dict[str, Sight] = {worker.worker_id: "not seen" for worker in snapshot.workers}
+    for sample in snapshot.samples:
+        for worker in sample.workers:
+            has_state = worker.running_task_ids is not None
+            has_stacks = worker.process is not None and bool(worker.process.threads)
+            if worker.worker_id not in found or found[worker.worker_id] == "seen":
+                continue
+            if has_state and has_stacks:
+                found[worker.worker_id] = "seen"
+            elif has_state or has_stacks:
+                found[worker.worker_id] = "partly seen"
+    return found

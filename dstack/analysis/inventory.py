@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 from dstack.analysis import names
 from dstack.analysis.amounts import in_group, summed
+from dstack.analysis.coverage import Sight, sights
 from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.members import Member, execution_of, member
 from dstack.analysis.observed import ENDED, Observed, is_any_key
@@ -21,8 +22,9 @@ from dstack.analysis.stitching import likeness
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
 
-Doing = Literal["stuck", "waiting", "running", "idle", "not seen"]
-DOINGS: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "not seen")
+Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not seen"]
+"""``unreadable`` is a call of which no stack was read, ``not seen`` a process that does not count as seen."""
+DOINGS: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not seen")
 FOR_GOOD = ("deadlock", "orphaned", "infeasible")
 QUEUED = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run: they are told with the actor."""
@@ -100,7 +102,7 @@ class Lacking(Model, frozen=True):
 
 
 class Inventory:
-    """The cluster of one snapshot, as its first sample shows it, with the conclusions from all."""
+    """The cluster of one snapshot, as all its samples show it, with the conclusions from them."""
 
     def __init__(self, observed: Observed, diagnosis: Diagnosis) -> None:
         self._seen = observed
@@ -139,8 +141,13 @@ class Inventory:
         """How many workers and drivers of a node do what."""
         counts = dict.fromkeys(DOINGS, 0)
         for worker in self._workers_on.get(node.node_id, ()):
-            counts[_worst(self._counts_of(worker))] += 1
+            counts[self._doing_of(worker, self._counts_of(worker))] += 1
         return {doing: count for doing, count in counts.items() if count}
+
+    def partly_seen(self, node: Node) -> int:
+        """How many workers and drivers of a node are not counted as seen, though something is known of what they do."""
+        unseen = (w for w in self._workers_on.get(node.node_id, ()) if self._sights[w.worker_id] != "seen")
+        return sum(self._doing_of(worker, self._counts_of(worker)) != "not seen" for worker in unseen)
 
     def dead_actors(self, node: Node) -> tuple[Actor, ...]:
         """The actors that ended on a node, as far as Ray still lists them."""
@@ -207,6 +214,10 @@ class Inventory:
         return _by(self._seen.snapshot.workers, lambda worker: worker.node_id)
 
     @cached_property
+    def _sights(self) -> dict[str, Sight]:
+        return sights(self._seen.snapshot)
+
+    @cached_property
     def _failures_on(self) -> dict[str, list[Failure]]:
         return _by(self._seen.snapshot.failures, lambda failure: failure.node_id or "")
 
@@ -260,7 +271,7 @@ class Inventory:
         trouble = self._trouble(worker)
         kind = (actor.class_name if actor else name, worker.job_id if worker.is_driver else None)
         shape = (kind, tuple(sorted(counts.items())), deeds, bool(queued), trouble)
-        doing = _worst(counts)
+        doing = self._doing_of(worker, counts)
         return Occupant(
             worker=worker, name=name, doing=doing, counts=counts, queued=queued, trouble=trouble, shape=shape
         )
@@ -271,9 +282,12 @@ class Inventory:
             counts[self._doing(vertex)] += 1
         if counts:
             return dict(counts)
-        seen = self._seen.seen.get(worker.worker_id)
-        is_idle = seen is not None and seen.running_task_ids == () and not worker.is_driver
-        return {"idle" if is_idle else "not seen": 1}
+        return {"idle" if self._sights[worker.worker_id] == "seen" else "not seen": 1}
+
+    def _doing_of(self, worker: Worker, counts: Mapping[Doing, int]) -> Doing:
+        """The worst of what a worker's executions do."""
+        worst = min(counts, key=DOINGS.index)
+        return "not seen" if worst == "unreadable" and self._sights[worker.worker_id] != "seen" else worst
 
     def _trouble(self, worker: Worker) -> str | None:
         """What of a worker was not seen, and why."""
@@ -283,6 +297,8 @@ class Inventory:
             lacks.append("what it runs and has sent")
         if seen is None or seen.process is None or not seen.process.threads:
             lacks.append("its threads")
+        if not lacks and self._sights[worker.worker_id] != "seen":
+            lacks.append("what it runs and its threads at one time")
         if not lacks:
             return None
         reasons = self._reasons(worker)
@@ -300,7 +316,7 @@ class Inventory:
             return "stuck"
         if vertex.kind == "task" and vertex.wait is not None:
             if self._is_hidden(vertex):
-                return "not seen"
+                return "unreadable"
             if vertex.wait.kind == "thread":
                 return "running"
         return "waiting" if vertex.wait or vertex.never else "running"
@@ -376,10 +392,6 @@ def _by(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for thing in things:
         found[key(thing)].append(thing)
     return found
-
-
-def _worst(counts: Mapping[Doing, int]) -> Doing:
-    return min(counts, key=DOINGS.index)
 
 
 def _what(task: Task | None) -> Literal["task", "actor", "call"]:

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from dstack.analysis import names
+from dstack.analysis.coverage import sights
 from dstack.analysis.merging import Branch
 from dstack.analysis.observed import Observed
 from dstack.analysis.running import Execution, kind_of, kind_of_actor
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
 
-Why = Literal["not seen", "idle", "dead", "not there"]
-WHYS: tuple[Why, ...] = ("not seen", "dead", "not there", "idle")
-"""The gravest first: who was not seen may be anywhere."""
+Why = Literal["not seen", "unreadable", "idle", "dead", "not there"]
+WHYS: tuple[Why, ...] = ("not seen", "unreadable", "dead", "not there", "idle")
+"""The gravest first: a process that was not seen, or a call whose stack was unreadable, may be anywhere."""
 
 
 class Missing(NamedTuple):
@@ -54,12 +55,14 @@ class Company(NamedTuple):
 
 
 def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
-    """All of whom nothing is among the executions: actors of the same classes and jobs, and workers not seen."""
+    """Actors of the same classes and jobs without an execution, and all workers that were not seen or not readable."""
     present = list(executions)
     there = {execution.worker_id for execution in present}
     classes = {(execution.kind, execution.likeness.job_id) for execution in present}
     lull = Lull(observed, vertices)
-    found = [*_actors(observed, lull, there, classes), *_workers(observed, lull, there)]
+    actors = list(_actors(observed, lull, there, classes))
+    listed = {one.worker_id for one in actors if one.worker_id}
+    found = [*actors, *_workers(observed, lull, there | listed)]
     return tuple(sorted(found, key=lambda one: (WHYS.index(one.why), one.kind, one.name)))
 
 
@@ -68,6 +71,7 @@ class Lull:
 
     def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
         self._observed = observed
+        self._sights = sights(observed.snapshot)
         self._seen = {vertex.worker_id for vertex in vertices.values() if vertex.kind == "execution"}
         self._tasks = {
             vertex.worker_id: vertex.task_id
@@ -77,14 +81,14 @@ class Lull:
 
     def why(self, worker: Worker) -> tuple[Why, str]:
         """The reason, and a sentence's end about the worker."""
-        unseen = _unseen(self._observed, worker)
-        if unseen:
-            return "not seen", unseen
-        if not self._observed.seen[worker.worker_id].running_task_ids:
+        if self._sights[worker.worker_id] != "seen":
+            return "not seen", _unseen(self._observed, worker)
+        seen = self._observed.seen.get(worker.worker_id)
+        if seen is None or not seen.running_task_ids:
             return "idle", "runs nothing"
         if worker.worker_id in self._seen:
             return "idle", "works for its library only"
-        return "not seen", "runs a call whose stack was not seen"
+        return "unreadable", "runs a call whose stack was not seen"
 
     def task_in(self, worker: Worker) -> str | None:
         """The task it runs, where its stack was not seen."""
@@ -130,22 +134,26 @@ def _actor(observed: Observed, lull: Lull, actor: Actor, kind: str) -> Missing:
     return Missing(kind, actor.job_id, name, *lull.why(worker), worker.worker_id)
 
 
-def _workers(observed: Observed, lull: Lull, there: set[str]) -> Iterator[Missing]:
-    """The workers that are no actors and were not seen, or of whose task no stack was."""
+def _workers(observed: Observed, lull: Lull, listed: set[str]) -> Iterator[Missing]:
+    """The workers that are not listed yet and were not seen, or of whose task no stack was."""
     for worker in observed.snapshot.workers:
-        if worker.actor_id in observed.actors or worker.worker_id in there:
+        if worker.worker_id in listed:
             continue
         why, detail = lull.why(worker)
-        if why == "not seen":
+        if why in ("not seen", "unreadable"):
+            actor = observed.actors.get(worker.actor_id or "")
+            if actor is not None:
+                yield _actor(observed, lull, actor, kind_of_actor(actor))
+                continue
             kind = kind_of(observed, worker, lull.task_in(worker))
             yield Missing(kind, worker.job_id, names.place(observed, worker), why, detail, worker.worker_id)
 
 
 def _unseen(observed: Observed, worker: Worker) -> str:
-    """Why a worker's state and stacks are not known, empty if they are."""
+    """Why a worker's state and stacks are not known."""
     sample = observed.seen.get(worker.worker_id)
     if sample is not None and sample.process is not None and sample.process.threads:
-        return "" if sample.running_task_ids is not None else "did not say what it runs"
+        return "did not say what it runs" if sample.running_task_ids is None else "was not read as a whole"
     failures = observed.snapshot.failures
     its = [one for one in failures if worker.worker_id == one.worker_id or _is_pid(one.pid, one.node_id, worker)]
     its = its or [one for one in failures if one.node_id == worker.node_id and one.pid is None and not one.worker_id]

@@ -20,7 +20,7 @@ PAUSE_SHARE = 2.0
 
 
 class Dstack:
-    """Looks at the Ray cluster that a test uses; each takes 1 to 3 s as a rule.
+    """Looks at the Ray cluster that a test uses; each takes as long as `dstack check`.
 
     What earlier tests have failed for is left out; on a cluster that this process has not begun itself, so is what its
     own job takes no part in. All methods raise :class:`dstack.ClusterError` where there is no cluster, or none that can

@@ -26,6 +26,7 @@ MARKS: dict[Doing, tuple[str, str]] = {
     "waiting": ("… waits", "yellow"),
     "running": ("▶ runs", "green"),
     "idle": ("○ idle", "dim"),
+    "unreadable": ("? unreadable", "magenta"),
     "not seen": ("? not seen", "magenta"),
 }
 """So that what somebody does is not told by colour alone."""
@@ -83,6 +84,8 @@ class Lines:
         for doing, count in self.inventory.counts(node).items():
             mark, style = MARKS[doing]
             text.append("  ").append(f"{mark}: {count:,}", style)
+        if partly := self.inventory.partly_seen(node):
+            text.append(f"  ({partly:,} only partly seen)", MARKS["not seen"][1])
         return Line(node.node_id, text, partial(self._below, node), is_open=is_open and node.alive, data=node)
 
     def _below(self, node: Node) -> list[Line]:
@@ -137,7 +140,7 @@ class Lines:
 
     def _occupant(self, one: Occupant, *, is_told: bool = False) -> Line:
         text = self._mark(one.doing).append_text(self._named(one) if is_told else self._said(one))
-        is_simple = sum(one.counts.values()) == 1 or one.doing in ("idle", "not seen")
+        is_simple = sum(one.counts.values()) == 1
         children = () if is_simple else partial(self._deeds, one)
         return Line(one.worker.worker_id, text, children, data=one, also=self._also(one))
 

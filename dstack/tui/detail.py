@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 
-class Detail(Static):
-    """A few sentences, wrapped; what does not fit can be scrolled to with the mouse."""
+class Detail(VerticalScroll):
+    """A few sentences, wrapped; the rest is reached with the mouse, or with Tab and the keys of an outline."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k", "scroll_up", "Up", show=False, id="detail.up"),
+        Binding("j", "scroll_down", "Down", show=False, id="detail.down"),
+        Binding("g", "scroll_home", "First", show=False, id="detail.first"),
+        Binding("G", "scroll_end", "Last", show=False, id="detail.last"),
+    ]
     DEFAULT_CSS = """
     Detail {
-        height: 8; max-height: 35%; padding: 0 1; overflow-y: auto;
+        height: 8; max-height: 35%; padding: 0 1;
         border-top: solid $primary-muted; background: $surface;
     }
+    Detail:focus { border-top: solid $accent; }
     """
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.text = Text()
+
+    def compose(self) -> ComposeResult:
+        """The text, as high as it needs to be."""
+        yield Static()
+
     def tell(self, lines: Iterable[Text]) -> None:
-        """Shows these lines in the place of those before."""
-        self.update(Text("\n").join(lines))
+        """Shows these lines in the place of those before, from the first."""
+        self.text = Text("\n").join(lines)
+        self.query_one(Static).update(self.text)
+        self.scroll_home(animate=False)

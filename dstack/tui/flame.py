@@ -18,6 +18,7 @@ from dstack.analysis.merging import Branch, Grouping, merge
 from dstack.analysis.running import Place as Step
 from dstack.report.safe_text import SafeText
 from dstack.tui.chart import NOTHING, Chart
+from dstack.tui.detail import Detail
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, plural, short
 from dstack.tui.stacks import GROUPING_WORDS, GROUPINGS, StacksView
@@ -68,7 +69,7 @@ class FlameView(View):
         """What is shown, the icicle, and the figures of the selected frame."""
         yield Static(id="head")
         yield Chart(empty="Nobody is to be shown: x counts others.")
-        yield Static(id="figures")
+        yield Detail(id="figures")
 
     def show(self, look: Look) -> None:
         """Merges the look's stacks; zoom and selection stay with their branches."""
@@ -139,7 +140,7 @@ class FlameView(View):
         self._tell(event.cell)
 
     def _tell(self, cell: Cell | None) -> None:
-        self.query_one("#figures", Static).update(Text("\n").join(self._figures(cell)) if cell else SafeText())
+        self.query_one(Detail).tell(self._figures(cell) if cell else ())
 
     def _figures(self, cell: Cell) -> Iterator[Text]:
         yield self._name_of(cell)

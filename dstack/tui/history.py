@@ -151,7 +151,7 @@ class HistoryView(OutlineView):
         if self._result is None:
             return [Line("busy", SafeText("Comparing …", "italic"))]
         if self._result.comparison is None:
-            return [Line("refused", SafeText(f"✖ {self._result.reason}", "yellow"))]
+            return [Line("refused", SafeText(f"✖ {self._result.reason}", "yellow"), hang=2)]
         return list(Lines(*self._pair, self._result.comparison).lines())
 
     @work(thread=True, exclusive=True, exit_on_error=False)

@@ -31,6 +31,8 @@ CHANGES: dict[Change, tuple[str, str]] = {
 ORDER: tuple[Change, ...] = ("new", "gone", "stayed", "moved", "not known")
 OPENED = 12
 """So many lines of one change are unfolded at first."""
+HANG = 2
+"""Waits and executions are indented by so many cells after their first row."""
 
 
 def look_lines(looks: Sequence[Look], picked: Sequence[int], shown: Look | None) -> list[Line]:
@@ -42,7 +44,7 @@ def look_lines(looks: Sequence[Look], picked: Sequence[int], shown: Look | None)
         verdict = look.diagnosis.verdict
         text.append(f"{MARKS[verdict]} {verdict.upper()}", "bold").append(f"  {_coverage(look)}")
         text.append("  shown in the views" if look is shown else "", "italic")
-        lines.append(Line(f"look/{look.number}", text, data=look))
+        lines.append(Line(f"look/{look.number}", text, data=look, hang=7))
     return lines
 
 
@@ -87,7 +89,7 @@ class Lines:
         assert number is not None
         finding = look.diagnosis.findings[number]
         text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary)
-        return Line(f"finding/{found.before}/{found.after}", text, data=found)
+        return Line(f"finding/{found.before}/{found.after}", text, data=found, hang=12)
 
     def _section(self, key: str, title: str, things: Sequence[T], say: Callable[[T], Text]) -> Line:
         by_change: dict[Change, list[T]] = {change: [] for change in ORDER}
@@ -110,12 +112,12 @@ class Lines:
         first = group[0]
         name = f"{key}/{first.change}/{first.vertex}"
         if len(group) == 1:
-            return Line(name, say(first), data=first)
+            return Line(name, say(first), data=first, hang=HANG)
         text = SafeText().append(f"{len(group):,} × ", "bold").append_text(say(first))
-        return Line(f"{name}/alike", text, partial(self._each, key, group, say), data=first)
+        return Line(f"{name}/alike", text, partial(self._each, key, group, say), data=first, hang=HANG)
 
     def _each(self, key: str, group: list[T], say: Callable[[T], Text]) -> list[Line]:
-        return [Line(f"{key}/{one.change}/{one.vertex}", say(one), data=one) for one in group]
+        return [Line(f"{key}/{one.change}/{one.vertex}", say(one), data=one, hang=HANG) for one in group]
 
     def _wait(self, wait: Waited) -> Text:
         text = SafeText(wait.label).append(f"  {wait.kind}", "magenta")

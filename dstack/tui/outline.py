@@ -22,6 +22,8 @@ MAX_WIDTH = 1_000
 INDENT = 2
 MAX_INDENTED = 16
 """What is deeper is not moved in any further: its depth stands before it as a number."""
+MIN_WRAPPED = 16
+"""Rows of a wrapped line are never narrower than this, in cells."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class Line:
     """One line of an outline and those below it, which may be made only when they are asked for.
 
     ``key`` is unique among all lines and the same after a refresh. ``data`` is what the view wants to find with it,
-    ``also`` further words that a filter looks for. ``is_open`` says whether its children show at first.
+    ``also`` further words that a filter looks for. ``is_open`` says whether its children show at first. A line takes
+    one row, and is cut off at the edge, unless it has a ``hang``: then the outline wraps it, and indents the rows after
+    the first by so many cells.
     """
 
     key: str
@@ -38,6 +42,7 @@ class Line:
     is_open: bool = False
     data: object = None
     also: str = ""
+    hang: int | None = None
 
     @property
     def has_children(self) -> bool:
@@ -47,20 +52,32 @@ class Line:
 
 @dataclass(frozen=True)
 class _Row:
+    """One row of the screen: all of a line, or the part of a wrapped line that has this ``number``, from 0."""
+
     line: Line
     depth: int
+    text: Text
+    number: int = 0
 
     @property
     def indent(self) -> str:
         """What stands before the line's mark."""
         if self.depth <= MAX_INDENTED:
             return " " * (INDENT * self.depth)
-        number = f"{self.depth} "
-        return number.rjust(INDENT * MAX_INDENTED)
+        depth = f"{self.depth} "
+        return (depth if self.number == 0 else "").rjust(INDENT * MAX_INDENTED)
+
+    @property
+    def has_mark(self) -> bool:
+        """Whether the mark that folds and unfolds the line stands in this row."""
+        return self.line.has_children and self.number == 0
 
 
 class Outline(ScrollView, can_focus=True):
-    """Lines that unfold. The cursor, what is unfolded and the scroll stay where they were when the lines change."""
+    """Lines that unfold. The cursor, what is unfolded and the scroll stay where they were when the lines change.
+
+    The scrollbar's columns are always reserved, so the width of the text is the same with and without a scrollbar.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="outline.up"),
@@ -75,7 +92,7 @@ class Outline(ScrollView, can_focus=True):
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"outline--cursor", "outline--guide", "outline--found"}
     DEFAULT_CSS = """
-    Outline { height: 1fr; }
+    Outline { height: 1fr; scrollbar-gutter: stable; }
     Outline > .outline--cursor { background: $block-cursor-blurred-background; text-style: bold; }
     Outline:focus > .outline--cursor {
         background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold;
@@ -120,6 +137,7 @@ class Outline(ScrollView, can_focus=True):
         self._cursor = 0
         self._words: tuple[str, ...] = ()
         self._was_shown = False
+        self._wrapped_at = 0
 
     # What is shown
 
@@ -143,11 +161,15 @@ class Outline(ScrollView, can_focus=True):
     @property
     def visible_lines(self) -> Iterator[tuple[int, Line]]:
         """All lines that are unfolded, with their depth."""
-        return ((row.depth, row.line) for row in self._rows)
+        return ((row.depth, row.line) for row in self._rows if row.number == 0)
 
     def as_text(self) -> str:
-        """What is unfolded, as plain text."""
-        return "\n".join(" " * INDENT * row.depth + row.line.text.plain for row in self._rows)
+        """What is unfolded, as plain text, wrapped as on the screen."""
+        return "\n".join(" " * INDENT * row.depth + row.text.plain for row in self._rows)
+
+    def row_of(self, key: str) -> int | None:
+        """The first row of the line with this key, counted from the top of all rows; None where it is not unfolded."""
+        return next((at for at, row in enumerate(self._rows) if row.line.key == key), None)
 
     def reveal(self, path: Sequence[str]) -> bool:
         """Unfolds the lines with these keys, each below the one before, and goes to the last; false without that."""
@@ -156,31 +178,54 @@ class Outline(ScrollView, can_focus=True):
         for key in path[:-1]:
             self._opened[key] = True
         self._arrange()
-        for index, row in enumerate(self._rows):
-            if row.line.key == path[-1]:
-                self._go(index)
-                self.scroll_to_cursor(center=True)
-                return True
-        return False
+        index = self.row_of(path[-1])
+        if index is None:
+            return False
+        self._go(index)
+        self.scroll_to_cursor(center=True)
+        return True
+
+    def on_resize(self) -> None:
+        """Wraps the lines again where there is more or less room."""
+        if self._wrapped_at != self.scrollable_size.width and any(row.line.hang is not None for row in self._rows):
+            self._arrange()
+            self.scroll_to_cursor()
 
     def _arrange(self) -> int:
         """Works out the rows anew, and finds the cursor's line, or the nearest that is left, again."""
-        before = self.cursor_line
+        before = self._rows[self._cursor] if self._rows else None
         found = 0
+        self._wrapped_at = self.scrollable_size.width
         if self._words:
             keep, found = self._matching()
             self._rows = list(self._filtered_rows(self._lines, 0, keep))
         else:
             self._rows = list(self._unfolded_rows(self._lines, 0))
-        keys = [row.line.key for row in self._rows]
-        at = keys.index(before.key) if before and before.key in keys else min(self._cursor, max(0, len(keys) - 1))
-        self._cursor = at
-        width = max((row.line.text.cell_len + len(row.indent) + INDENT for row in self._rows[:MAX_FILTERED]), default=1)
+        self._cursor = self._row_again(before)
+        width = max((row.text.cell_len + len(row.indent) + INDENT for row in self._rows[:MAX_FILTERED]), default=1)
         self.virtual_size = Size(min(width, MAX_WIDTH), max(1, len(self._rows)))
         self.refresh()
-        if self.is_attached and (before is None or self.cursor_line != before):
+        if self.is_attached and (before is None or self.cursor_line != before.line):
             self.post_message(self.Highlighted(self, self.cursor_line))
         return found
+
+    def _row_again(self, before: _Row | None) -> int:
+        """The row in which the cursor is after its line has moved, perhaps also been wrapped otherwise."""
+        own = [at for at, row in enumerate(self._rows) if before and row.line.key == before.line.key]
+        if before and own:
+            return own[min(before.number, len(own) - 1)]
+        return min(self._cursor, max(0, len(self._rows) - 1))
+
+    def _rows_of(self, line: Line, depth: int) -> Iterator[_Row]:
+        """One row, or as many as the line takes when it is wrapped to the width left beside the indent and the mark."""
+        whole = _Row(line, depth, line.text)
+        width = self._wrapped_at - len(whole.indent) - INDENT
+        if line.hang is None or self._wrapped_at == 0 or line.text.cell_len <= width:
+            yield whole
+            return
+        parts = line.text.wrap(self.app.console, max(MIN_WRAPPED, width - line.hang))
+        for number, part in enumerate(parts):
+            yield _Row(line, depth, Text(" " * line.hang if number else "").append_text(part), number)
 
     def children_of(self, line: Line) -> Sequence[Line]:
         """The lines below one, made now if they were not yet."""
@@ -197,7 +242,7 @@ class Outline(ScrollView, can_focus=True):
         ahead = [(line, depth) for line in reversed(lines)]
         while ahead:
             line, depth = ahead.pop()
-            yield _Row(line, depth)
+            yield from self._rows_of(line, depth)
             if self._is_open(line):
                 ahead += [(child, depth + 1) for child in reversed(self.children_of(line))]
 
@@ -229,7 +274,7 @@ class Outline(ScrollView, can_focus=True):
             line, depth = ahead.pop()
             if line.key not in keep:
                 continue
-            yield _Row(line, depth)
+            yield from self._rows_of(line, depth)
             children = self.children_of(line)
             if self._opened.get(line.key, True):
                 ahead += [(child, depth + 1) for child in reversed(children)]
@@ -258,10 +303,10 @@ class Outline(ScrollView, can_focus=True):
         return Text(("Nothing has these words." if self._words else self._empty) if is_empty else "", end="")
 
     def _text_of(self, row: _Row) -> Text:
-        mark = ("▾ " if self._shows_children(row) else "▸ ") if row.line.has_children else "  "
+        mark = ("▾ " if self._shows_children(row) else "▸ ") if row.has_mark else "  "
         guide = self.get_component_rich_style("outline--guide", partial=True)
         text = Text(row.indent, guide, no_wrap=True, end="").append(mark, guide)
-        own = row.line.text.copy()
+        own = row.text.copy()
         own.end = ""
         if self._words:
             own.highlight_words(
@@ -296,7 +341,7 @@ class Outline(ScrollView, can_focus=True):
 
     def action_page(self, count: int) -> None:
         """Up or down by screens."""
-        self._go(self._cursor + count * max(1, self.size.height - 1))
+        self._go(self._cursor + count * max(1, self.scrollable_size.height - 1))
 
     def action_first(self) -> None:
         """To the first line."""
@@ -354,7 +399,7 @@ class Outline(ScrollView, can_focus=True):
         mark = len(row.indent) - self.scroll_offset.x
         if event.chain == 2:
             self.action_choose()
-        elif row.line.has_children and mark <= event.x < mark + INDENT:
+        elif row.has_mark and mark <= event.x < mark + INDENT:
             self.toggle(row.line)
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from dstack.analysis.confirm import merged
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.observed import Observed
 from dstack.analysis.stacks import Stacks
 from dstack.diagnosis import Diagnosis
-from dstack.model import Sample, Snapshot
+from dstack.model import Snapshot
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,12 @@ class Look:
 
     @cached_property
     def observed(self) -> Observed:
-        """The first sample, which has all processes, indexed."""
-        nothing = Sample(began_s=0.0, ended_s=0.0)
-        return Observed(self.snapshot, self.snapshot.samples[0] if self.snapshot.samples else nothing)
+        """All workers, as the first sample that has them shows them, indexed."""
+        return Observed(self.snapshot, merged(self.snapshot))
 
     @cached_property
     def stacks(self) -> Stacks:
-        """All stacks of the first sample."""
+        """All stacks."""
         return Stacks(self.observed, self.diagnosis.vertices)
 
 

@@ -11,8 +11,7 @@ from dstack.analysis.running import Doing, Place
 from dstack.model import Origin
 from dstack.report.safe_text import SafeText
 from dstack.report.text import short_path
-from dstack.tui.outline import INDENT, Line
-from dstack.tui.verdict import wrapped
+from dstack.tui.outline import Line
 
 T = TypeVar("T")
 AROUND = 3
@@ -55,9 +54,9 @@ def source_lines(key: str, sources: Mapping[str, Mapping[int, str]], file: str, 
         yield Line(f"{key}/{number - line}", text, data=About(place=(file, number)))
 
 
-def said(key: str, text: str, width: int, style: str = "") -> list[Line]:
-    """A sentence as lines of at most so many cells."""
-    return [Line(f"{key}/{row}", line) for row, line in enumerate(wrapped(text, width - INDENT, style))]
+def said(key: str, text: str, style: str = "") -> list[Line]:
+    """A sentence, wrapped; no line for an empty one."""
+    return [Line(key, SafeText(text, style), hang=0)] if text else []
 
 
 def listed(
@@ -77,7 +76,7 @@ def listed(
         rest = len(things) - SHOWN
         return [*shown, Line(f"{key}/more", SafeText(f"and {rest:,} more", "dim"))] if rest > 0 else shown
 
-    return [Line(key, SafeText(title, style), lines, is_open=is_open)]
+    return [Line(key, SafeText(title, style), lines, is_open=is_open, hang=0)]
 
 
 def mark_of(workers: Sequence[str], marked: set[str]) -> str:

@@ -34,17 +34,17 @@ from dstack.visible import visible
 # The page of a branch
 
 
-def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[str, Outlier], width: int) -> list[Line]:
+def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[str, Outlier]) -> list[Line]:
     """Where the branch is, who is in it, who stands out there, and who of alike workers is not there."""
     place = branch.place
     lines: list[Line] = []
     if place is not None:
-        lines += said("name", place.name, width, "bold")
+        lines += said("name", place.name, "bold")
     if place is not None and place.is_frame:
         lines.append(Line("place", SafeText(at(place), "cyan"), data=About(place=(place.file, place.line))))
         lines += source_lines("source", stacks.observed.snapshot.sources, place.file, place.line)
     share = f" of {root.count:,}" if branch.count < root.count else ""
-    lines += said("count", f"{branch.count:,}{share} here: {doing_in_words(branch.doing)}", width, "bold")
+    lines += said("count", f"{branch.count:,}{share} here: {doing_in_words(branch.doing)}", "bold")
     lines += _who(stacks, branch)
     within = [odd[one.key] for one in branch.executions if one.key in odd]
     if within:
@@ -62,6 +62,10 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[str, 
         if unseen:
             title = f"{plural(len(unseen), 'process', 'processes')} not seen: may be anywhere"
             lines += listed("unseen", title, unseen, _missing, "yellow")
+        unread = [one for one in stacks.missing if one.why == "unreadable"]
+        if unread:
+            title = f"{plural(len(unread), 'process', 'processes')} with an unreadable stack: may be anywhere"
+            lines += listed("unreadable", title, unread, _missing, "yellow")
     return lines
 
 
@@ -128,11 +132,11 @@ def _missing(one: Missing) -> tuple[SafeText, About]:
 # The page of one stack
 
 
-def stack_page(stacks: Stacks, stack: Stack, width: int) -> list[Line]:
+def stack_page(stacks: Stacks, stack: Stack) -> list[Line]:
     """Who, in which frames with the source around them, and what it waits for, to go on to."""
-    lines = said("who", stack.sentence or stack.name, width, "bold")
+    lines = said("who", stack.sentence or stack.name, "bold")
     if not stack.sentence and stack.place:
-        lines += said("where", stack.place, width, "dim")
+        lines += said("where", stack.place, "dim")
     if not stack.runs and not stack.onward:
         lines.append(Line("nothing", SafeText("No stack was seen.", "dim italic")))
     return lines + _frames(stacks, stack, "")

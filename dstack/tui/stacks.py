@@ -16,7 +16,7 @@ from dstack.analysis.outliers import Marked
 from dstack.analysis.running import Execution, Running
 from dstack.analysis.running import Place as Step
 from dstack.report.safe_text import SafeText
-from dstack.tui.outline import INDENT, Line, Outline
+from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import About, plural
 from dstack.tui.stack_pages import branch_page, onward_key, stack_in_words, stack_page
@@ -25,7 +25,6 @@ from dstack.tui.view import Place, View
 
 SIDE_BY_SIDE = 100
 """So many columns are wide enough for two panes beside each other."""
-MIN_WIDTH = 30
 SHOWN_TRAIL = 4
 GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
 GROUPING_WORDS: dict[Grouping | None, str] = {None: "", "kind": "by class", "node": "by node", "job": "by job"}
@@ -235,7 +234,6 @@ class StacksView(View):
         if self.look is None:
             return
         page = self.trail[-1] if self.trail else Page(path=())
-        width = max(MIN_WIDTH, self._page.size.width - INDENT)
         pane = self.query_one("#beside")
         stacks = self.look.stacks
         if page.vertex is not None:
@@ -245,27 +243,27 @@ class StacksView(View):
                 self._page.show([])
                 return
             pane.border_title = SafeText(self._trail_in_words())
-            self._page.show(stack_page(stacks, stack, width))
+            self._page.show(stack_page(stacks, stack))
             if page != self._shown:
                 self._go_to(f"frame/{stack.call_at}" if stack.call_at is not None else self._first_place())
         else:
             branch = self._root.find(page.path or ()) if self.is_merged else None
             pane.border_title = "Branch" if self.is_merged else "Stack"
             odd = stacks.outliers(whole=self.is_whole)
-            self._page.show(branch_page(stacks, self._root, branch, odd, width) if branch else [])
+            self._page.show(branch_page(stacks, self._root, branch, odd) if branch else [])
             if page != self._shown:
                 self._page.action_first()
         self._shown = page if self._page.size.height else None
 
     def _go_to(self, key: str) -> None:
         """Puts the page's cursor on a line, and shows the page from its beginning where that is on the screen then."""
-        keys = [line.key for _, line in self._page.visible_lines]
-        if self._page.reveal([key]) and keys.index(key) < self._page.size.height:
+        row = self._page.row_of(key)
+        if row is not None and self._page.reveal([key]) and row < self._page.size.height:
             self._page.scroll_to(y=0, animate=False, force=True)
 
     def _first_place(self) -> str:
         lines = (line.key for _, line in self._page.visible_lines if isinstance(line.data, About) and line.data.place)
-        return next(lines, "who/0")
+        return next(lines, "who")
 
     def _trail_in_words(self) -> str:
         assert self.look is not None

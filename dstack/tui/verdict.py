@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from rich.console import Console
-from rich.text import Text
-from textual import events
 from textual.app import ComposeResult
 
 from dstack.diagnosis import Finding, Step
 from dstack.report.safe_text import SafeText
 from dstack.report.text import STYLES, certainty, failure_in_words, short_path
-from dstack.tui.outline import INDENT, Line, Outline
+from dstack.tui.outline import Line, Outline
 from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
 from dstack.tui.view import Place
 from dstack.visible import visible
 
-MIN_WIDTH = 30
+BULLET = "• "
 SHOWN_FAILURES = 100
 STYLE_OF_KIND: dict[str, str] = {
     **{str(kind): style for kind, style in STYLES.items()},
@@ -39,13 +36,8 @@ class VerdictView(OutlineView):
         yield Outline(empty="Nobody waits for anybody.")
 
     def show(self, look: Look) -> None:
-        """Tells the look's findings, wrapped to the screen."""
-        self._outline.show(list(lines_of(look, max(MIN_WIDTH, self.size.width - 4))))
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Wraps the sentences again."""
-        if self.look is not None:
-            self.show(self.look)
+        """Shows the findings of the snapshot."""
+        self._outline.show(list(lines_of(look)))
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Goes to whom the sentence is about, or folds the finding."""
@@ -73,56 +65,51 @@ class Told:
         self.place = place
 
 
-def lines_of(look: Look, width: int) -> Iterator[Line]:
-    """The findings, then what was not seen."""
+def lines_of(look: Look) -> Iterator[Line]:
+    """The findings, then the failures."""
     if not look.diagnosis.findings:
-        yield Line("none", SafeText("No findings: nobody waits for anybody, as far as was seen."))
+        yield Line("none", SafeText("No findings: nobody waits for anybody, as far as was seen."), hang=0)
     for number, finding in enumerate(look.diagnosis.findings, 1):
-        yield _finding(number, finding, width, is_open=number <= 3)
+        yield _finding(number, finding, is_open=number <= 3)
     failures = look.diagnosis.coverage.failures
     if failures:
         children = [
-            Line(f"failure/{number}/{row}", text)
+            Line(f"failure/{number}", SafeText(failure_in_words(look.snapshot, failure)), hang=0)
             for number, failure in enumerate(failures[:SHOWN_FAILURES])
-            for row, text in enumerate(wrapped(failure_in_words(look.snapshot, failure), width - INDENT))
         ]
         if len(failures) > SHOWN_FAILURES:
             children.append(Line("failure/more", SafeText(f"and {len(failures) - SHOWN_FAILURES:,} more", "dim")))
         yield Line("failures", SafeText(f"Not seen: {len(failures):,}", "bold yellow"), children, is_open=True)
 
 
-def _finding(number: int, finding: Finding, width: int, *, is_open: bool) -> Line:
+def _finding(number: int, finding: Finding, *, is_open: bool) -> Line:
     told = Told(finding, finding.members[0] if finding.members else None)
     key = f"{finding.kind}/{number}"
     style = STYLE_OF_KIND.get(finding.kind, "bold cyan")
     title = SafeText(f"{number}. {finding.kind}", style).append(certainty(finding), "not bold")
-    children = [*_said(key, "summary", finding.summary, width, told, "bold")]
+    children = [*_said(key, "summary", finding.summary, told, "bold")]
     for at, step in enumerate(finding.explanation):
         vertex = finding.members[at] if at < len(finding.members) else None
-        children += _step(f"{key}/{at}", finding, vertex, step, width)
-    children += _said(key, "impact", impact(finding), width, Told(finding))
-    children += _said(key, "advice", f"Way out: {finding.advice}", width, Told(finding), "green")
-    return Line(key, title, children, is_open=is_open, data=Told(finding), also=finding.summary)
+        children += _step(f"{key}/{at}", finding, vertex, step)
+    children += _said(key, "impact", impact(finding), Told(finding))
+    children += _said(key, "advice", f"Way out: {finding.advice}", Told(finding), "green")
+    return Line(key, title, children, is_open=is_open, data=Told(finding), also=finding.summary, hang=3)
 
 
-def _step(key: str, finding: Finding, vertex: str | None, step: Step, width: int) -> Iterator[Line]:
+def _step(key: str, finding: Finding, vertex: str | None, step: Step) -> Iterator[Line]:
     place = (step.file, step.line) if step.file is not None and step.line is not None else None
     told = Told(finding, vertex, place)
-    yield from _said(key, "text", f"• {step.text}", width, told)
+    yield from _said(key, "text", f"{BULLET}{step.text}", told)
     if place:
         text = SafeText("    ").append(f"{short_path(place[0])}:{place[1]}", "cyan")
         yield Line(f"{key}/place", text.append(f"  {step.source}" if step.source else ""), data=told)
 
 
-def _said(key: str, what: str, text: str, width: int, told: Told, style: str = "") -> Iterator[Line]:
-    for row, line in enumerate(wrapped(text, width - INDENT, style)):
-        yield Line(f"{key}/{what}/{row}", line, data=told)
-
-
-def wrapped(text: str, width: int, style: str = "") -> Sequence[Text]:
-    """A sentence as lines of at most so many cells."""
-    lines = list(SafeText(text, style).wrap(Console(width=width), max(MIN_WIDTH, width))) if text else []
-    return [SafeText("  " if row and text.startswith("• ") else "").append_text(line) for row, line in enumerate(lines)]
+def _said(key: str, what: str, text: str, told: Told, style: str = "") -> Iterator[Line]:
+    """A sentence, or nothing for an empty one."""
+    if text:
+        hang = len(BULLET) if text.startswith(BULLET) else 0
+        yield Line(f"{key}/{what}", SafeText(text, style), data=told, hang=hang)
 
 
 def impact(finding: Finding) -> str:

@@ -90,7 +90,7 @@ async def go_to_line(view: ClusterView, pilot: Pilot[Any], words: str) -> None:
 
 
 def detail(view: ClusterView) -> str:
-    return str(view.query_one(Detail).render())
+    return view.query_one(Detail).text.plain
 
 
 def test_nodes_show_their_figures_and_everybody_what_it_does() -> None:

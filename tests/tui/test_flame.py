@@ -14,6 +14,7 @@ from dstack.analysis.icicle import Cell
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.chart import Chart
+from dstack.tui.detail import Detail
 from dstack.tui.flame import FlameView
 from dstack.tui.source import Files
 from dstack.tui.stacks import StacksView
@@ -53,7 +54,7 @@ def labels(view: FlameView) -> list[list[str]]:
 
 
 def figures(view: FlameView) -> str:
-    return str(view.query_one("#figures", Static).content)
+    return view.query_one(Detail).text.plain
 
 
 def head(view: FlameView) -> str:

@@ -45,11 +45,11 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
         odd = stacks.outliers(whole=whole)
         found += unfolded(Tree(root, Marked(root, odd), Words("")).lines())
         for branch in (root, *root.children):
-            found += unfolded(branch_page(stacks, root, branch, odd, 60))
+            found += unfolded(branch_page(stacks, root, branch, odd))
     for key in stacks.vertices:
         stack = stacks.stack(key)
         assert stack is not None
-        found += unfolded(stack_page(stacks, stack, 60))
+        found += unfolded(stack_page(stacks, stack))
         assert not UNSEEN.search(stack_in_words(stack).replace("\n", ""))
     return found
 
@@ -62,7 +62,7 @@ def test_every_recorded_snapshot_unfolds(name: str) -> None:
     assert all_lines(snapshot)
     for tree in (
         Processes(stacks, set()).lines(),
-        *(stack_page(stacks, one, 60) for one in map(stacks.stack, stacks.vertices) if one),
+        *(stack_page(stacks, one) for one in map(stacks.stack, stacks.vertices) if one),
     ):
         keys = [line.key for line in unfolded(tree)]
         assert len(keys) == len(set(keys)), "a line's key is its own"

@@ -82,7 +82,7 @@ def shown(app: DstackApp) -> list[str]:
 
 
 def detail(app: DstackApp) -> str:
-    return str(app.screen.query_one(Detail).render())
+    return app.screen.query_one(Detail).text.plain
 
 
 def test_a_circle_is_drawn_as_one_and_who_is_behind_it_below() -> None:

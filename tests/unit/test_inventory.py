@@ -180,7 +180,7 @@ def test_alike_coroutines_are_told_as_one() -> None:
     assert deed.doing == "waiting"
 
 
-def test_what_a_coroutine_does_that_was_not_read_is_not_seen() -> None:
+def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
     scene = Scene()
     driver, server = scene.driver(), scene.async_actor("Server")
     call = scene.call(server, "serve", by=driver)
@@ -189,7 +189,7 @@ def test_what_a_coroutine_does_that_was_not_read_is_not_seen() -> None:
 
     found = occupants_of(scene)[server.worker_id]
 
-    assert found.doing == "not seen"
+    assert found.doing == "unreadable"
     assert "was not read" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 

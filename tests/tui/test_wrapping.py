@@ -1,0 +1,224 @@
+"""Text that is wrapped is on the screen whole, at any width, with and without a scrollbar."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from rich.text import Text
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from dstack.model import Failure, Snapshot
+from dstack.tui.app import DstackApp
+from dstack.tui.detail import Detail
+from dstack.tui.dialogs import Help
+from dstack.tui.outline import Line, Outline
+from dstack.tui.source import Files
+from dstack.tui.stacks import StacksView
+from dstack.tui.verdict import VerdictView
+from dstack.tui.views import VIEWS
+from tests.tui.pilots import running, until
+from tests.tui.test_outline import Holder
+from tests.unit.scenes import Scene
+
+WIDTHS = [80, 100, 140]
+LOW, HIGH = 24, 200
+"""Terminals in which every view needs its scrollbar, and in which no outline does."""
+LONG = " ".join("abcdefghi"[: random.Random(number).randrange(1, 10)] for number in range(120))
+"""Words of all lengths, so that rows end at every column."""
+
+
+async def on_screen(pilot: Pilot[Any], widget: Widget) -> str:
+    """All that can be scrolled to in a widget, without the columns of its scrollbar, and without any spaces."""
+    region = widget.content_region
+    height = max(1, region.height - widget.scrollbar_size_horizontal)
+    right = region.right - (widget.styles.scrollbar_size_vertical if widget.show_vertical_scrollbar else 0)
+    rows: dict[int, str] = {}
+    top = 0
+    while True:
+        widget.scroll_to(y=top, animate=False, force=True, immediate=True)
+        await pilot.pause()
+        top = round(widget.scroll_y)
+        strips = widget.screen._compositor.render_strips()
+        for number in range(height):
+            rows[top + number] = strips[region.y + number].crop(region.x, right).text
+        if top >= widget.max_scroll_y:
+            return without_spaces("".join(rows[number] for number in sorted(rows)))
+        top += height
+
+
+def without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+def lost(texts: Iterable[str], screen: str) -> list[str]:
+    """The texts that are not whole on the screen."""
+    return [text for text in texts if without_spaces(text) not in screen]
+
+
+def wrapped_in(outline: Outline) -> list[str]:
+    return [line.text.plain for _, line in outline.visible_lines if line.hang is not None]
+
+
+def told_by(app: DstackApp) -> list[str]:
+    """The sentences of the Verdict view, as the diagnosis has them."""
+    assert app.shown
+    diagnosis = app.shown.diagnosis
+    steps = [step.text for finding in diagnosis.findings for step in finding.explanation]
+    failures = [failure.reason for failure in diagnosis.coverage.failures]
+    return [*(text for one in diagnosis.findings for text in (one.summary, one.advice)), *steps, *failures]
+
+
+def long_winded() -> list[Snapshot]:
+    """Two snapshots of a deadlock of actors with very long names, of which a third could not be read."""
+    snapshots = []
+    for extra in range(2):
+        scene = Scene()
+        driver = scene.driver()
+        left, right = scene.actor("Left", name=f"left {LONG}"), scene.actor("Right", name=f"right {LONG}")
+        ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
+        back = scene.call(left, "back", by=right)
+        driver.gets(ping)
+        left.runs(ping).gets(pong)
+        right.runs(pong).gets(back)
+        lost_one = scene.worker()
+        lost_one.is_silent = lost_one.is_unseen = True
+        scene.failures += [
+            Failure(
+                stage="process",
+                reason=f"no such process, for reason {number}: {LONG}",
+                node_id=lost_one.worker.node_id,
+                pid=lost_one.worker.pid,
+            )
+            for number in range(3 + extra)
+        ]
+        snapshots.append(scene.look().look_again().snapshot())
+    return snapshots
+
+
+async def lost_in_details(pilot: Pilot[Any], screen: Widget) -> list[str]:
+    """What is not whole in the pane below the outline, for each of its lines."""
+    missing = []
+    outline, detail = screen.query_one(Outline), screen.query_one(Detail)
+    outline.action_first()
+    for _ in range(4):
+        await pilot.pause()
+        missing += lost(detail.text.plain.splitlines(), await on_screen(pilot, detail))
+        outline.action_move(1)
+    return missing
+
+
+async def lost_in_view(app: DstackApp, pilot: Pilot[Any], name: str) -> list[str]:
+    screen = app.screen
+    if isinstance(screen, StacksView):
+        screen.query_one("#all", Outline).action_move(2)
+        await pilot.pause()
+    missing = []
+    for outline in screen.query(Outline):
+        missing += lost(wrapped_in(outline), await on_screen(pilot, outline))
+    if isinstance(screen, VerdictView):
+        missing += lost(told_by(app), await on_screen(pilot, screen.query_one(Outline)))
+    if name in ("waits", "cluster"):
+        missing += await lost_in_details(pilot, screen)
+    if name == "flame":
+        detail = screen.query_one(Detail)
+        missing += lost(detail.text.plain.splitlines(), await on_screen(pilot, detail))
+    return missing
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_view_shows_its_sentences_whole(width: int) -> None:
+    async def body() -> None:
+        missing: dict[str, list[str]] = {}
+        async with running(Files("f", long_winded()), (width, LOW)) as (app, pilot):
+            await until(pilot, lambda: len(app.looks) == 2)
+            for height in (LOW, HIGH):
+                await pilot.resize_terminal(width, height)
+                for name in VIEWS:
+                    await app.switch_mode(name)
+                    await pilot.pause()
+                    if name == "verdict":
+                        assert app.screen.query_one(Outline).show_vertical_scrollbar == (height == LOW)
+                    missing[f"{name} at {height}"] = await lost_in_view(app, pilot, name)
+        assert {where: texts for where, texts in missing.items() if texts} == {}
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_help_is_whole(width: int) -> None:
+    async def body() -> None:
+        async with running(Files("f", long_winded()[:1]), (width, LOW)) as (app, pilot):
+            await app.switch_mode("stacks")
+            await pilot.press("question_mark")
+            await until(pilot, lambda: isinstance(app.screen, Help))
+            assert isinstance(app.screen, Help)
+            screen = await on_screen(pilot, app.screen.query_one(".dialog"))
+            # The cells of a table are wrapped side by side, so their words are searched for one by one.
+            words = [word for key in app.screen._keys for text in key for word in text.split()]
+            assert lost([app.screen._text, *words], screen) == []
+
+    asyncio.run(body())
+
+
+def sentences(count: int) -> list[str]:
+    """Sentences of words of all lengths, some wider than any row, some of wide characters."""
+    chance = random.Random(count)
+    words = ["a", "of", "wait", "placement", "ray.get", "円環待機", "x" * 50, "path/" * 40]
+    return [" ".join(chance.choices(words, k=chance.randrange(1, 60))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [3, 60], ids=["few", "many"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
+    texts = sentences(count)
+    lines: list[Line] = []
+    for number, text in enumerate(texts):
+        lines = [Line(str(number), Text(text), lines, is_open=True, hang=number % 3), Line(f"{number}/", Text("|"))]
+
+    async def body() -> None:
+        app = Holder(lines)
+        async with app.run_test(size=(width, 40)) as pilot:
+            await pilot.pause()
+            screen = await on_screen(pilot, app.outline)
+            assert lost(texts, screen) == []
+            assert app.outline.show_vertical_scrollbar == (count > 3)
+            assert not app.outline.show_horizontal_scrollbar
+
+    asyncio.run(body())
+
+
+def test_the_cursor_stays_with_its_sentence_when_the_width_changes() -> None:
+    lines = [Line(str(number), Text(text), hang=0) for number, text in enumerate(sentences(40))]
+
+    async def body() -> None:
+        app = Holder(lines)
+        async with app.run_test(size=(140, 24)) as pilot:
+            await pilot.pause()
+            app.outline.reveal(["30"])
+            for width in (80, 140):
+                await pilot.resize_terminal(width, 24)
+                await pilot.pause()
+                assert app.outline.cursor_line == lines[30]
+                at = app.outline.row_of("30")
+                assert at is not None
+                assert app.outline.scroll_y <= at < app.outline.scroll_y + app.outline.size.height
+
+    asyncio.run(body())
+
+
+def test_a_filter_finds_words_on_both_sides_of_a_line_break() -> None:
+    lines = [Line("long", Text(f"first {'word ' * 40}last"), hang=0), Line("other", Text("first"))]
+
+    async def body() -> None:
+        app = Holder(lines)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            assert app.outline.filter("first last") == 1
+            assert [line.key for _, line in app.outline.visible_lines] == ["long"]
+
+    asyncio.run(body())

@@ -1,0 +1,182 @@
+"""Every count of workers rests on the same rule, whichever sample has them, and even if they were read in part."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.analysis.coverage import coverage_of, has_holes, seen_workers
+from dstack.analysis.inventory import Inventory
+from dstack.analysis.merging import merge
+from dstack.diagnosis import Ratio
+from dstack.model import Snapshot
+from dstack.report.check_json import check_json
+from dstack.report.text import report_text
+from dstack.tui.source import Look
+from dstack.tui.stack_pages import branch_page
+from dstack.tui.top import Status, coverage_line
+from tests.unit.scenes import Proc, Scene
+
+
+def cluster() -> Scene:
+    """A driver that waits for a task, and two idle workers: all are seen."""
+    scene = Scene()
+    driver = scene.driver()
+    call, _ = scene.run("work", by=driver)
+    driver.gets(call)
+    scene.worker().idles()
+    scene.worker().idles()
+    return scene
+
+
+def whole() -> Snapshot:
+    return cluster().look().look().snapshot()
+
+
+def one_just_started() -> Snapshot:
+    """A worker that only the second sample has."""
+    scene = cluster().look()
+    scene.worker().idles()
+    return scene.look().snapshot()
+
+
+def one_just_started_and_unreadable() -> Snapshot:
+    scene = cluster().look()
+    scene.worker().is_unseen = True
+    return scene.look().snapshot()
+
+
+def one_just_ended() -> Snapshot:
+    """A worker that the first sample has, and the list of workers does not have any more."""
+    scene = cluster().look()
+    scene.procs.pop()
+    return scene.look().snapshot()
+
+
+def one_of_a_probe() -> Snapshot:
+    """A worker of dstack's own job: as soon as that is known, it is not listed, though both samples may have it."""
+    scene = cluster()
+    probe = scene.worker().idles()
+    snapshot = scene.look().look().snapshot()
+    return replace(snapshot, workers=tuple(w for w in snapshot.workers if w.worker_id != probe.worker_id))
+
+
+def one_ended_and_one_unreadable() -> Snapshot:
+    """As many were seen as are listed, but they are not the same."""
+    scene = cluster()
+    scene.worker().is_unseen = True
+    scene.look()
+    scene.procs.pop(-2)
+    return scene.look().snapshot()
+
+
+def one_unreadable_at_first() -> Snapshot:
+    scene = cluster()
+    late = scene.worker().idles()
+    late.is_unseen = True
+    scene.look()
+    late.is_unseen = False
+    return scene.look().snapshot()
+
+
+def one_read_half_by_half() -> Snapshot:
+    """Its threads were read in the first sample, its state in the second: never both at one time."""
+    scene = cluster()
+    half = scene.worker().idles()
+    half.is_silent = True
+    scene.look()
+    half.is_silent, half.is_unseen = False, True
+    return scene.look().snapshot()
+
+
+def unseen(change: Callable[[Proc], None]) -> Callable[[], Snapshot]:
+    def taken() -> Snapshot:
+        scene = cluster()
+        change(scene.worker().idles())
+        return scene.look().look().snapshot()
+
+    return taken
+
+
+def is_silent(proc: Proc) -> None:
+    proc.is_silent = True
+
+
+def is_unseen(proc: Proc) -> None:
+    proc.is_unseen = True
+
+
+def is_both(proc: Proc) -> None:
+    proc.is_silent = proc.is_unseen = True
+
+
+def an_actor_alone() -> Snapshot:
+    """An actor of a class of which no other was seen."""
+    scene = cluster()
+    scene.actor("Lonely").is_unseen = True
+    return scene.look().look().snapshot()
+
+
+def a_coroutine_unread() -> Snapshot:
+    """All workers were seen, but not what one call does."""
+    scene = cluster()
+    server = scene.async_actor("Server")
+    server.running = [scene.call(server, "serve", by=scene.procs[0])]
+    return scene.look().look().snapshot()
+
+
+def a_driver_that_does_nothing() -> Snapshot:
+    scene = cluster()
+    scene.driver().idles()
+    return scene.look().look().snapshot()
+
+
+@pytest.mark.parametrize(
+    ("taken", "seen", "total"),
+    [
+        (whole, 4, 4),
+        (one_just_started, 5, 5),
+        (one_just_started_and_unreadable, 4, 5),
+        (one_just_ended, 3, 3),
+        (one_of_a_probe, 4, 4),
+        (one_ended_and_one_unreadable, 3, 4),
+        (one_unreadable_at_first, 5, 5),
+        (one_read_half_by_half, 4, 5),
+        (unseen(is_silent), 4, 5),
+        (unseen(is_unseen), 4, 5),
+        (unseen(is_both), 4, 5),
+        (an_actor_alone, 4, 5),
+        (a_coroutine_unread, 5, 5),
+        (a_driver_that_does_nothing, 5, 5),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) -> None:
+    snapshot = taken()
+    look = Look.of(1, snapshot)
+
+    assert coverage_of(snapshot).workers == Ratio(seen=seen, total=total)
+    assert f"seen {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
+    word = "all" if seen == total else "only"
+    assert f"Seen  {word} {seen} of {total} workers" in report_text(snapshot, look.diagnosis)
+    workers = json.loads(check_json(snapshot, look.diagnosis))["coverage"]["workers"]
+    assert workers == {"seen": seen, "total": total}
+
+    inventory = Inventory(look.observed, look.diagnosis)
+    counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
+    assert sum(counts.values()) == total
+    assert counts["not seen"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen
+    occupants = [one for node in inventory.nodes for one in inventory.occupants(node)]
+    assert Counter(one.doing for one in occupants) == counts
+    assert all(one.trouble for one in occupants if one.worker.worker_id not in seen_workers(snapshot))
+
+    missing = [one for one in look.stacks.missing if one.why == "not seen"]
+    assert len(missing) == counts["not seen"]
+    root = merge(look.stacks.running().executions)
+    page = " ".join(line.text.plain for line in branch_page(look.stacks, root, root, {}))
+    assert ("not seen: may be anywhere" in page) == bool(missing)
+    assert has_holes(snapshot, {}) == (seen < total)

@@ -1,0 +1,84 @@
+"""The options that the documents name exist, on the commands that they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from dstack.cli import main
+from dstack.pytest_plugin.settings import _OPTIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+COMMAND = re.compile(rf"\bdstack ({'|'.join(main.commands)})\b")
+OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade"}
+"""Options of Docker, pytest and pip."""
+
+
+def options_of(command: click.Command) -> set[str]:
+    """The options of a command, without --help, which all have."""
+    return {
+        name for one in command.params if isinstance(one, click.Option) for name in (*one.opts, *one.secondary_opts)
+    }
+
+
+ALL = {name: options_of(command) for name, command in main.commands.items()}
+
+
+def table() -> dict[str, set[str]]:
+    """The commands that the README's table lists, by option."""
+    rows = [line.split("|") for line in README.read_text().splitlines() if re.match(r"\| `-", line)]
+    return {flag: set(re.findall(r"`(\w+)`", row[2])) for row in rows for flag in re.findall(r"`(-[^` ]+)`", row[1])}
+
+
+def code_of(document: Path) -> Iterator[str]:
+    """The lines of code, and the code within sentences, that begin with a command of dstack."""
+    text = document.read_text()
+    spans = [*re.findall(r"`([^`\n]+)`", text), *re.findall(r"^    (.+)$", text, re.MULTILINE)]
+    return (span for span in spans if COMMAND.match(span))
+
+
+def test_the_table_lists_each_option_on_the_commands_that_have_it() -> None:
+    listed = table()
+
+    assert listed, "the README has a table of options"
+    for flag, commands in listed.items():
+        assert commands == {name for name, options in ALL.items() if flag in options}, flag
+
+
+def test_the_table_lists_all_options_of_snapshot_and_those_of_several_commands() -> None:
+    several = {flag for options in ALL.values() for flag in options if sum(flag in one for one in ALL.values()) > 1}
+
+    assert table().keys() == several | ALL["snapshot"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_option_that_stands_with_a_command_is_one_of_its(document: Path) -> None:
+    for code in code_of(document):
+        command = COMMAND.match(code)
+        assert command
+        flags = set(FLAG.findall(re.split(r"  |\||'", code[command.end() :])[0]))
+        assert flags <= ALL[command[1]] | {"--help"}, code
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_option_that_is_named_exists(document: Path) -> None:
+    known = (
+        set().union(*ALL.values()) | options_of(main) | {f"--dstack-{name}" for name in _OPTIONS} | OTHERS | {"--help"}
+    )
+    named = {flag for flag in FLAG.findall(document.read_text()) if flag.startswith("--")}
+
+    assert named <= known
+
+
+def test_the_section_on_watch_names_its_own_options() -> None:
+    section = README.read_text().partition("## On watch")[2].partition("\n## ")[0]
+
+    assert {flag for flag in FLAG.findall(section) if flag.startswith("--")} <= ALL["watch"]
+    assert ALL["watch"] - {"--address", "--timeout"} <= set(FLAG.findall(section))
