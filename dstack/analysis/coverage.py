@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dstack.diagnosis import Coverage, Ratio, Vertex
 from dstack.model import ACCESSES, Access, Snapshot
+from dstack.vertex_keys import Key
 
 
 def coverage_of(snapshot: Snapshot) -> Coverage:
@@ -41,7 +42,7 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
-def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
+def has_holes(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
     """Whether somebody who was not observed could be stuck, or be what others wait for."""
     if len(seen_workers(snapshot)) < len(snapshot.workers):
         return True

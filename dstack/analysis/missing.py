@@ -11,6 +11,7 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.running import Execution, kind_of, kind_of_actor
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
+from dstack.vertex_keys import Key
 
 Why = Literal["not seen", "idle", "dead", "not there"]
 WHYS: tuple[Why, ...] = ("not seen", "dead", "not there", "idle")
@@ -53,7 +54,7 @@ class Company(NamedTuple):
         return self.here + self.away + len(self.missing)
 
 
-def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
+def missing(observed: Observed, vertices: Mapping[Key, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
     """All of whom nothing is among the executions: actors of the same classes and jobs, and workers not seen."""
     present = list(executions)
     there = {execution.worker_id for execution in present}
@@ -66,7 +67,7 @@ def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iter
 class Lull:
     """Why there is no execution of the application in a worker."""
 
-    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
+    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex]) -> None:
         self._observed = observed
         self._seen = {vertex.worker_id for vertex in vertices.values() if vertex.kind == "execution"}
         self._tasks = {

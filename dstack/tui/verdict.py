@@ -11,11 +11,12 @@ from textual.app import ComposeResult
 
 from dstack.diagnosis import Finding, Step
 from dstack.report.safe_text import SafeText
-from dstack.report.text import STYLES, certainty, failure_in_words, short_path
+from dstack.report.text import STYLES, certainty, failure_in_words, headline, short_path
 from dstack.tui.outline import INDENT, Line, Outline
 from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
 from dstack.tui.view import Place
+from dstack.vertex_keys import Key
 from dstack.visible import visible
 
 MIN_WIDTH = 30
@@ -36,7 +37,7 @@ class VerdictView(OutlineView):
 
     def compose_body(self) -> ComposeResult:
         """One outline."""
-        yield Outline(empty="Nobody waits for anybody.")
+        yield Outline(empty="No findings.")
 
     def show(self, look: Look) -> None:
         """Tells the look's findings, wrapped to the screen."""
@@ -67,7 +68,7 @@ class VerdictView(OutlineView):
 class Told:
     """What a line of this view is about."""
 
-    def __init__(self, finding: Finding | None = None, vertex: str | None = None, place: Place | None = None) -> None:
+    def __init__(self, finding: Finding | None = None, vertex: Key | None = None, place: Place | None = None) -> None:
         self.finding = finding
         self.vertex = vertex
         self.place = place
@@ -76,7 +77,7 @@ class Told:
 def lines_of(look: Look, width: int) -> Iterator[Line]:
     """The findings, then what was not seen."""
     if not look.diagnosis.findings:
-        yield Line("none", SafeText("No findings: nobody waits for anybody, as far as was seen."))
+        yield from _said("none", "text", f"No findings: {headline(look.diagnosis)}.", width, Told())
     for number, finding in enumerate(look.diagnosis.findings, 1):
         yield _finding(number, finding, width, is_open=number <= 3)
     failures = look.diagnosis.coverage.failures
@@ -92,22 +93,27 @@ def lines_of(look: Look, width: int) -> Iterator[Line]:
 
 
 def _finding(number: int, finding: Finding, width: int, *, is_open: bool) -> Line:
-    told = Told(finding, finding.members[0] if finding.members else None)
+    told = Told(finding, _subject(finding))
     key = f"{finding.kind}/{number}"
     style = STYLE_OF_KIND.get(finding.kind, "bold cyan")
     title = SafeText(f"{number}. {finding.kind}", style).append(certainty(finding), "not bold")
     children = [*_said(key, "summary", finding.summary, width, told, "bold")]
     for at, step in enumerate(finding.explanation):
-        vertex = finding.members[at] if at < len(finding.members) else None
-        children += _step(f"{key}/{at}", finding, vertex, step, width)
+        children += _step(f"{key}/{at}", finding, step, width)
     children += _said(key, "impact", impact(finding), width, Told(finding))
     children += _said(key, "advice", f"Way out: {finding.advice}", width, Told(finding), "green")
     return Line(key, title, children, is_open=is_open, data=Told(finding), also=finding.summary)
 
 
-def _step(key: str, finding: Finding, vertex: str | None, step: Step, width: int) -> Iterator[Line]:
+def _subject(finding: Finding) -> Key | None:
+    """The vertex that the summary is about: the first final blocker, else the first member."""
+    vertices = (*(blocker.vertex for blocker in finding.final_blockers), *finding.members)
+    return next(iter(vertices), None)
+
+
+def _step(key: str, finding: Finding, step: Step, width: int) -> Iterator[Line]:
     place = (step.file, step.line) if step.file is not None and step.line is not None else None
-    told = Told(finding, vertex, place)
+    told = Told(finding, step.vertex, place)
     yield from _said(key, "text", f"• {step.text}", width, told)
     if place:
         text = SafeText("    ").append(f"{short_path(place[0])}:{place[1]}", "cyan")

@@ -179,11 +179,11 @@ def test_many_alike_are_folded_with_their_number() -> None:
     assert len(text.splitlines()) < 60
 
 
-def test_nobody_waits() -> None:
+def test_nothing_waits() -> None:
     scene = Scene()
     scene.driver()
 
-    assert text_of(scene.snapshot()).startswith("CLEAR  nobody waits for anybody\n")
+    assert text_of(scene.snapshot()).startswith("CLEAR  no waits\n")
 
 
 SCENES = {
