@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def team(size: int, class_name: str = "Trainer") -> tuple[Scene, Proc, list[Proc
 def test_every_execution_is_in_its_branches_and_in_no_other(everybody: list[Execution]) -> None:
     root = merge(everybody)
 
-    assert sorted(root.executions) == sorted(everybody)
+    assert Counter(root.executions) == Counter(everybody)
     for branch in branches(root):
         assert all(one.path[: branch.depth] == branch.path for one in branch.executions)
         outside = {one.key for one in everybody} - {one.key for one in branch.executions}
