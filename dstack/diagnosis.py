@@ -1,9 +1,7 @@
 """What was concluded from a snapshot: the wait-for graph's vertices and waits, findings, the verdict.
 
-A vertex is anything that can wait or be waited for. Keys are stable strings within one snapshot:
-``thread:WORKER/TID`` or ``coroutine:WORKER/ID`` for an execution, ``task:ID`` for a task that is neither for certain,
-``driver:WORKER`` for a driver without stacks, ``group:ID`` for a placement group, ``unknown:...`` for a target nobody
-could observe.
+A vertex is anything that can wait or be waited for. Its key is typed, see :mod:`dstack.vertex_keys`; ``str()`` of it is
+stable text.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dstack.model import Access, Failure, Model
+from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 Evidence = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
@@ -24,7 +23,7 @@ VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clea
 class Target(Model, frozen=True):
     """One thing waited for: a vertex, and the ObjectRef through which it is waited for, if any."""
 
-    vertex: str
+    vertex: Key
     ref: str | None = None
 
 
@@ -55,7 +54,7 @@ class Wait(Model, frozen=True):
     assumed: str | None = None
     if_not: tuple[Group, ...] = ()
     what: str | None = None
-    loop: str | None = None
+    loop: Key | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -91,7 +90,7 @@ class Vertex(Model, frozen=True):
     is a process which its worker has started. ``since`` bounds the wait.
     """
 
-    key: str
+    key: Key
     kind: VertexKind
     label: str
     worker_id: str | None = None
@@ -109,19 +108,29 @@ class Vertex(Model, frozen=True):
     child_pid: int | None = None
     since: Since | None = None
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is an execution, a pending call, an actor or a placement group.
+
+        Helpers are not: one of many, room, an actor's end, what is unknown, and a call on one of several threads, each
+        of which is an execution itself.
+        """
+        return not isinstance(self.key, AnyKey | UnknownKey) and (self.wait is None or self.wait.kind != "thread")
+
 
 class FinalBlocker(Model, frozen=True):
-    """What an open chain ends in, with how many wait on it directly and in all."""
+    """What an open chain ends in, with how many wait on it directly and in all; helpers are not counted."""
 
-    vertex: str
+    vertex: Key
     waiters_direct: int
     waiters_total: int
 
 
 class Step(Model, frozen=True):
-    """One sentence of an explanation, and the line of code it is about, if any."""
+    """One sentence of an explanation; the vertex and the line of code that it is about, if any."""
 
     text: str
+    vertex: Key | None = None
     file: str | None = None
     line: int | None = None
     source: str | None = None
@@ -131,8 +140,9 @@ class Finding(Model, frozen=True):
     """One conclusion.
 
     ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain
-    those that wait. ``blocked_behind`` can never go on either; ``polled_by`` wait for any of these with a timeout, so
-    they do go on, in vain. ``waiters_total`` counts all who wait because of it and are no part of it,
+    those that wait. ``blocked_behind`` can never go on either. Neither has helpers (:attr:`Vertex.is_counted`), which
+    stand in ``helpers``, and in ``cycle`` where they are a part of it. ``polled_by`` wait for any of these with a
+    timeout, so they do go on, in vain. ``waiters_total`` counts all who wait because of it and are no part of it,
     ``waiters_direct`` those among them who wait for a part of it; of an open chain, all who wait in it, and those who
     wait for its ends. ``jobs`` are those that take part, ``watched_s`` how long it was watched without a move,
     ``since`` how long its members' waits have lasted together. ``assumed`` is what stands between a finding that was
@@ -143,10 +153,11 @@ class Finding(Model, frozen=True):
     confirmed: bool
     summary: str = ""
     advice: str = ""
-    members: tuple[str, ...] = ()
-    cycle: tuple[str, ...] = ()
-    blocked_behind: tuple[str, ...] = ()
-    polled_by: tuple[str, ...] = ()
+    members: tuple[Key, ...] = ()
+    cycle: tuple[Key, ...] = ()
+    blocked_behind: tuple[Key, ...] = ()
+    helpers: tuple[Key, ...] = ()
+    polled_by: tuple[Key, ...] = ()
     waiters_direct: int = 0
     waiters_total: int = 0
     jobs: tuple[str, ...] = ()
@@ -156,6 +167,19 @@ class Finding(Model, frozen=True):
     resources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     explanation: tuple[Step, ...] = ()
+
+
+class OutsideWait(Model, frozen=True):
+    """Executions that wait in the same ``call`` at the same line, for nothing that Ray could give.
+
+    ``kind`` is what waits there; the line is that of the user's own code, if there is any.
+    """
+
+    call: str
+    kind: Literal["task", "driver", "thread", "asyncio task"]
+    count: int
+    file: str | None = None
+    line: int | None = None
 
 
 class Ratio(Model, frozen=True):
@@ -178,15 +202,17 @@ class Diagnosis(Model, frozen=True):
     """The verdict on a snapshot, its findings worst first, and the graph behind them.
 
     ``incomplete`` is true when somebody who was not observed could change the verdict. With a ``job``, only that job's
-    findings are told, and the verdict is theirs.
+    findings are told, and the verdict is theirs. ``outside`` are the waits in no finding, as none of them depends on
+    Ray, most frequent first.
     """
 
     verdict: Verdict
     incomplete: bool
     findings: tuple[Finding, ...]
-    vertices: dict[str, Vertex]
+    vertices: dict[Key, Vertex]
     coverage: Coverage
     job: str | None = None
+    outside: tuple[OutsideWait, ...] = ()
 
     @property
     def is_stuck(self) -> bool:

@@ -7,21 +7,27 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dstack.analysis import names
 from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import wait_for_held
-from dstack.analysis.observed import any_key, coroutine_key, thread_key
-from dstack.analysis.producers import THERE, maker
+from dstack.analysis.producers import fetched, maker
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
+from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 
 
 class _Blocked(NamedTuple):
-    """A call that somebody of a worker is in; ``loop`` is the thread that keeps a coroutine's event loop to itself."""
+    """A waiter's call; ``loop`` is the thread that keeps a coroutine's event loop to itself."""
 
     graph: Graph
-    worker_id: str
+    waiter: ThreadKey | CoroutineKey
     call: BlockedCall
     loop: Target | None
+
+    @property
+    def worker_id(self) -> str:
+        """The worker of the waiter."""
+        return self.waiter.worker_id
 
     @property
     def what(self) -> str:
@@ -29,20 +35,21 @@ class _Blocked(NamedTuple):
         return self.call.what or self.call.kind
 
 
-def wait_of_call(graph: Graph, worker_id: str, call: BlockedCall, loop: Target | None = None) -> Wait:
+def wait_of_call(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedCall, loop: Target | None = None) -> Wait:
     """The groups of a blocked call, from its refs or from the threads and coroutines it waits for.
 
     A coroutine whose event loop is kept by a thread, its ``loop``, needs that thread besides. So it may take that for
     what it awaits and is not suspended: it runs there, or has ended.
     """
-    one = _Blocked(graph, worker_id, call, loop)
+    one = _Blocked(graph, waiter, call, loop)
     if call.unread is not None:
-        return graph.waits_for_unobserved(call.kind, f"target of {call.kind}, which could not be read: {call.unread}")
+        label = f"target of {call.kind}, which could not be read: {call.unread}"
+        return waits_for(call.kind, graph.unknown("target", waiter, label=label, unobserved=True))
     if call.held:
-        return wait_for_held(graph, worker_id, call)
+        return wait_for_held(graph, waiter, call)
     match call.kind:
         case "ray.get" | "ray.wait" | "generator":
-            return _wait_for_refs(graph, call)
+            return _wait_for_refs(one)
         case "await" if _is_for_anything(call):
             return _wait_for_awaited(one)
         case "thread.join" | "future" | "lock" if call.threads or call.all_of or call.coroutines:
@@ -65,14 +72,15 @@ def _is_for_anything(call: BlockedCall) -> bool:
     return bool(call.refs or call.coroutines or call.threads or call.all_of)
 
 
-def _wait_for_refs(graph: Graph, call: BlockedCall) -> Wait:
+def _wait_for_refs(one: _Blocked) -> Wait:
     """All of the refs in a get, some of them in a wait; what is there already counts as given."""
+    graph, call = one.graph, one.call
     targets = tuple(maker(graph, ref) for ref in call.refs if not graph.observed.is_given(ref))
     total = len(call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else total
     still_needed = needed - (total - len(targets))
     if still_needed <= 0:
-        groups: tuple[Group, ...] = (Group(needs=1, targets=(graph.unknown(THERE),)),)
+        groups: tuple[Group, ...] = (Group(needs=1, targets=(fetched(graph, one.waiter),)),)
     elif call.kind == "ray.wait":
         groups = (Group(needs=still_needed, targets=targets),)
     else:
@@ -88,7 +96,8 @@ def _wait_for_awaited(one: _Blocked) -> Wait:
     refs = [ref for ref in one.call.refs if not one.graph.observed.is_given(ref)]
     still_needed = needed - (len(one.call.refs) - len(refs))
     if still_needed <= 0:
-        return _wait(one.call, (Group(needs=1, targets=(one.graph.unknown(THERE),)),), needed, total)
+        there = fetched(one.graph, one.waiter)
+        return _wait(one.call, (Group(needs=1, targets=(there,)),), needed, total)
     targets = [maker(one.graph, ref) for ref in refs]
     targets += [_coroutine(one, coroutine) for coroutine in one.call.coroutines]
     targets += [_future(one, threads) for threads in futures]
@@ -112,7 +121,7 @@ def _wait_for_executions(one: _Blocked) -> Wait:
 
 def _assuming_the_holder(one: _Blocked, wait: Wait) -> Wait:
     """A lock does not name its holder; who is in a ``with`` block of it may have let it go there by hand."""
-    anybody = Group(needs=1, targets=(one.graph.other_side(one.what, f"{one.worker_id}/{one.call.object_id}"),))
+    anybody = Group(needs=1, targets=(one.graph.other_side(one.what, one.worker_id, one.call.object_id),))
     return replace(wait, assumed=f"{lock_in_words(one.call.what)} is held by {_holder(one.call)}", if_not=(anybody,))
 
 
@@ -146,7 +155,7 @@ def _future(one: _Blocked, threads: Sequence[int]) -> Target:
     group = _any_of(one, threads)
     if len(group.targets) == 1:
         return group.targets[0]
-    key = any_key("future", f"{one.worker_id}/{','.join(map(str, threads))}")
+    key = AnyKey("future", (one.worker_id, *threads))
     wait = Wait(kind="future", groups=(group,), inferred=one.call.inferred, total=len(group.targets))
     one.graph.add(Vertex(key=key, kind="task", label=f"any of {len(group.targets)} threads", wait=wait))
     return Target(vertex=key)
@@ -154,14 +163,28 @@ def _future(one: _Blocked, threads: Sequence[int]) -> Target:
 
 def _thread(one: _Blocked, os_thread_id: int) -> Target:
     if one.graph.observed.thread(one.worker_id, os_thread_id) is None:
-        return one.graph.unknown("thread that was not seen", unobserved=True)
-    return Target(vertex=thread_key(one.worker_id, os_thread_id))
+        label = f"thread {os_thread_id} of {_process(one)}, which was not read"
+        return one.graph.unknown("thread", one.worker_id, os_thread_id, label=label, unobserved=True)
+    return Target(vertex=ThreadKey(one.worker_id, os_thread_id))
 
 
 def _coroutine(one: _Blocked, coroutine_id: str) -> Target:
     if one.graph.observed.coroutine(one.worker_id, coroutine_id) is None:
-        return one.loop or one.graph.unknown("coroutine that was not seen", unobserved=True)
-    return Target(vertex=coroutine_key(one.worker_id, coroutine_id))
+        if one.loop:
+            return one.loop
+        label = f"coroutine of {_process(one)}, which was not read"
+        return one.graph.unknown("coroutine", one.worker_id, coroutine_id, label=label, unobserved=True)
+    return Target(vertex=CoroutineKey(one.worker_id, coroutine_id))
+
+
+def _process(one: _Blocked) -> str:
+    """``actor Clerk 5f8aed75 (pid 7)``: the process of the waiter, to tell its threads from those of others."""
+    observed = one.graph.observed
+    worker = observed.workers.get(one.worker_id)
+    if worker is None:
+        return "a process"
+    actor = observed.actors.get(worker.actor_id or "")
+    return f"{names.actor(actor) if actor else names.worker(observed, worker)} (pid {worker.pid})"
 
 
 def _wait_for_other_side(one: _Blocked) -> Wait:
@@ -177,9 +200,9 @@ def _other_side(one: _Blocked) -> Target:
     """Whoever must end a call: one for each object, or for alike actors of a job."""
     worker = one.graph.observed.workers.get(one.worker_id)
     actor = one.graph.observed.actors.get((worker.actor_id if worker else None) or "")
-    group = f"{worker.job_id if worker else None}/{actor.class_name if actor else None}"
-    where = f"{one.worker_id}/{one.call.object_id}" if one.call.object_id else group
-    return one.graph.other_side(one.what, where)
+    if one.call.object_id:
+        return one.graph.other_side(one.what, one.worker_id, one.call.object_id)
+    return one.graph.other_side(one.what, worker.job_id if worker else None, actor.class_name if actor else None)
 
 
 def _wait(call: BlockedCall, groups: tuple[Group, ...], needed: int, total: int) -> Wait:

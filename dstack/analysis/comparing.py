@@ -13,13 +13,12 @@ from typing import Literal, NamedTuple
 
 from dstack.analysis import names
 from dstack.analysis.fates import Side, fate_of
-from dstack.analysis.observed import is_any_key
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
 from dstack.errors import UsageError
 from dstack.model import BlockedCall, Coroutine, Frame, Model, Snapshot, Thread
+from dstack.vertex_keys import Key
 
 Change = Literal["new", "gone", "moved", "stayed", "not known"]
-WAITING = ("execution", "task", "placement group")
 
 
 class Taken(NamedTuple):
@@ -36,7 +35,7 @@ class Moved(Model, frozen=True):
     None where that is not known.
     """
 
-    vertex: str
+    vertex: Key
     label: str
     change: Change
     before: Frame | None = None
@@ -56,7 +55,7 @@ class Waited(Model, frozen=True):
     begun again, only that both saw it.
     """
 
-    vertex: str
+    vertex: Key
     label: str
     change: Change
     kind: str
@@ -121,7 +120,7 @@ class _Comparing:
     def __init__(self, before: Side, after: Side) -> None:
         self._before = before
         self._after = after
-        self._fates: dict[str, Change] = {}
+        self._fates: dict[Key, Change] = {}
 
     def result(self) -> Comparison:
         before, after = self._before, self._after
@@ -254,10 +253,10 @@ class _Comparing:
 
     def _findings(self, waits: Iterable[Waited]) -> Iterator[Found]:
         """Those of a kind that have most members in common are the same."""
-        changes: dict[str, set[Change]] = defaultdict(set)
+        changes: dict[Key, set[Change]] = defaultdict(set)
         for wait in waits:
             changes[wait.vertex].add(wait.change)
-        numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+        numbers: dict[tuple[str, Key], list[int]] = defaultdict(list)
         for number, finding in enumerate(self._before.findings):
             for key in _members(finding):
                 if changes.get(key, set()).isdisjoint(("new", "gone")):
@@ -275,7 +274,7 @@ class _Comparing:
             if number not in taken:
                 yield Found(change=self._change_of(self._before.findings[number], changes, "gone"), before=number)
 
-    def _change_of(self, finding: Finding, waits: Mapping[str, set[Change]], change: Change) -> Change:
+    def _change_of(self, finding: Finding, waits: Mapping[Key, set[Change]], change: Change) -> Change:
         """Whether a finding that only one side has is known not to be on the other."""
         changes = {one for key in _members(finding) for one in waits.get(key, ())}
         return "not known" if "not known" in changes and change not in changes else change
@@ -294,7 +293,7 @@ def _waits_for_more(call: BlockedCall) -> bool:
 
 
 def _waiting(vertex: Vertex | None) -> Vertex | None:
-    if vertex is None or vertex.kind not in WAITING or is_any_key(vertex.key):
+    if vertex is None or not vertex.is_counted:
         return None
     return vertex if vertex.wait is not None or vertex.never is not None else None
 
@@ -322,11 +321,11 @@ def _line(frames: tuple[Frame, ...] | None) -> Frame | None:
     return (names.user_frame(frames) or frames[0]) if frames else None
 
 
-def _members(finding: Finding) -> tuple[str, ...]:
+def _members(finding: Finding) -> tuple[Key, ...]:
     return (*finding.members, *(blocker.vertex for blocker in finding.final_blockers))
 
 
-def _keys(before: Mapping[str, Vertex], after: Mapping[str, Vertex]) -> Iterable[str]:
+def _keys(before: Mapping[Key, Vertex], after: Mapping[Key, Vertex]) -> Iterable[Key]:
     return {**dict.fromkeys(before), **dict.fromkeys(after)}
 
 

@@ -15,18 +15,19 @@ from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Target, Vertex
 from dstack.model import Coroutine, Sample, Snapshot, Task, Thread, WorkerSample
+from dstack.vertex_keys import Key
 
 
 def confirm(
-    first: Observed, before: Mapping[str, Vertex], second: Observed, after: Mapping[str, Vertex]
-) -> dict[str, Vertex]:
+    first: Observed, before: Mapping[Key, Vertex], second: Observed, after: Mapping[Key, Vertex]
+) -> dict[Key, Vertex]:
     """The graph of what is known to hold at that instant, and of what could not be looked at again.
 
     A wait that stands is taken from the second sample and marked so; one that moved is dropped, and its vertex counts
     as able to go on; one nobody could look at again is kept as it was, unmarked. So is one with a timeout that moved,
     while what it polls is still not there, and one that could only be read in the second.
     """
-    confirmed: dict[str, Vertex] = {}
+    confirmed: dict[Key, Vertex] = {}
     for key, vertex in before.items():
         again = after.get(key)
         if vertex.wait is None and vertex.never is None:
@@ -81,7 +82,7 @@ def _completed(before: WorkerSample | None, after: WorkerSample) -> WorkerSample
     )
 
 
-def _may_come_back(vertex: Vertex, after: Mapping[str, Vertex]) -> bool:
+def _may_come_back(vertex: Vertex, after: Mapping[Key, Vertex]) -> bool:
     """Whether it waited with a timeout for what is still not there: it moves between its looks at that."""
     return vertex.wait is not None and vertex.wait.is_timed and all(t.vertex in after for t in _targets(vertex))
 

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from dstack.analysis import names, placing
 from dstack.analysis.calls import is_for_somebody, wait_of_call
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import Observed, coroutine_key, thread_key
+from dstack.analysis.observed import Observed
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, Coroutine
+from dstack.vertex_keys import CoroutineKey, ThreadKey
 
 EVENT_LOOP = "event loop"
 
@@ -38,31 +39,32 @@ def call_of(coroutine: Coroutine) -> BlockedCall | None:
 def add_coroutine(graph: Graph, worker_id: str, coroutine: Coroutine) -> None:
     """Enters the vertex of one that takes part."""
     is_task = placing.is_task(graph.observed, worker_id, coroutine)
+    key = CoroutineKey(worker_id, coroutine.coroutine_id)
     vertex = Vertex(
-        key=coroutine_key(worker_id, coroutine.coroutine_id),
+        key=key,
         kind="execution",
         label=names.coroutine(graph.observed, worker_id, coroutine),
         worker_id=worker_id,
         coroutine_id=coroutine.coroutine_id,
         task_id=coroutine.task_id if is_task else None,
-        wait=_wait(graph, worker_id, coroutine),
+        wait=_wait(graph, key, coroutine),
     )
     graph.add(vertex)
 
 
-def _wait(graph: Graph, worker_id: str, coroutine: Coroutine) -> Wait | None:
+def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine) -> Wait | None:
     """What its call needs, and its event loop's thread while that keeps the loop to itself.
 
     While it does, no timeout ends a call.
     """
-    loop = placing.blocked_loop(graph.observed, worker_id, coroutine)
+    loop = placing.blocked_loop(graph.observed, key.worker_id, coroutine)
     call = call_of(coroutine)
     if loop is None:
-        return wait_of_call(graph, worker_id, call) if call else None
-    thread = Target(vertex=thread_key(worker_id, loop.os_thread_id))
+        return wait_of_call(graph, key, call) if call else None
+    thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))
     if call is None or call.timeout_s is not None:
         return Wait(kind=EVENT_LOOP, groups=(by_loop,))
-    wait = wait_of_call(graph, worker_id, call, thread)
+    wait = wait_of_call(graph, key, call, thread)
     if_not = tuple(dict.fromkeys((*wait.if_not, by_loop))) if wait.assumed else ()
     return replace(wait, groups=tuple(dict.fromkeys((*wait.groups, by_loop))), if_not=if_not, loop=thread.vertex)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dstack.diagnosis import Coverage, Ratio, Vertex
 from dstack.model import ACCESSES, Access, Snapshot
+from dstack.vertex_keys import Key
 
 Sight = Literal["seen", "partly seen", "not seen"]
 
@@ -44,7 +45,7 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
-def has_holes(snapshot: Snapshot, vertices: Mapping[str, Vertex]) -> bool:
+def has_holes(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
     """Whether somebody who was not observed could be stuck, or be what others wait for."""
     if any(sight != "seen" for sight in sights(snapshot).values()):
         return True

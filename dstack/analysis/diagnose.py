@@ -12,10 +12,12 @@ from dstack.analysis.findings.situation import Situation, targets_of
 from dstack.analysis.findings.standstill import may_stand_still
 from dstack.analysis.jobs import find_job
 from dstack.analysis.lasting import with_bounds
-from dstack.analysis.observed import Observed, is_scheduler_key
+from dstack.analysis.observed import Observed
+from dstack.analysis.outside import outside_waits
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Snapshot, actor_of_task
+from dstack.vertex_keys import Key, UnknownKey
 
 
 def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
@@ -29,7 +31,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     first = Observed(snapshot, snapshot.samples[0])
     vertices = with_bounds(snapshot, first, _graph(snapshot, first))
-    found = find_all(Situation(first, vertices, _watched_s(snapshot)))
+    situation = Situation(first, vertices, _watched_s(snapshot))
+    found = find_all(situation)
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
     verdict = verdict_of(findings[0]) if findings else "clear"
     return Diagnosis(
@@ -39,6 +42,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         vertices=vertices,
         coverage=coverage_of(snapshot),
         job=job_id,
+        outside=outside_waits(situation, job_id),
     )
 
 
@@ -70,11 +74,6 @@ def of_interest(snapshot: Snapshot) -> Interest:
     return Interest(workers, _tasks_of_interest(situation), bool(still))
 
 
-def suspects(snapshot: Snapshot) -> set[str]:
-    """The workers to look at again."""
-    return of_interest(snapshot).workers
-
-
 def _tasks_of_interest(situation: Situation) -> list[str]:
     """Those of who is stuck, then of open waits; in each, who runs and what it waits for before all else."""
     knots = (situation.vertices[key] for knot in situation.knots for key in knot.waiters)
@@ -96,15 +95,15 @@ def _watched_s(snapshot: Snapshot) -> float | None:
     return round(max(0.0, snapshot.samples[1].began_s - snapshot.samples[0].ended_s), 3)
 
 
-def _is_unresolved(vertex: Vertex, vertices: Mapping[str, Vertex]) -> bool:
+def _is_unresolved(vertex: Vertex, vertices: Mapping[Key, Vertex]) -> bool:
     """Whether it waits for something unobserved; a coroutine stays so, however often one looks."""
     if vertex.wait is None or vertex.wait.kind == "coroutine":
         return False
     targets = (target.vertex for group in vertex.wait.groups for target in group.targets)
-    return any(vertices[key].unobserved or is_scheduler_key(key) for key in targets)
+    return any(vertices[key].unobserved or (isinstance(key, UnknownKey) and key.is_scheduler) for key in targets)
 
 
-def _graph(snapshot: Snapshot, first: Observed) -> dict[str, Vertex]:
+def _graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
     before = wait_for_graph(first)
     if len(snapshot.samples) == 1:
         return before

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from dstack.analysis import coroutines, names, placing
 from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
-from dstack.analysis.graph import Graph
+from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import add_unseen_driver, wait_of_unseen
-from dstack.analysis.observed import thread_key
 from dstack.analysis.streams import wait_of_producer
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Coroutine, Process, Thread, WorkerSample
+from dstack.vertex_keys import TaskKey, ThreadKey
 
 LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
 """How Ray names the thread of each concurrency group's event loop; seen on Ray 2.46 and 2.60."""
@@ -46,14 +46,15 @@ def _add_threads(graph: Graph, worker_id: str, process: Process, suspended: Sequ
 
 def _add_thread(graph: Graph, worker_id: str, thread: Thread) -> None:
     task_id = placing.task_of(graph.observed, worker_id, thread)
+    key = ThreadKey(worker_id, thread.os_thread_id)
     vertex = Vertex(
-        key=thread_key(worker_id, thread.os_thread_id),
+        key=key,
         kind="execution",
         label=names.execution(graph.observed, worker_id, thread, task_id),
         worker_id=worker_id,
         os_thread_id=thread.os_thread_id,
         task_id=task_id,
-        wait=wait_of_call(graph, worker_id, thread.call) if thread.call else wait_of_producer(graph, thread, task_id),
+        wait=wait_of_call(graph, key, thread.call) if thread.call else wait_of_producer(graph, thread, task_id),
     )
     graph.add(vertex)
 
@@ -61,7 +62,7 @@ def _add_thread(graph: Graph, worker_id: str, thread: Thread) -> None:
 def _add_running(graph: Graph, task_id: str) -> None:
     """A vertex for a running task where it is not certain what runs it."""
     key = placing.key_of_task(graph.observed, task_id)
-    if not key.startswith("task:"):
+    if not isinstance(key, TaskKey):
         return
     worker_id = graph.observed.running_on[task_id]
     vertex = Vertex(
@@ -85,8 +86,9 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
     if not observed.knows_tasks(worker_id) and 1 < len(threads) >= len(observed.seen[worker_id].running_task_ids or ()):
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
-        return graph.waits_for_unobserved("thread", f"thread that runs {name}, which was not seen")
-    return wait_of_unseen(graph, worker_id, name) if not observed.threads(worker_id) else None
+        label = f"thread that runs {name}, which was not seen"
+        return waits_for("thread", graph.unknown("stack", task_id, label=label, unobserved=True))
+    return wait_of_unseen(graph, worker_id, name, task_id) if not observed.threads(worker_id) else None
 
 
 def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wait:
@@ -95,9 +97,11 @@ def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wai
     loops = observed.threads_with_role(worker_id, "loop")
     if not all(placing.is_blocked_loop(observed, loop) for loop in loops):
         if not observed.reads_coroutines(worker_id):
-            return graph.waits_for_unobserved("coroutine", f"coroutine of {name}, which was not read")
-        step = graph.waits_for_unobserved("step", f"next step of {name}, which was neither suspended nor in its code")
-        return _wait_for_loop_of_group(graph, worker_id, task_id, loops, step)
+            label = f"coroutine of {name}, which was not read"
+            return waits_for("coroutine", graph.unknown("coroutine", task_id, label=label, unobserved=True))
+        label = f"next step of {name}, which was neither suspended nor in its code"
+        step = graph.unknown("step", task_id, label=label, unobserved=True)
+        return _wait_for_loop_of_group(graph, worker_id, task_id, loops, waits_for("step", step))
     return _on_one_of(graph, coroutines.EVENT_LOOP, worker_id, loops, f"it runs on one of {len(loops)} event loops")
 
 
@@ -110,12 +114,12 @@ def _wait_for_loop_of_group(
     own = [loop for loop in loops if loop.name == f"{LOOP_THREAD}{group or DEFAULT_GROUP}"]
     if group is None or len(own) != 1 or not placing.is_blocked_loop(observed, own[0]):
         return otherwise
-    target = Target(vertex=thread_key(worker_id, own[0].os_thread_id))
+    target = Target(vertex=ThreadKey(worker_id, own[0].os_thread_id))
     assumed = placing.as_declared(observed.tasks[task_id].name, group)
     wait = Wait(kind=coroutines.EVENT_LOOP, groups=(Group(needs=1, targets=(target,)),))
     return replace(wait, assumed=assumed, if_not=otherwise.groups)
 
 
 def _on_one_of(graph: Graph, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:
-    keys = (thread_key(worker_id, thread.os_thread_id) for thread in threads)
+    keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
     return graph.one_of(kind, lambda: (Target(vertex=key) for key in keys), reason, worker_id)

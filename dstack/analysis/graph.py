@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dstack.analysis.observed import Observed, any_key
+from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_blocked_loop
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Thread
+from dstack.vertex_keys import AnyKey, Id, Key, Unknown, UnknownKey
 
 FEW = 8
 """So many possible targets of waits of which there may be very many are named in each."""
@@ -27,26 +28,26 @@ class Graph:
 
     def __init__(self, observed: Observed) -> None:
         self.observed = observed
-        self.vertices: dict[str, Vertex] = {}
+        self.vertices: dict[Key, Vertex] = {}
 
     def add(self, vertex: Vertex) -> None:
         """Enters a vertex under its key."""
         self.vertices[vertex.key] = vertex
 
     def unknown(
-        self, what: str, *, key: str | None = None, unobserved: bool = False, worker_id: str | None = None
+        self, kind: Unknown, *ids: Id, label: str, unobserved: bool = False, worker_id: str | None = None
     ) -> Target:
-        """A target whose waits are not known, so it counts as able to go on; the same words are the same target.
+        """A target whose waits are not known, so it counts as able to proceed; ``kind`` and ``ids`` identify it.
 
-        ``unobserved`` says that it is one only because nobody could look; ``worker_id`` where it is, if known.
+        ``unobserved`` says that it is one only because it could not be read; ``worker_id`` where it is, if known.
         """
-        key = key or f"unknown:{what}"
+        key = UnknownKey(kind, ids)
         if key not in self.vertices:
             threads = self._threads_to_look_at(worker_id) if worker_id else []
             vertex = Vertex(
                 key=key,
                 kind="unknown",
-                label=what,
+                label=label,
                 unobserved=unobserved,
                 worker_id=worker_id,
                 os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
@@ -60,35 +61,27 @@ class Graph:
         blocked = [loop for loop in loops if is_blocked_loop(self.observed, loop)]
         return self.observed.threads_with_role(worker_id, "task") or blocked
 
-    def other_side(self, call: str, where: str) -> Target:
+    def other_side(self, call: str, *where: Id) -> Target:
         """Whoever ends a call that was seen, but not who can end it; ``where`` tells two of the same name apart."""
-        key = f"unknown:{call}@{where}"
+        key = UnknownKey("other side", (call, *where))
         if key not in self.vertices:
             self.add(Vertex(key=key, kind="unknown", label="other side, which is not known", other_side_of=call))
         return Target(vertex=key)
 
     def child(self, worker_id: str, pid: int) -> Target:
         """A process that a worker has started: what it waits for itself is its own affair."""
-        key = f"unknown:child/{worker_id}/{pid}"
+        key = UnknownKey("child process", (worker_id, pid))
         if key not in self.vertices:
             label = f"child process (pid {pid})"
             self.add(Vertex(key=key, kind="unknown", label=label, worker_id=worker_id, child_pid=pid))
         return Target(vertex=key)
 
-    def waits_for_unknown(self, kind: str, what: str) -> Wait:
-        """A wait for something whose own waits are not known."""
-        return waits_for(kind, self.unknown(what))
-
-    def waits_for_unobserved(self, kind: str, what: str, worker_id: str | None = None) -> Wait:
-        """A wait for something that nobody could look at; ``worker_id`` where it is, if known."""
-        return waits_for(kind, self.unknown(what, unobserved=True, worker_id=worker_id))
-
-    def one_of(self, kind: str, find: Callable[[], Iterable[Target]], reason: str, whose: str) -> Wait:
+    def one_of(self, kind: str, find: Callable[[], Iterable[Target]], reason: str, *whose: Id) -> Wait:
         """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many.
 
         They are found anew only as long as they are few.
         """
-        key = any_key(kind, whose)
+        key = AnyKey(kind, whose)
         known = self.vertices.get(key)
         if known is not None and known.wait is not None:
             return self.shared(key, known.wait)
@@ -99,7 +92,7 @@ class Graph:
         wait = Wait(kind=kind, groups=groups, inferred=reason, total=len(several))
         return self.shared(key, wait)
 
-    def shared(self, key: str, wait: Wait) -> Wait:
+    def shared(self, key: AnyKey, wait: Wait) -> Wait:
         """The wait as it is, or if it is for many, through a vertex that all share who wait for the same."""
         count = len(wait.groups[0].targets)
         if count <= MANY:

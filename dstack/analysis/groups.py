@@ -11,10 +11,10 @@ from math import floor
 
 from dstack.analysis import names
 from dstack.analysis.amounts import EPSILON, Amounts, fits, summed, wanted
-from dstack.analysis.observed import any_key
 from dstack.analysis.resources import Resources, Why
 from dstack.diagnosis import Wait
 from dstack.model import PlacementGroup
+from dstack.vertex_keys import AnyKey
 
 MAX_PAIRS = 50_000
 """So many pairs of bundle and node are looked at to prove that bundles do not go on different nodes."""
@@ -46,7 +46,7 @@ def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts
         return Wait(kind="resources", groups=groups, needed=len(groups), total=len(groups), resources=named)
     free = [resources.holders.available(node) for node in resources.nodes]
     if cannot_hold(group.strategy, bundles, free):
-        key = any_key("holders", f"{group.strategy}/{asked}")
+        key = AnyKey("holders", (group.strategy, *(tuple(one.items()) for one in bundles)))
         wait = resources.wait_for_any_holder(summed(bundles), key)
         if wait:
             return wait

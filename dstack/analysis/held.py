@@ -11,20 +11,22 @@ from msgspec.structs import replace
 
 from dstack.analysis import names
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import any_key
 from dstack.analysis.producers import maker
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, is_at_hand
+from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
 
 PERHAPS = "perhaps ray.get"
 """The kind of wait of which nobody could see whether it is one."""
 AMONG_HELD = "who waits for refs has Ray count them as held"
 
 
-def wait_for_held(graph: Graph, worker_id: str, call: BlockedCall) -> Wait:
+def wait_for_held(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedCall) -> Wait:
     """The wait of a thread that is seen in a call for refs, of which none was read."""
+    worker_id = waiter.worker_id
     targets = _pending(graph, worker_id)
-    unknown = graph.unknown(f"target of {call.kind}, which could not be read", unobserved=True)
+    label = f"target of {call.kind}, which could not be read"
+    unknown = graph.unknown("target", waiter, label=label, unobserved=True)
     wait = Wait(
         kind=call.kind,
         groups=(Group(needs=1, targets=targets or (unknown,)),),
@@ -35,7 +37,7 @@ def wait_for_held(graph: Graph, worker_id: str, call: BlockedCall) -> Wait:
     )
     if not targets or _may_hold_others(graph, worker_id):
         return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
-    wait = graph.shared(any_key("held", worker_id), wait)
+    wait = graph.shared(AnyKey("held", (worker_id,)), wait)
     return replace(wait, assumed=call.assumed or AMONG_HELD, if_not=(Group(needs=1, targets=(unknown,)),))
 
 
@@ -44,15 +46,16 @@ def add_unseen_driver(graph: Graph, worker_id: str) -> None:
     worker = graph.observed.workers.get(worker_id)
     if worker is None or not worker.is_driver or graph.observed.threads(worker_id):
         return
-    wait = wait_of_unseen(graph, worker_id, names.worker(graph.observed, worker))
+    label = names.worker(graph.observed, worker)
+    wait = wait_of_unseen(graph, worker_id, label)
     if wait.kind == PERHAPS:
-        key, label = f"driver:{worker_id}", names.worker(graph.observed, worker)
+        key = DriverKey(worker_id)
         graph.add(Vertex(key=key, kind="task", label=label, worker_id=worker_id, wait=wait))
 
 
-def wait_of_unseen(graph: Graph, worker_id: str, name: str) -> Wait:
+def wait_of_unseen(graph: Graph, worker_id: str, name: str, task_id: str | None = None) -> Wait:
     """The wait of something that runs where no stack could be read: it may be for any ref, or for none at all."""
-    stack = graph.unknown(f"stack of {name}, which was not read", unobserved=True)
+    stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which was not read", unobserved=True)
     targets = _pending(graph, worker_id)
     if not targets:
         return Wait(kind="thread", groups=(Group(needs=1, targets=(stack,)),))
@@ -62,7 +65,7 @@ def wait_of_unseen(graph: Graph, worker_id: str, name: str) -> Wait:
         inferred="it runs, and holds what is not there; nobody could see whether it waits",
         total=len(targets),
     )
-    shared = graph.shared(any_key("held", worker_id), wait)
+    shared = graph.shared(AnyKey("held", (worker_id,)), wait)
     return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
 
 

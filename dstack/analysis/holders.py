@@ -66,7 +66,9 @@ class Holders:
         """Who holds it there, most first; somebody unknown holds what cannot be accounted for."""
         key = (node.node_id, resource)
         if key not in self._known:
-            self._known[key] = sorted(self._find(node, resource), key=lambda held: (-held.amount, held.target.vertex))
+            self._known[key] = sorted(
+                self._find(node, resource), key=lambda held: (-held.amount, str(held.target.vertex))
+            )
         return self._known[key]
 
     def needed(self, node: Node, resource: str, amount: float) -> int:
@@ -88,8 +90,7 @@ class Holders:
         if unaccounted > EPSILON:
             what = names.amounts(plain({resource: unaccounted})) or resource
             text = f"holder of {what} on {names.node(node)}, who was not identified"
-            key = f"unknown:holder/{node.node_id}/{resource}"
-            yield Holding(self._graph.unknown(text, key=key), unaccounted)
+            yield Holding(self._graph.unknown("holder", node.node_id, resource, label=text), unaccounted)
 
     def _target(self, holder: Holder) -> Target:
         """Who must go on, or end, before it lets go."""

@@ -15,12 +15,13 @@ from dstack.analysis.amounts import in_group, summed
 from dstack.analysis.coverage import Sight, sights
 from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.members import Member, execution_of, member
-from dstack.analysis.observed import ENDED, Observed, is_any_key
+from dstack.analysis.observed import ENDED, Observed
 from dstack.analysis.placing import is_users
 from dstack.analysis.sentences import deed, sentence
 from dstack.analysis.stitching import likeness
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
+from dstack.vertex_keys import Key
 
 Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not seen"]
 """``unreadable`` is a call of which no stack was read, ``not seen`` a process that does not count as seen."""
@@ -55,15 +56,25 @@ class Amount(Model, frozen=True):
 
 
 class Deed(Model, frozen=True):
-    """What one execution does now, or ``count`` alike ones, of which the first is told; ``vertex`` to jump to."""
+    """What one execution does now, or ``count`` alike ones, of which the first is told; ``vertex`` to jump to.
 
-    vertex: str
+    ``name`` is the execution's, and ``words`` what it does; ``is_whole_process`` if it is a driver's main code.
+    """
+
+    vertex: Key
     doing: Doing
-    text: str
+    name: str
+    words: str
+    is_whole_process: bool = False
     file: str | None = None
     line: int | None = None
     source: str | None = None
     count: int = 1
+
+    @property
+    def text(self) -> str:
+        """The sentence about it."""
+        return f"{self.name} {self.words}"
 
 
 class Occupant(Model, frozen=True):
@@ -93,12 +104,12 @@ class Resident(Model, frozen=True):
 class Lacking(Model, frozen=True):
     """Something that is not there yet, or ``count`` alike, with the sentence that says what it lacks."""
 
-    vertex: str
+    vertex: Key
     what: Literal["task", "actor", "placement group", "call"]
     text: str
     is_stuck: bool = False
     count: int = 1
-    alike: tuple[str, ...] = ()
+    alike: tuple[Key, ...] = ()
 
 
 class Inventory:
@@ -193,7 +204,7 @@ class Inventory:
         if vertex.kind == "placement group":
             return True
         is_queued = vertex.wait is not None and vertex.wait.kind in QUEUED
-        return vertex.kind == "task" and vertex.worker_id is None and not is_queued and not is_any_key(vertex.key)
+        return vertex.is_counted and vertex.kind == "task" and vertex.worker_id is None and not is_queued
 
     def _lacking(self, alike: list[Vertex]) -> Lacking:
         first = alike[0]
@@ -342,7 +353,9 @@ class Inventory:
         return Deed(
             vertex=vertex.key,
             doing=self._doing(vertex),
-            text=f"{vertex.label} {self._words(vertex, who)}",
+            name=vertex.label,
+            words=self._words(vertex, who),
+            is_whole_process=self._is_whole_process(vertex),
             file=who.file,
             line=who.line,
             source=who.source,
@@ -352,16 +365,30 @@ class Inventory:
     def _words(self, vertex: Vertex, who: Member) -> str:
         if vertex.kind == "task" and vertex.key not in self._stuck:
             if self._is_hidden(vertex):
-                hidden = next(label for key in targets_of(vertex) if (label := self._vertices[key].label))
+                targets = (self._vertices[key] for key in targets_of(vertex))
+                hidden = next(target.label for target in targets if target.unobserved)
                 return f"runs, but what it does was not seen: the {hidden}"
             if vertex.wait is None or vertex.wait.kind == "thread":
                 return "runs, it is not known on which thread"
         return deed(self._seen, self._vertices, vertex, who)
 
+    def _is_whole_process(self, vertex: Vertex) -> bool:
+        """Whether it is a driver's main thread, or a driver without stacks."""
+        worker = self._seen.workers.get(vertex.worker_id or "")
+        if worker is None or not worker.is_driver or vertex.task_id is not None:
+            return False
+        return vertex.kind == "task" or vertex.os_thread_id == worker.pid
+
     def _line_of(self, execution: Thread | Coroutine) -> Frame | None:
         if execution.stack not in self._lines:
             self._lines[execution.stack] = names.user_frame(self._seen.snapshot.frames_of(execution))
         return self._lines[execution.stack]
+
+    def _name_alike(self, vertex: Vertex, execution: Thread | Coroutine | None) -> tuple[str, bool]:
+        """What an execution is called, of an asyncio task without its number; and whether it is one."""
+        if isinstance(execution, Coroutine) and vertex.task_id is None:
+            return names.whose_coroutine(self._seen, vertex.worker_id or "", execution), True
+        return vertex.label, False
 
     def _shape(self, vertex: Vertex) -> object:
         """What makes executions alike: what they are called, where they are, and for what, by name, they wait."""
@@ -370,7 +397,7 @@ class Inventory:
         line = self._line_of(execution) if execution else None
         targets = frozenset(self._vertices[key].label for key in targets_of(vertex))
         return (
-            _without_number(vertex.label, execution),
+            self._name_alike(vertex, execution),
             self._doing(vertex),
             line,
             wait and (wait.kind, wait.what, wait.timeout_s, targets),
@@ -380,11 +407,6 @@ class Inventory:
 def alike(occupants: Iterable[Occupant]) -> list[list[Occupant]]:
     """The occupants in groups of those that do the same."""
     return list(_by(occupants, lambda one: one.shape).values())
-
-
-def _without_number(label: str, execution: Thread | Coroutine | None) -> str:
-    """What an execution is called, without the name of an asyncio task, which counts them."""
-    return label.replace(f'"{execution.name}" ', "", 1) if isinstance(execution, Coroutine) else label
 
 
 def _by(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

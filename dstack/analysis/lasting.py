@@ -14,11 +14,12 @@ import msgspec
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes, producer_task_id
+from dstack.vertex_keys import Key
 
 UNKNOWN = TaskTimes()
 
 
-def with_bounds(snapshot: Snapshot, first: Observed, vertices: Mapping[str, Vertex]) -> dict[str, Vertex]:
+def with_bounds(snapshot: Snapshot, first: Observed, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
     """The same vertices, with the bounds of those that wait; none for waits with a timeout, which begin ever anew."""
     bounds = _Bounds(snapshot, first)
     return {key: bounds.added_to(vertex) for key, vertex in vertices.items()}

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from dstack.analysis.observed import Observed, is_any_key
+from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
 from dstack.model import actor_of_task
+from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8
 NEVER = r"(?!)"
@@ -126,13 +127,13 @@ def data_operator(task_name: str) -> str | None:
     return f"Data operator {task_name}" if DATA_TASK.fullmatch(task_name) else None
 
 
-def machinery(observed: Observed, vertices: Mapping[str, Vertex]) -> set[str]:
+def machinery(observed: Observed, vertices: Mapping[Key, Vertex]) -> set[Key]:
     """Those who are a library at work for itself."""
     machines = _machines(observed)
     return {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)}
 
 
-def without_idle_machinery(observed: Observed, vertices: dict[str, Vertex]) -> dict[str, Vertex]:
+def without_idle_machinery(observed: Observed, vertices: dict[Key, Vertex]) -> dict[Key, Vertex]:
     """The graph in which machinery waits for nothing, unless something else needs it, directly or through others.
 
     Serve's controller, say, always has calls in which others wait for news, whether or not any will come.
@@ -141,7 +142,7 @@ def without_idle_machinery(observed: Observed, vertices: dict[str, Vertex]) -> d
     found = {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)}
     if not found:
         return vertices
-    idle = found.union(filter(is_any_key, vertices))
+    idle = found.union(key for key in vertices if isinstance(key, AnyKey))
     idle -= _needed(vertices, vertices.keys() - idle)
     at_rest = {key: msgspec.structs.replace(vertices[key], wait=None, never=None) for key in idle}
     return {**vertices, **at_rest}
@@ -170,7 +171,7 @@ def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vert
     return machine is not None and machine.recogniser.is_machinery
 
 
-def _needed(vertices: Mapping[str, Vertex], by: Iterable[str]) -> set[str]:
+def _needed(vertices: Mapping[Key, Vertex], by: Iterable[Key]) -> set[Key]:
     """All that these wait for, directly or through others, and these themselves."""
     reached = set(by)
     ahead = list(reached)
@@ -182,6 +183,6 @@ def _needed(vertices: Mapping[str, Vertex], by: Iterable[str]) -> set[str]:
     return reached
 
 
-def _targets(vertex: Vertex) -> Iterator[str]:
+def _targets(vertex: Vertex) -> Iterator[Key]:
     for group in vertex.wait.groups if vertex.wait else ():
         yield from (target.vertex for target in group.targets)

@@ -24,9 +24,9 @@ import msgspec
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
 from dstack.analysis.graph import FEW, Graph
-from dstack.analysis.observed import any_key, coroutine_key, thread_key
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 """Threads that only sit in these wait for work from somebody in their process."""
@@ -42,14 +42,14 @@ class Lifetimes:
         self._seen = graph.observed
         self._ahead: list[tuple[Vertex, Callable[[], Iterable[Target]]]] = []
         self._is_building = False
-        self._found: dict[str, Sequence[Target]] = {}
+        self._found: dict[Key, Sequence[Target]] = {}
 
     def end_of(self, actor: Actor) -> Target:
         """The end of an actor that holds resources."""
         what = f"end of {names.actor(actor)}, which holds {_told(actor.held or actor.required_resources)} for life"
         return self._build(
             Vertex(
-                key=any_key("end of actor", actor.actor_id),
+                key=AnyKey("end of actor", (actor.actor_id,)),
                 kind="lifetime",
                 label=what,
                 holder=names.actor(actor),
@@ -62,7 +62,7 @@ class Lifetimes:
     def removal_of(self, group: PlacementGroup) -> Target:
         """The removal of a placement group that has its place."""
         what = f"removal of {names.placement_group(group)}, which holds {names.bundles(group)}"
-        key = any_key("removal", group.placement_group_id)
+        key = AnyKey("removal", (group.placement_group_id,))
         vertex = Vertex(key=key, kind="lifetime", label=what, holder=names.placement_group(group))
         return self._build(vertex, lambda: self._removers(group))
 
@@ -71,7 +71,7 @@ class Lifetimes:
     def _enders(self, actor: Actor) -> Iterator[Target]:
         yield from self._users(actor)
         if actor.is_detached:
-            yield from self._namespace(actor.namespace, names.actor(actor))
+            yield from self._namespace(actor.namespace, actor.actor_id, names.actor(actor))
         else:
             yield from self._driver(actor.job_id)
 
@@ -82,7 +82,7 @@ class Lifetimes:
         if group.job_id and not (group.is_detached and self._is_over(group.job_id)):
             yield self._job(group.job_id)
         if group.is_detached or group.name or not group.job_id:
-            yield from self._namespace(group.namespace, names.placement_group(group))
+            yield from self._namespace(group.namespace, group.placement_group_id, names.placement_group(group))
 
     def _reach(self, actor: Actor) -> Target:
         """Anybody who runs in an actor, calls it, or can."""
@@ -95,14 +95,15 @@ class Lifetimes:
         if creation := self._seen.creations.get(actor.actor_id):
             yield self._task(creation)
         elif self._may_start(actor):
-            yield self._graph.unknown(f"start of {names.actor(actor)} ({actor.state})")
+            label = f"start of {names.actor(actor)} ({actor.state})"
+            yield self._graph.unknown("start of actor", actor.actor_id, label=label)
         yield from map(self._task, self._calls[actor.actor_id])
         if actor.owner_id and (actor.owner_id in self._seen.workers or not actor.is_detached):
             yield from self._process(actor.owner_id)
         for handle in self._handles[actor.actor_id]:
             yield from self._holder(handle, actor)
         if actor.name:
-            yield from self._namespace(actor.namespace, names.actor(actor))
+            yield from self._namespace(actor.namespace, actor.actor_id, names.actor(actor))
         yield from self._silent()
 
     def _holder(self, handle: Ref, actor: Actor) -> Iterator[Target]:
@@ -113,12 +114,13 @@ class Lifetimes:
         if handle.is_contained:
             yield self._job(actor.job_id)
 
-    def _namespace(self, namespace: str, what: str) -> Iterator[Target]:
+    def _namespace(self, namespace: str, whose: str, name: str) -> Iterator[Target]:
         """Anybody in the jobs of a namespace; somebody from outside where there is none."""
         jobs = [job for job in self._seen.snapshot.jobs if job.namespace == namespace and not job.is_dead]
         yield from (self._job(job.job_id) for job in jobs)
         if not jobs:
-            yield self._graph.unknown(f"user outside of all jobs that run, who alone can look up {what},")
+            label = f"user outside of all jobs that run, who alone can look up {name},"
+            yield self._graph.unknown("lookup", whose, label=label)
 
     # Anybody of many
 
@@ -128,8 +130,9 @@ class Lifetimes:
             return self._process(drivers[0])
         job = self._seen.jobs.get(job_id)
         if job and job.is_dead:
-            return [self._graph.unknown(f"end of job {job_id}, whose driver has ended")]
-        return [self._graph.unknown(f"driver of job {job_id}, which was not observed", unobserved=True)]
+            return [self._graph.unknown("end of job", job_id, label=f"end of job {job_id}, whose driver has ended")]
+        label = f"driver of job {job_id}, which was not observed"
+        return [self._graph.unknown("driver", job_id, label=label, unobserved=True)]
 
     def _job(self, job_id: str) -> Target:
         vertex = self._anybody("job", job_id, f"anybody in {_job_name(self._seen.jobs.get(job_id), job_id)}")
@@ -171,12 +174,13 @@ class Lifetimes:
         """Anybody in the process of a driver or of a worker that is no actor's."""
         worker = self._seen.workers.get(worker_id)
         if worker is None:
-            yield self._graph.unknown("process that is not listed")
+            yield self._graph.unknown("process", worker_id, label="process that is not listed")
             return
         yield from self._threads_and_tasks(worker_id)
         seen = self._seen.seen.get(worker_id)
         if not worker.is_driver and not (seen and seen.running_task_ids):
-            yield self._graph.unknown("worker that runs nothing, and may be given a task or be ended")
+            label = "worker that runs nothing, and may be given a task or be ended"
+            yield self._graph.unknown("worker", worker_id, "idle", label=label)
 
     def _silent(self) -> Iterable[Target]:
         """Workers of any job that did not say what they hold: a handle may have been passed to them with a call."""
@@ -202,17 +206,17 @@ class Lifetimes:
 
     def _thread(self, worker_id: str, thread: Thread) -> Iterator[Target]:
         """A thread that may do something of its own accord; one that serves Ray or an executor does not."""
-        key = thread_key(worker_id, thread.os_thread_id)
+        key = ThreadKey(worker_id, thread.os_thread_id)
         if key in self._graph.vertices:
             yield Target(vertex=key)
         elif not self._only_serves(worker_id, thread):
-            yield self._graph.unknown(f'thread "{thread.name}" of a library', key=f"unknown:{key}", worker_id=worker_id)
+            yield self._graph.unknown("library", key, label=f'thread "{thread.name}" of a library', worker_id=worker_id)
 
     def _coroutine(self, worker_id: str, coroutine: Coroutine) -> Target:
-        key = coroutine_key(worker_id, coroutine.coroutine_id)
+        key = CoroutineKey(worker_id, coroutine.coroutine_id)
         if key in self._graph.vertices:
             return Target(vertex=key)
-        return self._graph.unknown(f'asyncio task "{coroutine.name}" of a library', key=f"unknown:{key}")
+        return self._graph.unknown("library", key, label=f'asyncio task "{coroutine.name}" of a library')
 
     def _only_serves(self, worker_id: str, thread: Thread) -> bool:
         if thread.role == "loop":
@@ -229,13 +233,13 @@ class Lifetimes:
     def _unobserved(self, worker_id: str) -> Target:
         worker = self._seen.workers.get(worker_id)
         who = f"{names.worker(self._seen, worker)} (pid {worker.pid})" if worker else "worker"
-        return self._graph.unknown(f"{who}, which was not observed", key=f"unknown:{worker_id}", unobserved=True)
+        return self._graph.unknown("worker", worker_id, label=f"{who}, which was not observed", unobserved=True)
 
     # Building
 
     def _few(self, kind: str, whose: str, label: str, find: Callable[[], Iterable[Target]]) -> Sequence[Target]:
         """These, found once; if they are many, one vertex that stands for any of them."""
-        key = any_key(kind, whose)
+        key = AnyKey(kind, (whose,))
         if key not in self._found:
             found = tuple(dict.fromkeys(find()))
             many = len(found) > FEW
@@ -244,7 +248,7 @@ class Lifetimes:
 
     @staticmethod
     def _anybody(kind: str, whose: str, label: str) -> Vertex:
-        return Vertex(key=any_key(kind, whose), kind="lifetime", label=label)
+        return Vertex(key=AnyKey(kind, (whose,)), kind="lifetime", label=label)
 
     def _build(self, vertex: Vertex, targets: Callable[[], Iterable[Target]]) -> Target:
         """The vertex as a target, built now or, while another is being built, after that: handles may go in circles."""
@@ -260,7 +264,9 @@ class Lifetimes:
         self._is_building = True
         while self._ahead:
             vertex, targets = self._ahead.pop()
-            found = tuple(dict.fromkeys(targets())) or (self._graph.unknown("somebody who was not seen"),)
+            found = tuple(dict.fromkeys(targets())) or (
+                self._graph.unknown("ender", vertex.key, label="process that was not read"),
+            )
             self._graph.add(_waiting(vertex, found))
         self._is_building = False
 

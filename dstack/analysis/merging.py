@@ -98,7 +98,7 @@ def merge(
             execution._replace(path=(groups.setdefault(name(execution), Place(name(execution))), *execution.path))
             for execution in chosen
         ]
-    tree = sorted(chosen, key=lambda execution: (execution.path, execution.key))
+    tree = sorted(chosen, key=lambda execution: (execution.path, str(execution.key)))
     return Branch(tree, 0, len(tree), 0)
 
 

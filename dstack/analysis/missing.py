@@ -12,6 +12,7 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.running import Execution, kind_of, kind_of_actor
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
+from dstack.vertex_keys import Key
 
 Why = Literal["not seen", "unreadable", "idle", "dead", "not there"]
 WHYS: tuple[Why, ...] = ("not seen", "unreadable", "dead", "not there", "idle")
@@ -54,7 +55,7 @@ class Company(NamedTuple):
         return self.here + self.away + len(self.missing)
 
 
-def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
+def missing(observed: Observed, vertices: Mapping[Key, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
     """Actors of the same classes and jobs without an execution, and all workers that were not seen or not readable."""
     present = list(executions)
     there = {execution.worker_id for execution in present}
@@ -69,7 +70,7 @@ def missing(observed: Observed, vertices: Mapping[str, Vertex], executions: Iter
 class Lull:
     """Why there is no execution of the application in a worker."""
 
-    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
+    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex]) -> None:
         self._observed = observed
         self._sights = sights(observed.snapshot)
         self._seen = {vertex.worker_id for vertex in vertices.values() if vertex.kind == "execution"}

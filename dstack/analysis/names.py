@@ -130,9 +130,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
     owner = observed.workers.get(worker_id)
     place = worker(observed, owner) if owner else "process"
     if task_id is not None:
-        known = task(observed, task_id)
         outermost = user_frame(observed.snapshot.frames_of(thread), outermost=True)
-        return outermost.function if known.startswith("task ") and outermost else known
+        return outermost.function if task_id not in observed.tasks and outermost else task(observed, task_id)
     if owner and owner.pid == thread.os_thread_id:
         return place
     if thread.role == "loop":
@@ -143,14 +142,21 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
 
 def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
     """The task, where a coroutine is one; else ``asyncio task "Task-7" of Office.report``, or of its process."""
-    owner = observed.workers.get(worker_id)
-    known = observed.actors.get((owner.actor_id if owner else None) or "")
-    of = task(observed, value.task_id) if value.task_id in observed.tasks and value.task_id else None
     if value.is_task and value.task_id:
         outermost = user_frame(observed.snapshot.frames_of(value), outermost=True)
-        return of or (outermost.function if outermost else task(observed, value.task_id))
-    whose = of or (actor(known) if known else worker(observed, owner) if owner else "process")
-    return f'asyncio task "{value.name}" of {whose}'
+        return (
+            outermost.function if value.task_id not in observed.tasks and outermost else task(observed, value.task_id)
+        )
+    return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
+
+
+def whose_coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
+    """The task that a coroutine belongs to, or its actor or process."""
+    if value.task_id and value.task_id in observed.tasks:
+        return task(observed, value.task_id)
+    owner = observed.workers.get(worker_id)
+    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    return actor(known) if known else worker(observed, owner) if owner else "process"
 
 
 def event_loop(observed: Observed, owner: Worker | None, thread: Thread) -> str:
@@ -189,25 +195,26 @@ def duration(seconds: float) -> str:
 
 def lasting(since: Since | None) -> str:
     """``for 3 min 20 s``, ``for 0.4 s to 5 min``, ``for at least 0.4 s``, ``for at most 5 min``; empty if unknown."""
-    if since is None:
-        return ""
-    least, most = since.at_least_s or 0.0, since.at_most_s
-    if most is None:
-        return f"for at least {duration(least)}" if least >= SHORTEST_S else ""
-    if least < SHORTEST_S:
-        return f"for at most {duration(most)}"
-    if most - least <= max(2.0, 0.1 * most) or duration(least) == duration(most):
-        return f"for {duration(least)}"
-    return f"for {duration(least)} to {duration(most)}"
+    return _bounded(since, "for at least ", "for at most ", "for ")
 
 
 def bounds(since: Since | None) -> str:
     """The same for where room is scarce: ``3 min 20 s``, ``0.4 s to 5 min``, ``≥ 0.4 s``, ``≤ 5 min``."""
-    words = lasting(since)
-    for long, brief in (("for at least ", "≥ "), ("for at most ", "≤ "), ("for ", "")):
-        if words.startswith(long):
-            return brief + words.removeprefix(long)
-    return words
+    return _bounded(since, "≥ ", "≤ ", "")
+
+
+def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> str:
+    """Bounds of a duration, each after its own words."""
+    if since is None:
+        return ""
+    least, most = since.at_least_s or 0.0, since.at_most_s
+    if most is None:
+        return f"{at_least}{duration(least)}" if least >= SHORTEST_S else ""
+    if least < SHORTEST_S:
+        return f"{at_most}{duration(most)}"
+    if most - least <= max(2.0, 0.1 * most) or duration(least) == duration(most):
+        return f"{within}{duration(least)}"
+    return f"{within}{duration(least)} to {duration(most)}"
 
 
 def listed(words: Sequence[str], joint: str = " and ") -> str:

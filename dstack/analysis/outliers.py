@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dstack.analysis.merging import Branch, merge
 from dstack.analysis.running import Execution, Likeness
+from dstack.vertex_keys import Key
 
 FEW = 4
 """Few beside most are a single one, or not more than one to so many."""
@@ -25,7 +26,7 @@ class Outlier(NamedTuple):
     alike: int
 
 
-def outliers(executions: Iterable[Execution]) -> dict[str, Outlier]:
+def outliers(executions: Iterable[Execution]) -> dict[Key, Outlier]:
     """By key: those few who part from most that are alike, at the frame where they do. Paths are without groups."""
     groups: dict[Likeness, list[Execution]] = {}
     for execution in executions:
@@ -59,7 +60,7 @@ def _is_few(count: int, most: int) -> bool:
 class Marked:
     """A tree's outliers, found by the places where they are: how many are in a branch costs no walk."""
 
-    def __init__(self, root: Branch, odd: Iterable[str]) -> None:
+    def __init__(self, root: Branch, odd: Iterable[Key]) -> None:
         keys = set(odd)
         self._at = [index for index, execution in enumerate(root.executions) if execution.key in keys]
         self._root = root

@@ -6,13 +6,13 @@ from dstack.analysis import names, placing
 from dstack.analysis.gone import cause_of, why_gone
 from dstack.analysis.graph import MANY, Graph, waits_for
 from dstack.analysis.groups import wait_of_group
-from dstack.analysis.observed import group_key, task_key
 from dstack.analysis.producers import maker
 from dstack.analysis.promises import PENDING
 from dstack.analysis.resources import Resources, Why
 from dstack.analysis.slots import Slots
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Actor, PlacementGroup, Task, producer_task_id
+from dstack.vertex_keys import GroupKey, TaskKey
 
 
 class Pending:
@@ -29,7 +29,7 @@ class Pending:
         gone = why_gone(self._seen, task)
         wait, never = (None, gone) if gone else self._why_pending(task)
         vertex = Vertex(
-            key=task_key(task.task_id),
+            key=TaskKey(task.task_id),
             kind="task",
             label=names.task(self._seen, task.task_id),
             task_id=task.task_id,
@@ -45,7 +45,7 @@ class Pending:
             return
         wait, never = wait_of_group(self._resources, group)
         vertex = Vertex(
-            key=group_key(group.placement_group_id),
+            key=GroupKey(group.placement_group_id),
             kind="placement group",
             label=names.placement_group(group),
             placement_group_id=group.placement_group_id,
@@ -60,7 +60,8 @@ class Pending:
         if task.state == "SUBMITTED_TO_WORKER":
             return self._slots.wait_for(task), None
         if task.state != "PENDING_NODE_ASSIGNMENT":
-            return self._graph.waits_for_unknown("scheduler", f"scheduler ({task.state})"), None
+            state = self._graph.unknown("scheduler state", task.state, label=f"scheduler ({task.state})")
+            return waits_for("scheduler", state), None
         if task.kind == "ACTOR_TASK":
             return self._wait_for_actor(task)
         return self._resources.wait_of_task(task)
@@ -71,7 +72,10 @@ class Pending:
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
         if not refs:
-            return self._graph.waits_for_unobserved("arguments", "argument that was not seen")
+            argument = self._graph.unknown(
+                "argument", task.owner_id, label="argument that was not seen", unobserved=True
+            )
+            return waits_for("arguments", argument)
         return self._graph.one_of(
             "arguments",
             lambda: (maker(self._graph, ref) for ref in refs),
@@ -85,11 +89,13 @@ class Pending:
         """A call not yet sent: its actor is not there yet, or an earlier call of the same caller is not ready."""
         actor = self._seen.actors.get(task.actor_id or "")
         if actor is None:
-            what = "actor that the control plane does not list"
-            return self._graph.waits_for_unobserved("actor creation", what), None
+            label = "actor that the control plane does not list"
+            unlisted = self._graph.unknown("actor", task.actor_id, label=label, unobserved=True)
+            return waits_for("actor creation", unlisted), None
         if actor.state == "DEAD":
-            what = f"error in place of its value, since {names.actor(actor)} has just died: {cause_of(actor)}"
-            return self._graph.waits_for_unknown("actor creation", what), None
+            label = f"error in place of its value, since {names.actor(actor)} has just died: {cause_of(actor)}"
+            error = self._graph.unknown("error", actor.actor_id, label=label)
+            return waits_for("actor creation", error), None
         if actor.state != "ALIVE":
             return self._wait_for_creation(actor), None
         return self._wait_for_order(task, actor), None
@@ -97,17 +103,19 @@ class Pending:
     def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
         earlier = self._seen.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
         if not earlier:
-            return self._graph.waits_for_unknown("order", "caller, which has not sent it yet")
+            caller = self._graph.unknown("caller", task.owner_id, label="caller, which has not sent it yet")
+            return waits_for("order", caller)
         return self._graph.one_of(
             "order",
-            lambda: (Target(vertex=task_key(call.task_id)) for call in earlier),
+            lambda: (Target(vertex=TaskKey(call.task_id)) for call in earlier),
             f"any of {len(earlier)} calls by the same caller that lack arguments",
-            f"{task.owner_id}/{actor.actor_id}",
+            task.owner_id,
+            actor.actor_id,
         )
 
     def _wait_for_creation(self, actor: Actor) -> Wait:
         creation = self._seen.creations.get(actor.actor_id)
         if creation is None:
-            what = f"creation of {names.actor(actor)} ({actor.state})"
-            return self._graph.waits_for_unknown("actor creation", what)
+            label = f"creation of {names.actor(actor)} ({actor.state})"
+            return waits_for("actor creation", self._graph.unknown("creation", actor.actor_id, label=label))
         return waits_for("actor creation", Target(vertex=placing.key_of_task(self._seen, creation.task_id)))

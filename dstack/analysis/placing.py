@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dstack.analysis.observed import Observed, coroutine_key, task_key, thread_key
+from dstack.analysis.observed import Observed
 from dstack.model import Coroutine, Thread
+from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 
 IDLE_LOOP = "asyncio event loop"
 """What probes call the wait of an event loop for whatever comes, on threads that Ray did not make for one."""
@@ -14,12 +15,12 @@ def task_of(observed: Observed, worker_id: str, thread: Thread) -> str | None:
     return observed.task_on.get((worker_id, thread.os_thread_id))
 
 
-def key_of_task(observed: Observed, task_id: str) -> str:
+def key_of_task(observed: Observed, task_id: str) -> CoroutineKey | ThreadKey | TaskKey:
     """The vertex of a task: the coroutine or thread that runs it where that is certain, else one for the task."""
     if suspended := observed.coroutine_of_task.get(task_id):
-        return coroutine_key(*suspended)
+        return CoroutineKey(*suspended)
     place = observed.thread_of_task.get(task_id)
-    return thread_key(*place) if place else task_key(task_id)
+    return ThreadKey(*place) if place else TaskKey(task_id)
 
 
 def is_task(observed: Observed, worker_id: str, coroutine: Coroutine) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dstack.analysis import names, placing
 from dstack.analysis.gone import dead_owner, is_long_ago
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import Observed, task_key
+from dstack.analysis.observed import Observed
 from dstack.analysis.promises import is_promise, is_returned, promise
 from dstack.diagnosis import Target, Vertex
 from dstack.model import GoneWorker, producer_task_id
-
-THERE = "value that is there already and is being fetched"
+from dstack.vertex_keys import Key, TaskKey
 
 
 def maker(graph: Graph, ref: str) -> Target:
@@ -18,10 +17,15 @@ def maker(graph: Graph, ref: str) -> Target:
     return Target(vertex=_vertex(graph, ref), ref=ref)
 
 
-def _vertex(graph: Graph, ref: str) -> str:
+def fetched(graph: Graph, what: str | Key) -> Target:
+    """A value that is there already, by its ref or by who waits for it."""
+    return graph.unknown("fetched value", what, label="value that is there already and is being fetched")
+
+
+def _vertex(graph: Graph, ref: str) -> Key:
     observed = graph.observed
     if observed.is_given(ref):
-        return graph.unknown(THERE).vertex
+        return fetched(graph, ref).vertex
     if is_promise(observed, ref):
         return promise(graph, ref)
     task_id = producer_task_id(ref)
@@ -29,19 +33,18 @@ def _vertex(graph: Graph, ref: str) -> str:
         return placing.key_of_task(observed, task_id)
     if owner := dead_owner(observed, ref):
         return _never_told(graph, ref, owner)
-    return graph.unknown(
-        _untold(observed, ref), key=f"unknown:{task_id if is_returned(ref) else ref}", unobserved=True
-    ).vertex
+    made_by = task_id if is_returned(ref) else ref
+    return graph.unknown("value", made_by, label=_untold(observed, ref), unobserved=True).vertex
 
 
-def _never_told(graph: Graph, ref: str, owner: GoneWorker) -> str:
+def _never_told(graph: Graph, ref: str, owner: GoneWorker) -> Key:
     """The value of a ref whose owner is dead: Ray owes an error in its place, or has failed to give it."""
     place, cause = names.place(graph.observed, owner), owner.cause or "no cause given"
     if not is_long_ago(graph.observed, owner.ended_at):
         what = f"value of {names.short(ref)} or an error in its place, since its owner, {place}, has just died: {cause}"
-        return graph.unknown(what).vertex
+        return graph.unknown("value", ref, label=what).vertex
     vertex = Vertex(
-        key=task_key(producer_task_id(ref)),
+        key=TaskKey(producer_task_id(ref)),
         kind="task",
         label=f"value of {names.short(ref)}",
         task_id=producer_task_id(ref),

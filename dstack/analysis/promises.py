@@ -8,8 +8,9 @@ group it is for, but nothing else makes such refs: so it waits for any of those 
 from __future__ import annotations
 
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import Observed, any_key, group_key
+from dstack.analysis.observed import Observed
 from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.vertex_keys import AnyKey, GroupKey
 
 FIRST_PUT = 100_000_001
 """The index of the first ref that a task makes itself; those before are of what it returns (Ray 2.46 to 2.60)."""
@@ -23,9 +24,9 @@ def is_promise(observed: Observed, ref: str) -> bool:
     return ref in observed.without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(observed))
 
 
-def promise(graph: Graph, ref: str) -> str:
+def promise(graph: Graph, ref: str) -> AnyKey:
     """The vertex of such a ref."""
-    key = any_key("ready", ref)
+    key = AnyKey("ready", (ref,))
     targets = tuple(Target(vertex=group) for group in _pending_groups(graph.observed))
     wait = Wait(
         kind="placement group",
@@ -33,7 +34,9 @@ def promise(graph: Graph, ref: str) -> str:
         inferred="a ref that no task makes is one of PlacementGroup.ready(), of any group that is pending",
         total=len(targets),
     )
-    graph.add(Vertex(key=key, kind="task", label="PlacementGroup.ready()", wait=graph.shared("promise", wait)))
+    graph.add(
+        Vertex(key=key, kind="task", label="PlacementGroup.ready()", wait=graph.shared(AnyKey("ready", ()), wait))
+    )
     return key
 
 
@@ -49,5 +52,5 @@ def _index(ref: str) -> int:
         return 0
 
 
-def _pending_groups(observed: Observed) -> list[str]:
-    return [group_key(id_) for id_, group in observed.groups.items() if group.state in PENDING]
+def _pending_groups(observed: Observed) -> list[GroupKey]:
+    return [GroupKey(id_) for id_, group in observed.groups.items() if group.state in PENDING]

@@ -14,9 +14,9 @@ from dstack.analysis import labels, names
 from dstack.analysis.amounts import EPSILON, Amounts, bundle_of, fits, in_group, is_implied, plain, wanted
 from dstack.analysis.graph import FEW, Graph, waits_for
 from dstack.analysis.holders import Holders
-from dstack.analysis.observed import any_key, group_key, scheduler_key
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Node, Task
+from dstack.vertex_keys import AnyKey, GroupKey, Id
 
 AWAITED_GROUP = ("PENDING", "PREPARED")
 Why = tuple[Wait | None, str | None]
@@ -31,7 +31,7 @@ class Resources:
         self._seen = graph.observed
         self.nodes = [node for node in self._seen.snapshot.nodes if node.alive]
         self.holders = Holders(graph)
-        self._known: dict[object, Why] = {}
+        self._known: dict[Id, Why] = {}
 
     def wait_of_task(self, task: Task) -> Why:
         """Why a task, or the creation of an actor, has no node yet."""
@@ -58,7 +58,8 @@ class Resources:
             return self._nowhere(request, selector, group_id, asked)
         free = next((node for node in able if not self.missing(request, node)), None)
         if free is not None:
-            return self.not_placed(asked, f"it is free on {names.node(free)}", free.node_id), None
+            because = f"it is free on {names.node(free)}"
+            return self.not_placed(asked, because, free.node_id, tuple(request.items()), group_id), None
         rooms = [self._shortages(node, self.missing(request, node)) for node in able]
         return self._any_of(rooms, tuple(request.items()), group_id), None
 
@@ -75,7 +76,8 @@ class Resources:
     def _nowhere(self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: str) -> Why:
         """What no node that is there could ever give."""
         if group_id and not self._is_known(group_id):
-            return self._graph.waits_for_unknown("resources", f"room for {asked}"), None
+            room = self._graph.unknown("room", group_id, tuple(request.items()), label=f"room for {asked}")
+            return waits_for("resources", room), None
         autoscaler = None if group_id else self.wait_for_autoscaler(request)
         if autoscaler:
             return autoscaler, None
@@ -116,7 +118,7 @@ class Resources:
         """What is missing on a node: of which resource how many holders must let go."""
         return [(node, name, self.holders.needed(node, name, amount)) for name, amount in missing.items()]
 
-    def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: object, group_id: str | None) -> Wait:
+    def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: Id, group_id: str | None) -> Wait:
         """The wait for everything missing on any one node."""
         autoscaler = None if group_id else self._seen.snapshot.autoscaler
         resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
@@ -128,7 +130,7 @@ class Resources:
         if autoscaler:
             targets.append(self._autoscaler(autoscaler))
         wait = self._resource_wait(targets, 1, resources)
-        return self._shared(any_key("room", str(key)), "room on any node", wait)
+        return self._shared(AnyKey("room", (key,)), "room on any node", wait)
 
     def _targets(self, room: list[tuple[Node, str, int]]) -> Sequence[Target]:
         """Any of which makes room on a node: the holders themselves, or what stands for their going together."""
@@ -136,8 +138,7 @@ class Resources:
         holdings = self.holders.of(node, name)
         if len(room) == 1 and (needs == 1 or len(holdings) == 1) and len(holdings) <= FEW:
             return [held.target for held in holdings]
-        what = ", ".join(f"{needs} of {name}" for _, name, needs in room)
-        key = any_key("room", f"{node.node_id}/{what}")
+        key = AnyKey("room", (node.node_id, *((name, needs) for _, name, needs in room)))
         if key not in self._graph.vertices:
             wait = self._room(room, plain(dict.fromkeys((name for _, name, _ in room), 0.0)))
             self._graph.add(Vertex(key=key, kind="room", label=f"room on {names.node(node)}", wait=wait))
@@ -155,7 +156,7 @@ class Resources:
         targets = [held.target for held in self.holders.of(node, name)]
         if len(targets) <= FEW:
             return Group(needs=needs, targets=tuple(targets))
-        key = any_key("holders", f"{node.node_id}/{name}/{needs}")
+        key = AnyKey("holders", (node.node_id, name, needs))
         if key not in self._graph.vertices:
             (resource,) = plain({name: 0.0}) or {name: 0.0}
             label = f"{needs} of the {len(targets)} holders of {resource} on {names.node(node)}"
@@ -178,7 +179,7 @@ class Resources:
         reason = f"any {needs} of the {total} holders may let go first" if needs > 1 else "any holder may let go first"
         return msgspec.structs.replace(wait, inferred=reason)
 
-    def _shared(self, key: str, label: str, wait: Wait) -> Wait:
+    def _shared(self, key: AnyKey, label: str, wait: Wait) -> Wait:
         if len(wait.groups[0].targets) <= FEW:
             return wait
         if key not in self._graph.vertices:
@@ -187,29 +188,31 @@ class Resources:
 
     # What is not a matter of holders
 
-    def not_placed(self, asked: str, because: str, key: str) -> Wait:
+    def not_placed(self, asked: str, because: str, *whose: Id) -> Wait:
         """The wait for the scheduler, which could place it: an anomaly once two looks have shown the same.
 
         Ray tells of no task which node it is bound to by affinity, so that one may be what it waits for.
         """
-        what = f"scheduler, which has not placed {asked}"
+        label = f"scheduler, which has not placed {asked}"
         if len(self._seen.snapshot.samples) > 1:
-            what = f"scheduler, which does not place {asked} though {because}"
-        return waits_for("resources", self._graph.unknown(what, key=scheduler_key(f"{key}/{asked}")))
+            label = f"scheduler, which does not place {asked} though {because}"
+        return waits_for("resources", self._graph.unknown("scheduler", *whose, label=label))
 
     def _autoscaler(self, name: str) -> Target:
-        return self._graph.unknown(f"{name}, which may add a node")
+        return self._graph.unknown("autoscaler", label=f"{name}, which may add a node")
 
     def _wait_for_group(self, group_id: str) -> Wait | None:
         """A task inside of a placement group waits for that first."""
         group = self._seen.groups.get(group_id)
         if group is None:
-            return self._graph.waits_for_unobserved("placement group", "placement group that nobody lists")
+            label = "placement group that Ray does not list"
+            unlisted = self._graph.unknown("placement group", group_id, label=label, unobserved=True)
+            return waits_for("placement group", unlisted)
         if group.state in AWAITED_GROUP:
-            return waits_for("placement group", Target(vertex=group_key(group_id)))
+            return waits_for("placement group", Target(vertex=GroupKey(group_id)))
         if group.state != "CREATED":
-            what = f"room in {names.placement_group(group)} ({group.state})"
-            return self._graph.waits_for_unknown("placement group", what)
+            label = f"room in {names.placement_group(group)} ({group.state})"
+            return waits_for("placement group", self._graph.unknown("room", group_id, label=label))
         return None
 
     # For placement groups
@@ -223,7 +226,7 @@ class Resources:
         name = self._seen.snapshot.autoscaler
         return self._resource_wait([self._autoscaler(name)], 1, plain(request)) if name else None
 
-    def wait_for_any_holder(self, request: Amounts, key: str) -> Wait | None:
+    def wait_for_any_holder(self, request: Amounts, key: AnyKey) -> Wait | None:
         """The wait for one of all who hold any of these on any node, or for a new node."""
         held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
         name = self._seen.snapshot.autoscaler

@@ -12,6 +12,7 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
+from dstack.vertex_keys import Key
 
 Doing = Literal["waits", "runs", "rests"]
 """Who ``runs`` is on a CPU; who ``rests`` is not seen to do either: asleep, in I/O, in a call outside Python."""
@@ -49,7 +50,7 @@ class Execution(NamedTuple):
     ``kind`` is ``actor CLASS``, ``task NAME`` or ``driver SCRIPT``. ``path`` is its stack, outermost frame first.
     """
 
-    key: str
+    key: Key
     name: str
     kind: str
     likeness: Likeness
@@ -71,7 +72,7 @@ class Running(NamedTuple):
     folded: int
 
 
-def running(observed: Observed, vertices: Mapping[str, Vertex], *, whole: bool = False) -> Running:
+def running(observed: Observed, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> Running:
     """The application's executions; with only its own frames and the call it is blocked in, or ``whole`` stacks.
 
     What a library does for itself is left out, unless somebody needs it, and threads for tasks that run none.

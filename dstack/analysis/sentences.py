@@ -14,15 +14,16 @@ from dstack.analysis.calls import lock_in_words
 from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Step, Target, Vertex, Wait
+from dstack.vertex_keys import Key
 
 SHOWN_TARGETS = 3
-Vertices = Mapping[str, Vertex]
+Vertices = Mapping[Key, Vertex]
 
 
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
-    return at(f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}", who)
+    return at(f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}", who, vertex)
 
 
 def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member) -> str:
@@ -36,8 +37,10 @@ def name(observed: Observed, vertex: Vertex) -> str:
     """A target by name, with its actor where another actor of the class could be meant."""
     if vertex.other_side_of:
         return f"whoever ends {vertex.other_side_of}"
+    if vertex.kind == "lifetime" and vertex.holder is None:
+        return vertex.label
     if vertex.kind in ("unknown", "lifetime"):
-        return vertex.label if vertex.label.startswith("anybody") else f"the {vertex.label}"
+        return f"the {vertex.label}"
     actor = names.actor_of(observed, vertex.task_id) if vertex.task_id else None
     return names.call_of(vertex.label, actor) if actor else vertex.label
 
@@ -63,9 +66,9 @@ def reason(vertex: Vertex) -> str:
     return f"is never given: {vertex.never}" if vertex.never_kind == "orphaned" else vertex.never
 
 
-def at(text: str, who: Member) -> Step:
-    """The sentence, at the line where somebody is."""
-    return Step(text=text, file=who.file, line=who.line, source=who.source)
+def at(text: str, who: Member, vertex: Vertex) -> Step:
+    """The sentence about a vertex, at the line where it is."""
+    return Step(text=text, vertex=vertex.key, file=who.file, line=who.line, source=who.source)
 
 
 def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
@@ -114,7 +117,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
             return f"{_lasting(wait.kind, wait)} for {targets}" + _inferred(wait)
         case _ if any(vertices[target.vertex].other_side_of for group in wait.groups for target in group.targets):
-            return f"{_lasting(wait.kind, wait).removesuffix(',')}, which somebody else must end"
+            return f"waits in {wait.kind}{_timeout(wait)}, which somebody else must end"
         case _:
             return f"waits for {targets}"
 
@@ -128,7 +131,7 @@ def _await(wait: Wait, targets: str) -> str:
     )
 
 
-def _loop(vertices: Vertices, key: str) -> str:
+def _loop(vertices: Vertices, key: Key) -> str:
     return f"cannot go on before {vertices[key].label} {_frees([vertices[key]])}"
 
 
@@ -139,7 +142,11 @@ def _frees(loops: Sequence[Vertex]) -> str:
 
 def _lasting(call: str, wait: Wait) -> str:
     """``waits in ray.get``, and with which timeout, if any."""
-    return f"waits in {call}" + (f", with a timeout of {wait.timeout_s:g} s," if wait.timeout_s is not None else "")
+    return f"waits in {call}" + (f"{_timeout(wait)}," if wait.is_timed else "")
+
+
+def _timeout(wait: Wait) -> str:
+    return f", with a timeout of {wait.timeout_s:g} s" if wait.timeout_s is not None else ""
 
 
 def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:

@@ -212,10 +212,10 @@ def _tellers(observed: Observed, task_id: str) -> Iterator[str | None]:
 
 def _telling(members: Iterable[Vertex]) -> list[Vertex]:
     """So many of them as are remembered: those that run before those that are pending."""
-    return heapq.nsmallest(MOST_MEMBERS, members, key=lambda vertex: (vertex.worker_id is None, vertex.key))
+    return heapq.nsmallest(MOST_MEMBERS, members, key=lambda vertex: (vertex.worker_id is None, str(vertex.key)))
 
 
 def _place(observed: Observed, vertex: Vertex) -> Place:
     who = member(observed, vertex)
-    name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else vertex.key
+    name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else str(vertex.key)
     return name, who.file or "", str(who.line or "")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dstack.analysis import names, placing
-from dstack.analysis.graph import Graph
+from dstack.analysis.graph import Graph, waits_for
 from dstack.diagnosis import Target, Wait
 from dstack.model import Actor, Task
 
@@ -32,18 +32,21 @@ class Slots:
         """What a call waits for that was sent to its actor, and that nobody says to run."""
         actor = self._seen.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
-            what = "worker it was sent to, which does not say that it runs it"
-            return self._graph.waits_for_unobserved("executor", what)
+            label = "worker it was sent to, which does not say that it runs it"
+            whose = task.actor_id or task.owner_id
+            return waits_for("executor", self._graph.unknown("executor", whose, label=label, unobserved=True))
         worker = self._seen.seen.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
-            return self._graph.waits_for_unobserved(KIND, f"{names.actor(actor)}, which was not observed")
+            label = f"{names.actor(actor)}, which was not observed"
+            return waits_for(KIND, self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
         if not worker.running_task_ids:
             return None
         if placing.has_one_slot(self._seen, actor.worker_id):
             return self._wait_for_running(actor, worker.running_task_ids)
         if not self._seen.has_arrived(task):
-            what = f"free slot of {names.actor(actor)}, or its arguments on their way there"
-            return self._graph.waits_for_unobserved(KIND, what, actor.worker_id)
+            label = f"free slot of {names.actor(actor)}, or its arguments on their way there"
+            slot = self._graph.unknown("slot", actor.actor_id, label=label, unobserved=True, worker_id=actor.worker_id)
+            return waits_for(KIND, slot)
         wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.on_their_way(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)
 
@@ -53,7 +56,8 @@ class Slots:
             KIND,
             lambda: map(self._target, (*running, *before_it)),
             f"any of the {len(running)} calls that run there may end first",
-            "/".join((actor.actor_id, *before_it[:1])),
+            actor.actor_id,
+            *before_it[:1],
         )
 
     def _narrowed(self, actor: Actor, task: Task, wait: Wait, running: tuple[str, ...]) -> Wait:
@@ -69,7 +73,8 @@ class Slots:
             KIND,
             lambda: map(self._target, mates),
             f"any of the {len(mates)} calls that run in its concurrency group may end first",
-            f"{actor.actor_id}/{group}",
+            actor.actor_id,
+            ("concurrency group", group),
         )
         return replace(narrow, assumed=placing.as_declared(task.name, group), if_not=wait.groups)
 

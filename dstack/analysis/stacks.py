@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,12 +12,13 @@ from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.members import execution_of, member
 from dstack.analysis.merging import Words
 from dstack.analysis.missing import Lull, Missing, missing
-from dstack.analysis.observed import Observed, child_thread_key, coroutine_key, thread_key
+from dstack.analysis.observed import Observed
 from dstack.analysis.outliers import Outlier, outliers
 from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, running
 from dstack.analysis.stitching import alike
 from dstack.diagnosis import Vertex
 from dstack.model import ChildProcess, Coroutine, Frame, Node, Thread, Worker
+from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 
 MAX_ONWARD = 200
 """So many kinds of what is waited for are told of one wait."""
@@ -26,7 +27,7 @@ MAX_ONWARD = 200
 class Strand(NamedTuple):
     """A thread or coroutine, by the key its vertex has or would have; ``words`` say in brief what it is in."""
 
-    key: str
+    key: Key
     name: str
     worker_id: str
     doing: Doing
@@ -68,7 +69,7 @@ class Run(NamedTuple):
 class Onward(NamedTuple):
     """What a wait is for: a vertex to go to, or several alike ones, by the name of the first."""
 
-    keys: tuple[str, ...]
+    keys: tuple[Key, ...]
     name: str
     place: str
 
@@ -79,7 +80,7 @@ class Stack(NamedTuple):
     ``call_at`` is the index from the leaf of the frame that is blocked, ``locals`` are by such an index, where taken.
     """
 
-    key: str
+    key: Key
     name: str
     place: str
     sentence: str
@@ -94,11 +95,11 @@ class Stack(NamedTuple):
 class Stacks:
     """All stacks of one sample; what costs time is worked out when it is asked for, and once."""
 
-    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
+    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex]) -> None:
         self.observed = observed
         self.vertices = vertices
         self._running: dict[bool, Running] = {}
-        self._outliers: dict[bool, dict[str, Outlier]] = {}
+        self._outliers: dict[bool, dict[Key, Outlier]] = {}
 
     # All together
 
@@ -108,7 +109,7 @@ class Stacks:
             self._running[whole] = running(self.observed, self.vertices, whole=whole)
         return self._running[whole]
 
-    def outliers(self, *, whole: bool = False) -> dict[str, Outlier]:
+    def outliers(self, *, whole: bool = False) -> dict[Key, Outlier]:
         """Who is elsewhere than most alike."""
         if whole not in self._outliers:
             self._outliers[whole] = outliers(self.running(whole=whole).executions)
@@ -149,10 +150,10 @@ class Stacks:
         """A worker with all its threads and coroutines."""
         keys = self._executions.get(worker.worker_id, {})
         process = self.observed.process(worker.worker_id)
-        everybody: list[tuple[str, Thread | Coroutine]] = []
+        everybody: list[tuple[Key, Thread | Coroutine]] = []
         if process is not None:
-            everybody += [(thread_key(worker.worker_id, one.os_thread_id), one) for one in process.threads]
-            everybody += [(coroutine_key(worker.worker_id, one.coroutine_id), one) for one in process.coroutines]
+            everybody += [(ThreadKey(worker.worker_id, one.os_thread_id), one) for one in process.threads]
+            everybody += [(CoroutineKey(worker.worker_id, one.coroutine_id), one) for one in process.coroutines]
         strands = [self._strand(worker.worker_id, key, one) for key, one in everybody]
         return Residents(
             worker=worker,
@@ -172,7 +173,7 @@ class Stacks:
         threads = sorted(child.threads, key=lambda thread: (thread.os_thread_id != child.pid, thread.role == "ray"))
         strands = [
             Strand(
-                key=child_thread_key(worker_id, child.pid, thread.os_thread_id),
+                key=ChildThreadKey(worker_id, child.pid, thread.os_thread_id),
                 name=_name_in_child(child, thread),
                 worker_id=worker_id,
                 doing="waits" if thread.call else doing_of(None, thread),
@@ -182,14 +183,14 @@ class Stacks:
         ]
         return Offspring(child, f"child process {child.name}".rstrip(), tuple(strands))
 
-    def first_of(self, worker_id: str) -> str | None:
+    def first_of(self, worker_id: str) -> Key | None:
         """The first execution of a worker: one that waits, if there is one."""
         doings = {one.key: one.doing for one in self._executions.get(worker_id, {}).values()}
         return min(doings, key=lambda key: doings[key] != "waits") if doings else None
 
-    def found(self, words: Words) -> dict[str, set[str]]:
+    def found(self, words: Words) -> dict[str, set[Key]]:
         """By worker: the keys of its executions that have the words; none of these where it has them itself."""
-        found: dict[str, set[str]] = {}
+        found: dict[str, set[Key]] = {}
         for worker in self.observed.snapshot.workers:
             about = self._about[worker.worker_id]
             if words.among(about):
@@ -223,8 +224,8 @@ class Stacks:
         return workers
 
     @cached_property
-    def _executions(self) -> dict[str, dict[str, Execution]]:
-        found: dict[str, dict[str, Execution]] = defaultdict(dict)
+    def _executions(self) -> dict[str, dict[Key, Execution]]:
+        found: dict[str, dict[Key, Execution]] = defaultdict(dict)
         for execution in self.running().executions:
             found[execution.worker_id][execution.key] = execution
         return found
@@ -233,7 +234,7 @@ class Stacks:
     def _lull(self) -> Lull:
         return Lull(self.observed, self.vertices)
 
-    def _strand(self, worker_id: str, key: str, one: Thread | Coroutine) -> Strand:
+    def _strand(self, worker_id: str, key: Key, one: Thread | Coroutine) -> Strand:
         vertex = self.vertices.get(key)
         if vertex is not None:
             name = vertex.label
@@ -258,11 +259,15 @@ class Stacks:
 
     # One stack
 
-    def stack(self, key: str) -> Stack | None:
+    def stack(self, key: Key) -> Stack | None:
         """The page of a thread, a coroutine or anything else in the graph; None where there is nothing of the kind."""
         vertex = self.vertices.get(key)
         one = self._find(key)
-        if vertex is None and one is None:
+        if vertex is not None:
+            name = vertex.label
+        elif one is not None:
+            name = self._name_of_stack(key, one)
+        else:
             return None
         frames = self.observed.snapshot.frames_of(one) if one else ()
         onward, left_out = self._onward(vertex)
@@ -270,7 +275,7 @@ class Stacks:
         taken = one.locals if isinstance(one, Thread) else None
         return Stack(
             key=key,
-            name=vertex.label if vertex else self._name_of_stack(key, one),
+            name=name,
             place=who.place if who else self._place(_worker_id(key)),
             sentence=sentences.sentence(self.observed, self.vertices, vertex).text if vertex else "",
             runs=_runs(frames, one.call.frame if one and one.call else 0),
@@ -281,43 +286,37 @@ class Stacks:
             left_out=left_out,
         )
 
-    def frames_of(self, key: str) -> tuple[Frame, ...]:
+    def frames_of(self, key: Key) -> tuple[Frame, ...]:
         """The frames of a thread or coroutine, leaf first; none where it was not seen."""
         one = self._find(key)
         return self.observed.snapshot.frames_of(one) if one else ()
 
-    def path_to(self, key: str) -> tuple[str, str] | None:
+    def path_to(self, key: Key) -> tuple[str, str] | None:
         """The node and the worker of a thread or coroutine, by their ids; None where it has none."""
         vertex = self.vertices.get(key)
         worker = self.observed.workers.get((vertex.worker_id if vertex else _worker_id(key)) or "")
         return (worker.node_id, worker.worker_id) if worker else None
 
-    def _find(self, key: str) -> Thread | Coroutine | None:
+    def _find(self, key: Key) -> Thread | Coroutine | None:
         vertex = self.vertices.get(key)
         if vertex is not None:
             return execution_of(self.observed, vertex)
-        kind, _, rest = key.partition(":")
-        worker_id, _, number = rest.partition("/")
-        if kind == "child":
-            return next((thread for _, thread in self._in_child(key)), None)
-        if kind == "coroutine":
-            return self.observed.coroutine(worker_id, number)
-        return self.observed.thread(worker_id, int(number)) if kind == "thread" and number.isdecimal() else None
+        match key:
+            case ChildThreadKey(worker_id, pid, os_thread_id):
+                child = self.observed.child(worker_id, pid)
+                threads = child.threads if child else ()
+                return next((thread for thread in threads if thread.os_thread_id == os_thread_id), None)
+            case CoroutineKey(worker_id, coroutine_id):
+                return self.observed.coroutine(worker_id, coroutine_id)
+            case ThreadKey(worker_id, os_thread_id):
+                return self.observed.thread(worker_id, os_thread_id)
+        return None
 
-    def _in_child(self, key: str) -> Iterator[tuple[ChildProcess, Thread]]:
-        """The thread of this key in a process that a worker has started, if there is one, with that process."""
-        worker_id, _, rest = key.removeprefix("child:").partition("/")
-        process = self.observed.process(worker_id)
-        for child in process.children if process and key.startswith("child:") else ():
-            for thread in child.threads:
-                if rest == f"{child.pid}/{thread.os_thread_id}":
-                    yield child, thread
-
-    def _name_of_stack(self, key: str, one: Thread | Coroutine | None) -> str:
+    def _name_of_stack(self, key: Key, one: Thread | Coroutine) -> str:
         """What an execution is called that is no vertex."""
-        for child, thread in self._in_child(key):
-            return f"{_name_in_child(child, thread)} of child process (pid {child.pid})"
-        return self._strand(_worker_id(key), key, one).name if one else key
+        if isinstance(key, ChildThreadKey) and (child := self.observed.child(key.worker_id, key.pid)):
+            return f"{_name_in_child(child, one)} of child process (pid {child.pid})"
+        return self._strand(_worker_id(key), key, one).name
 
     def _place(self, worker_id: str) -> str:
         worker = self.observed.workers.get(worker_id)
@@ -331,19 +330,19 @@ class Stacks:
         told = tuple(self._told(tuple(group)) for group in groups[:MAX_ONWARD])
         return told, sum(map(len, groups[MAX_ONWARD:]))
 
-    def _told(self, keys: tuple[str, ...]) -> Onward:
+    def _told(self, keys: tuple[Key, ...]) -> Onward:
         vertex = self.vertices[keys[0]]
         who = member(self.observed, vertex)
         place = ", ".join(part for part in (f"pid {who.pid}" if who.pid else None, who.node_ip) if part)
         return Onward(keys, sentences.name(self.observed, vertex), place)
 
 
-def _name_in_child(child: ChildProcess, thread: Thread) -> str:
+def _name_in_child(child: ChildProcess, thread: Thread | Coroutine) -> str:
     return "main thread" if thread.os_thread_id == child.pid else f'thread "{thread.name or thread.os_thread_id}"'
 
 
-def _worker_id(key: str) -> str:
-    return key.partition(":")[2].partition("/")[0]
+def _worker_id(key: Key) -> str:
+    return key.worker_id if isinstance(key, ThreadKey | CoroutineKey | ChildThreadKey) else ""
 
 
 def _runs(frames: tuple[Frame, ...], at_call: int) -> tuple[Run, ...]:

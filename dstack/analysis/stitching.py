@@ -11,6 +11,7 @@ from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Vertex
 from dstack.model import Frame, Model
+from dstack.vertex_keys import Key
 
 MAX_NODES = 2000
 MAX_CHILDREN = 200
@@ -27,7 +28,7 @@ class StackNode(Model, frozen=True):
     Alike branches have the same ``shape``.
     """
 
-    vertex: str
+    vertex: Key
     who: Member
     wait_kind: str | None = None
     never: str | None = None
@@ -40,14 +41,14 @@ class StackNode(Model, frozen=True):
     shape: int = 0
 
 
-def stitch(observed: Observed, vertices: Mapping[str, Vertex], root: str) -> StackNode:
+def stitch(observed: Observed, vertices: Mapping[Key, Vertex], root: Key) -> StackNode:
     """The distributed stack that begins at ``root``, equal branches folded."""
     return _Stitcher(observed, vertices).node(root, frozenset())
 
 
-def vertices_in(node: StackNode) -> set[str]:
+def vertices_in(node: StackNode) -> set[Key]:
     """All vertices that stand in a distributed stack."""
-    found: set[str] = set()
+    found: set[Key] = set()
     ahead = [node]
     while ahead:
         one = ahead.pop()
@@ -57,8 +58,8 @@ def vertices_in(node: StackNode) -> set[str]:
     return found
 
 
-def roots(vertices: Mapping[str, Vertex], members: set[str]) -> list[str]:
-    """Those waiting members that nobody waits for, or one where all wait in a circle; executions, if there are any."""
+def roots(vertices: Mapping[Key, Vertex], members: set[Key]) -> list[Key]:
+    """The waiting members that no other waits for, or one where all are in a cycle; executions, if there are any."""
     awaited = {
         target.vertex
         for key in members
@@ -66,14 +67,15 @@ def roots(vertices: Mapping[str, Vertex], members: set[str]) -> list[str]:
         for group in wait.groups
         for target in group.targets
     }
-    tops = sorted(key for key in members if key not in awaited and vertices[key].wait)
-    executions = [key for key in tops or sorted(members) if vertices[key].kind == "execution"]
-    return (executions or tops) if tops else (executions or sorted(members))[:1]
+    everybody = sorted(members, key=str)
+    tops = [key for key in everybody if key not in awaited and vertices[key].wait]
+    executions = [key for key in tops or everybody if vertices[key].kind == "execution"]
+    return (executions or tops) if tops else (executions or everybody)[:1]
 
 
-def alike(vertices: Mapping[str, Vertex], keys: Sequence[str]) -> list[list[str]]:
+def alike(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[list[Key]]:
     """The keys in groups of pending things that are called alike and wait for the same; who runs is one of a kind."""
-    groups: dict[object, list[str]] = {}
+    groups: dict[object, list[Key]] = {}
     for key in keys:
         groups.setdefault(likeness(vertices[key]), []).append(key)
     return list(groups.values())
@@ -89,13 +91,13 @@ def likeness(vertex: Vertex) -> object:
 class _Stitcher:
     """Follows every vertex once; where it is met again, it only refers to that place."""
 
-    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex]) -> None:
+    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex]) -> None:
         self._observed = observed
         self._vertices = vertices
-        self._built: dict[str, StackNode] = {}
+        self._built: dict[Key, StackNode] = {}
         self._shapes: dict[object, int] = {}
 
-    def node(self, key: str, above: frozenset[str]) -> StackNode:
+    def node(self, key: Key, above: frozenset[Key]) -> StackNode:
         if key in self._built:
             return self._built[key]
         vertex = self._vertices[key]
@@ -124,7 +126,7 @@ class _Stitcher:
         what = (node.who.execution, node.wait_kind, node.frames, node.repeats, node.goes_on, node.left_out, children)
         return msgspec.structs.replace(node, shape=self._shapes.setdefault(what, len(self._shapes)))
 
-    def _targets(self, vertex: Vertex) -> tuple[list[list[str]], int]:
+    def _targets(self, vertex: Vertex) -> tuple[list[list[Key]], int]:
         """The vertices to follow, alike ones together, and how many are left out.
 
         Of targets that are only inferred, those are left out which are in the same case themselves.
@@ -140,7 +142,7 @@ class _Stitcher:
         groups = alike(self._vertices, followed)[:MAX_CHILDREN]
         return groups, len(targets) - sum(map(len, groups))
 
-    def _is_inferred(self, key: str, kind: str) -> bool:
+    def _is_inferred(self, key: Key, kind: str) -> bool:
         wait = self._vertices[key].wait
         return wait is not None and wait.kind == kind and wait.evidence == "inferred"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dstack.analysis import names, placing
 from dstack.analysis.coroutines import taking_part
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import coroutine_key, thread_key
 from dstack.diagnosis import Group, Target, Wait
 from dstack.model import Task, Thread
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs", "ray_import_thread")
 """Threads of Ray's own in every worker and driver that take no values (seen on Ray 2.46 and 2.60)."""
@@ -37,16 +37,17 @@ def _consumers(graph: Graph, task: Task) -> tuple[Target, ...]:
     observed, owner_id = graph.observed, task.owner_id
     owner = observed.workers.get(owner_id)
     if owner is None or not observed.threads(owner_id):
-        return (graph.unknown(f"consumer of {names.task(observed, task.task_id)}", unobserved=True),)
+        label = f"consumer of {names.task(observed, task.task_id)}"
+        return (graph.unknown("consumer", task.task_id, label=label, unobserved=True),)
     threads = [t for role in ("task", "user") for t in observed.threads_with_role(owner_id, role)]
     is_closed = owner.is_driver or placing.has_one_slot(observed, owner_id)
     coroutines = taking_part(observed, owner_id)
     is_closed = is_closed and len(coroutines) == len(observed.coroutines(owner_id))
     if not is_closed or any(map(_may_take, observed.threads(owner_id))):
-        what = f"consumer of {names.task(observed, task.task_id)} in {names.place(observed, owner)}"
-        return (graph.unknown(what, worker_id=owner_id),)
-    keys = [thread_key(owner_id, thread.os_thread_id) for thread in threads]
-    keys += [coroutine_key(owner_id, coroutine.coroutine_id) for coroutine in coroutines]
+        label = f"consumer of {names.task(observed, task.task_id)} in {names.place(observed, owner)}"
+        return (graph.unknown("consumer", task.task_id, label=label, worker_id=owner_id),)
+    keys: list[Key] = [ThreadKey(owner_id, thread.os_thread_id) for thread in threads]
+    keys += [CoroutineKey(owner_id, coroutine.coroutine_id) for coroutine in coroutines]
     return tuple(Target(vertex=key) for key in keys)
 
 

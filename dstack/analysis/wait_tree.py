@@ -18,10 +18,11 @@ from dstack.analysis.digraph import Digraph, strong_components, unique
 from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.lasting import of_any
 from dstack.analysis.members import execution_of
-from dstack.analysis.observed import Observed, is_any_key
+from dstack.analysis.observed import Observed
 from dstack.analysis.reduction import shortest_cycle
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
 from dstack.model import Frame, Model
+from dstack.vertex_keys import Key
 
 Known = Literal["exact", "inferred", "assumed"]
 Role = Literal["circle", "end", "ring", "waiter", "each", "one"]
@@ -37,8 +38,8 @@ class Edge(Model, frozen=True):
     folded into one.
     """
 
-    waiter: str
-    target: str
+    waiter: Key
+    target: Key
     kind: str
     evidence: Known
     because: str | None = None
@@ -79,7 +80,7 @@ class Branch(Model, frozen=True):
 
     key: str
     role: Role
-    vertices: tuple[str, ...]
+    vertices: tuple[Key, ...]
     edge: Edge | None = None
     place: Place = "here"
     closes: bool = False
@@ -88,7 +89,7 @@ class Branch(Model, frozen=True):
     expands: bool = False
 
     @property
-    def first(self) -> str:
+    def first(self) -> Key:
         """The vertex that stands for all of them."""
         return self.vertices[0]
 
@@ -105,13 +106,13 @@ class WaitTree:
         self._observed = observed
         self._vertices = diagnosis.vertices
         self._waiters = _waiters(diagnosis.vertices.values())
-        self._top_of: dict[str, Branch] = {}
-        self._under: dict[str, str] = {}
-        self._order: list[str] = []
-        self._number_of: dict[str, int] = {}
+        self._top_of: dict[Key, Branch] = {}
+        self._under: dict[Key, Key] = {}
+        self._order: list[Key] = []
+        self._number_of: dict[Key, int] = {}
         tops: list[Branch] = []
         for number, finding in enumerate(diagnosis.findings):
-            for key in (*finding.members, *(blocker.vertex for blocker in finding.final_blockers)):
+            for key in (*finding.members, *finding.helpers, *(one.vertex for one in finding.final_blockers)):
                 self._number_of.setdefault(key, number)
             tops += self._grown(self._tops_of(number, finding))
         tops += self._grown(self._tops_of_rest())
@@ -133,7 +134,7 @@ class WaitTree:
             return (*found, each)
         return tuple(found)
 
-    def way_to(self, vertex: str) -> tuple[Branch, ...]:
+    def way_to(self, vertex: Key) -> tuple[Branch, ...]:
         """The branches from the top down to the one where a vertex stands; none where it takes no part in any wait."""
         way = [vertex]
         while way[-1] in self._under:
@@ -148,11 +149,11 @@ class WaitTree:
             branches.append(self._among(branches[-1], key))
         return tuple(branches)
 
-    def stands(self, vertex: str) -> bool:
+    def stands(self, vertex: Key) -> bool:
         """Whether a vertex takes part in any wait."""
         return vertex in self._under or vertex in self._top_of
 
-    def _among(self, branch: Branch, key: str) -> Branch:
+    def _among(self, branch: Branch, key: Key) -> Branch:
         return next(child for child in self.children(branch) if child.place == "here" and key in child.vertices)
 
     # The top
@@ -175,7 +176,7 @@ class WaitTree:
         for target in unique(target for targets in ahead.values() for target in targets):
             ahead.setdefault(target, [])
         graph = Digraph(ahead)
-        ends: list[str] = []
+        ends: list[Key] = []
         for part in strong_components(graph):
             inside = set(part)
             if not all(inside.issuperset(graph.successors(key)) for key in part):
@@ -183,21 +184,21 @@ class WaitTree:
             if len(part) == 1 and not graph.successors(part[0]):
                 ends.append(part[0])
                 continue
-            own = Digraph({key: graph.successors(key) for key in sorted(part)})
+            own = Digraph({key: graph.successors(key) for key in sorted(part, key=str)})
             yield self._circle(shortest_cycle(own), self._number_of.get(part[0]))
-        yield from sorted(self._ends(sorted(ends)), key=lambda top: top.finding is None)
+        yield from sorted(self._ends(sorted(ends, key=str)), key=lambda top: top.finding is None)
 
-    def _circle(self, cycle: Sequence[str], number: int | None) -> Branch:
+    def _circle(self, cycle: Sequence[Key], number: int | None) -> Branch:
         return Branch(key=f"circle:{cycle[0]}", role="circle", vertices=tuple(cycle), finding=number, expands=True)
 
-    def _ends(self, keys: Iterable[str]) -> Iterator[Branch]:
-        groups: dict[tuple[object, int | None], list[str]] = defaultdict(list)
+    def _ends(self, keys: Iterable[Key]) -> Iterator[Branch]:
+        groups: dict[tuple[object, int | None], list[Key]] = defaultdict(list)
         for key in unique(keys):
             if not self.stands(key):
                 groups[self._likeness(key), self._number_of.get(key)].append(key)
         for (_, number), group in groups.items():
             expands = len(group) > 1 or any(self._waiters.get(key) for key in group)
-            yield Branch(key=group[0], role="end", vertices=tuple(group), finding=number, expands=expands)
+            yield Branch(key=str(group[0]), role="end", vertices=tuple(group), finding=number, expands=expands)
 
     def _grown(self, tops: Iterable[Branch]) -> list[Branch]:
         """Gives these their places, and everybody who waits for them, through whomever, one by the shortest way."""
@@ -209,7 +210,7 @@ class WaitTree:
         level = [key for top in entered for key in top.vertices]
         while level:
             self._order += level
-            following: list[str] = []
+            following: list[Key] = []
             for key in level:
                 for waiter in self._waiters.get(key, ()):
                     if not self.stands(waiter):
@@ -218,17 +219,13 @@ class WaitTree:
             level = following
         return entered
 
-    def _count(self) -> dict[str, int]:
-        """By vertex: how many stand below it, without those that only stand for others."""
+    def _count(self) -> dict[Key, int]:
+        """By vertex: how many stand below it, without helpers."""
         below = dict.fromkeys(self._order, 0)
         for key in reversed(self._order):
             if key in self._under:
-                below[self._under[key]] += below[key] + self._counts(key)
+                below[self._under[key]] += below[key] + self._vertices[key].is_counted
         return below
-
-    def _counts(self, key: str) -> bool:
-        """Whether a vertex is somebody or something that waits, not a name for one of many or for an end."""
-        return self._vertices[key].kind not in ("room", "lifetime") and not is_any_key(key)
 
     def _with_count(self, top: Branch) -> Branch:
         return replace(top, below=sum(self._below[key] for key in top.vertices))
@@ -241,7 +238,7 @@ class WaitTree:
             following = members[(number + 1) % len(members)]
             before = members[number - 1]
             yield Branch(
-                key=key,
+                key=str(key),
                 role="ring",
                 vertices=(key,),
                 edge=self._edge([key], {following}),
@@ -251,10 +248,10 @@ class WaitTree:
                 expands=any(waiter != before for waiter in self._waiters.get(key, ())),
             )
 
-    def _alike_below(self, branch: Branch) -> Iterator[list[str]]:
+    def _alike_below(self, branch: Branch) -> Iterator[list[Key]]:
         """Who waits for any of those that a branch stands for; alike are those that wait for the same besides."""
         above = set(branch.vertices)
-        groups: dict[object, list[str]] = defaultdict(list)
+        groups: dict[object, list[Key]] = defaultdict(list)
         for waiter in unique(waiter for key in branch.vertices for waiter in self._waiters.get(key, ())):
             if branch.role == "ring" and waiter == self._before(branch.first):
                 continue
@@ -263,16 +260,16 @@ class WaitTree:
             groups[self._likeness(waiter), others, is_here, waiter if waiter in self._top_of else None].append(waiter)
         yield from groups.values()
 
-    def _before(self, key: str) -> str:
+    def _before(self, key: Key) -> Key:
         ring = self._top_of[key].vertices
         return ring[ring.index(key) - 1]
 
-    def _waiter(self, group: Sequence[str], branch: Branch) -> Branch:
+    def _waiter(self, group: Sequence[Key], branch: Branch) -> Branch:
         first, above = group[0], set(branch.vertices)
         place: Place = "here" if self._under.get(first) in above else self._place_seen_from(branch.first, first)
         is_here = place == "here"
         return Branch(
-            key=first if is_here else f"{first} under {branch.first}",
+            key=str(first) if is_here else f"{first} under {branch.first}",
             role="waiter",
             vertices=tuple(group),
             edge=self._edge(group, above),
@@ -281,14 +278,14 @@ class WaitTree:
             expands=is_here and (len(group) > 1 or any(self._waiters.get(key) for key in group)),
         )
 
-    def _place_seen_from(self, key: str, other: str) -> Place:
+    def _place_seen_from(self, key: Key, other: Key) -> Place:
         """Whether another vertex stands on the way from the top to this one, the whole circle counting as on it."""
         while key != other and key in self._under:
             key = self._under[key]
         top = self._top_of.get(key)
         return "above" if key == other or (top and top.role == "circle" and other in top.vertices) else "elsewhere"
 
-    def _edge(self, waiters: Sequence[str], targets: Collection[str]) -> Edge:
+    def _edge(self, waiters: Sequence[Key], targets: Collection[Key]) -> Edge:
         vertex = self._vertices[waiters[0]]
         wait = vertex.wait
         assert wait is not None, "nobody stands below what it does not wait for"
@@ -309,7 +306,7 @@ class WaitTree:
             stands=all(self._vertices[key].stands for key in waiters),
         )
 
-    def _likeness(self, key: str) -> object:
+    def _likeness(self, key: Key) -> object:
         """What makes vertices alike but for whom they wait for: what they are called, where they are, in which call."""
         vertex = self._vertices[key]
         wait = vertex.wait
@@ -321,9 +318,9 @@ class WaitTree:
         return names.user_frame(self._observed.snapshot.frames_of(execution)) if execution else None
 
 
-def _waiters(vertices: Iterable[Vertex]) -> dict[str, list[str]]:
+def _waiters(vertices: Iterable[Vertex]) -> dict[Key, list[Key]]:
     """By vertex: who waits for it, each once."""
-    waiters: dict[str, list[str]] = defaultdict(list)
+    waiters: dict[Key, list[Key]] = defaultdict(list)
     for vertex in vertices:
         for target in unique(targets_of(vertex)):
             waiters[target].append(vertex.key)

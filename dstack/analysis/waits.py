@@ -8,9 +8,10 @@ from dstack.analysis.libraries import without_idle_machinery
 from dstack.analysis.observed import Observed
 from dstack.analysis.pending import Pending
 from dstack.diagnosis import Vertex
+from dstack.vertex_keys import Key
 
 
-def wait_for_graph(observed: Observed) -> dict[str, Vertex]:
+def wait_for_graph(observed: Observed) -> dict[Key, Vertex]:
     """All vertices of one sample by key, waiting or not."""
     graph = Graph(observed)
     for worker in observed.sample.workers:

@@ -17,9 +17,10 @@ from dstack.pytest_plugin.settings import Settings, add_options, marked_timeout_
 if TYPE_CHECKING:
     from dstack.pytest_plugin.fixture import Dstack
     from dstack.pytest_plugin.phase import Phase
+    from dstack.vertex_keys import Key
 
 SETTINGS = pytest.StashKey[Settings]()
-TOLD = pytest.StashKey[set[str]]()
+TOLD: pytest.StashKey[set[Key]] = pytest.StashKey()
 """Who is stuck and has failed a test already, by vertex."""
 BEGAN = pytest.StashKey[float]()
 TIMEOUT_S = pytest.StashKey[float | None]()

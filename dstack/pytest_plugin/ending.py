@@ -8,9 +8,10 @@ import pytest
 
 from dstack.errors import DstackError
 from dstack.pytest_plugin.settings import Settings
+from dstack.vertex_keys import Key
 
 
-def fail_if_stuck(item: pytest.Item, settings: Settings, told: set[str]) -> None:
+def fail_if_stuck(item: pytest.Item, settings: Settings, told: set[Key]) -> None:
     """Looks after a test that has passed, if it is connected to a cluster or one is named.
 
     What an earlier test has failed for is in ``told``, and fails no other.

@@ -23,6 +23,7 @@ from dstack.probes.own_cluster import begun_cluster, connected_cluster, own_work
 from dstack.pytest_plugin.settings import Settings
 from dstack.report.text import report_text
 from dstack.snapshot_file import save
+from dstack.vertex_keys import Key
 from dstack.visible import visible
 
 TIMEOUT_S = 30.0
@@ -64,7 +65,7 @@ class Look:
     told. The file has everything.
     """
 
-    def __init__(self, item: pytest.Item, settings: Settings, told: set[str]) -> None:
+    def __init__(self, item: pytest.Item, settings: Settings, told: set[Key]) -> None:
         self._settings = settings
         self._told = told
         self._name = _file_name(item.nodeid)
@@ -108,12 +109,12 @@ def _own_job(snapshot: Snapshot) -> str | None:
     return worker.job_id if worker and own and not own.is_begun_here else None
 
 
-def _without(snapshot: Snapshot, diagnosis: Diagnosis, told: set[str]) -> Diagnosis:
+def _without(snapshot: Snapshot, diagnosis: Diagnosis, told: set[Key]) -> Diagnosis:
     """The diagnosis without findings that were told before and that nobody waits for in this test."""
     worker = own_worker(snapshot)
     main = threading.main_thread().native_id
 
-    def is_ours(key: str) -> bool:
+    def is_ours(key: Key) -> bool:
         vertex = diagnosis.vertices[key]
         is_here = worker is not None and vertex.worker_id == worker.worker_id
         return is_here and (vertex.os_thread_id == main or vertex.coroutine_id is not None)

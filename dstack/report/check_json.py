@@ -13,13 +13,15 @@ from dstack.analysis.members import Member, member, source_line
 from dstack.analysis.observed import Observed
 from dstack.analysis.running import call_in_words
 from dstack.analysis.stitching import alike
-from dstack.diagnosis import Diagnosis, Finding, Since, Step, Target, Vertex, Wait
+from dstack.diagnosis import Diagnosis, Finding, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import ChildProcess, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json
+from dstack.vertex_keys import Key
 
 SCHEMA = "dstack.check/1"
 MANY = 1000
 """Lists of members longer than this are shortened to one of each kind of pending ones, with their number."""
+OUTSIDE = OutsideWait.__struct_fields__
 Json = dict[str, Any]
 
 
@@ -35,7 +37,7 @@ class _Document:
         self._diagnosis = diagnosis
         first = snapshot.samples[0] if snapshot.samples else Sample(began_s=0, ended_s=0)
         self._observed = Observed(snapshot, first)
-        self._targets: dict[str, Json] = {}
+        self._targets: dict[Key, Json] = {}
 
     def build(self) -> Json:
         return {
@@ -44,6 +46,7 @@ class _Document:
             "incomplete": self._diagnosis.incomplete,
             "job": self._diagnosis.job,
             "findings": [self._finding(finding) for finding in self._diagnosis.findings],
+            "outside_ray": [{name: getattr(wait, name) for name in OUTSIDE} for wait in self._diagnosis.outside],
             "child_processes": [self._child(*child) for child in self._observed.children()],
             "coverage": self._coverage(),
             "timing": self._timing(),
@@ -64,7 +67,9 @@ class _Document:
             "watched_s": finding.watched_s,
             "since_s": _bounds(finding.since),
             "members": self._members(finding.members),
-            "blocked_behind": self._members(finding.blocked_behind, {*finding.members, *finding.blocked_behind}),
+            "blocked_behind": self._members(
+                finding.blocked_behind, {*finding.members, *finding.blocked_behind, *finding.helpers}
+            ),
             "polled_by": self._members(finding.polled_by),
             "final_blockers": [
                 {
@@ -77,13 +82,13 @@ class _Document:
             ],
         }
 
-    def _members(self, keys: Sequence[str], within: Container[str] | None = None) -> list[Json]:
+    def _members(self, keys: Sequence[Key], within: Container[Key] | None = None) -> list[Json]:
         """Everybody; of very many, of pending ones that are alike only the first, with how many more are."""
         vertices = self._diagnosis.vertices
         groups = [[key] for key in keys] if len(keys) <= MANY else alike(vertices, keys)
         return [{**self._member(vertices[first], within), "alike": len(more)} for first, *more in groups]
 
-    def _member(self, vertex: Vertex, within: Container[str] | None = None) -> Json:
+    def _member(self, vertex: Vertex, within: Container[Key] | None = None) -> Json:
         """A vertex with what it waits for; of that, only what is ``within`` a finding that it is behind."""
         who = member(self._observed, vertex)
         fields = {name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")}
@@ -91,7 +96,7 @@ class _Document:
         since = _bounds(vertex.since)
         return {**fields, "never": vertex.never, "since_s": since, "waits_for": waits}
 
-    def _wait(self, wait: Wait, within: Container[str] | None) -> Json:
+    def _wait(self, wait: Wait, within: Container[Key] | None) -> Json:
         targets = (target for group in wait.groups for target in group.targets)
         return {
             "kind": wait.kind,

@@ -16,10 +16,11 @@ from dstack.analysis import names
 from dstack.analysis.observed import Observed
 from dstack.analysis.stacks import Stacks, Strand
 from dstack.analysis.stitching import StackNode, alike, roots, stitch, vertices_in
-from dstack.diagnosis import Diagnosis, Finding, Step, Verdict
+from dstack.diagnosis import Diagnosis, Finding, OutsideWait, Step, Verdict
 from dstack.model import Failure, Frame, Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.safe_text import SafeText
+from dstack.vertex_keys import Key
 
 WIDTH = 100
 SHOWN_FINDINGS = 10
@@ -29,6 +30,7 @@ SHOWN_NODES = 50
 SHOWN_FRAMES = 100
 SHOWN_BRANCHES = 10
 SHOWN_CHILDREN = 10
+SHOWN_OUTSIDE = 2
 Sources = Mapping[str, Mapping[int, str]]
 STYLES: dict[Verdict, str] = {
     "deadlock": "bold red",
@@ -63,14 +65,33 @@ def headline(diagnosis: Diagnosis) -> str:
     """The verdict in one line, without its word."""
     count = len(diagnosis.findings)
     if not count:
-        who = "nobody" if diagnosis.job is None else f"nobody of job {diagnosis.job}"
-        return f"{who} waits for anybody" + (", as far as could be seen" if diagnosis.incomplete else "")
+        return _clear(diagnosis)
     first = diagnosis.findings[0]
     more = f" (+{count - 1} more)" if count > 1 else ""
     certain = ("" if first.confirmed else "suspected: ") if diagnosis.verdict in ("deadlock", "hang") else ""
     if diagnosis.verdict == "blocked":
         certain = "nobody is deadlocked; " if not diagnosis.incomplete else "no deadlock seen, not all was; "
     return f"{certain}{first.summary}{more}"
+
+
+def _clear(diagnosis: Diagnosis) -> str:
+    """What is waited for without any finding: nothing, or what does not depend on Ray."""
+    whose = f" of job {diagnosis.job}" if diagnosis.job is not None else ""
+    unread = ", but not everything could be read" if diagnosis.incomplete else ""
+    if not diagnosis.outside:
+        return f"no waits{whose}{unread}"
+    return f"no wait{whose} depends on Ray{unread}; {names.listed(list(_outside(diagnosis.outside)))}"
+
+
+def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
+    """``4 tasks wait in threading.Event.wait (train.py:12)``, the most frequent first, and how many others wait."""
+    for wait in waits[:SHOWN_OUTSIDE]:
+        line = f" ({wait.file.rpartition('/')[2]}:{wait.line})" if wait.file else ""
+        verb = "waits" if wait.count == 1 else "wait"
+        yield f"{wait.count:,} {wait.kind}{'s' * (wait.count != 1)} {verb} in {wait.call}{line}"
+    others = sum(wait.count for wait in waits[SHOWN_OUTSIDE:])
+    if others:
+        yield f"{others:,} more in other calls"
 
 
 def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
@@ -124,10 +145,10 @@ def _print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
     observed = Observed(snapshot, snapshot.samples[0])
     console.print()
     console.print(SafeText("Distributed stack", "bold").append(", from who waits to what it waits for", "not bold"))
-    shown: set[str] = set()
+    shown: set[Key] = set()
     printed = left_out = 0
     for finding in diagnosis.findings[:SHOWN_FINDINGS]:
-        beginnings = roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind})
+        beginnings = roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind, *finding.helpers})
         for key, *others in alike(diagnosis.vertices, beginnings):
             if key in shown:
                 continue
@@ -147,7 +168,7 @@ def _print_stack(console: Console, node: StackNode, sources: Sources) -> None:
     console.print(tree)
 
 
-def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[str]) -> None:
+def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[Key]) -> None:
     """Adds a node's frames and branches; one that was grown before is only named, and so are those beyond so many."""
     grown.add(node.vertex)
     frames, half = node.frames, SHOWN_FRAMES // 2
@@ -277,19 +298,18 @@ def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[s
         alike.setdefault((failure.stage, failure.node_id, failure.reason, failure.remedy), []).append(failure)
     told = []
     for same in alike.values():
-        count = len({failure.pid for failure in same if failure.pid})
-        text = failure_in_words(snapshot, same[0])
-        told.append(
-            text if count < 2 else text.replace(f"pid {same[0].pid}", f"{count} processes, as pid {same[0].pid}", 1)
-        )
+        told.append(failure_in_words(snapshot, same[0], len({failure.pid for failure in same if failure.pid})))
     return told
 
 
-def failure_in_words(snapshot: Snapshot, failure: Failure) -> str:
-    """What was not seen, where, why, after how long, and what to do about it."""
+def failure_in_words(snapshot: Snapshot, failure: Failure, processes: int = 1) -> str:
+    """What was not seen, where, why, after how long, and what to do about it; the same of so many processes."""
     node = next((node for node in snapshot.nodes if node.node_id == failure.node_id), None)
+    several = f"{processes} processes, as " if processes > 1 else ""
     where = ", ".join(
-        part for part in (f"pid {failure.pid}" if failure.pid else "", f"node {node.ip}" if node else "") if part
+        part
+        for part in (f"{several}pid {failure.pid}" if failure.pid else "", f"node {node.ip}" if node else "")
+        if part
     )
     after = f" (after {failure.elapsed_s:.1f} s)" if failure.elapsed_s >= 0.1 else ""
     remedy = f" {failure.remedy}" if failure.remedy else ""

@@ -24,6 +24,7 @@ from dstack.tui.source import Look, Source
 from dstack.tui.top import Status
 from dstack.tui.view import View
 from dstack.tui.views import VIEWS
+from dstack.vertex_keys import Key
 from dstack.visible import visible_lines
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
@@ -186,18 +187,18 @@ class DstackApp(App[int]):
             self._view.offer(self.shown)
             self._tell()
 
-    def go_to(self, mode: str, vertex: str) -> None:
+    def go_to(self, mode: str, vertex: Key) -> None:
         """Switches to a view and goes to a vertex there."""
         if mode in VIEWS:
             self.call_later(self._go_to, mode, vertex)
 
-    async def _go_to(self, mode: str, vertex: str) -> None:
+    async def _go_to(self, mode: str, vertex: Key) -> None:
         """Goes there once the view is on the screen and shows what the others show."""
         await self.switch_mode(mode)
         self._view.offer(self.shown)
         self.call_later(self._reveal, vertex)
 
-    def _reveal(self, vertex: str) -> None:
+    def _reveal(self, vertex: Key) -> None:
         if not self._view.reveal(vertex):
             self.notify("It is not in this view.", severity="warning")
 

@@ -15,6 +15,7 @@ from dstack.tui.outline import Outline
 from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
 from dstack.tui.view import Place
+from dstack.vertex_keys import Key
 
 
 class ClusterView(OutlineView):
@@ -83,11 +84,11 @@ class ClusterView(OutlineView):
         """The line of code at which the execution is."""
         return self._lines.code(self._data) if self._lines else None
 
-    def _way_to(self, vertex: str) -> Sequence[str]:
+    def _way_to(self, vertex: Key) -> Sequence[str]:
         return self._lines.way_to(vertex) if self._lines else ()
 
     @property
-    def _vertex(self) -> str | None:
+    def _vertex(self) -> Key | None:
         return self._lines.vertex(self._data) if self._lines else None
 
     def _tell(self) -> None:

@@ -16,6 +16,7 @@ from dstack.report.text import short_path
 from dstack.tui.outline import Line
 from dstack.tui.source import Look
 from dstack.tui.view import Place
+from dstack.vertex_keys import Key
 
 OPENED_NODES = 8
 OPENED_PENDING = 20
@@ -53,7 +54,7 @@ class Lines:
             lines.append(Line(PENDING, text, partial(self._pending, lacking), is_open=is_open, data="pending"))
         return lines
 
-    def way_to(self, vertex: str) -> list[str]:
+    def way_to(self, vertex: Key) -> list[str]:
         """The keys of the lines down to where a vertex stands; none where it stands nowhere."""
         known = self.look.diagnosis.vertices.get(vertex)
         if known is None:
@@ -149,7 +150,8 @@ class Lines:
         text = self._named(one)
         deeds = self.inventory.deeds(one.worker.worker_id) if sum(one.counts.values()) == 1 else ()
         if deeds:
-            text.append(f"  {deeds[0].text.removeprefix(one.name).strip()}").append(_at(deeds[0]), "cyan")
+            said = deeds[0].words if deeds[0].is_whole_process else deeds[0].text
+            text.append(f"  {said}").append(_at(deeds[0]), "cyan")
         elif sum(one.counts.values()) > 1:
             counts = (f"{count:,} {doing}" for doing in DOINGS if (count := one.counts.get(doing)))
             text.append(f"  {names.listed(list(counts))}")
@@ -249,7 +251,7 @@ class Lines:
             return next(iter(self.inventory.deeds(data.worker.worker_id)), None)
         return data if isinstance(data, Deed) else None
 
-    def vertex(self, data: object) -> str | None:
+    def vertex(self, data: object) -> Key | None:
         """The vertex that a line is about, if there is one."""
         deed = self.deed(data)
         return deed.vertex if deed else data.vertex if isinstance(data, Lacking) else None

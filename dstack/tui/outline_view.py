@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dstack.tui.outline import Outline
 from dstack.tui.view import View
+from dstack.vertex_keys import Key
 
 
 class OutlineView(View):
@@ -19,7 +20,7 @@ class OutlineView(View):
         """All that is unfolded."""
         return self._outline.as_text()
 
-    def reveal(self, vertex: str) -> bool:
+    def reveal(self, vertex: Key) -> bool:
         """Unfolds the outline down to a vertex."""
         keys = self._way_to(vertex)
         if keys and self.filter_text:
@@ -27,7 +28,7 @@ class OutlineView(View):
         self.call_after_refresh(self._outline.scroll_to_cursor)  # where the view was not on the screen yet
         return self._outline.reveal(keys)
 
-    def _way_to(self, vertex: str) -> Sequence[str]:
+    def _way_to(self, vertex: Key) -> Sequence[str]:
         """The keys of the lines down to a vertex; none where it is not in this view."""
         return ()
 

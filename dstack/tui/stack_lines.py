@@ -12,6 +12,7 @@ from dstack.model import Origin
 from dstack.report.safe_text import SafeText
 from dstack.report.text import short_path
 from dstack.tui.outline import Line
+from dstack.vertex_keys import Key
 
 T = TypeVar("T")
 AROUND = 3
@@ -34,13 +35,17 @@ ORIGINS: Mapping[Origin, str] = {"user": "", "library": "a library", "ray": "Ray
 
 @dataclass(frozen=True)
 class About:
-    """What a line is about: an execution or other vertex to go to, workers to mark, a branch, a line of code."""
+    """What a line is about: an execution or other vertex to go to, workers to mark, a branch, a line of code.
 
-    vertex: str | None = None
+    ``onward`` is what is waited for there, whose lines have keys that begin with ``under``.
+    """
+
+    vertex: Key | None = None
     workers: tuple[str, ...] = ()
     path: tuple[Place, ...] | None = None
     place: tuple[str, int] | None = None
-    onward: tuple[str, ...] = ()
+    onward: tuple[Key, ...] = ()
+    under: str = ""
 
 
 def source_lines(key: str, sources: Mapping[str, Mapping[int, str]], file: str, line: int) -> Iterator[Line]:

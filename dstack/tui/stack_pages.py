@@ -29,12 +29,13 @@ from dstack.tui.stack_lines import (
     short,
     source_lines,
 )
+from dstack.vertex_keys import Key
 from dstack.visible import visible
 
 # The page of a branch
 
 
-def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[str, Outlier]) -> list[Line]:
+def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[Key, Outlier]) -> list[Line]:
     """Where the branch is, who is in it, who stands out there, and who of alike workers is not there."""
     place = branch.place
     lines: list[Line] = []
@@ -190,7 +191,7 @@ class _Page:
         children += self._locals(index, is_open)
         children += self.onward() if is_call else []
         onward = tuple(one.keys[0] for one in self._stack.onward) if is_call else ()
-        data = About(place=(frame.file, frame.line), onward=onward)
+        data = About(place=(frame.file, frame.line), onward=onward, under=self._under)
         return Line(f"{self._under}frame/{index}", text, children, is_open=is_open or is_call, data=data)
 
     def _locals(self, index: int, is_open: bool) -> list[Line]:
@@ -214,12 +215,12 @@ class _Page:
             data=About(vertex=one.keys[0], onward=(one.keys[0],)),
         )
 
-    def _below(self, vertex: str, key: str) -> list[Line]:
+    def _below(self, vertex: Key, key: str) -> list[Line]:
         stack = self._stacks.stack(vertex)
         return _frames(self._stacks, stack, f"{key}/") if stack else []
 
 
-def onward_key(vertex: str, under: str = "") -> str:
+def onward_key(vertex: Key, under: str = "") -> str:
     """The line of what is waited for, on the page of who waits."""
     return f"{under}onward/{vertex}"
 

@@ -23,6 +23,7 @@ from dstack.tui.stack_lines import (
     plural,
     short,
 )
+from dstack.vertex_keys import Key
 
 FEW_PROCESSES = 200
 """Of so many, all are unfolded at first; of more, only the first node's."""
@@ -38,7 +39,7 @@ class Processes:
 
     stacks: Stacks
     marked: set[str]
-    found: Mapping[str, set[str]] | None = None
+    found: Mapping[str, set[Key]] | None = None
 
     def lines(self) -> list[Line]:
         """One line a node, its processes below, and in each the threads and coroutines."""
@@ -103,7 +104,7 @@ def _child(worker_id: str, child: Offspring) -> Line:
     )
 
 
-def child_key(worker_id: str, pid: int | str) -> str:
+def child_key(worker_id: str, pid: int) -> str:
     """The line of a process that a worker has started."""
     return f"child/{worker_id}/{pid}"
 
@@ -111,7 +112,7 @@ def child_key(worker_id: str, pid: int | str) -> str:
 def _strand(strand: Strand) -> Line:
     text = doing_word(strand.doing).append(strand.name)
     text.append(f"  {strand.words}", "dim")
-    return Line(strand.key, text, data=About(vertex=strand.key, workers=(strand.worker_id,)))
+    return Line(str(strand.key), text, data=About(vertex=strand.key, workers=(strand.worker_id,)))
 
 
 # All merged

@@ -22,6 +22,7 @@ from dstack.tui.stack_lines import About, plural
 from dstack.tui.stack_pages import branch_page, onward_key, stack_in_words, stack_page
 from dstack.tui.stack_trees import Processes, Tree, branch_key, child_key
 from dstack.tui.view import Place, View
+from dstack.vertex_keys import ChildThreadKey, Key
 
 SIDE_BY_SIDE = 100
 """So many columns are wide enough for two panes beside each other."""
@@ -34,7 +35,7 @@ GROUPING_WORDS: dict[Grouping | None, str] = {None: "", "kind": "by class", "nod
 class Page:
     """What is shown beside: the stack of a vertex, or a branch of the merged tree."""
 
-    vertex: str | None = None
+    vertex: Key | None = None
     path: tuple[Step, ...] | None = None
     name: str = ""
 
@@ -72,7 +73,7 @@ class StacksView(View):
         self._at: str | None = None
         self._shown: Page | None = None
         self._words = Words("")
-        self._found: dict[str, set[str]] | None = None
+        self._found: dict[str, set[Key]] | None = None
 
     # The view
 
@@ -183,8 +184,7 @@ class StacksView(View):
         """Goes to what the line waits for, or into the stack it names."""
         about = event.line.data
         if isinstance(about, About) and len(about.onward) > 1:
-            under = event.line.key.rpartition("frame/")[0]
-            event.outline.reveal([event.line.key, onward_key(about.onward[0], under)])
+            event.outline.reveal([event.line.key, onward_key(about.onward[0], about.under)])
         elif isinstance(about, About) and about.onward:
             self._go(about.onward[0])
         elif isinstance(about, About) and about.vertex:
@@ -201,7 +201,7 @@ class StacksView(View):
         else:
             self._tree.focus()
 
-    def _go(self, vertex: str) -> None:
+    def _go(self, vertex: Key) -> None:
         assert self.look is not None
         if self.look.stacks.stack(vertex) is None:
             self.notify("Of this nothing was seen.", severity="warning")
@@ -217,18 +217,18 @@ class StacksView(View):
             return
         keys = self._keys_to(page.vertex)
         line = self._tree.cursor_line
-        if keys and (line is None or line.key != page.vertex):
-            before, self._at = self._at, page.vertex
+        if keys and (line is None or line.key != str(page.vertex)):
+            before, self._at = self._at, str(page.vertex)
             if not self._tree.reveal(keys):
                 self._at = before
 
-    def _keys_to(self, vertex: str) -> list[str]:
+    def _keys_to(self, vertex: Key) -> list[str]:
         assert self.look is not None
         place = self.look.stacks.path_to(vertex)
         if place is None:
             return []
-        below = [child_key(place[1], vertex.split("/")[1])] if vertex.startswith("child:") else []
-        return [f"node/{place[0]}", f"worker/{place[1]}", *below, vertex]
+        below = [child_key(vertex.worker_id, vertex.pid)] if isinstance(vertex, ChildThreadKey) else []
+        return [f"node/{place[0]}", f"worker/{place[1]}", *below, str(vertex)]
 
     def _show_page(self) -> None:
         if self.look is None:
@@ -359,7 +359,7 @@ class StacksView(View):
                 return about.place
         return None
 
-    def reveal(self, vertex: str) -> bool:
+    def reveal(self, vertex: Key) -> bool:
         """Goes to the stack of a vertex, process by process."""
         if self.look is None or self.look.stacks.stack(vertex) is None:
             return False

@@ -8,11 +8,12 @@ from textual.app import ComposeResult
 
 from dstack.diagnosis import Finding, Step
 from dstack.report.safe_text import SafeText
-from dstack.report.text import STYLES, certainty, failure_in_words, short_path
+from dstack.report.text import STYLES, certainty, failure_in_words, headline, short_path
 from dstack.tui.outline import Line, Outline
 from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
 from dstack.tui.view import Place
+from dstack.vertex_keys import Key
 from dstack.visible import visible
 
 BULLET = "• "
@@ -33,7 +34,7 @@ class VerdictView(OutlineView):
 
     def compose_body(self) -> ComposeResult:
         """One outline."""
-        yield Outline(empty="Nobody waits for anybody.")
+        yield Outline(empty="No findings.")
 
     def show(self, look: Look) -> None:
         """Shows the findings of the snapshot."""
@@ -59,7 +60,7 @@ class VerdictView(OutlineView):
 class Told:
     """What a line of this view is about."""
 
-    def __init__(self, finding: Finding | None = None, vertex: str | None = None, place: Place | None = None) -> None:
+    def __init__(self, finding: Finding | None = None, vertex: Key | None = None, place: Place | None = None) -> None:
         self.finding = finding
         self.vertex = vertex
         self.place = place
@@ -68,7 +69,7 @@ class Told:
 def lines_of(look: Look) -> Iterator[Line]:
     """The findings, then the failures."""
     if not look.diagnosis.findings:
-        yield Line("none", SafeText("No findings: nobody waits for anybody, as far as was seen."), hang=0)
+        yield Line("none", SafeText(f"No findings: {headline(look.diagnosis)}."), hang=0)
     for number, finding in enumerate(look.diagnosis.findings, 1):
         yield _finding(number, finding, is_open=number <= 3)
     failures = look.diagnosis.coverage.failures
@@ -83,22 +84,27 @@ def lines_of(look: Look) -> Iterator[Line]:
 
 
 def _finding(number: int, finding: Finding, *, is_open: bool) -> Line:
-    told = Told(finding, finding.members[0] if finding.members else None)
+    told = Told(finding, _subject(finding))
     key = f"{finding.kind}/{number}"
     style = STYLE_OF_KIND.get(finding.kind, "bold cyan")
     title = SafeText(f"{number}. {finding.kind}", style).append(certainty(finding), "not bold")
     children = [*_said(key, "summary", finding.summary, told, "bold")]
     for at, step in enumerate(finding.explanation):
-        vertex = finding.members[at] if at < len(finding.members) else None
-        children += _step(f"{key}/{at}", finding, vertex, step)
+        children += _step(f"{key}/{at}", finding, step)
     children += _said(key, "impact", impact(finding), Told(finding))
     children += _said(key, "advice", f"Way out: {finding.advice}", Told(finding), "green")
     return Line(key, title, children, is_open=is_open, data=Told(finding), also=finding.summary, hang=3)
 
 
-def _step(key: str, finding: Finding, vertex: str | None, step: Step) -> Iterator[Line]:
+def _subject(finding: Finding) -> Key | None:
+    """The vertex that the summary is about: the first final blocker, else the first member."""
+    vertices = (*(blocker.vertex for blocker in finding.final_blockers), *finding.members)
+    return next(iter(vertices), None)
+
+
+def _step(key: str, finding: Finding, step: Step) -> Iterator[Line]:
     place = (step.file, step.line) if step.file is not None and step.line is not None else None
-    told = Told(finding, vertex, place)
+    told = Told(finding, step.vertex, place)
     yield from _said(key, "text", f"{BULLET}{step.text}", told)
     if place:
         text = SafeText("    ").append(f"{short_path(place[0])}:{place[1]}", "cyan")

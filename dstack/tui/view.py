@@ -11,6 +11,7 @@ from textual.widgets import Footer, Input
 
 from dstack.tui.source import Look
 from dstack.tui.top import TopBar
+from dstack.vertex_keys import Key
 
 if TYPE_CHECKING:
     from dstack.tui.app import DstackApp
@@ -96,7 +97,7 @@ class View(Screen[None]):
         """What ``o`` opens."""
         return None
 
-    def reveal(self, vertex: str) -> bool:
+    def reveal(self, vertex: Key) -> bool:
         """Goes to a vertex of the wait-for graph; false where it is not in this view."""
         return False
 

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from dstack.analysis import names, sentences
 from dstack.analysis.members import Member, member
-from dstack.analysis.observed import is_any_key
 from dstack.analysis.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.safe_text import SafeText
@@ -18,6 +17,7 @@ from dstack.report.text import certainty, short_path
 from dstack.tui.outline import Line
 from dstack.tui.source import Look
 from dstack.tui.view import Place
+from dstack.vertex_keys import Key
 
 OPENED_ROOTS = 10
 OPENED_BELOW = 20
@@ -48,7 +48,7 @@ class Lines:
         text = SafeText().append("Waits in no finding", "bold").append(f"  {names.waiting(waiting)}")
         return [*lines, Line(OTHERS, text, partial(self._children, others, False))]
 
-    def way_to(self, vertex: str) -> list[str]:
+    def way_to(self, vertex: Key) -> list[str]:
         """The keys of the lines down to where a vertex stands; none where it stands nowhere."""
         way = self.tree.way_to(vertex)
         keys = [branch.key for branch in way]
@@ -81,7 +81,7 @@ class Lines:
         refs = " ".join(branch.edge.refs[:SHOWN_REFS]) if branch.edge else ""
         return f"{who.place} {place} {vertex.task_id or ''} {refs}"
 
-    def vertex(self, key: str) -> Vertex:
+    def vertex(self, key: Key) -> Vertex:
         """A vertex by its key."""
         return self.look.diagnosis.vertices[key]
 
@@ -89,7 +89,7 @@ class Lines:
         """Who it is, and where."""
         return member(self.look.observed, vertex)
 
-    def name(self, key: str) -> str:
+    def name(self, key: Key) -> str:
         """What a vertex is called where others wait for it."""
         return sentences.name(self.look.observed, self.vertex(key))
 
@@ -123,10 +123,10 @@ class Lines:
         finding = self.look.diagnosis.findings[branch.finding]
         return f"{finding.kind} {'confirmed' if finding.confirmed else 'suspected'}: "
 
-    def _label(self, key: str) -> str:
+    def _label(self, key: Key) -> str:
         """A vertex by name; what does not run yet is said to be pending."""
         vertex = self.vertex(key)
-        is_pending = vertex.kind == "task" and vertex.worker_id is None and not is_any_key(key)
+        is_pending = vertex.is_counted and vertex.kind == "task" and vertex.worker_id is None
         return f"{vertex.label} (pending)" if is_pending else vertex.label
 
     def _end(self, branch: Branch) -> Text:

@@ -15,6 +15,7 @@ from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
 from dstack.tui.view import Place
 from dstack.tui.wait_lines import Lines
+from dstack.vertex_keys import Key
 
 
 class WaitsView(OutlineView):
@@ -41,7 +42,7 @@ class WaitsView(OutlineView):
 
     def compose_body(self) -> ComposeResult:
         """The tree, and all about the line under the cursor."""
-        yield Outline(empty="Nobody waits for anybody.")
+        yield Outline(empty="No waits.")
         yield Detail()
 
     def show(self, look: Look) -> None:
@@ -103,7 +104,7 @@ class WaitsView(OutlineView):
         """The line of code at which the execution is."""
         return self._lines.code(self._branch) if self._lines and self._branch else None
 
-    def _way_to(self, vertex: str) -> Sequence[str]:
+    def _way_to(self, vertex: Key) -> Sequence[str]:
         return self._lines.way_to(vertex) if self._lines else ()
 
     @property

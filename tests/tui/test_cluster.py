@@ -16,6 +16,7 @@ from dstack.tui.cluster import ClusterView
 from dstack.tui.detail import Detail
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files, Source
+from dstack.vertex_keys import Key, ThreadKey
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted, recorded
@@ -118,7 +119,7 @@ def test_the_queue_is_at_least_so_long_where_somebody_did_not_answer() -> None:
 
 
 def test_keys_fold_and_lead_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, str]] = []
+    gone: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
@@ -162,7 +163,7 @@ def test_a_vertex_is_found_where_its_worker_is_also_among_alike() -> None:
         line = view.query_one(Outline).cursor_line
         assert line
         assert line.key == last.worker_id
-        assert not view.reveal("thread:nobody/1")
+        assert not view.reveal(ThreadKey("none", 1))
 
     scene = crowd(30)
     in_cluster(scene.snapshot(), body)

@@ -15,6 +15,7 @@ from dstack.tui.app import DstackApp
 from dstack.tui.history import HistoryView
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files, Source
+from dstack.vertex_keys import Key
 from tests.tui.pilots import running, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted
@@ -109,7 +110,7 @@ def test_waits_say_since_when_they_are_the_same() -> None:
 
 
 def test_enter_goes_to_a_wait_in_the_snapshot_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, str]] = []
+    gone: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))

@@ -8,6 +8,7 @@ import pytest
 
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files
+from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import recorded
@@ -64,5 +65,48 @@ def test_folds_and_cursor_stay_when_the_terminal_changes_its_size() -> None:
             await pilot.pause()
 
             assert [line.key for _, line in outline.visible_lines] == before
+
+    asyncio.run(body())
+
+
+def slow_call() -> Scene:
+    """A driver, and an actor whose call it waits for and that runs."""
+    scene = Scene()
+    driver, slow = scene.driver(), scene.actor("Slow")
+    call = scene.call(slow, "work", by=driver)
+    driver.gets(call)
+    slow.runs(call).computes()
+    return scene
+
+
+def test_enter_goes_to_the_vertex_that_the_sentence_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = slow_call()
+    gone: list[tuple[str, Key]] = []
+
+    async def body() -> None:
+        async with running(Files("slow.json", [scene.snapshot()])) as (app, pilot):
+            monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
+            outline = app.screen.query_one(Outline)
+            (key,) = [line.key for _, line in outline.visible_lines if "runs; 1 waits on it" in line.text.plain]
+            outline.reveal([key])
+            await pilot.press("enter")
+
+    asyncio.run(body())
+
+    (driver, slow) = scene.procs
+    assert gone == [("waits", slow.key)]
+    assert slow.key != driver.key
+
+
+def test_every_sentence_about_a_deadlock_leads_to_who_it_names() -> None:
+    async def body() -> None:
+        async with running(Files("hang.json", [deadlock().snapshot()])) as (app, _):
+            assert app.shown
+            diagnosis = app.shown.diagnosis
+            (finding,) = diagnosis.findings
+            vertices = [diagnosis.vertices[step.vertex] for step in finding.explanation if step.vertex]
+
+            assert len(vertices) == len(finding.explanation)
+            assert all(vertex.label in step.text for vertex, step in zip(vertices, finding.explanation, strict=True))
 
     asyncio.run(body())

@@ -16,6 +16,7 @@ from dstack.tui.app import DstackApp
 from dstack.tui.detail import Detail
 from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Files, Source
+from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted, recorded
@@ -169,7 +170,7 @@ def test_enter_on_a_name_goes_to_its_place() -> None:
 
 @pytest.mark.parametrize(("key", "end"), [("x", 0), ("T", 1)])
 def test_both_ends_of_a_wait_have_their_stacks(key: str, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, str]] = []
+    gone: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
@@ -182,11 +183,11 @@ def test_both_ends_of_a_wait_have_their_stacks(key: str, end: int, monkeypatch: 
 
 
 def test_enter_on_who_nobody_waits_for_goes_to_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone: list[tuple[str, str]] = []
+    gone: list[tuple[str, Key]] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
-        outline(app).reveal([scene.driver_.key])
+        outline(app).reveal([str(scene.driver_.key)])
         await pilot.press("enter")
 
         assert gone == [("stacks", scene.driver_.key)]
@@ -313,7 +314,7 @@ def test_a_snapshot_without_any_sample_is_empty() -> None:
         nothing = replace(Ring().seen_twice(), samples=())
         async with running(Files("f", [nothing])) as (app, pilot):
             await pilot.press("2")
-            await until(pilot, lambda: "Nobody waits for anybody." in screen_text(app))
+            await until(pilot, lambda: "No waits." in screen_text(app))
 
     asyncio.run(run())
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
+from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Coro, Proc, Scene, Strand
 
 Phase = Literal["runs", "queued", "ended"]
@@ -122,7 +123,7 @@ class Show:
     scene: Scene = field(default_factory=Scene)
     procs: dict[int, Proc] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    who: dict[str, int] = field(default_factory=dict)
+    who: dict[Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.driver = self.scene.driver()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.model import Bundle, Job
+from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Proc, Scene
 
 JOBS = ("01000000", "02000000")
@@ -179,7 +180,7 @@ class Show:
                 namespace=NAMESPACES[group.named_in or 0],
             )
 
-    def who(self) -> dict[str, int]:
+    def who(self) -> dict[Key, int]:
         """By vertex: the work, or the driver."""
         keys = {call.key: number for number, call in enumerate(self.calls)}
         return keys | {proc.key: number for number, proc in enumerate(self.procs)}

@@ -24,8 +24,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose, suspects
-from dstack.analysis.observed import Observed, coroutine_key, group_key, task_key, thread_key
+from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.observed import Observed
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import (
@@ -54,6 +54,7 @@ from dstack.model import (
     WorkerSample,
     job_of_task,
 )
+from dstack.vertex_keys import CoroutineKey, GroupKey, Key, TaskKey, ThreadKey
 
 JOB = "01000000"
 TAKEN_AT = 1.7e9
@@ -87,9 +88,9 @@ class Call:
         return f"{self.task.task_id}01000000"
 
     @property
-    def key(self) -> str:
+    def key(self) -> Key:
         """Its vertex while it does not run."""
-        return task_key(self.task.task_id)
+        return TaskKey(self.task.task_id)
 
     def arrives(self) -> Call:
         """Is with its actor, with all arguments, by the actor's own report."""
@@ -121,8 +122,8 @@ class Strand:
     task_id: str | None = None
 
     @property
-    def key(self) -> str:
-        return thread_key(self.process.worker_id, self.tid)
+    def key(self) -> Key:
+        return ThreadKey(self.process.worker_id, self.tid)
 
     def gets(self, *refs: Call | str, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``ray.get``."""
@@ -238,8 +239,8 @@ class Coro:
         return f"Task-{self.number}"
 
     @property
-    def key(self) -> str:
-        return coroutine_key(self.process.worker_id, self.coroutine_id)
+    def key(self) -> Key:
+        return CoroutineKey(self.process.worker_id, self.coroutine_id)
 
     def awaits(self, *things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> Coro:
         """Awaits refs, coroutines and futures, each future given by one of its strands."""
@@ -313,7 +314,7 @@ class Proc:
         return self.worker.worker_id
 
     @property
-    def key(self) -> str:
+    def key(self) -> Key:
         """The vertex of its first strand."""
         return self.strands[0].key
 
@@ -589,7 +590,7 @@ class Scene:
 
     def look_again(self) -> Scene:
         """Takes a second sample, of those whom the first makes suspect."""
-        return self.look(only=suspects(self.snapshot()))
+        return self.look(only=of_interest(self.snapshot()).workers)
 
     def snapshot(self) -> Snapshot:
         """All that was seen; the scene is looked at once if it was not yet."""
@@ -615,7 +616,7 @@ class Scene:
             total_s=1.25,
         )
 
-    def graph(self) -> dict[str, Vertex]:
+    def graph(self) -> dict[Key, Vertex]:
         """The wait-for graph of the first sample."""
         snapshot = self.snapshot()
         return wait_for_graph(Observed(snapshot, snapshot.samples[0]))
@@ -716,11 +717,11 @@ def await_for(*things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> 
     )
 
 
-def key_of(who: Proc | Strand | Coro | Call | PlacementGroup) -> str:
-    return group_key(who.placement_group_id) if isinstance(who, PlacementGroup) else who.key
+def key_of(who: Proc | Strand | Coro | Call | PlacementGroup) -> Key:
+    return GroupKey(who.placement_group_id) if isinstance(who, PlacementGroup) else who.key
 
 
-def groups_of(wait: Wait) -> list[tuple[int, list[str]]]:
+def groups_of(wait: Wait) -> list[tuple[int, list[Key]]]:
     """The wait's groups: how many are needed of which vertices."""
     return [(group.needs, [target.vertex for target in group.targets]) for group in wait.groups]
 

@@ -10,31 +10,32 @@ from hypothesis import strategies as st
 
 from dstack.analysis.chains import MAX_RANKED, open_knots
 from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
+from dstack.vertex_keys import Key, TaskKey
 from tests.effort import examples
 
-Graph = dict[str, list[str]]
+Graph = dict[Key, list[Key]]
 
-keys = st.sampled_from("abcdefgh")
+keys: st.SearchStrategy[Key] = st.sampled_from([TaskKey(name) for name in "abcdefgh"])
 graphs = st.dictionaries(keys, st.lists(keys, min_size=1, max_size=3), max_size=8)
 
 
-def vertices_of(graph: Graph) -> dict[str, Vertex]:
+def vertices_of(graph: Graph) -> dict[Key, Vertex]:
     names = {*graph, *(target for targets in graph.values() for target in targets)}
     return {
-        name: Vertex(key=name, kind="task", label=name, wait=wait_for(graph[name]) if name in graph else None)
-        for name in sorted(names)
+        name: Vertex(key=name, kind="task", label=str(name), wait=wait_for(graph[name]) if name in graph else None)
+        for name in sorted(names, key=str)
     }
 
 
-def wait_for(targets: list[str]) -> Wait:
+def wait_for(targets: list[Key]) -> Wait:
     return Wait(kind="ray.get", groups=(Group(needs=1, targets=tuple(Target(vertex=target) for target in targets)),))
 
 
 @given(graphs, st.sets(keys))
 @examples(300)
-def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(graph: Graph, stuck: set[str]) -> None:
+def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(graph: Graph, stuck: set[Key]) -> None:
     edges = [(key, target) for key in graph.keys() - stuck for target in graph[key] if target not in stuck]
-    waits_for: nx.DiGraph[str] = nx.DiGraph(edges)
+    waits_for: nx.DiGraph[Key] = nx.DiGraph(edges)
 
     chains = open_knots(vertices_of(graph), stuck)
 
@@ -49,8 +50,8 @@ def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(gra
             for end in knot
             if not waits_for.out_degree(end)
         }
-        expected.append((sorted(key for key in knot if waits_for.out_degree(key)), blockers))
-    assert sorted(waiters for waiters, _ in chains) == sorted(waiters for waiters, _ in expected)
+        expected.append((sorted((key for key in knot if waits_for.out_degree(key)), key=str), blockers))
+    assert {tuple(waiters) for waiters, _ in chains} == {tuple(waiters) for waiters, _ in expected}
     assert all((waiters, set(blockers)) in expected for waiters, blockers in chains)
 
 
@@ -67,8 +68,9 @@ def test_the_longest_chain_and_the_most_waited_for_come_first(graph: Graph) -> N
 
 
 def test_of_very_many_ends_the_most_waited_for_are_ranked() -> None:
-    ends = [f"end{number:02}" for number in range(3 * MAX_RANKED)]
-    graph = {"all": ends} | {f"fan{number}": [ends[-1]] for number in range(4)} | {"other": [ends[-2]]}
+    ends: list[Key] = [TaskKey(f"end{number:02}") for number in range(3 * MAX_RANKED)]
+    graph: Graph = {TaskKey("all"): ends, TaskKey("other"): [ends[-2]]}
+    graph |= {TaskKey(f"fan{number}"): [ends[-1]] for number in range(4)}
 
     ((_, blockers),) = open_knots(vertices_of(graph), set())
 
@@ -81,7 +83,7 @@ def test_of_very_many_ends_the_most_waited_for_are_ranked() -> None:
 
 
 def test_layers_that_all_wait_for_all_are_ranked_at_once() -> None:
-    layers = [[f"{layer}/{number}" for number in range(100)] for layer in range(50)]
+    layers: list[list[Key]] = [[TaskKey(f"{layer}/{number}") for number in range(100)] for layer in range(50)]
     graph = {key: below for above, below in pairwise(layers) for key in above}
 
     ((waiters, blockers),) = open_knots(vertices_of(graph), set())

@@ -16,6 +16,7 @@ from dstack.diagnosis import Since
 from dstack.errors import UsageError
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
+from dstack.vertex_keys import Key, ThreadKey
 from tests.unit.scenes import TAKEN_AT, Proc, Scene, Strand
 from tests.unit.strategies import related_snapshots
 from tests.unit.test_recorded_snapshots import ALL, RECORDED
@@ -41,17 +42,17 @@ def became(scene: Scene, change: Callable[[], object] = lambda: None) -> Compari
     return compare(before, taken(again(scene)))
 
 
-def changes(comparison: Comparison) -> dict[str, set[str]]:
+def changes(comparison: Comparison) -> dict[Key, set[str]]:
     """By vertex: what became of the execution."""
-    found: dict[str, set[str]] = {}
+    found: dict[Key, set[str]] = {}
     for moved in comparison.executions:
         found.setdefault(moved.vertex, set()).add(moved.change)
     return found
 
 
-def waits(comparison: Comparison) -> dict[str, set[str]]:
+def waits(comparison: Comparison) -> dict[Key, set[str]]:
     """By vertex: what became of its wait."""
-    found: dict[str, set[str]] = {}
+    found: dict[Key, set[str]] = {}
     for wait in comparison.waits:
         found.setdefault(wait.vertex, set()).add(wait.change)
     return found
@@ -120,7 +121,7 @@ def test_who_has_ended_does_not_stay(world: World, steps: int, order: random.Ran
     show = Show(world)
     before = again(show.scene, 0.0)
     running = {number for number, work in enumerate(world.works) if work.phase == "runs"}
-    keys = {number: key for key, number in show.who().items() if key.startswith("thread:")}
+    keys = {number: key for key, number in show.who().items() if isinstance(key, ThreadKey)}
     world.go_on(order, steps)
     show.update()
 

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given
 
 from dstack.analysis.chains import MAX_RANKED
-from dstack.analysis.diagnose import diagnose, suspects
+from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.analysis.findings.deadlock import SHOWN_CYCLE
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save
+from dstack.vertex_keys import GroupKey, ThreadKey
 from tests.effort import examples
 from tests.unit.scenes import Call, Proc, Scene
 from tests.unit.strategies import related_snapshots
@@ -57,7 +58,7 @@ def test_without_a_sample_nothing_is_said_for_sure() -> None:
     diagnosis = diagnose(snapshot)
 
     assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
-    assert suspects(snapshot) == set()
+    assert of_interest(snapshot).workers == set()
 
 
 def test_an_empty_cluster_is_clear() -> None:
@@ -123,7 +124,7 @@ def test_the_cycle_is_told_in_the_order_of_waiting_and_begins_at_an_execution() 
 
     finding = only_finding(scene.diagnose())
 
-    executions = [key for key in finding.cycle if key.startswith("thread:")]
+    executions = [key for key in finding.cycle if isinstance(key, ThreadKey)]
     assert executions == [actor.key for actor in actors]
     assert finding.cycle[0] == actors[0].key
     assert finding.members == finding.cycle
@@ -145,7 +146,7 @@ def test_the_shortest_way_round_is_told_and_the_rest_are_members_too() -> None:
 
     finding = only_finding(scene.diagnose())
 
-    assert {key for key in finding.cycle if key.startswith("thread:")} == {actors[0].key, actors[1].key}
+    assert {key for key in finding.cycle if isinstance(key, ThreadKey)} == {actors[0].key, actors[1].key}
     assert {actor.key for actor in actors} <= set(finding.members)
 
 
@@ -261,7 +262,7 @@ def test_an_infeasible_placement_group_holds_its_tasks() -> None:
 
     finding = only_finding(scene.diagnose())
 
-    assert (finding.kind, finding.members) == ("infeasible", (f"group:{group.placement_group_id}",))
+    assert (finding.kind, finding.members) == ("infeasible", (GroupKey(group.placement_group_id),))
     assert set(finding.blocked_behind) == {task.key, driver.key}
 
 
@@ -518,7 +519,7 @@ def test_suspects_are_those_who_seem_stuck() -> None:
     call, _ = scene.run("work", by=bystander)
     bystander.gets(call)
 
-    found = suspects(scene.snapshot())
+    found = of_interest(scene.snapshot()).workers
 
     assert found == {proc.worker_id for proc in (left, right, owner, behind)}
 
@@ -537,7 +538,7 @@ def test_who_made_a_group_that_never_fits_is_suspect_even_where_nobody_waits_for
     (finding,) = scene.look_again().diagnose().findings
 
     assert finding.confirmed
-    assert suspects(scene.snapshot()) == {owner.worker_id, maker.worker_id}
+    assert of_interest(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
 
 
 def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:
@@ -546,7 +547,7 @@ def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:
     driver.gets(scene.task("on its way", by=driver))
     scene.driver()
 
-    assert suspects(scene.snapshot()) == {driver.worker_id}
+    assert of_interest(scene.snapshot()).workers == {driver.worker_id}
 
 
 # Whatever is in it

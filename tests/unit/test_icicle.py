@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dstack.analysis.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
 from dstack.analysis.merging import Branch, merge
 from dstack.analysis.running import Execution, Place
+from dstack.vertex_keys import Key, ThreadKey
 from tests.unit.test_merging import execution, executions
 
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")
@@ -180,7 +181,7 @@ def test_a_branch_within_is_drawn_as_wide_as_all() -> None:
 
 def test_any_other_weight_will_do() -> None:
     root = merge([execution(1, "a"), execution(2, "b")])
-    micros = {"thread:1": 3_000_000, "thread:2": 1_000_000}
+    micros: dict[Key, int] = {ThreadKey("", 1): 3_000_000, ThreadKey("", 2): 1_000_000}
 
     picture = icicle([root], Weights(root, lambda one: micros[one.key]), 80)
 

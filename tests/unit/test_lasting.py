@@ -11,6 +11,7 @@ from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.analysis.names import bounds, duration, lasting
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
+from dstack.vertex_keys import GroupKey
 from tests.unit.scenes import Call, Proc, Scene
 
 TAKEN_AT = 1.7e9
@@ -123,7 +124,7 @@ def test_a_placement_group_waits_since_it_was_asked_for() -> None:
     group = scene.group("PENDING", scheduling_state="NO_RESOURCES", requested_at=TAKEN_AT - 30.0)
     scene.look()
 
-    assert scene.diagnose().vertices[f"group:{group.placement_group_id}"].since == Since(30.0, 30.5)
+    assert scene.diagnose().vertices[GroupKey(group.placement_group_id)].since == Since(30.0, 30.5)
 
 
 def test_clocks_that_disagree_make_nothing_negative() -> None:

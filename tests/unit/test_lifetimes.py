@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dstack.diagnosis import Vertex
 from dstack.model import Bundle, Frame, Job, Node
+from dstack.vertex_keys import AnyKey, Key
 from tests.unit.scenes import JOB, Call, Proc, Scene
 
 OTHER_JOB = "02000000"
@@ -29,7 +30,7 @@ class Held:
         """Who can end the actor, by label, through everything that only stands for others."""
         graph = self.scene.graph()
         found: set[str] = set()
-        ahead = [f"any:end of actor/{self.actor.actor_id}"]
+        ahead: list[Key] = [AnyKey("end of actor", (self.actor.actor_id,))]
         seen = set(ahead)
         while ahead:
             vertex = graph[ahead.pop()]
@@ -286,8 +287,9 @@ def test_what_only_stands_for_others_is_nobody() -> None:
     (finding,) = it.scene.diagnose().findings
     kinds = {vertex.kind for vertex in _members(it.scene, finding.members)}
 
-    assert kinds == {"execution", "task", "lifetime"}
+    assert kinds == {"execution", "task"}
+    assert {vertex.kind for vertex in _members(it.scene, finding.helpers)} == {"lifetime"}
 
 
-def _members(scene: Scene, keys: tuple[str, ...]) -> list[Vertex]:
+def _members(scene: Scene, keys: tuple[Key, ...]) -> list[Vertex]:
     return [scene.graph()[key] for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dstack.analysis.outliers import Marked, Outlier, outliers
 from dstack.analysis.running import Doing, Execution, Likeness, Place, Running, running
 from dstack.model import Failure, Frame, Snapshot
 from dstack.snapshot_file import load
+from dstack.vertex_keys import ThreadKey
 from tests.unit.scenes import RAY_WORKER, Proc, Scene
 from tests.unit.strategies import related_snapshots
 
@@ -26,7 +28,7 @@ DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
 def execution(number: int, functions: Sequence[str], doing: Doing = "waits", alike: str = "work") -> Execution:
     path = tuple(Place(function, "app.py", 1, function) for function in functions)
     return Execution(
-        key=f"thread:{number}",
+        key=ThreadKey("", number),
         name=f"work {number}",
         kind=f"task {alike}",
         likeness=Likeness(alike, "01000000"),
@@ -87,7 +89,7 @@ def team(size: int, class_name: str = "Trainer") -> tuple[Scene, Proc, list[Proc
 def test_every_execution_is_in_its_branches_and_in_no_other(everybody: list[Execution]) -> None:
     root = merge(everybody)
 
-    assert sorted(root.executions) == sorted(everybody)
+    assert Counter(root.executions) == Counter(everybody)
     for branch in branches(root):
         assert all(one.path[: branch.depth] == branch.path for one in branch.executions)
         outside = {one.key for one in everybody} - {one.key for one in branch.executions}
@@ -172,7 +174,7 @@ def test_no_half_of_two_stands_out() -> None:
 
 
 def test_one_of_three_stands_out() -> None:
-    assert set(outliers([execution(1, "a"), execution(2, "a"), execution(3, "b")])) == {"thread:3"}
+    assert set(outliers([execution(1, "a"), execution(2, "a"), execution(3, "b")])) == {ThreadKey("", 3)}
 
 
 def test_who_has_not_come_as_far_as_most_stands_out() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Diagnosis
+from dstack.report.text import headline
 from dstack.snapshot_file import load
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -110,3 +111,11 @@ def test_a_get_from_an_empty_queue_is_named_and_the_other_queue_is_not(name: str
     assert diagnosis.verdict == "blocked"
     assert "get of ray.util.queue.Queue" in labels(diagnosis)
     assert len(diagnosis.findings) == 1
+
+
+@pytest.mark.parametrize("name", versions_of("data-tasks-hang"))
+def test_tasks_that_wait_outside_of_ray_are_named_where_the_verdict_is_clear(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    assert diagnosis.verdict == "clear"
+    assert headline(diagnosis) == "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"

@@ -18,12 +18,12 @@ from dstack.analysis.diagnose import diagnose
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json
-from dstack.report.text import WIDTH, print_report, short_path
+from dstack.report.text import WIDTH, headline, print_report, short_path
 from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible
 from tests.effort import examples
 from tests.hostile_text import hostile
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import JOB, Proc, Scene
 from tests.unit.strategies import related_snapshots
 
 
@@ -180,11 +180,40 @@ def test_many_alike_are_folded_with_their_number() -> None:
     assert len(text.splitlines()) < 60
 
 
-def test_nobody_waits() -> None:
+def test_nothing_waits() -> None:
     scene = Scene()
     scene.driver()
 
-    assert text_of(scene.snapshot()).startswith("CLEAR  nobody waits for anybody\n")
+    assert text_of(scene.snapshot()).startswith("CLEAR  no waits\n")
+
+
+def test_waits_outside_of_ray_are_counted_by_call_and_line() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    for number in range(3):
+        consumer = driver.strand(f"consumer {number}", "user").is_in("queue.Queue.get")
+        consumer.line = 7
+    driver.strand("other", "user").is_in("subprocess.Popen.wait")
+    driver.strands[0].is_in("threading.Event.wait")
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "clear"
+    first, second, _ = diagnosis.outside
+    assert (first.call, first.kind, first.count, first.line) == ("queue.Queue.get", "thread", 3, 7)
+    assert headline(diagnosis) == (
+        "no wait depends on Ray; 3 threads wait in queue.Queue.get (app.py:7), "
+        f"1 {second.kind} waits in {second.call} (app.py:{second.line}) and 1 more in other calls"
+    )
+
+
+def test_a_clear_verdict_on_a_part_says_so() -> None:
+    scene = Scene()
+    scene.driver()
+    scene.driver().is_unseen = True
+
+    assert headline(scene.diagnose()) == "no waits, but not everything could be read"
+    assert headline(diagnose(scene.snapshot(), job=JOB)) == f"no waits of job {JOB}, but not everything could be read"
 
 
 SCENES = {

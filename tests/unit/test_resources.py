@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import suspects
+from dstack.analysis.diagnose import of_interest
 from dstack.analysis.graph import MANY
 from dstack.analysis.groups import cannot_hold
 from dstack.analysis.labels import match as labels_match
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import Bundle, Node
+from dstack.vertex_keys import GroupKey, Key
 from tests.unit.scenes import Call, Proc, Scene, groups_of
 
 NOTHING: Mapping[str, float] = {}
@@ -33,7 +34,7 @@ def labels(scene: Scene, wait: Wait) -> list[str]:
     return [vertex.label for vertex in holders(scene, wait)]
 
 
-def never(scene: Scene, key: str) -> str | None:
+def never(scene: Scene, key: Key) -> str | None:
     vertex = scene.graph()[key]
     assert vertex.wait is None
     return vertex.never
@@ -243,7 +244,7 @@ def test_what_seems_free_is_looked_at_again() -> None:
     driver = scene.driver()
     pending(scene, driver, CPU=1.0)
 
-    assert suspects(scene.snapshot()) == {driver.worker_id}
+    assert of_interest(scene.snapshot()).workers == {driver.worker_id}
 
 
 def test_who_asks_for_nothing_has_not_been_placed_yet() -> None:
@@ -277,7 +278,7 @@ def test_many_who_need_the_same_of_many_keep_the_graph_small() -> None:
     assert {len(wait.groups[0].targets) for wait in waits} == {1}
     assert {wait.resources for wait in waits} == {("CPU",)}
     assert (shared := graph[waits[0].groups[0].targets[0].vertex].wait) is not None
-    assert groups_of(shared) == [(1, sorted(worker.key for worker in workers))]
+    assert groups_of(shared) == [(1, sorted((worker.key for worker in workers), key=str))]
 
 
 # What nobody can give
@@ -388,7 +389,7 @@ def test_a_task_waits_for_its_placement_group() -> None:
     wait = scene.wait_of(call)
 
     assert wait.kind == "placement group"
-    assert groups_of(wait) == [(1, [f"group:{group.placement_group_id}"])]
+    assert groups_of(wait) == [(1, [GroupKey(group.placement_group_id)])]
 
 
 def test_a_task_waits_for_its_placement_group_whose_resources_it_asks_for() -> None:
@@ -401,7 +402,7 @@ def test_a_task_waits_for_its_placement_group_whose_resources_it_asks_for() -> N
         required_resources={f"CPU_group_0_{group.placement_group_id}": 1.0},
     )
 
-    assert groups_of(scene.wait_of(call)) == [(1, [f"group:{group.placement_group_id}"])]
+    assert groups_of(scene.wait_of(call)) == [(1, [GroupKey(group.placement_group_id)])]
 
 
 class InGroup:
@@ -545,7 +546,7 @@ def test_an_infeasible_placement_group_is_never_placed() -> None:
     scene.node(CPU=4.0)
     group = scene.group("PENDING", bundle(CPU=1.0), scheduling_state="INFEASIBLE", name="large")
 
-    reason = never(scene, f"group:{group.placement_group_id}")
+    reason = never(scene, GroupKey(group.placement_group_id))
 
     assert reason == "asks for 1 bundle: 1 CPU (PACK), and the cluster's nodes cannot hold that"
 
@@ -618,4 +619,4 @@ def test_a_placement_group_that_does_not_wait_is_no_vertex(state: str) -> None:
     scene = Scene()
     group = scene.group(state, bundle(CPU=1.0))
 
-    assert f"group:{group.placement_group_id}" not in scene.graph()
+    assert GroupKey(group.placement_group_id) not in scene.graph()

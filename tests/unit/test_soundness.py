@@ -12,6 +12,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dstack.diagnosis import Diagnosis
+from dstack.vertex_keys import Key
 from tests.effort import examples
 from tests.unit.coroutine_worlds import Show as CoroutineShow
 from tests.unit.coroutine_worlds import World as CoroutineWorld
@@ -34,7 +35,7 @@ def stuck(world: World | CoroutineWorld) -> set[int]:
     return world.left()
 
 
-def claimed(diagnosis: Diagnosis, who: dict[str, int]) -> set[int]:
+def claimed(diagnosis: Diagnosis, who: dict[Key, int]) -> set[int]:
     """Who is said never to go on."""
     keys = [
         key
@@ -242,7 +243,7 @@ def test_who_was_not_seen_may_let_go(world: HoldingWorld, hidings: list[str]) ->
     assert found <= world.stuck()
 
 
-def said(diagnosis: Diagnosis) -> set[str]:
+def said(diagnosis: Diagnosis) -> set[Key]:
     """The vertices of those who are said never to go on."""
     findings = [finding for finding in diagnosis.findings if finding.kind in FOR_GOOD]
     return {key for finding in findings for key in (*finding.members, *finding.blocked_behind)}

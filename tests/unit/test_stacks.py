@@ -8,10 +8,11 @@ from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.merging import Words
-from dstack.analysis.observed import Observed, thread_key
+from dstack.analysis.observed import Observed
 from dstack.analysis.stacks import MAX_ONWARD, Stack, Stacks
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
+from dstack.vertex_keys import Key, ThreadKey, UnknownKey
 from tests.unit.scenes import Scene
 from tests.unit.strategies import related_snapshots
 
@@ -23,7 +24,7 @@ def stacks_of(scene: Scene) -> Stacks:
     return Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
 
 
-def page(scene: Scene, key: str) -> Stack:
+def page(scene: Scene, key: Key) -> Stack:
     found = stacks_of(scene).stack(key)
     assert found is not None
     return found
@@ -133,7 +134,7 @@ def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
     stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     (driver,) = (worker for worker in snapshot.workers if worker.is_driver)
 
-    found = stacks.stack(thread_key(driver.worker_id, driver.pid))
+    found = stacks.stack(ThreadKey(driver.worker_id, driver.pid))
 
     assert found
     assert [(run.is_aside, len(run.frames)) for run in found.runs] == [(False, 1), (True, 6), (False, 1)]
@@ -146,7 +147,7 @@ def test_a_thread_of_ray_has_a_page_too() -> None:
     listener = actor.strand("listener", "ray")
     listener.is_in_ray = True
 
-    found = page(scene, thread_key(actor.worker_id, listener.tid))
+    found = page(scene, ThreadKey(actor.worker_id, listener.tid))
 
     assert found.name == 'thread "listener"'
     assert found.place.startswith("actor Clerk")
@@ -156,9 +157,9 @@ def test_a_thread_of_ray_has_a_page_too() -> None:
 def test_there_is_no_page_of_what_is_not_there() -> None:
     stacks = stacks_of(Scene())
 
-    assert stacks.stack("thread:nobody/1") is None
-    assert stacks.stack("what?") is None
-    assert stacks.path_to("what?") is None
+    assert stacks.stack(ThreadKey("none", 1)) is None
+    assert stacks.stack(UnknownKey("value", ("none",))) is None
+    assert stacks.path_to(UnknownKey("value", ("none",))) is None
 
 
 def test_of_very_many_only_so_many_are_told_and_the_rest_counted() -> None:

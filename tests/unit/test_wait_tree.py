@@ -12,6 +12,7 @@ from dstack.analysis.wait_tree import Branch, WaitTree
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
+from dstack.vertex_keys import Key
 from tests.unit.scenes import Scene
 from tests.unit.strategies import related_snapshots
 from tests.unit.test_recorded_snapshots import ALL, RECORDED
@@ -69,7 +70,7 @@ def test_every_waiter_of_a_recorded_snapshot_stands_in_the_tree_once(name: str) 
     hold(load(RECORDED / name))
 
 
-def ring_of_three() -> tuple[Scene, list[str]]:
+def ring_of_three() -> tuple[Scene, list[Key]]:
     """Three actors that call each other in a ring, and a driver that waits for the first."""
     scene = Scene()
     driver = scene.driver()

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.graph import MANY
-from dstack.analysis.observed import any_key
 from dstack.diagnosis import Target, Vertex, Wait
+from dstack.vertex_keys import AnyKey, Key
 from tests.unit.scenes import Proc, Scene, groups_of
 
 
@@ -19,7 +19,7 @@ def unobserved_targets(scene: Scene, wait: Wait) -> list[Vertex]:
     return targets
 
 
-def target_of(graph: dict[str, Vertex], key: str) -> tuple[Target, ...]:
+def target_of(graph: dict[Key, Vertex], key: Key) -> tuple[Target, ...]:
     """What a vertex needs one of."""
     wait = graph[key].wait
     assert wait is not None
@@ -580,7 +580,7 @@ def test_a_state_that_tells_nothing_waits_for_something_unknown() -> None:
 # Arguments
 
 
-def pending_call(scene: Scene, driver: Proc, arguments: int) -> tuple[Wait, list[str]]:
+def pending_call(scene: Scene, driver: Proc, arguments: int) -> tuple[Wait, list[Key]]:
     """The wait of a call whose owner has passed on so many refs that are not there, and the makers of those."""
     makers = [scene.run("make", by=driver) for _ in range(arguments)]
     driver.passes(*(call for call, _ in makers))
@@ -614,7 +614,7 @@ def test_many_arguments_are_shared_by_all_who_may_wait_for_them() -> None:
 
     wait, makers = pending_call(scene, driver, MANY + 1)
 
-    shared = any_key("arguments", driver.worker_id)
+    shared = AnyKey("arguments", (driver.worker_id,))
     assert groups_of(wait) == [(1, [shared])]
     assert (wait_of_all := scene.graph()[shared].wait) is not None
     assert groups_of(wait_of_all) == [(1, makers)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dstack.diagnosis import Vertex, Wait
+from dstack.vertex_keys import UnknownKey
 from tests.unit.scenes import Proc, Scene, Strand, groups_of
 
 
@@ -324,3 +325,34 @@ def test_a_consumer_and_a_producer_that_wait_for_each_other_are_a_deadlock() -> 
 
     assert other.key in scene.graph()
     assert scene.look().look_again().diagnose().verdict == "deadlock"
+
+
+# What was not read
+
+
+def test_threads_that_were_not_read_are_told_apart() -> None:
+    scene = Scene()
+    unread = 77
+    actors = [scene.actor(name) for name in ("Ann", "Bob")]
+    for actor in actors:
+        actor.runs(scene.call(actor, "go", by=scene.driver())).joins(unread)
+
+    findings = scene.diagnose().findings
+
+    targets = [target.vertex for actor in actors for group in scene.wait_of(actor).groups for target in group.targets]
+    assert targets == [UnknownKey("thread", (actor.worker_id, unread)) for actor in actors]
+    assert [finding.members for finding in findings] == [(actor.key,) for actor in actors]
+    assert [blocker.vertex for finding in findings for blocker in finding.final_blockers] == targets
+    assert "thread 77 of actor Ann" in findings[0].summary
+    assert "thread 77 of actor Bob" in findings[1].summary
+
+
+def test_calls_whose_targets_could_not_be_read_are_told_apart() -> None:
+    scene = Scene()
+    drivers = [scene.driver(), scene.driver()]
+    for driver in drivers:
+        driver.strands[0].waits_unreadably("no memory")
+
+    findings = scene.diagnose().findings
+
+    assert [finding.members for finding in findings] == [(driver.key,) for driver in drivers]

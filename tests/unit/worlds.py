@@ -14,6 +14,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
+from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Proc, Scene, Strand
 
 Phase = Literal["runs", "queued", "on its way", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]
@@ -184,16 +185,17 @@ class Show:
         self._show_block(self.driver, self.driver.strands[0], self.world.driver)
         self.scene.available[self.node.node_id]["GPU"] = float(self.world.free_gpus)
 
-    def who(self) -> dict[str, int]:
+    def who(self) -> dict[Key, int]:
         """By vertex: the work, or the driver, that goes on when it does."""
         keys = {call.key: number for number, call in enumerate(self.calls)} | {self.driver.key: DRIVER}
         for number, work in enumerate(self.world.works):
             if work.phase == "runs":
                 keys[self._strand(number).key] = number
+        helped = {f"helper of {key}": number for key, number in keys.items()}
         for proc in self.scene.procs:
             for strand in proc.strands:
-                if strand.name.startswith("helper of "):
-                    keys[strand.key] = keys[strand.name.removeprefix("helper of ")]
+                if strand.name in helped:
+                    keys[strand.key] = helped[strand.name]
         return keys
 
     def _actor(self, groups: tuple[int, ...]) -> Proc:

@@ -79,7 +79,7 @@ def _stuck(situation: Situation) -> Iterator[Finding]:
                 finding,
                 polled_by=polled_by,
                 waiters_direct=len(direct) + len(polled_directly),
-                waiters_total=sum(map(situation.is_somebody, finding.blocked_behind)) + len(polled_by),
+                waiters_total=sum(map(situation.is_counted, finding.blocked_behind)) + len(polled_by),
             )
 
 
@@ -96,9 +96,22 @@ def _told(finding: Finding, situation: Situation, teller: Teller) -> Finding:
     ends = (blocker.vertex for blocker in finding.final_blockers)
     jobs = situation.jobs_of((*finding.members, *finding.blocked_behind, *finding.polled_by, *ends))
     finding = msgspec.structs.replace(finding, jobs=jobs, since=since)
+    advice = kind.advice(finding, teller)
+    finding = _without_helpers(finding, situation)
     return msgspec.structs.replace(
         finding,
         summary=kind.summary(finding, teller),
-        advice=kind.advice(finding, teller),
+        advice=advice,
         explanation=(*kind.steps(finding, teller), *teller.behind(finding)),
+    )
+
+
+def _without_helpers(finding: Finding, situation: Situation) -> Finding:
+    """The finding with helpers apart from its members and from what is behind it."""
+    everything = (*finding.members, *finding.blocked_behind)
+    return msgspec.structs.replace(
+        finding,
+        members=tuple(filter(situation.is_counted, finding.members)) or finding.members,
+        blocked_behind=tuple(filter(situation.is_counted, finding.blocked_behind)),
+        helpers=(*finding.helpers, *(key for key in everything if not situation.is_counted(key))),
     )

@@ -6,12 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from dstack.analysis import names
 from dstack.analysis.findings.situation import Situation, targets_of
 from dstack.analysis.findings.telling import Teller, more
 from dstack.analysis.sentences import at
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import Actor
+from dstack.vertex_keys import Key
 
 SHOWN_GROUPS = 3
 SHOWN_ABSENT = 3
@@ -45,7 +48,7 @@ def gatherings(finding: Finding, situation: Situation) -> list[Gathering]:
             kind = (call, *_likeness(situation, vertex))
             groups[kind].append(vertex)
     found: list[Gathering] = []
-    odd: set[str] = set()
+    odd: set[Key] = set()
     for (call, name, job, is_task), inside in sorted(groups.items(), key=lambda group: -len(group[1])):
         if odd.issuperset(vertex.key for vertex in inside):
             continue
@@ -86,7 +89,7 @@ def memberships(groups: Sequence[Gathering], teller: Teller) -> Iterator[Step]:
         if group.is_most:
             for vertex in group.absent[:SHOWN_ABSENT]:
                 step = teller.step(vertex.key)
-                yield Step(text=f"Not in it: {step.text}", file=step.file, line=step.line, source=step.source)
+                yield replace(step, text=f"Not in it: {step.text}")
             yield from map(_idle, group.idle[:SHOWN_ABSENT])
             unshown = max(0, len(group.absent) - SHOWN_ABSENT) + max(0, len(group.idle) - SHOWN_ABSENT)
             yield from more(unshown, "that are not in it")
@@ -103,6 +106,6 @@ def _inside(group: Gathering, teller: Teller) -> Step:
     count, total = len(group.inside), len(group.inside) + len(group.absent)
     if total == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
-        return at(f"{name} ({first.place}) is in {group.call}", first)
+        return at(f"{name} ({first.place}) is in {group.call}", first, group.inside[0])
     who = f"{'All ' * (count == total)}{count}{f' of {total}' * (count < total)} {group.name}"
-    return at(f"{who} are in {group.call}; the first of them ({first.place}) is at", first)
+    return at(f"{who} are in {group.call}; the first of them ({first.place}) is at", first, group.inside[0])

@@ -9,6 +9,7 @@ from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
 from dstack.analysis.findings.ways_out import way_out
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
+from dstack.vertex_keys import Key
 
 KIND: FindingKind = "deadlock"
 VERDICT: Verdict = "deadlock"
@@ -19,31 +20,31 @@ def find(situation: Situation) -> Iterator[Finding]:
     """One finding for each core, the largest first."""
     for core in reduction.cores(situation.waits, situation.graph):
         behind = situation.behind(core)
-        own = reduction.stuck_graph({key: situation.waits[key] for key in sorted(core)}, core)
+        own = reduction.stuck_graph({key: situation.waits[key] for key in sorted(core, key=str)}, core)
         cycle = _entered(reduction.shortest_cycle(own, _with_lines(own, situation)), situation, behind)
         yield Finding(
             kind=KIND,
             confirmed=core <= situation.certain,
             assumed=() if core <= situation.certain else situation.assumed(core),
-            members=(*cycle, *sorted(core - set(cycle))),
+            members=(*cycle, *sorted(core - set(cycle), key=str)),
             cycle=cycle,
             blocked_behind=behind,
             resources=situation.resources(core),
         )
 
 
-def _with_lines(core: Iterable[str], situation: Situation) -> list[str]:
+def _with_lines(core: Iterable[Key], situation: Situation) -> list[Key]:
     """Where an end of an actor or the like takes part, the circle is told of those who are at some line of code."""
     kinds = {key: situation.vertices[key].kind for key in core}
     return [key for key, kind in kinds.items() if kind == "execution"] if "lifetime" in kinds.values() else []
 
 
-def _entered(cycle: list[str], situation: Situation, behind: Iterable[str]) -> tuple[str, ...]:
+def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> tuple[Key, ...]:
     """The same cycle, begun at an execution, if possible the one through which others came to wait for it."""
     outside = set(behind)
     executions = [key for key in cycle if situation.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(situation.graph.predecessors(key))]
-    start = cycle.index(min(entries or executions or cycle))
+    start = cycle.index(min(entries or executions or cycle, key=str))
     return (*cycle[start:], *cycle[:start])
 
 
@@ -82,7 +83,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     cycle = finding.cycle
     yield from map(teller.step, cycle[:SHOWN_CYCLE])
     yield from more(len(cycle) - SHOWN_CYCLE, "round the same circle")
-    yield from teller.alike(finding.members[len(cycle) :], "Also ")
+    yield from teller.alike([key for key in finding.members if key not in cycle], "Also ")
 
 
 def advice(finding: Finding, teller: Teller) -> str:

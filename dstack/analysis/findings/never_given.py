@@ -10,11 +10,12 @@ from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller, waiting
 from dstack.analysis.sentences import reason
 from dstack.diagnosis import Finding, FindingKind, Step
+from dstack.vertex_keys import Key
 
 
 def find_alike(situation: Situation, kind: FindingKind) -> Iterator[Finding]:
     """One finding for those that ask in vain for the same, by the same name."""
-    alike: dict[tuple[str, str | None, bool], list[str]] = defaultdict(list)
+    alike: dict[tuple[str, str | None, bool], list[Key]] = defaultdict(list)
     for key in reduction.dead_ends(situation.graph):
         vertex = situation.vertices[key]
         if vertex.never_kind == kind:
@@ -37,11 +38,12 @@ def submissions(finding: Finding, teller: Teller) -> Iterator[Step]:
     yield from teller.alike(finding.members, "", lambda key: _submission(teller, key), "pending ")
 
 
-def _submission(teller: Teller, key: str) -> Step:
+def _submission(teller: Teller, key: Key) -> Step:
     vertex = teller.vertices[key]
     task = teller.observed.tasks.get(vertex.task_id or "")
     owner = teller.observed.workers.get(task.owner_id) if task else None
     if owner is None:
-        return Step(text=f"{vertex.label} {reason(vertex)}")
+        return Step(text=f"{vertex.label} {reason(vertex)}", vertex=key)
     where = f"pid {owner.pid}, node {owner.ip}"
-    return Step(text=f"{vertex.label} was submitted by {names.worker(teller.observed, owner)} ({where})")
+    text = f"{vertex.label} was submitted by {names.worker(teller.observed, owner)} ({where})"
+    return Step(text=text, vertex=key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -12,9 +11,10 @@ from dstack.analysis.chains import Knot
 from dstack.analysis.findings.alike import Gathering, gatherings, memberships
 from dstack.analysis.findings.situation import Situation, targets_of
 from dstack.analysis.findings.standstill import others
-from dstack.analysis.findings.telling import Teller, more
+from dstack.analysis.findings.telling import Teller, alike_steps, more
 from dstack.analysis.sentences import at, doing, introduced
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step
+from dstack.vertex_keys import Key
 
 SHOWN_BLOCKERS = 3
 MAX_ENDERS = 20
@@ -23,32 +23,45 @@ MAX_ENDERS = 20
 
 def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
     """The finding of an open knot; its final blockers that are somebody known come first."""
-    waiters = set(knot.waiters)
-    direct = [key for key in knot.waiters if any(t not in waiters for t in targets_of(situation.vertices[key]))]
     blockers = sorted(knot.blockers, key=lambda blocker: bool(situation.vertices[blocker.vertex].other_side_of))
     blockers += _enders(situation, blockers)
     return Finding(
         kind=kind,
         confirmed=False,
-        members=tuple(knot.waiters),
+        members=tuple(filter(situation.is_counted, knot.waiters)),
+        helpers=tuple(key for key in knot.waiters if not situation.is_counted(key)),
         final_blockers=tuple(blockers),
         resources=situation.resources(knot.waiters),
-        waiters_direct=sum(map(situation.is_somebody, direct)),
-        waiters_total=sum(map(situation.is_somebody, knot.waiters)),
+        waiters_direct=_direct(situation, knot),
+        waiters_total=sum(map(situation.is_counted, knot.waiters)),
         watched_s=situation.watched_s,
     )
 
 
+def _direct(situation: Situation, knot: Knot) -> int:
+    """How many wait for an end of the knot, or for a helper that does."""
+    inside = set(knot.waiters)
+    helpers = [key for key in knot.waiters if not situation.is_counted(key)]
+    leading: set[Key] = set()
+
+    def leads_out(key: Key) -> bool:
+        return any(target not in inside or target in leading for target in targets_of(situation.vertices[key]))
+
+    while new := {key for key in helpers if key not in leading and leads_out(key)}:
+        leading |= new
+    return sum(situation.is_counted(key) and leads_out(key) for key in knot.waiters)
+
+
 def _enders(situation: Situation, blockers: list[FinalBlocker]) -> list[FinalBlocker]:
     """Those who run and can end what holds resources for life; for them wait all who wait for that."""
-    found: dict[str, FinalBlocker] = {blocker.vertex: blocker for blocker in blockers}
+    found: dict[Key, FinalBlocker] = {blocker.vertex: blocker for blocker in blockers}
     for blocker in blockers[:SHOWN_BLOCKERS]:
         for key in _behind_lifetime(situation, blocker.vertex):
             found.setdefault(key, msgspec.structs.replace(blocker, vertex=key))
     return [ender for key, ender in found.items() if ender not in blockers]
 
 
-def _behind_lifetime(situation: Situation, key: str) -> Iterator[str]:
+def _behind_lifetime(situation: Situation, key: Key) -> Iterator[Key]:
     """The first executions that do not wait, behind all that only stands for others."""
     ahead, seen = [key], {key}
     while ahead:
@@ -56,7 +69,7 @@ def _behind_lifetime(situation: Situation, key: str) -> Iterator[str]:
         if vertex.kind == "lifetime":
             targets = set(targets_of(vertex)) - seen
             seen |= targets
-            ahead += sorted(targets)[:MAX_ENDERS]
+            ahead += sorted(targets, key=str)[:MAX_ENDERS]
         elif vertex.kind == "execution" and vertex.wait is None:
             yield vertex.key
 
@@ -89,11 +102,11 @@ def _is_other_side(blocker: FinalBlocker, teller: Teller) -> bool:
 
 def _blocker_steps(blockers: Sequence[FinalBlocker], teller: Teller) -> Iterator[Step]:
     """The first of them, those in the same words as one, and how many others there are."""
-    alike = Counter(_blocker_step(blocker, teller) for blocker in blockers)
-    shown = list(alike.items())[:SHOWN_BLOCKERS]
-    for step, count in shown:
-        yield msgspec.structs.replace(step, text=f"{step.text}{f' ({count:,} alike)' * (count > 1)}")
-    yield from more(len(blockers) - sum(count for _, count in shown), "at the end of a chain")
+    shown = list(alike_steps(blockers, lambda blocker: _blocker_step(blocker, teller)))[:SHOWN_BLOCKERS]
+    for step, alike in shown:
+        count = f" ({len(alike):,} alike)" if len(alike) > 1 else ""
+        yield msgspec.structs.replace(step, text=f"{step.text}{count}")
+    yield from more(len(blockers) - sum(len(alike) for _, alike in shown), "at the end of a chain")
 
 
 def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
@@ -105,8 +118,8 @@ def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
         step = teller.step(vertex.key)
         return msgspec.structs.replace(step, text=f"the {step.text}; {count}")
     if vertex.kind == "unknown":
-        return at(f"the {vertex.label}; {count}" + ("; it is now at" if who.file else ""), who)
-    return at(f"{introduced(vertex, who)} {doing(vertex, who)}; {count}", who)
+        return at(f"the {vertex.label}; {count}" + ("; it is now at" if who.file else ""), who, vertex)
+    return at(f"{introduced(vertex, who)} {doing(vertex, who)}; {count}", who, vertex)
 
 
 def _candidates(finding: Finding, groups: list[Gathering], teller: Teller) -> Iterator[Step]:

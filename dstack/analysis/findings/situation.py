@@ -12,12 +12,13 @@ from dstack.analysis.coverage import seen_workers
 from dstack.analysis.digraph import Digraph
 from dstack.analysis.libraries import machinery
 from dstack.analysis.members import execution_of
-from dstack.analysis.observed import Observed, is_any_key
+from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
 from dstack.model import Thread, job_of_task
+from dstack.vertex_keys import Key
 
-Waits = dict[str, list[tuple[int, list[str]]]]
+Waits = dict[Key, list[tuple[int, list[Key]]]]
 
 
 class Situation:
@@ -27,7 +28,7 @@ class Situation:
     there was but one.
     """
 
-    def __init__(self, observed: Observed, vertices: Mapping[str, Vertex], watched_s: float | None = None) -> None:
+    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex], watched_s: float | None = None) -> None:
         self.observed = observed
         self.vertices = vertices
         self.watched_s = watched_s
@@ -35,16 +36,16 @@ class Situation:
         self.stuck = reduction.residue(self.waits)
 
     @cached_property
-    def certain(self) -> set[str]:
+    def certain(self) -> set[Key]:
         """Who can never go on by what was seen twice alone, whatever may be assumed besides."""
         return reduction.residue(waits_of((v for v in self.vertices.values() if v.stands), if_not=True))
 
     @cached_property
-    def seen_twice(self) -> set[str]:
+    def seen_twice(self) -> set[Key]:
         """Who can never go on by what was seen twice, if what is assumed of it is right."""
         return reduction.residue(waits_of(v for v in self.vertices.values() if v.stands))
 
-    def assumed(self, keys: Iterable[str]) -> tuple[str, ...]:
+    def assumed(self, keys: Iterable[Key]) -> tuple[str, ...]:
         """What is assumed of those that were seen twice, nothing where they were not."""
         if not self.seen_twice.issuperset(keys):
             return ()
@@ -52,7 +53,7 @@ class Situation:
         return tuple(sorted({wait.assumed for wait in waits if wait and wait.assumed}))
 
     @cached_property
-    def graph(self) -> Digraph[str]:
+    def graph(self) -> Digraph[Key]:
         """Who is stuck, and which of the stuck each of them needs."""
         return reduction.stuck_graph(self.waits, self.stuck)
 
@@ -61,27 +62,33 @@ class Situation:
         """The separate knots of waits that may still end."""
         return open_knots(self.vertices, self.stuck)
 
-    def behind(self, keys: Iterable[str]) -> tuple[str, ...]:
+    def behind(self, keys: Iterable[Key]) -> tuple[Key, ...]:
         """All who are stuck because those are."""
-        return tuple(sorted(reduction.behind(self.graph, keys)))
+        return tuple(sorted(reduction.behind(self.graph, keys), key=str))
 
-    def directly_behind(self, keys: Iterable[str]) -> set[str]:
+    def directly_behind(self, keys: Iterable[Key]) -> set[Key]:
         """Those who are stuck because they wait for one of those, be it through a vertex that does not count."""
         begin = ahead = set(keys)
-        found: set[str] = set()
+        found: set[Key] = set()
         while ahead:
             ahead = {waiter for key in ahead for waiter in self.graph.predecessors(key)} - begin - found
             found |= ahead
-            ahead = {key for key in ahead if not self.is_somebody(key)}
-        return set(filter(self.is_somebody, found))
+            ahead = {key for key in ahead if not self.is_counted(key)}
+        return set(filter(self.is_counted, found))
 
-    def pollers_of(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Those who wait for one of those with a timeout."""
-        return tuple(sorted({poller for key in keys for poller in self._pollers.get(key, ())}))
+    def pollers_of(self, keys: Iterable[Key]) -> tuple[Key, ...]:
+        """The waiters with a timeout for any of these, directly or through a helper."""
+        found: set[Key] = set()
+        ahead = list(keys)
+        while ahead:
+            new = set(self._pollers.get(ahead.pop(), ())) - found
+            found |= new
+            ahead += (key for key in new if not self.is_counted(key))
+        return tuple(sorted(filter(self.is_counted, found), key=str))
 
     @cached_property
-    def _pollers(self) -> dict[str, list[str]]:
-        pollers: dict[str, list[str]] = defaultdict(list)
+    def _pollers(self) -> dict[Key, list[Key]]:
+        pollers: dict[Key, list[Key]] = defaultdict(list)
         for vertex in self.vertices.values():
             if vertex.wait is not None and vertex.wait.is_timed:
                 for target in targets_of(vertex):
@@ -134,12 +141,11 @@ class Situation:
         seen = seen_workers(snapshot)
         return {worker.job_id for worker in snapshot.workers if worker.worker_id not in seen}
 
-    def is_somebody(self, key: str) -> bool:
-        """Whether a vertex counts: it is more than a name for any one of many, or for a call on some thread of many."""
-        wait = self.vertices[key].wait
-        return not is_any_key(key) and (wait is None or wait.kind != "thread")
+    def is_counted(self, key: Key) -> bool:
+        """Whether a vertex is counted and listed, see :attr:`Vertex.is_counted`."""
+        return self.vertices[key].is_counted
 
-    def resources(self, keys: Iterable[str]) -> tuple[str, ...]:
+    def resources(self, keys: Iterable[Key]) -> tuple[str, ...]:
         """What those wait for that wait for resources."""
         waits = (self.vertices[key].wait for key in keys)
         return tuple(sorted({name for wait in waits if wait for name in wait.resources}))
@@ -152,7 +158,7 @@ class Situation:
         group = self.observed.groups.get(vertex.placement_group_id or "")
         return (worker and worker.job_id) or (group and group.job_id) or None
 
-    def jobs_of(self, keys: Iterable[str]) -> tuple[str, ...]:
+    def jobs_of(self, keys: Iterable[Key]) -> tuple[str, ...]:
         """The jobs those belong to."""
         return tuple(sorted({job for key in keys if (job := self.job_of(self.vertices[key]))}))
 
@@ -177,7 +183,7 @@ def is_outside(vertex: Vertex) -> bool:
     return vertex.other_side_of is not None or vertex.child_pid is not None
 
 
-def targets_of(vertex: Vertex) -> Iterator[str]:
+def targets_of(vertex: Vertex) -> Iterator[Key]:
     """All that a vertex waits for."""
     if vertex.wait is not None:
         for group in vertex.wait.groups:

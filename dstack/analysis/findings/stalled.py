@@ -12,6 +12,7 @@ from dstack.analysis.findings.standstill import stands_still
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
 from dstack.analysis.names import duration, listed, waiting
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
+from dstack.vertex_keys import Key
 
 KIND: FindingKind = "stalled"
 VERDICT: Verdict = "stalled"
@@ -64,7 +65,7 @@ def _calls(finding: Finding, teller: Teller) -> list[str]:
     return list(dict.fromkeys(end for end in ends if end))
 
 
-def _queued(finding: Finding, teller: Teller) -> list[str]:
+def _queued(finding: Finding, teller: Teller) -> list[Key]:
     """The actor calls that are sent and cannot begin."""
     members = teller.vertices_of(finding.members)
     return [v.key for v in members if v.worker_id is None and v.wait and v.wait.kind == "actor slot"]

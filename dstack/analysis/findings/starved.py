@@ -7,8 +7,8 @@ from dstack.analysis.findings.open_chain import finding_of, steps, summary
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.findings.ways_out import LET_GO
-from dstack.analysis.observed import is_scheduler_key
 from dstack.diagnosis import Finding, FindingKind, Verdict
+from dstack.vertex_keys import UnknownKey
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
 KIND: FindingKind = "starved"
@@ -23,7 +23,7 @@ def find_in(situation: Situation, knot: Knot) -> Finding | None:
 def advice(finding: Finding, teller: Teller) -> str:
     """Have something let go."""
     ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
-    if ends and all(is_scheduler_key(end.key) for end in ends):
+    if ends and all(isinstance(end.key, UnknownKey) and end.key.is_scheduler for end in ends):
         return (
             "There is room, yet it is not placed: look at its node affinity and label selector, which Ray does not "
             "tell of tasks, at its runtime environment, which may be being set up, and into the raylet's log."

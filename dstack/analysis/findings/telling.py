@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +13,9 @@ from dstack.analysis.findings.situation import Situation
 from dstack.analysis.lasting import of_any
 from dstack.analysis.members import Member, member
 from dstack.diagnosis import Finding, Since, Step, Vertex
+from dstack.vertex_keys import Key
 
+T = TypeVar("T")
 SHOWN_NAMES = 3
 SHOWN_REST = 5
 MAX_COMPARED = 1000
@@ -25,9 +28,9 @@ class Teller:
         self.situation = situation
         self.observed = situation.observed
         self.vertices = situation.vertices
-        self._sentences: dict[str, Step] = {}
+        self._sentences: dict[Key, Step] = {}
 
-    def vertices_of(self, keys: Iterable[str]) -> list[Vertex]:
+    def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
         """The vertices of these keys."""
         return [self.vertices[key] for key in keys]
 
@@ -45,31 +48,28 @@ class Teller:
         line = f" at {who.file.rpartition('/')[2]}:{who.line}" if who.file else ""
         return line + (f" on node {who.node_ip}" if who.node_ip and vertex.kind == "execution" else "")
 
-    def step(self, key: str) -> Step:
+    def step(self, key: Key) -> Step:
         """Who it is, where, what it does and for whom, and for how long now."""
         return _lasting(self._sentence(key), [self.vertices[key]], "")
 
-    def _sentence(self, key: str) -> Step:
+    def _sentence(self, key: Key) -> Step:
         if key not in self._sentences:
             self._sentences[key] = sentences.sentence(self.observed, self.vertices, self.vertices[key])
         return self._sentences[key]
 
     def alike(
-        self, keys: Sequence[str], lead: str, step_of: Callable[[str], Step] | None = None, doing: str = ""
+        self, keys: Sequence[Key], lead: str, step_of: Callable[[Key], Step] | None = None, doing: str = ""
     ) -> Iterator[Step]:
         """The steps of these vertices, those in the same words as one, and no more than a few.
 
         ``doing`` is what they have done for so long, where the words do not end in that.
         """
-        groups: dict[Step, list[Vertex]] = defaultdict(list)
-        for key in keys[:MAX_COMPARED]:
-            groups[(step_of or self._sentence)(key)].append(self.vertices[key])
-        for step, vertices in list(groups.items())[:SHOWN_REST]:
-            alike = f" ({len(vertices):,} alike)" if len(vertices) > 1 else ""
-            told = msgspec.structs.replace(step, text=f"{lead}{step.text}{alike}")
-            yield _lasting(told, vertices, doing)
-        shown = sum(len(vertices) for vertices in list(groups.values())[:SHOWN_REST])
-        yield from more(len(keys) - shown, "like these")
+        shown = list(alike_steps(keys[:MAX_COMPARED], step_of or self._sentence))[:SHOWN_REST]
+        for step, alike in shown:
+            count = f" ({len(alike):,} alike)" if len(alike) > 1 else ""
+            told = msgspec.structs.replace(step, text=f"{lead}{step.text}{count}")
+            yield _lasting(told, self.vertices_of(alike), doing)
+        yield from more(len(keys) - sum(len(alike) for _, alike in shown), "like these")
 
     def behind(self, finding: Finding) -> Iterator[Step]:
         """Who waits behind: executions, since they have lines to look at, and how many others."""
@@ -77,6 +77,18 @@ class Teller:
         yield from self.alike(executions, "Behind it, ")
         yield from more(len(finding.blocked_behind) - len(executions), "pending behind it")
         yield from self.alike(finding.polled_by, "Polling it, ")
+
+
+def alike_steps(things: Iterable[T], step_of: Callable[[T], Step]) -> Iterator[tuple[Step, list[T]]]:
+    """The step of the first of those that are told in the same words, with all of them."""
+    first: dict[Step, Step] = {}
+    groups: dict[Step, list[T]] = defaultdict(list)
+    for one in things:
+        step = step_of(one)
+        words = msgspec.structs.replace(step, vertex=None)
+        first.setdefault(words, step)
+        groups[words].append(one)
+    return ((first[words], alike) for words, alike in groups.items())
 
 
 def _lasting(step: Step, vertices: Sequence[Vertex], doing: str) -> Step:

@@ -1,0 +1,41 @@
+"""Waits that are in no finding, since they do not depend on Ray: an event, a queue, a child process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+from dstack.analysis import names
+from dstack.analysis.findings.situation import Situation
+from dstack.analysis.findings.standstill import is_idle
+from dstack.analysis.members import member
+from dstack.diagnosis import OutsideWait, Vertex
+
+
+def outside_waits(situation: Situation, job_id: str | None = None) -> tuple[OutsideWait, ...]:
+    """The waits outside of Ray, of one job if given; those in the same call at the same line as one."""
+    waiters = (situation.vertices[key] for knot in situation.knots if is_idle(situation, knot) for key in knot.waiters)
+    chosen = (one for one in waiters if one.is_counted and (job_id is None or situation.job_of(one) == job_id))
+    counts = Counter(_outside_wait(situation, vertex) for vertex in chosen)
+    found = (
+        OutsideWait(call=one.call, kind=one.kind, count=count, file=one.file, line=one.line)
+        for one, count in counts.most_common()
+    )
+    return tuple(found)
+
+
+def _outside_wait(situation: Situation, vertex: Vertex) -> OutsideWait:
+    assert vertex.wait is not None, "only waiters are in a knot's waiters"
+    frame = names.user_frame(member(situation.observed, vertex).frames)
+    worker = situation.observed.workers.get(vertex.worker_id or "")
+    is_driver = worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
+    kind: Literal["driver", "asyncio task", "thread"] = (
+        "driver" if is_driver else "asyncio task" if vertex.coroutine_id else "thread"
+    )
+    return OutsideWait(
+        call=vertex.wait.what or vertex.wait.kind,
+        kind="task" if vertex.task_id else kind,
+        count=1,
+        file=frame.file if frame else None,
+        line=frame.line if frame else None,
+    )
