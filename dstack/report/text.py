@@ -275,22 +275,17 @@ def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[s
     alike: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:
         alike.setdefault((failure.stage, failure.node_id, failure.reason, failure.remedy), []).append(failure)
-    told = []
-    for same in alike.values():
-        count = len({failure.pid for failure in same if failure.pid})
-        text = failure_in_words(snapshot, same[0])
-        told.append(
-            text if count < 2 else text.replace(f"pid {same[0].pid}", f"{count} processes, as pid {same[0].pid}", 1)
-        )
-    return told
+    return [
+        failure_in_words(snapshot, same[0], processes=len({failure.pid for failure in same if failure.pid}))
+        for same in alike.values()
+    ]
 
 
-def failure_in_words(snapshot: Snapshot, failure: Failure) -> str:
-    """What was not seen, where, why, after how long, and what to do about it."""
+def failure_in_words(snapshot: Snapshot, failure: Failure, *, processes: int = 1) -> str:
+    """What was not seen, where, why, after how long, and what to do about it; for one or several processes alike."""
     node = next((node for node in snapshot.nodes if node.node_id == failure.node_id), None)
-    where = ", ".join(
-        part for part in (f"pid {failure.pid}" if failure.pid else "", f"node {node.ip}" if node else "") if part
-    )
+    pid = f"{processes} processes, as pid {failure.pid}" if processes > 1 else f"pid {failure.pid}"
+    where = ", ".join(part for part in (pid if failure.pid else "", f"node {node.ip}" if node else "") if part)
     after = f" (after {failure.elapsed_s:.1f} s)" if failure.elapsed_s >= 0.1 else ""
     remedy = f" {failure.remedy}" if failure.remedy else ""
     return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason}{after}.{remedy}"
