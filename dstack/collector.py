@@ -127,7 +127,11 @@ def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
     from msgspec.structs import replace
 
     late = Failure(
-        stage="node probe", reason=f"the second sample did not end within {limit_s:g} s", remedy=LONGER, sample=2
+        stage="node probe",
+        reason=f"the second sample did not end within {limit_s:g} s",
+        cause="timeout",
+        remedy=LONGER,
+        sample=2,
     )
     return replace(first, failures=(*first.failures, late))
 

@@ -253,7 +253,14 @@ class ClusterProbe:
             self._given_up.update(nodes)
             reason, elapsed_s = "its probe took too long", round(time.monotonic() - began, 2)
             self._failures += [
-                Failure(stage="node probe", reason=reason, node_id=node, elapsed_s=elapsed_s, sample=sample)
+                Failure(
+                    stage="node probe",
+                    reason=reason,
+                    cause="timeout",
+                    node_id=node,
+                    elapsed_s=elapsed_s,
+                    sample=sample,
+                )
                 for node in nodes
             ]
             return []
@@ -408,12 +415,9 @@ def _senseless(node_id: str, sample: int) -> Failure:
 
 
 def _node_failure(node_id: str, result: Plain, elapsed_s: float, sample: int) -> Failure:
-    return Failure(
-        stage="node probe",
-        reason=result["failed"],
-        cause=result.get("cause", "other"),
-        remedy=result.get("remedy"),
-        node_id=node_id,
-        elapsed_s=round(elapsed_s, 2),
-        sample=sample,
-    )
+    said = {"reason": result["failed"], "cause": result.get("cause", "other"), "remedy": result.get("remedy")}
+    try:
+        failure = msgspec.convert({"stage": "node probe", **said}, Failure)
+    except msgspec.ValidationError:  # the node itself may have answered so
+        return _senseless(node_id, sample)
+    return msgspec.structs.replace(failure, node_id=node_id, elapsed_s=round(elapsed_s, 2), sample=sample)

@@ -296,21 +296,17 @@ def failures_in_words(snapshot: Snapshot, failures: Sequence[Failure]) -> list[s
     alike: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:
         alike.setdefault((failure.stage, failure.node_id, failure.reason, failure.remedy), []).append(failure)
-    told = []
-    for same in alike.values():
-        told.append(failure_in_words(snapshot, same[0], len({failure.pid for failure in same if failure.pid})))
-    return told
+    return [
+        failure_in_words(snapshot, same[0], processes=len({failure.pid for failure in same if failure.pid}))
+        for same in alike.values()
+    ]
 
 
-def failure_in_words(snapshot: Snapshot, failure: Failure, processes: int = 1) -> str:
-    """What was not seen, where, why, after how long, and what to do about it; the same of so many processes."""
+def failure_in_words(snapshot: Snapshot, failure: Failure, *, processes: int = 1) -> str:
+    """What was not seen, where, why, after how long, and what to do about it; for one or several processes alike."""
     node = next((node for node in snapshot.nodes if node.node_id == failure.node_id), None)
-    several = f"{processes} processes, as " if processes > 1 else ""
-    where = ", ".join(
-        part
-        for part in (f"{several}pid {failure.pid}" if failure.pid else "", f"node {node.ip}" if node else "")
-        if part
-    )
+    pid = f"{processes} processes, as pid {failure.pid}" if processes > 1 else f"pid {failure.pid}"
+    where = ", ".join(part for part in (pid if failure.pid else "", f"node {node.ip}" if node else "") if part)
     after = f" (after {failure.elapsed_s:.1f} s)" if failure.elapsed_s >= 0.1 else ""
     remedy = f" {failure.remedy}" if failure.remedy else ""
     return f"{failure.stage}{f', {where}' if where else ''}: {failure.reason}{after}.{remedy}"

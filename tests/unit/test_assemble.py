@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.model import Sample, Snapshot, WorkerSample
-from dstack.probes import assemble
+from dstack.model import Cause, Sample, Snapshot, WorkerSample
+from dstack.probes import assemble, node
 from dstack.probes.assemble import Assembly, Senseless
 from dstack.probes.node.probe import NodeProbe
 from dstack.report.text import report_text
@@ -111,3 +113,11 @@ def test_what_a_node_says_of_its_host_changes_nothing_else() -> None:
 
     assert assembly.hosts["n"].keys() == {"cpu_count", "load_1m", "memory_total_bytes", "memory_available_bytes"}
     assert msgspec.to_builtins(assembly.hosts)
+
+
+def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:
+    """What travels to nodes cannot import the model, and an answer with another cause is refused as a whole."""
+    sources = [path.read_text() for path in Path(node.__file__).parent.glob("*.py")]
+    named = {cause for text in sources for cause in re.findall(r'cause="(\w+)"', text)}
+
+    assert {"permission", "namespace", "ended", "timeout"} <= named <= {*get_args(Cause), "other"}

@@ -18,6 +18,7 @@ from dstack.probes.cluster import ClusterProbe, Options
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory
 from dstack.probes.core_workers import CoreWorkerStats
+from dstack.snapshot_file import dumps, loads
 
 DEADLINE_S = 60.0
 NODE, OTHER = "aa" * 28, "ab" * 28
@@ -34,6 +35,7 @@ class Simulated:
         self.asked: list[set[str]] = []
         self.remote: list[set[str]] = []
         self.remote_failures: dict[str, Plain] = {}
+        self.remote_answer: Plain | None = None
 
     def inventory(self, *_: Any, **__: Any) -> Inventory:
         nodes = (Node(node_id=NODE, ip="127.0.0.1"), Node(node_id=OTHER, ip="192.0.2.9"))
@@ -71,7 +73,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
             empty = {"frames": [], "stacks": [], "sources": {}, "processes": {}, "host": {}, "clock": (0.0, 0.0)}
             for node_id, wanted in targets.items():
                 found = [simulated.remote_failures.get(target["worker_id"]) for target in wanted]
-                yield node_id, {**empty, "failures": [failure for failure in found if failure]}
+                yield node_id, simulated.remote_answer or {**empty, "failures": [one for one in found if one]}
 
         def close(self) -> None:
             pass
@@ -159,6 +161,29 @@ def test_a_node_whose_only_worker_has_ended_gets_no_remote_probe(simulated: Simu
     assert simulated.remote == []
     assert snapshot.workers == ()
     assert snapshot.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "remedy"),
+    [
+        ({"failed": "no connection", "cause": "unreachable"}, "unreachable", None),
+        ({"failed": "not joined", "cause": "timeout", "remedy": "Run it there."}, "timeout", "Run it there."),
+        ({"failed": "anything"}, "other", None),
+        ({"failed": "anything", "cause": "no such cause"}, "malformed", None),
+        ({"failed": ["no text"]}, "malformed", None),
+    ],
+)
+def test_a_node_without_an_answer_is_a_failure_with_its_cause(
+    simulated: Simulated, answer: Plain, cause: str, remedy: str | None
+) -> None:
+    simulated.worker(1, 0, node_id=OTHER)
+    simulated.remote_answer = answer
+
+    snapshot = looked_at(of=simulated)
+
+    found = [(one.stage, one.cause, one.remedy, one.node_id) for one in snapshot.failures]
+    assert found == [("node probe", cause, remedy, OTHER)]
+    assert loads(dumps(snapshot)) == snapshot
 
 
 def test_who_did_not_answer_in_time_is_not_asked_again_and_others_are(simulated: Simulated, used_port: int) -> None:

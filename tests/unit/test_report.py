@@ -18,7 +18,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json
-from dstack.report.text import WIDTH, headline, print_report, short_path
+from dstack.report.text import WIDTH, failures_in_words, headline, print_report, short_path
 from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible
 from tests.effort import examples
@@ -516,3 +516,15 @@ def test_alike_ones_that_nobody_waits_for_begin_one_stack() -> None:
 
     assert "\n49 × Clerk.stamp" in text
     assert "begin elsewhere" not in text
+
+
+def test_what_failed_alike_for_several_processes_is_one_sentence() -> None:
+    alike = [
+        Failure(stage="stacks", reason="no permission", pid=pid, sample=sample) for pid in (7, 8) for sample in (1, 2)
+    ]
+    other = Failure(stage="stacks", reason="pid 7 is 7", pid=7)
+
+    assert failures_in_words(deadlocked().snapshot(), [*alike, other]) == [
+        "stacks, 2 processes, as pid 7: no permission.",
+        "stacks, pid 7: pid 7 is 7.",
+    ]

@@ -153,6 +153,14 @@ def test_reads_a_newer_minor_with_unknown_members() -> None:
     assert read.version == (1, 7)
 
 
+def test_failures_of_an_older_minor_have_another_cause() -> None:
+    failures = [{"stage": "stacks", "reason": "py-spy did not finish within 5.0 s"}]
+
+    (failure,) = loads(edited(version=[1, 1], failures=failures)).failures
+
+    assert failure.cause == "other"
+
+
 def test_refuses_a_newer_major_whatever_else_changed() -> None:
     text = edited(version=[2, 3], dstack_version="4.5.6", nodes="elsewhere", taken_at=None)
 

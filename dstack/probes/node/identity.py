@@ -19,7 +19,7 @@ class NotThisWorker(Exception):
     That is ``namespace`` where the worker has another pid here, ``identity`` where it may have ended.
     """
 
-    def __init__(self, reason: str, cause: str) -> None:
+    def __init__(self, reason: str, *, cause: str) -> None:
         super().__init__(reason)
         self.cause = cause
 
@@ -56,16 +56,16 @@ def _objection(pid: int, port: int, owners: PortOwners) -> NotThisWorker:
     """Why the pid is not the worker's, by the process that listens on the worker's port."""
     if owners and port not in owners:
         reason = f"pid {pid} does not listen on the worker's port: it is another process, or ends now"
-        return NotThisWorker(reason, "identity")
+        return NotThisWorker(reason, cause="identity")
     owner = owners.get(port)
     if owner is None:
         reason = f"pid {pid} is not the worker's here: the worker seems to run in another PID namespace"
-        return NotThisWorker(reason, "namespace")
+        return NotThisWorker(reason, cause="namespace")
     pids = procfs.namespace_pids(owner)
     if pids[1:] and pids[-1] == pid:
-        return NotThisWorker(f"it is pid {pid} in its container and pid {owner} here", "namespace")
+        return NotThisWorker(f"it is pid {pid} in its container and pid {owner} here", cause="namespace")
     reason = f"pid {pid} is another process here: the worker's port belongs to pid {owner}"
-    return NotThisWorker(reason, "namespace" if pids[1:] else "identity")
+    return NotThisWorker(reason, cause="namespace" if pids[1:] else "identity")
 
 
 def _ports_of(pid: int) -> set[int] | None:
