@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Source
@@ -30,6 +31,14 @@ async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come"
         await pilot.pause(0.01)
+    await pilot.pause()
+
+
+async def search(pilot: Pilot[Any], words: str) -> None:
+    """Filters the view by these words, entered at once, and goes back to its body."""
+    await pilot.press("slash")
+    pilot.app.screen.query_one("#filter", Input).value = words
+    await pilot.press("enter")
     await pilot.pause()
 
 

@@ -17,7 +17,7 @@ from dstack.tui.detail import Detail
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files, Source
 from dstack.vertex_keys import Key, ThreadKey
-from tests.tui.pilots import running, screen_text, until
+from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.scenes import Scene
@@ -171,7 +171,7 @@ def test_a_vertex_is_found_where_its_worker_is_also_among_alike() -> None:
 
 def test_the_filter_and_another_look_keep_their_place() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
-        await pilot.press("slash", *"clerk", "enter")
+        await search(pilot, "clerk")
         assert all("node" in text or "Clerk" in text or "Pending" in text for text in shown(view)[:2])
         await pilot.press("escape")
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
@@ -185,7 +185,7 @@ def test_the_filter_and_another_look_keep_their_place() -> None:
     in_cluster(Scripted(scene.snapshot()), body)
 
 
-def test_ten_thousand_workers_are_a_line_and_cost_no_widgets() -> None:
+def test_thousands_of_workers_are_a_line_and_cost_no_widgets() -> None:
     counts: list[int] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
@@ -194,7 +194,7 @@ def test_ten_thousand_workers_are_a_line_and_cost_no_widgets() -> None:
         assert len(shown(view)) > size
         counts.append(len(view.query("*")))
 
-    for size in (100, 10_000):
+    for size in (100, 3_000):
         in_cluster(crowd(size).snapshot(), body)
     assert counts[0] == counts[1]
 
@@ -202,8 +202,11 @@ def test_ten_thousand_workers_are_a_line_and_cost_no_widgets() -> None:
 @pytest.mark.parametrize("name", ["serve-deadlock", "train-barrier", "queue-ray-2.46", "data-actors-hang-ray-2.60"])
 def test_recorded_clusters_unfold_whole(name: str) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
+        outline = view.query_one(Outline)
         for _ in range(30):
-            await pilot.press("l", "j")
+            outline.action_unfold()
+            outline.action_move(1)
+        await pilot.pause()
         assert view.look
         everybody = {str(worker.pid) for worker in view.look.snapshot.workers}
         assert all(any(pid in text for text in shown(view)) for pid in everybody)

@@ -16,7 +16,7 @@ from dstack.tui.history import HistoryView
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files, Source
 from dstack.vertex_keys import Key
-from tests.tui.pilots import running, until
+from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted
 from tests.tui.test_waits import Ring
@@ -177,7 +177,7 @@ def test_other_clusters_are_refused_kindly() -> None:
 
 def test_the_filter_and_the_export_have_what_is_shown() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        await pilot.press("slash", *"gone", "enter")
+        await search(pilot, "gone")
         assert all("gone" in line or line.split()[0] in ("Waits", "Executions", "Findings") for line in shown(view)[:1])
         await pilot.press("escape", "g", "j", "y")
 

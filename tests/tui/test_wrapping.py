@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,15 +22,18 @@ from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Files
 from dstack.tui.stacks import StacksView
 from dstack.tui.verdict import VerdictView
+from dstack.tui.view import View
 from dstack.tui.views import VIEWS
-from tests.tui.pilots import running, until
+from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.test_outline import Holder
 from tests.unit.scenes import Scene
 
 WIDTHS = [80, 100, 140]
-LOW, HIGH = 24, 200
+LOW, HIGH = 24, 150
 """Terminals in which every view needs its scrollbar, and in which no outline does."""
-LONG = " ".join("abcdefghi"[: random.Random(number).randrange(1, 10)] for number in range(120))
+WRAPPING = ["verdict", "stacks", "history"]
+"""The views whose outlines wrap; the panes of the others are as low in a high terminal."""
+LONG = " ".join("abcdefghi"[: random.Random(number).randrange(1, 10)] for number in range(90))
 """Words of all lengths, so that rows end at every column."""
 
 
@@ -100,51 +105,61 @@ def long_winded() -> list[Snapshot]:
     return snapshots
 
 
-async def lost_in_details(pilot: Pilot[Any], screen: Widget) -> list[str]:
-    """What is not whole in the pane below the outline, for each of its lines."""
-    missing = []
+async def require_whole(pilot: Pilot[Any], widget: Widget, texts: Callable[[], Iterable[str]], where: str) -> None:
+    """All these texts come to be in the widget, whole; what it shows may still be about to change."""
+    end = time.monotonic() + DEADLINE_S
+    while missing := lost(texts(), await on_screen(pilot, widget)):
+        assert time.monotonic() < end, f"not whole in {where}: {missing}"
+
+
+async def require_whole_details(pilot: Pilot[Any], screen: Widget, where: str) -> None:
+    """The pane below an outline is whole for each of its first lines."""
     outline, detail = screen.query_one(Outline), screen.query_one(Detail)
     outline.action_first()
     for _ in range(4):
-        await pilot.pause()
-        missing += lost(detail.text.plain.splitlines(), await on_screen(pilot, detail))
+        await require_whole(pilot, detail, lambda: detail.text.plain.splitlines(), where)
         outline.action_move(1)
-    return missing
+        await pilot.pause()
 
 
-async def lost_in_view(app: DstackApp, pilot: Pilot[Any], name: str) -> list[str]:
-    screen = app.screen
+async def require_whole_view(app: DstackApp, pilot: Pilot[Any], name: str, height: int) -> None:
+    screen, where = app.screen, f"{name}, {height} rows"
     if isinstance(screen, StacksView):
         screen.query_one("#all", Outline).action_move(2)
         await pilot.pause()
-    missing = []
     for outline in screen.query(Outline):
-        missing += lost(wrapped_in(outline), await on_screen(pilot, outline))
+        await require_whole(pilot, outline, partial(wrapped_in, outline), where)
     if isinstance(screen, VerdictView):
-        missing += lost(told_by(app), await on_screen(pilot, screen.query_one(Outline)))
+        await require_whole(pilot, screen.query_one(Outline), lambda: told_by(app), where)
     if name in ("waits", "cluster"):
-        missing += await lost_in_details(pilot, screen)
+        await require_whole_details(pilot, screen, where)
     if name == "flame":
         detail = screen.query_one(Detail)
-        missing += lost(detail.text.plain.splitlines(), await on_screen(pilot, detail))
-    return missing
+        await require_whole(pilot, detail, lambda: detail.text.plain.splitlines(), where)
+
+
+def is_shown(app: DstackApp, view: type[View]) -> bool:
+    return isinstance(app.screen, view) and app.screen.look is app.shown
+
+
+def has_scrollbar(app: DstackApp, is_wanted: bool) -> bool:
+    return app.screen.query_one(Outline).show_vertical_scrollbar == is_wanted
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_view_shows_its_sentences_whole(width: int) -> None:
     async def body() -> None:
-        missing: dict[str, list[str]] = {}
         async with running(Files("f", long_winded()), (width, LOW)) as (app, pilot):
             await until(pilot, lambda: len(app.looks) == 2)
             for height in (LOW, HIGH):
                 await pilot.resize_terminal(width, height)
-                for name in VIEWS:
+                for name in VIEWS if height == LOW else WRAPPING:
+                    view = VIEWS[name]
                     await app.switch_mode(name)
-                    await pilot.pause()
+                    await until(pilot, partial(is_shown, app, view))
                     if name == "verdict":
-                        assert app.screen.query_one(Outline).show_vertical_scrollbar == (height == LOW)
-                    missing[f"{name} at {height}"] = await lost_in_view(app, pilot, name)
-        assert {where: texts for where, texts in missing.items() if texts} == {}
+                        await until(pilot, partial(has_scrollbar, app, height == LOW))
+                    await require_whole_view(app, pilot, name, height)
 
     asyncio.run(body())
 
@@ -157,10 +172,10 @@ def test_the_help_is_whole(width: int) -> None:
             await pilot.press("question_mark")
             await until(pilot, lambda: isinstance(app.screen, Help))
             assert isinstance(app.screen, Help)
-            screen = await on_screen(pilot, app.screen.query_one(".dialog"))
             # The cells of a table are wrapped side by side, so their words are searched for one by one.
             words = [word for key in app.screen._keys for text in key for word in text.split()]
-            assert lost([app.screen._text, *words], screen) == []
+            texts = [app.screen._text, *words]
+            await require_whole(pilot, app.screen.query_one(".dialog"), lambda: texts, "help")
 
     asyncio.run(body())
 
@@ -183,9 +198,7 @@ def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
     async def body() -> None:
         app = Holder(lines)
         async with app.run_test(size=(width, 40)) as pilot:
-            await pilot.pause()
-            screen = await on_screen(pilot, app.outline)
-            assert lost(texts, screen) == []
+            await require_whole(pilot, app.outline, lambda: texts, "outline")
             assert app.outline.show_vertical_scrollbar == (count > 3)
             assert not app.outline.show_horizontal_scrollbar
 
