@@ -16,6 +16,7 @@ VertexKind = Literal["execution", "task", "placement group", "room", "lifetime",
 NeverKind = Literal["orphaned", "infeasible"]
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
+_HELPERS = (AnyKey, UnknownKey)
 VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clear")
 """Worst first."""
 
@@ -115,7 +116,7 @@ class Vertex(Model, frozen=True):
         Helpers are not: one of many, room, an actor's end, what is unknown, and a call on one of several threads, each
         of which is an execution itself.
         """
-        return not isinstance(self.key, AnyKey | UnknownKey) and (self.wait is None or self.wait.kind != "thread")
+        return not isinstance(self.key, _HELPERS) and (self.wait is None or self.wait.kind != "thread")
 
 
 class FinalBlocker(Model, frozen=True):

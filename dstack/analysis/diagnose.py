@@ -32,7 +32,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
     first = Observed(snapshot, snapshot.samples[0])
     vertices = with_bounds(snapshot, first, _graph(snapshot, first))
     situation = Situation(first, vertices, _watched_s(snapshot))
-    found = find_all(situation)
+    found = tuple(find_all(situation))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
     verdict = verdict_of(findings[0]) if findings else "clear"
     return Diagnosis(
@@ -42,7 +42,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         vertices=vertices,
         coverage=coverage_of(snapshot),
         job=job_id,
-        outside=outside_waits(situation, job_id),
+        outside=outside_waits(situation, found, job_id),
     )
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Literal
 
 from dstack.analysis import names
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.standstill import is_idle
 from dstack.analysis.members import member
-from dstack.diagnosis import OutsideWait, Vertex
+from dstack.diagnosis import Finding, OutsideWait, Vertex
 
 
-def outside_waits(situation: Situation, job_id: str | None = None) -> tuple[OutsideWait, ...]:
-    """The waits outside of Ray, of one job if given; those in the same call at the same line as one."""
-    waiters = (situation.vertices[key] for knot in situation.knots if is_idle(situation, knot) for key in knot.waiters)
+def outside_waits(
+    situation: Situation, findings: Iterable[Finding], job_id: str | None = None
+) -> tuple[OutsideWait, ...]:
+    """The open waits in none of the findings, of one job if given; those in the same call at the same line as one."""
+    told = {key for finding in findings for key in finding.members}
+    waiters = (situation.vertices[key] for knot in situation.knots for key in knot.waiters if key not in told)
     chosen = (one for one in waiters if one.is_counted and (job_id is None or situation.job_of(one) == job_id))
     counts = Counter(_outside_wait(situation, vertex) for vertex in chosen)
     found = (

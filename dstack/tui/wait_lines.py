@@ -183,8 +183,7 @@ class Lines:
         if vertex.other_side_of is not None:
             return Step(text=f"Whoever ends {vertex.other_side_of}: it was all seen, but not who that is.")
         if vertex.kind == "unknown":
-            unseen = ": nobody could look at it" if vertex.unobserved else ""
-            return Step(text=f"The {vertex.label}{unseen}.")
+            return Step(text=f"The {vertex.label}.", vertex=vertex.key)
         return sentences.sentence(self.look.observed, self.look.diagnosis.vertices, vertex)
 
     def _told_circle(self, branch: Branch) -> Iterator[Text]:

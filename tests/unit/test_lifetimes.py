@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ from msgspec.structs import replace
 
 from dstack.diagnosis import Vertex
 from dstack.model import Bundle, Frame, Job, Node
+from dstack.report.check_json import check_json
 from dstack.vertex_keys import AnyKey, Key
+from dstack.watch.figures import waits_of
 from tests.unit.scenes import JOB, Call, Proc, Scene
 
 OTHER_JOB = "02000000"
@@ -293,3 +296,22 @@ def test_what_only_stands_for_others_is_nobody() -> None:
 
 def _members(scene: Scene, keys: tuple[Key, ...]) -> list[Vertex]:
     return [scene.graph()[key] for key in keys]
+
+
+def test_only_executions_calls_actors_and_groups_are_counted_and_listed() -> None:
+    it = held()
+    for _ in range(2):
+        required = {"GPU": 1.0}
+        it.scene.task("wanting too", by=it.driver, state="PENDING_NODE_ASSIGNMENT", required_resources=required)
+    snapshot = it.scene.look().look_again().snapshot()
+
+    diagnosis = it.scene.diagnose()
+    (told,) = json.loads(check_json(snapshot, diagnosis))["findings"]
+
+    assert [one["execution"] for one in told["members"]] == ["driver train.py", "wanting"]
+    assert [one["execution"] for one in told["blocked_behind"]] == ["wanting too", "wanting too"]
+    assert (told["waiters_direct"], told["waiters_total"]) == (2, 2)
+    assert told["summary"].endswith("; 2 wait behind them")
+    assert "2 more pending behind it" in told["explanation"]
+    waits, _ = waits_of(diagnosis)
+    assert waits == {"ray.get": 1, "resources": 3}

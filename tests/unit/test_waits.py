@@ -772,3 +772,18 @@ def test_a_task_that_waits_for_what_it_does_not_return_does_not_wait_for_its_own
     worker.gets(f"{call.task.task_id}01e1f505")
 
     assert scene.diagnose().verdict == "blocked"
+
+
+def test_a_shared_vertex_is_not_counted_among_the_waiters() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    makers = [scene.run("make", by=driver) for _ in range(MANY + 1)]
+    driver.passes(*(call for call, _ in makers))
+    call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
+
+    (finding,) = scene.diagnose().findings
+
+    assert finding.members == (call.key,)
+    assert finding.helpers == (AnyKey("arguments", (driver.worker_id,)),)
+    assert (finding.waiters_direct, finding.waiters_total) == (1, 1)
+    assert {(one.waiters_direct, one.waiters_total) for one in finding.final_blockers} == {(1, 1)}

@@ -80,10 +80,10 @@ def _circle(finding: Finding, teller: Teller) -> str:
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """Once round the circle, then the other members."""
-    cycle = finding.cycle
+    cycle, inside = finding.cycle, set(finding.cycle)
     yield from map(teller.step, cycle[:SHOWN_CYCLE])
     yield from more(len(cycle) - SHOWN_CYCLE, "round the same circle")
-    yield from teller.alike([key for key in finding.members if key not in cycle], "Also ")
+    yield from teller.alike([key for key in finding.members if key not in inside], "Also ")
 
 
 def advice(finding: Finding, teller: Teller) -> str:

@@ -9,19 +9,31 @@ from dstack.analysis import names, reduction
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller, waiting
 from dstack.analysis.sentences import reason
-from dstack.diagnosis import Finding, FindingKind, Step
+from dstack.diagnosis import Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
 
 
 def find_alike(situation: Situation, kind: FindingKind) -> Iterator[Finding]:
     """One finding for those that ask in vain for the same, by the same name."""
-    alike: dict[tuple[str, str | None, bool], list[Key]] = defaultdict(list)
+    alike: dict[tuple[object, bool], list[Key]] = defaultdict(list)
     for key in reduction.dead_ends(situation.graph):
         vertex = situation.vertices[key]
         if vertex.never_kind == kind:
-            alike[vertex.label, vertex.never, key in situation.certain].append(key)
-    for (_, _, confirmed), keys in alike.items():
+            alike[_request(situation, vertex), key in situation.certain].append(key)
+    for (_, confirmed), keys in alike.items():
         yield Finding(kind=kind, confirmed=confirmed, members=tuple(keys), blocked_behind=situation.behind(keys))
+
+
+def _request(situation: Situation, vertex: Vertex) -> object:
+    """What is asked for in vain: equal for tasks of one name and request, or for calls of one actor."""
+    task = situation.observed.tasks.get(vertex.task_id or "")
+    if task is None:
+        return vertex.key
+    actor = situation.observed.actors.get(task.actor_id or "")
+    selector = {**task.label_selector, **(actor.label_selector if actor else {})}
+    whose = task.actor_id if task.kind == "ACTOR_TASK" else None
+    resources = tuple(sorted(task.required_resources.items()))
+    return task.name, whose, resources, tuple(sorted(selector.items())), task.placement_group_id
 
 
 def sentence(finding: Finding, teller: Teller, because: str) -> str:
