@@ -136,13 +136,18 @@ def ray_cluster(
     num_cpus: float = 2,
     num_gpus: float = 0,
     resources: Mapping[str, float] = MappingProxyType({}),
+    ip: str | None = None,
     auth: Auth = "default",
     token_in: TokenIn = "home",
     python: str = sys.executable,
     deadline_s: float = START_S,
 ) -> Iterator[RayCluster]:
-    """Start a cluster of ``nodes`` alike nodes on this machine, which share its address, pids and ``/tmp``."""
-    arguments = [{"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}] * nodes
+    """Start a cluster of ``nodes`` alike nodes on this machine, which share its address, pids and ``/tmp``.
+
+    Their address is ``ip``, or else the one that Ray finds.
+    """
+    node = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}
+    arguments = [node | ({"node_ip_address": ip} if ip else {})] * nodes
     server = [python, str(Path(__file__).with_name("cluster_server.py")), json.dumps(arguments)]
     with (
         _private_environment(auth, token_in) as (directory, environment),
