@@ -79,7 +79,7 @@ def _clear(diagnosis: Diagnosis) -> str:
     whose = f" of job {diagnosis.job}" if diagnosis.job is not None else ""
     unread = ", but not everything could be read" if diagnosis.incomplete else ""
     if not diagnosis.outside:
-        return f"no waits{whose}{unread}"
+        return f"no waits{whose} were seen{unread}" if unread else f"no waits{whose}"
     return f"no wait{whose} depends on Ray{unread}; {names.listed(list(_outside(diagnosis.outside)))}"
 
 

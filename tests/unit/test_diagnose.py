@@ -550,6 +550,19 @@ def test_suspects_are_also_those_who_wait_for_what_was_not_seen() -> None:
     assert of_interest(scene.snapshot()).workers == {driver.worker_id}
 
 
+def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    for _ in range(3):
+        actor = scene.actor("Worker")
+        actor.runs(scene.call(actor, "work", by=driver))
+        actor.is_unseen = True
+
+    diagnosis = scene.diagnose()
+
+    assert (diagnosis.verdict, diagnosis.incomplete, diagnosis.findings) == ("clear", True, ())
+
+
 # Whatever is in it
 
 

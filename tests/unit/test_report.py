@@ -212,8 +212,11 @@ def test_a_clear_verdict_on_a_part_says_so() -> None:
     scene.driver()
     scene.driver().is_unseen = True
 
-    assert headline(scene.diagnose()) == "no waits, but not everything could be read"
-    assert headline(diagnose(scene.snapshot(), job=JOB)) == f"no waits of job {JOB}, but not everything could be read"
+    assert headline(scene.diagnose()) == "no waits were seen, but not everything could be read"
+    assert (
+        headline(diagnose(scene.snapshot(), job=JOB))
+        == f"no waits of job {JOB} were seen, but not everything could be read"
+    )
 
 
 SCENES = {

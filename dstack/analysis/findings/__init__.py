@@ -85,7 +85,7 @@ def _stuck(situation: Situation) -> Iterator[Finding]:
 
 def _open(situation: Situation) -> Iterator[Finding]:
     for knot in situation.knots:
-        if not is_idle(situation, knot):
+        if any(map(situation.is_counted, knot.waiters)) and not is_idle(situation, knot):
             found = (kind.find_in(situation, knot) for kind in OPEN)
             yield next(finding for finding in found if finding)
 

@@ -28,7 +28,7 @@ def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
     return Finding(
         kind=kind,
         confirmed=False,
-        members=tuple(filter(situation.is_counted, knot.waiters)) or tuple(knot.waiters),
+        members=tuple(filter(situation.is_counted, knot.waiters)),
         helpers=tuple(key for key in knot.waiters if not situation.is_counted(key)),
         final_blockers=tuple(blockers),
         resources=situation.resources(knot.waiters),
