@@ -52,9 +52,8 @@ def test_an_end_before_ready_is_reported_with_the_output(tmp_path: Path) -> None
         child.wait_for_line("ready", deadline_s=20)
 
 
-@pytest.mark.parametrize(
-    ("auth", "token_in"), [pytest.param("default", "home", marks=pytest.mark.exhaustive), ("on", "file")]
-)
+@pytest.mark.parametrize(("auth", "token_in"), [("default", "home"), ("on", "file")])
+@pytest.mark.exhaustive
 def test_examples_join_a_cluster_and_go_without_a_trace(auth: Auth, token_in: TokenIn) -> None:
     with ray_cluster(auth=auth, token_in=token_in) as cluster:
         with cluster.run_example("two_actors") as example:

@@ -110,8 +110,15 @@ def pyspys(hosts: Hosts, host: int) -> list[str]:
     return hosts.exec(host, ["which", "-a", "py-spy"]).stdout.split()
 
 
-@pytest.mark.parametrize("number", [SIGINT, SIGKILL])
-@pytest.mark.parametrize("stage", ["dstack.probes.remote_driver", "ray::NodeProbe"])
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        ("dstack.probes.remote_driver", SIGINT),
+        ("ray::NodeProbe", SIGKILL),
+        pytest.param("dstack.probes.remote_driver", SIGKILL, marks=pytest.mark.exhaustive),
+        pytest.param("ray::NodeProbe", SIGINT, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_ended_in_the_middle_it_leaves_nothing(deadlock: Hosts, number: Signals, stage: str) -> None:
     arguments = ["check", "--address", deadlock.address]
     with one_that_does_not_answer(deadlock), running(deadlock, 1, *arguments) as (child, process):

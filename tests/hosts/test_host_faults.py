@@ -133,6 +133,7 @@ def test_a_dashboard_that_does_not_answer_is_not_missed(deadlock: Hosts) -> None
         assert_it_goes_on(deadlock)
 
 
+@pytest.mark.exhaustive
 def test_a_link_that_is_cut_in_the_middle(deadlock: Hosts) -> None:
     try:
         told = in_the_middle(deadlock, lambda: deadlock.cut(3))

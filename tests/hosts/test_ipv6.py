@@ -9,7 +9,7 @@ import pytest
 from tests.clusters import REPOSITORY
 from tests.hosts.drivers import ipv6
 
-pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
+pytestmark = [pytest.mark.hosts, pytest.mark.exhaustive, pytest.mark.usefixtures("hosts_possible")]
 
 
 def test_a_deadlock_is_found_by_an_ipv6_address_and_by_auto() -> None:

@@ -218,6 +218,7 @@ def own_address() -> str:
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_tls_follows_rays_own_variables(tmp_path: Path) -> None:
     variables = tls_variables(tmp_path)
     with run_example("two_actors", variables=variables) as example:

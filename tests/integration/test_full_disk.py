@@ -14,7 +14,7 @@ import pytest
 
 from tests.clusters import REPOSITORY
 
-pytestmark = [pytest.mark.ray, pytest.mark.hosts]
+pytestmark = [pytest.mark.ray, pytest.mark.hosts, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

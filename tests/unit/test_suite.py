@@ -85,7 +85,7 @@ def test_tests_on_a_cluster_are_rerun_once_and_listed_and_more_than_three_fail_t
 def test_unit_tests_are_never_rerun_and_a_second_try_has_a_timeout_of_its_own(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FAILING)
 
-    done = run(pytester, "--timeout", "0.5")
+    done = run(pytester, "--timeout", "1.5")
 
     assert "2 failed, 1 rerun" in done.stdout, done.stdout
     assert "1 of at most 3 tests needed a second try" in done.stdout
