@@ -19,7 +19,7 @@ test-all: check
 	EFFORT=thorough $(PYTEST)
 
 unit: $(READY)
-	$(BIN)/python -m pytest tests/unit -m "not exhaustive"
+	$(PYTEST) tests/unit -m "not exhaustive"
 
 check: $(READY)
 	$(BIN)/ruff format --check .
