@@ -13,6 +13,8 @@ from tests.processes import wait_until
 
 Json = dict[str, Any]
 Result = subprocess.CompletedProcess[str]
+CHECK_PAUSE_S = 0.4
+"""Between two checks, so that what is waited for gets the CPU time."""
 DSTACK = (sys.executable, "-m", "dstack")
 
 
@@ -47,7 +49,12 @@ def settled_check(
         last[:] = [check(address, environment)]
         return last[0] if is_settled(last[0]) else None
 
-    return wait_until(settled, deadline_s=deadline_s, what=lambda: f"settled: {json.dumps(last, indent=1)[-3000:]}")
+    return wait_until(
+        settled,
+        deadline_s=deadline_s,
+        what=lambda: f"settled: {json.dumps(last, indent=1)[-3000:]}",
+        pause_s=CHECK_PAUSE_S,
+    )
 
 
 def elapsed_s(action: Callable[[], Result]) -> tuple[Result, float]:

@@ -15,6 +15,7 @@ from tests.reruns import (
     pytest_sessionfinish,
     pytest_terminal_summary,
 )
+from tests.shared_cluster import shared
 
 __all__ = [
     "hosts_possible",
@@ -22,6 +23,7 @@ __all__ = [
     "pytest_runtest_setup",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
+    "shared",
     "three_hosts",
 ]
 

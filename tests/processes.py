@@ -96,8 +96,10 @@ def last_output(log: Path) -> str:
     return log.read_bytes()[-LAST_OUTPUT_BYTES:].decode(errors="replace")
 
 
-def wait_until(condition: Callable[[], T | None], *, deadline_s: float, what: Callable[[], str]) -> T:
-    """Poll ``condition`` until it gives something true, and return that.
+def wait_until(
+    condition: Callable[[], T | None], *, deadline_s: float, what: Callable[[], str], pause_s: float = 0.05
+) -> T:
+    """Poll ``condition`` until it gives something true, and return that; give it a pause if it takes much CPU time.
 
     Raises :class:`AssertionError` with ``what()`` when ``deadline_s`` have passed.
     """
@@ -105,7 +107,7 @@ def wait_until(condition: Callable[[], T | None], *, deadline_s: float, what: Ca
     while not (result := condition()):
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s:g} s: {what()}")
-        time.sleep(0.05)
+        time.sleep(pause_s)
     return result
 
 

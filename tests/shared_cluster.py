@@ -1,9 +1,10 @@
-"""One cluster for many programs in turn, and a dstack that stays loaded to look at it.
+"""One cluster for many programs in turn, and a dstack that stays loaded to check it.
 
-with shared_cluster(num_cpus=2) as cluster:
-    for name in names:
-        with cluster.running(name):
-            cluster.look()
+    def test_it(shared: SharedCluster) -> None:
+        with shared.running("two_actors"):
+            shared.look()
+
+The fixture ``shared`` is one for all tests of a session that run on one node; it is idle before and after each program.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.clusters import Example, RayCluster, ray_cluster
-from tests.command import Json
+from tests.command import CHECK_PAUSE_S, Json
 from tests.expected import Expected
 from tests.processes import die_with_parent, kill_group, wait_until
 
@@ -43,8 +46,14 @@ class SharedCluster:
 
         At the end the cluster is idle again, without actors and placement groups.
         """
-        with self.cluster.run_example(name, arguments) as example:
+        with self.in_use() as cluster, cluster.run_example(name, arguments) as example:
             yield example
+
+    @contextmanager
+    def in_use(self) -> Iterator[RayCluster]:
+        """The cluster itself, for whatever ends what it has begun there."""
+        self._wait_until_idle()
+        yield self.cluster
         self._wait_until_idle()
 
     def look(self) -> Json:
@@ -61,7 +70,7 @@ class SharedCluster:
             seen(last[0])
             return expected.is_met_by(last[0])
 
-        wait_until(is_right, deadline_s=SETTLED_S, what=lambda: _difference(last[0], expected))
+        wait_until(is_right, deadline_s=SETTLED_S, what=lambda: _difference(last[0], expected), pause_s=CHECK_PAUSE_S)
         return last[0]
 
     def _wait_until_idle(self) -> None:
@@ -81,6 +90,13 @@ class SharedCluster:
         answer = self.dstack.stdout.readline()
         assert answer, "dstack has ended"
         return json.loads(answer)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[SharedCluster]:
+    """One node with 2 CPUs, a GPU and a licence."""
+    with shared_cluster(nodes=1, num_cpus=2, num_gpus=1, resources={"licence": 1}) as cluster:
+        yield cluster
 
 
 @contextmanager

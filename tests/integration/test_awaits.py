@@ -11,9 +11,9 @@ import pytest
 
 from dstack.model import BlockedCall, Coroutine, Frame, Process, Snapshot
 from dstack.snapshot_file import load
-from tests.clusters import run_example
 from tests.command import dstack
 from tests.processes import wait_until
+from tests.shared_cluster import SharedCluster
 
 pytestmark = pytest.mark.ray
 
@@ -22,10 +22,10 @@ Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def told_and_seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Json, Snapshot]]:
+def told_and_seen(shared: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Json, Snapshot]]:
     """What the program says, and a snapshot in which all that it tells of was seen."""
     file = tmp_path_factory.mktemp("awaits") / "snapshot.json"
-    with run_example(PROGRAM) as running:
+    with shared.running(PROGRAM) as running:
         line = next(line for line in running.log.read_text().splitlines() if line.startswith("expected "))
         said: Json = json.loads(line.removeprefix("expected "))
         ids = {one["id"] for whose in ("waiter", "driver") for one in said[whose].values()}

@@ -19,11 +19,8 @@ from tests.shared_cluster import SharedCluster, shared_cluster
 
 pytestmark = pytest.mark.ray
 
-CLUSTERS: dict[str | None, dict[str, Any]] = {
-    None: {"nodes": 1, "num_cpus": 2, "num_gpus": 1, "resources": {"licence": 1}},
-    "two nodes": {"nodes": 2, "num_cpus": 1},
-}
-"""By what a program says it needs."""
+CLUSTERS: dict[str, dict[str, Any]] = {"two nodes": {"nodes": 2, "num_cpus": 1}}
+"""By what a program says it needs, if the shared one does not do."""
 
 RESTLESS = (
     "hangs/backpressure",
@@ -53,15 +50,13 @@ PROGRAMS.sort(key=lambda name: needs(name) or "")
 
 
 @pytest.fixture(scope="module")
-def cluster_for() -> Iterator[Callable[[str | None], SharedCluster]]:
-    """Gives the cluster that a program needs; there is one at a time, as long as the programs want the same."""
+def cluster_for(shared: SharedCluster) -> Iterator[Callable[[str | None], SharedCluster]]:
+    """Gives the cluster that a program needs."""
     with ExitStack() as stack:
-        running: dict[str | None, SharedCluster] = {}
+        running: dict[str | None, SharedCluster] = {None: shared}
 
         def cluster(wanted: str | None) -> SharedCluster:
-            if wanted not in running:
-                running.clear()
-                stack.close()
+            if wanted is not None and wanted not in running:
                 running[wanted] = stack.enter_context(shared_cluster(**CLUSTERS[wanted]))
             return running[wanted]
 

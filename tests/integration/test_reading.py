@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import Example, run_example
 from tests.command import check, dstack, settled_check
-from tests.processes import wait_until, woken_all_the_time
+from tests.processes import command_line, wait_until, woken_all_the_time
+from tests.shared_cluster import SharedCluster
 
 PROGRAM = Path(__file__).with_name("programs") / "waits.py"
 IN_PYTHON = inspect.isfunction(ray.ObjectRefGenerator._next_sync)
@@ -38,8 +40,8 @@ Waits = tuple[dict[str, list[str]], Snapshot, Snapshot]
 
 
 @pytest.fixture(scope="module")
-def program() -> Iterator[Example]:
-    with run_example(PROGRAM) as running:
+def program(shared: SharedCluster) -> Iterator[Example]:
+    with shared.running(PROGRAM) as running:
         yield running
 
 
@@ -334,13 +336,14 @@ def test_pyspy_works_from_memory_where_the_node_has_none() -> None:
 
 def test_a_pyspy_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
     hanging = tmp_path / "py-spy"
-    hanging.write_text("#!/bin/sh\nexec sleep 1000\n")
+    seconds = f"1000.{secrets.randbelow(10**9)}"
+    hanging.write_text(f"#!/bin/sh\nexec sleep {seconds}\n")
     hanging.chmod(0o755)
 
     with running(SLEEPER) as process, pytest.raises(DumpFailed, match=r"did not finish within 0\.3 s"):
         PySpy(str(hanging)).dump(process.pid, blocking=False, native=False, timeout_s=0.3)
 
-    assert not [one for one in psutil.Process().children(recursive=True) if one.name() == "sleep"]
+    assert not [one for one in psutil.process_iter() if seconds in command_line(one)]
 
 
 def test_activity_tells_a_thread_that_ran_from_one_that_did_not() -> None:

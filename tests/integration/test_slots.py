@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import run_example
 from tests.command import Json, settled_check
+from tests.shared_cluster import SharedCluster
 
 pytestmark = pytest.mark.ray
 
@@ -19,8 +19,8 @@ STUCK = [
 
 
 @pytest.fixture(scope="module")
-def document() -> Json:
-    with run_example(PROGRAM) as running:
+def document(shared: SharedCluster) -> Json:
+    with shared.running(PROGRAM) as running:
         return settled_check(running.address, running.environment, lambda told: len(deadlocks(told)) == len(STUCK))
 
 

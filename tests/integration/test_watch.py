@@ -21,7 +21,7 @@ import pytest
 from tests.clusters import RayCluster, ray_cluster
 from tests.command import DSTACK, Json, dstack
 from tests.processes import Child, carrying, command_line, running, wait_until
-from tests.shared_cluster import PROGRAMS
+from tests.shared_cluster import PROGRAMS, SharedCluster
 
 pytestmark = pytest.mark.ray
 
@@ -70,8 +70,8 @@ class Watching:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with ray_cluster(1, num_cpus=2) as one:
+def cluster(shared: SharedCluster) -> Iterator[RayCluster]:
+    with shared.in_use() as one:
         yield one
 
 
