@@ -12,6 +12,7 @@ import psutil
 from tests.clusters import REPOSITORY
 from tests.command import DSTACK, Json, Result, elapsed_s
 from tests.hosts.hosts import Hosts
+from tests.hosts.namespaces import KEPT
 from tests.processes import Child, carrying, command_line, wait_until
 
 OURS = re.compile(r"ray::NodeProbe|dstack\.(?:probes|collector)|-m dstack|py-spy|dump --json")
@@ -48,8 +49,8 @@ def ours(hosts: Hosts) -> list[str]:
 
 
 def files(hosts: Hosts) -> dict[int, set[str]]:
-    """By host, all files where temporary ones are; of those that Ray keeps there only what bears our names."""
-    others = ["-not", "-path", "/tmp/ray/*"]
-    named = ["(", "-name", "*dstack*", "-o", "-name", "*py-spy*", ")"]
-    find = ["find", "/tmp", "/dev/shm", *others, "-o", *named]
+    """By host, all temporary files that are its own; of those that Ray keeps there only what bears our names."""
+    own = [word for path in KEPT for word in ("-not", "-path", f"{path}/*")]
+    ours = ["(", "-not", "-path", "/tmp/ray/*", "-o", "-name", "*dstack*", "-o", "-name", "*py-spy*", ")"]
+    find = ["find", "/tmp", "/dev/shm", *own, *ours]
     return {host: set(hosts.exec(host, find).stdout.split()) for host in hosts.nodes}

@@ -21,6 +21,8 @@ from tests.clusters import REPOSITORY
 from tests.processes import Child, running, wait_until
 
 INIT = Path(__file__).with_name("init.py")
+KEPT = sorted({sys.prefix, sys.base_prefix, str(REPOSITORY)})
+"""What every host sees of this machine's files, also where it is below ``/tmp``."""
 
 _ISOLATED = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc", "--uts"]
 _TOOLS = ("ip", "mount", "nsenter", "sleep", "unshare")
@@ -99,8 +101,7 @@ def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
 def host(number: int, switch_pid: int, environment: Mapping[str, str], directory: Path) -> Iterator[Host]:
     """A host that is plugged into the switch, with nothing running on it."""
     name = f"host{number}"
-    kept = sorted({sys.prefix, sys.base_prefix, str(REPOSITORY)})
-    argv = [*_ISOLATED, sys.executable, str(INIT), name, str(directory / "hosts"), *kept]
+    argv = [*_ISOLATED, sys.executable, str(INIT), name, str(directory / "hosts"), *KEPT]
     with running(argv, environment, directory / f"{name}.log") as child:
         child.wait_for_line("up", deadline_s=20)
         made = Host(number, name, ip_of(number), _only_child(child), child)

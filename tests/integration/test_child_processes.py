@@ -145,7 +145,8 @@ probe = NodeProbe()
 target = {{"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}}
 print(len(probe.sample([target], {OPTIONS | {"children": True}})["processes"]["w"]["children"]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    parent = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    done = subprocess.run([sys.executable, "-c", parent, script], capture_output=True, text=True, check=True)
 
     assert done.stdout == "0\n"
 
