@@ -14,6 +14,7 @@ pytestmark = pytest.mark.ray
 ORDER = ["ray::Cashier.order"]
 
 
+@pytest.mark.exhaustive
 def test_an_example_runs_on_a_cluster_of_its_own_and_leaves_nothing() -> None:
     # given
     real_token = Path.home() / ".ray" / "auth_token"

@@ -142,6 +142,7 @@ def one_that_does_not_answer(hosts: Hosts) -> Iterator[None]:
         member.resume()
 
 
+@pytest.mark.exhaustive
 def test_several_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
     arguments = ["snapshot", "--address", deadlock.address, "-o", "-"]
     with ExitStack() as stack:

@@ -48,6 +48,7 @@ def test_a_clear_cluster_is_looked_at_once(three_hosts: Hosts) -> None:
     assert len(told["timing"]["sample_s"]) == 1
 
 
+@pytest.mark.exhaustive
 def test_every_cpu_is_taken_and_2000_tasks_are_queued(three_hosts: Hosts) -> None:
     with ring(three_hosts, [1, 2, 3, 1, 2, 3], queued=2000):
         told = check(three_hosts)

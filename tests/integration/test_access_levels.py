@@ -95,6 +95,7 @@ def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allow
             assert told["timing"]["pause_ms"]["max"] > 0  # the agent's py-spy stops what it looks at
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["polling_ring", "ring_with_second_thread"])
 def test_what_only_seems_to_hang_is_no_deadlock_either(cluster: RayCluster, name: str) -> None:
     with cluster.run_example(f"look_alikes/{name}"):

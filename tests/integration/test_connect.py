@@ -180,6 +180,7 @@ def test_a_token_is_found_wherever_it_is_and_a_wrong_one_and_none_are_told(tmp_p
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_auto_takes_the_only_cluster_and_asks_when_there_are_several() -> None:
     with run_example("polling", auth="off") as one:
         assert_it_is_read(one)

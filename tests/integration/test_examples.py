@@ -63,7 +63,9 @@ def cluster_for(shared: SharedCluster) -> Iterator[Callable[[str | None], Shared
         yield cluster
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] if needs(name) else []) for name in PROGRAMS]
+)
 def test_a_program_is_judged_as_it_expects(name: str, cluster_for: Callable[[str | None], SharedCluster]) -> None:
     if name == "hangs/label_of_no_node" and not KNOWS_LABELS:
         pytest.skip("this version of Ray does not choose nodes by labels")

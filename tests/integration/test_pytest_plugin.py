@@ -89,6 +89,7 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_what_a_test_leaves_stuck_fails_it_alone_and_others_hangs_fail_nobody(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
