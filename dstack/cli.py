@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dstack.model import Snapshot
 
 STUCK, INCONCLUSIVE, NOBODY_READS = 1, 4, 141
-EXPLAIN_S = 10.0
+EXPLAIN_S = 30.0
 """A snapshot that was taken within ``--timeout`` is explained within so long."""
 
 address_option = click.option(

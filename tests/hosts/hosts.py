@@ -64,7 +64,7 @@ class Hosts:
 
     def __enter__(self) -> Hosts:
         with ExitStack() as stack:
-            self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dstack-hosts-")))
+            self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dsk-hosts-")))
             self.tag = ("DSTACK_HOSTS", str(self._directory))
             self.environment = {**_environment(self.tag), **self._more_environment}
             self._switch = stack.enter_context(namespaces.switch(self.environment, self._directory))
