@@ -151,6 +151,17 @@ def kill_all(family: Callable[[], list[psutil.Process]], *, deadline_s: float = 
 
 
 @contextlib.contextmanager
+def stopped(process: psutil.Process, *, may_end: bool = False) -> Iterator[None]:
+    """Stop a process meanwhile; ``may_end`` says that it may end before it is resumed."""
+    process.suspend()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(*([psutil.NoSuchProcess] if may_end else [])):
+            process.resume()
+
+
+@contextlib.contextmanager
 def woken_all_the_time(*pids: int, every_s: float = 0.015) -> Iterator[None]:
     """Every thread of these processes moves more often than py-spy can look at it."""
     ended = threading.Event()

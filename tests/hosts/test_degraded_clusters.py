@@ -11,7 +11,7 @@ from tests.command import Json
 from tests.hosts import Hosts
 from tests.hosts.command import check
 from tests.hosts.rings import ring
-from tests.processes import carrying, command_line, wait_until
+from tests.processes import carrying, command_line, stopped, wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
@@ -84,15 +84,6 @@ def test_a_worker_that_does_not_answer_makes_a_check_inconclusive(three_hosts: H
 
 def workers_in(hosts: Hosts, method: str) -> list[psutil.Process]:
     return [one for one in busy_workers(hosts.tag) if command_line(one)[:1] == [f"ray::{method}"]]
-
-
-@contextmanager
-def stopped(process: psutil.Process) -> Iterator[None]:
-    process.suspend()
-    try:
-        yield
-    finally:
-        process.resume()
 
 
 @pytest.mark.exhaustive

@@ -5,7 +5,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
@@ -17,7 +17,7 @@ from tests.command import Json, elapsed_s
 from tests.hosts import Hosts
 from tests.hosts.command import check, dstack, files, ours, running
 from tests.hosts.rings import members_of, ring
-from tests.processes import Child, carrying, command_line, wait_until
+from tests.processes import Child, carrying, command_line, stopped, wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
@@ -62,16 +62,6 @@ def stopped_ones(hosts: Hosts) -> list[list[str]]:
     return [command_line(one) for one in carrying(hosts.tag) if one.status() in ("stopped", "tracing-stop")]
 
 
-@contextmanager
-def stopped(process: psutil.Process) -> Iterator[None]:
-    process.suspend()
-    try:
-        yield
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            process.resume()
-
-
 def only(hosts: Hosts, is_wanted: Callable[[list[str]], bool]) -> psutil.Process:
     """The one process of the cluster whose command line is wanted."""
     (found,) = [process for process in carrying(hosts.tag) if is_wanted(command_line(process))]
@@ -92,7 +82,7 @@ def in_the_middle(hosts: Hosts, act: Callable[[], object]) -> Json:
     One of the members is stopped meanwhile: that it does not answer is what gives the look a middle.
     """
     arguments = ["check", "--address", hosts.address, "--json", f"--timeout={TIMEOUT_S:g}"]
-    with stopped(members_of(hosts)[0]), running(hosts, 1, *arguments) as (child, _):
+    with stopped(members_of(hosts)[0], may_end=True), running(hosts, 1, *arguments) as (child, _):
         wait_until(lambda: has_probes(hosts, child), deadline_s=20, what=lambda: "a probe elsewhere")
         act()
         code = child.process.wait(timeout=TIMEOUT_S + START_AND_END_S)
@@ -129,7 +119,8 @@ def assert_it_goes_on(hosts: Hosts) -> None:
 @pytest.mark.exhaustive
 def test_a_dashboard_that_does_not_answer_is_not_missed(deadlock: Hosts) -> None:
     """Ray starts a process of that name even where it is told not to; nothing listens then."""
-    with stopped(only(deadlock, lambda line: any("dashboard/dashboard.py" in word for word in line))):
+    dashboard = only(deadlock, lambda line: any("dashboard/dashboard.py" in word for word in line))
+    with stopped(dashboard, may_end=True):
         assert_it_goes_on(deadlock)
 
 
@@ -161,7 +152,7 @@ def test_a_gcs_that_is_stopped_in_the_middle(deadlock: Hosts) -> None:
 
 @pytest.mark.exhaustive
 def test_a_gcs_that_is_stopped_before(deadlock: Hosts) -> None:
-    with stopped(gcs(deadlock)):
+    with stopped(gcs(deadlock), may_end=True):
         began = time.monotonic()
         done = dstack(deadlock, 1, "check", "--address", deadlock.address)
         took_s = time.monotonic() - began
@@ -212,7 +203,10 @@ def test_ended_at_any_moment(deadlock: Hosts) -> None:
 
 @pytest.mark.exhaustive
 def test_killed_while_its_driver_joins_through_a_stopped_raylet(deadlock: Hosts) -> None:
-    with stopped(raylet(deadlock, 1)), running(deadlock, 1, "check", "--address", deadlock.address) as (child, process):
+    with (
+        stopped(raylet(deadlock, 1), may_end=True),
+        running(deadlock, 1, "check", "--address", deadlock.address) as (child, process),
+    ):
         driver = wait_until(lambda: joining(deadlock), deadline_s=20, what=lambda: "a driver that joins")
         process.kill()
         child.process.wait(timeout=GONE_S)

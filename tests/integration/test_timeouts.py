@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -14,7 +13,7 @@ from dstack.collector import LATE_S, Collector
 from dstack.model import Snapshot
 from tests.clusters import RayCluster, ray_cluster
 from tests.command import DSTACK, check, dstack, settled_check
-from tests.processes import carrying, command_line, wait_until
+from tests.processes import carrying, command_line, stopped, wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -28,15 +27,6 @@ def deadlock() -> Iterator[RayCluster]:
     with ray_cluster(1, num_cpus=2) as cluster, cluster.run_example("two_actors"):
         settled_check(cluster.address, cluster.environment, lambda answer: answer["exit_code"] == 1)
         yield cluster
-
-
-@contextmanager
-def stopped(process: psutil.Process) -> Iterator[None]:
-    process.suspend()
-    try:
-        yield
-    finally:
-        process.resume()
 
 
 def process_of(cluster: RayCluster, program: str) -> psutil.Process:
