@@ -1,4 +1,4 @@
-"""Writes ``dstack/probes/node/tables.py``: ``python -m tests.write_tables``.
+"""Writes ``dstack/probes/node/cpython/saved_layouts.py``: ``python -m tests.write_tables``.
 
 Every Python of a version that dstack reads, under pyenv or in ``/usr/bin``, calibrates itself; those of one minor
 version must agree. Ends with an error where one of the versions is missing.
@@ -14,10 +14,10 @@ from pathlib import Path
 from tests.compatibility import ROOT, run
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
-TABLES = ROOT / "dstack/probes/node/tables.py"
+TABLES = ROOT / "dstack/probes/node/cpython/saved_layouts.py"
 CALIBRATE = """
 import platform
-from dstack.probes.node.layout import calibrate
+from dstack.probes.node.cpython.layout import calibrate
 print(platform.python_version(), repr(calibrate()), sep="\\n")
 """
 HEAD = '''"""Where each minor version of CPython keeps what, for processes that run another one than their reader.
@@ -28,8 +28,8 @@ x86-64 with glibc by {seen}.
 
 from __future__ import annotations
 
-from dstack.probes.node.coroutine_layout import CoroutineLayout
-from dstack.probes.node.layout import Layout
+from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout
+from dstack.probes.node.cpython.layout import Layout
 
 _TABLES = (
 '''

@@ -1,8 +1,8 @@
 """Which Python a process of this host runs, where that is another build than dstack's own.
 
 dstack may have an environment of its own, under another minor version than the cluster's. A process of that version is
-read by its saved layout (:mod:`dstack.probes.node.tables`). Nothing of this is needed on other nodes: the probe there
-runs in a worker of the cluster, under the cluster's own Python.
+read by its saved layout (:mod:`dstack.probes.node.cpython.saved_layouts`). Nothing of this is needed on other nodes:
+the probe there runs in a worker of the cluster, under the cluster's own Python.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from dstack.probes.mapped_file import MappedFile
-from dstack.probes.node.layout import runtime_address
+from dstack.probes.node.cpython.layout import runtime_address
+from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs import Mapping, address_in, mappings
-from dstack.probes.node.tables import TABLES
 
 Plain = dict[str, Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dstack.probes.node.dump_json import RawThread
+from dstack.probes.node.pyspy.parser import RawThread
 
 MAX_CHARACTERS = 4_000_000
 MAX_THREADS = 2_000

@@ -17,7 +17,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from dstack.probes.mapped_file import MappedFile
-from dstack.probes.node.thread_tasks import library_of
+from dstack.probes.node.ray.thread_tasks import library_of
 
 THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
 R_X86_64_DTPMOD64 = 16

@@ -24,7 +24,7 @@ import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
 from dstack.probes.control_plane import PROBE_NAMESPACE
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.pyspy import find_pyspy
+from dstack.probes.node.pyspy.runner import find_pyspy
 
 Plain = dict[str, Any]
 END_GRACE_S = 0.8

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from dstack.model import Job
-from dstack.probes.node.memory import Unreadable
-from dstack.probes.node.places import RawFrame, function_of
-from dstack.probes.node.source_files import read_source
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.stacks.source_lines import read_source
+from dstack.probes.node.waits.known_waits import RawFrame, function_of
 
 UNKNOWN_TERMS = "whether it has a timeout could not be read"
 NAMES = {"ray.get": "get", "ray.wait": "wait"}

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from dstack.errors import DstackError, UsageError
-from dstack.probes.node.source_files import find_source
+from dstack.probes.node.stacks.source_lines import find_source
 from dstack.snapshot_file import save
 from dstack.tui.dialogs import AskPath, Help
 from dstack.tui.messages import Ended, Failed, Progressed, Taken

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from dstack.probes.foreign_pythons import foreign_python
-from dstack.probes.node.objects import OWN_VERSION
+from dstack.probes.node.cpython.objects import OWN_VERSION
+from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.tables import TABLES
 from tests.compatibility import find
 from tests.effort import tries
 from tests.processes import Child, running, wait_until

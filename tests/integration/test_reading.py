@@ -19,11 +19,11 @@ import pytest
 import ray
 
 from dstack.model import Snapshot, Thread, producer_task_id
-from dstack.probes.node.activity import activity, unmoved
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.pyspy import PySpy, find_pyspy
-from dstack.probes.node.refusals import DumpFailed
-from dstack.probes.node.rest import mark_at_rest
+from dstack.probes.node.procfs.permissions import DumpFailed
+from dstack.probes.node.procfs.rest import mark_at_rest
+from dstack.probes.node.procfs.stability import activity, unmoved
+from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import Example, run_example

@@ -14,11 +14,11 @@ import pytest
 
 from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node import probe
-from dstack.probes.node.layout import Layout, calibrate
-from dstack.probes.node.memory import Unreadable
-from dstack.probes.node.objects import OWN_VERSION
+from dstack.probes.node.cpython.layout import Layout, calibrate
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import OWN_VERSION
+from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.tables import TABLES
 from tests.compatibility import find
 from tests.processes import Child, running, wait_until
 

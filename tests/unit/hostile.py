@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable
+from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, Unreadable
 
 MIB = 1 << 20
 MOST_READS, MOST_BYTES = 100_000, 160 * MIB

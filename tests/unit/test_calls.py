@@ -22,14 +22,15 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node import calls, procfs
-from dstack.probes.node.calls import Call, Reader
-from dstack.probes.node.dump_json import RawThread
-from dstack.probes.node.interpreter import Interpreter
-from dstack.probes.node.layout import Layout, calibrate
-from dstack.probes.node.memory import open_memory
-from dstack.probes.node.places import CHANNELS, EVENT_LOOP, IDLE, NAMES, WAITS, Place, RawFrame
+from dstack.probes.node import procfs
+from dstack.probes.node.cpython.interpreter import Interpreter
+from dstack.probes.node.cpython.layout import Layout, calibrate
+from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.procfs import FUTEX, NANOSLEEP, READ, WAIT4, SystemCall
+from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.waits import blocked_call
+from dstack.probes.node.waits.blocked_call import Call, Reader
+from dstack.probes.node.waits.known_waits import CHANNELS, EVENT_LOOP, IDLE, NAMES, WAITS, Place, RawFrame
 from tests.processes import wait_until
 
 LIB = "/usr/lib/python3.11"
@@ -82,7 +83,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """Sets the system call that the kernel says every thread is blocked in."""
 
     def says(call: SystemCall | None) -> None:
-        monkeypatch.setattr(calls, "system_call", lambda pid, tid: call)
+        monkeypatch.setattr(blocked_call, "system_call", lambda pid, tid: call)
 
     says(BLOCKED)
     return says

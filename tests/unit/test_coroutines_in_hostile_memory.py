@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dstack.probes.node import awaited
-from dstack.probes.node.coroutines import Coroutines
-from dstack.probes.node.frames import Frames
-from dstack.probes.node.futures import Executors
-from dstack.probes.node.layout import Layout, calibrate, runtime_address
-from dstack.probes.node.memory import ProcessMemory
-from dstack.probes.node.modules import Modules
-from dstack.probes.node.objects import Objects
+from dstack.probes.node.asyncio import await_targets
+from dstack.probes.node.asyncio.coroutines import Coroutines
+from dstack.probes.node.cpython.frames import Frames
+from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
+from dstack.probes.node.cpython.memory import ProcessMemory
+from dstack.probes.node.cpython.modules import Modules
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.waits.executors import Executors
 from tests.effort import examples
 from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
 
@@ -177,7 +177,7 @@ class Counted(ProcessMemory):
 def test_gathers_of_gathers_of_the_same_are_not_followed_for_ever(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awaited, "MAX_NEEDS", 1 << 10)
+    monkeypatch.setattr(await_targets, "MAX_NEEDS", 1 << 10)
     loop = asyncio.new_event_loop()
     end = loop.create_future()
     task = loop.run_until_complete(waits_for_one_thing_in_many_ways(end, doublings=14))

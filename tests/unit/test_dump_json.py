@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from dstack.probes.assemble import Assembly
-from dstack.probes.node import pyspy
-from dstack.probes.node.children import Families
-from dstack.probes.node.dump_json import threads_of
-from dstack.probes.node.layout import calibrate
-from dstack.probes.node.look import Look
+from dstack.probes.node.cpython.layout import calibrate
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.pyspy import PySpy, find_pyspy
-from dstack.probes.node.refusals import DumpFailed
-from dstack.probes.node.stacks import Origins, StackTable
+from dstack.probes.node.process_sampler import Look
+from dstack.probes.node.procfs.children import Families
+from dstack.probes.node.procfs.permissions import DumpFailed
+from dstack.probes.node.pyspy import runner
+from dstack.probes.node.pyspy.parser import threads_of
+from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.stacks.table import Origins, StackTable
 from tests.effort import tries
 from tests.mutations import ByValues, by_bytes
 
@@ -172,7 +172,7 @@ def test_hostile_addresses_and_names_are_read_as_far_as_they_go(
 
     for data in [data for data in mutated(dump, 5 * READ_WITH_MEMORY) if is_dump(data)][:READ_WITH_MEMORY]:
         done = subprocess.CompletedProcess([], 0, data, b"")
-        monkeypatch.setattr(pyspy, "_run", lambda *_, done=done, **__: done)
+        monkeypatch.setattr(runner, "_run", lambda *_, done=done, **__: done)
         processes, _ = Assembly().add(["n"], probe.sample([target], OPTIONS), 1)
         assert processes.keys() == {"w"}
 

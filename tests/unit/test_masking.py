@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node.masking import MASK, masked_command, masked_local, masked_source
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.stacks.redaction import MASK, masked_command, masked_local, masked_source
 
 NAMES = [
     *("token", "RAY_AUTH_TOKEN", "password", "passwd", "pwd", "db_password", "secret", "client_secret", "key"),

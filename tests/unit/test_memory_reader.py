@@ -17,17 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.probes.node import memory
-from dstack.probes.node.codes import exception_table
-from dstack.probes.node.frames import Frames
-from dstack.probes.node.futures import Executors
-from dstack.probes.node.layout import Layout, calibrate, runtime_address
-from dstack.probes.node.locks import Locks
-from dstack.probes.node.memory import PAGE, ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.objects import Objects
+from dstack.probes.node.cpython import memory
+from dstack.probes.node.cpython.code_objects import exception_table
+from dstack.probes.node.cpython.frames import Frames
+from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
+from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs import FUTEX, SystemCall
-from dstack.probes.node.refs import object_refs, owners, refs_of
-from dstack.probes.node.tables import TABLES
+from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
+from dstack.probes.node.waits.executors import Executors
+from dstack.probes.node.waits.locks import Locks
 from tests.effort import examples
 
 BASE = 0x10000

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dstack
-from dstack.probes.node.memory import open_memory
+from dstack.probes.node.cpython.memory import open_memory
 from dstack.pytest_plugin import look
 from dstack.snapshot_file import save
 from dstack.watch.ring import Ring

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dstack.probes.node.codes import exception_table
-from dstack.probes.node.frames import Frames
-from dstack.probes.node.layout import Layout, Specimen, calibrate, runtime_address
-from dstack.probes.node.memory import PAGE, Unreadable, open_memory
-from dstack.probes.node.objects import TYPE, TYPE_NAME, Objects
+from dstack.probes.node.cpython.code_objects import exception_table
+from dstack.probes.node.cpython.frames import Frames
+from dstack.probes.node.cpython.layout import Layout, Specimen, calibrate, runtime_address
+from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
+from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
 from tests.effort import examples
 from tests.unit.hostile import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dstack.probes.node.stacks import Origins
+from dstack.probes.node.stacks.table import Origins
 
 
 @pytest.mark.parametrize(

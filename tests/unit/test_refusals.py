@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dstack.probes.node import procfs
-from dstack.probes.node.refusals import CAP_SYS_PTRACE, why_dump_failed, why_refused
+from dstack.probes.node.procfs.permissions import CAP_SYS_PTRACE, why_dump_failed, why_refused
 
 PID = os.getpid()
 ALL = f"{(1 << 41) - 1:x}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node.restless import UNPROVEN, Restless
+from dstack.probes.node.procfs.restless import UNPROVEN, Restless
 
 PID = 7
 GET = {"kind": "ray.get", "frame": 0, "refs": ["aa"], "timeout_s": None}

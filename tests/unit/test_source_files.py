@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node.places import RawFrame
-from dstack.probes.node.source_files import MAX_BYTES, find_source, read_source
-from dstack.probes.node.stacks import Origins, StackTable
+from dstack.probes.node.stacks.source_lines import MAX_BYTES, find_source, read_source
+from dstack.probes.node.stacks.table import Origins, StackTable
+from dstack.probes.node.waits.known_waits import RawFrame
 from dstack.snapshot_file import save
 from tests.hostile_text import naming
 from tests.tui.sources import recorded

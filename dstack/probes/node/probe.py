@@ -12,13 +12,13 @@ from typing import Any
 
 import psutil
 
-from dstack.probes.node.children import Families
-from dstack.probes.node.identity import NotThisWorker, PortOwners, port_owners
-from dstack.probes.node.layout import Layout, calibrate
-from dstack.probes.node.look import Look
-from dstack.probes.node.pyspy import PySpy, SudoRefused, find_pyspy
-from dstack.probes.node.refusals import INSTALL_PYSPY, DumpFailed
-from dstack.probes.node.stacks import Origins, StackTable
+from dstack.probes.node.cpython.layout import Layout, calibrate
+from dstack.probes.node.process_sampler import Look
+from dstack.probes.node.procfs.children import Families
+from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed
+from dstack.probes.node.procfs.worker_pid import NotThisWorker, PortOwners, port_owners
+from dstack.probes.node.pyspy.runner import PySpy, SudoRefused, find_pyspy
+from dstack.probes.node.stacks.table import Origins, StackTable
 
 POOL_SIZE = 2
 MAX_CHILDREN, MAX_CHILDREN_HERE = 16, 64
@@ -56,8 +56,8 @@ class NodeProbe:
 
         Each target has ``worker_id``, ``pid``, ``port`` and ``is_driver``; options are ``native``, ``locals``,
         ``nonblocking`` and ``children`` (booleans), ``deadline_s`` and ``thread_context`` (see
-        :mod:`dstack.probes.node.thread_tasks`). A target that runs another Python than this probe has ``python`` (see
-        :mod:`dstack.probes.foreign_pythons`) and a ``thread_context`` of its own. Returns ``frames``, ``stacks``,
+        :mod:`dstack.probes.node.ray.thread_tasks`). A target that runs another Python than this probe has ``python``
+        (see :mod:`dstack.probes.foreign_pythons`) and a ``thread_context`` of its own. Returns ``frames``, ``stacks``,
         ``sources``, ``processes`` (by worker id), ``failures``, ``host``, and ``clock``: the times here when it began
         and ended.
         """

@@ -1,0 +1,1 @@
+"""Event loops, suspended coroutines, and what each of them awaits."""

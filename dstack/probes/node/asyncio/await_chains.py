@@ -1,0 +1,108 @@
+"""Await chains: from an asyncio task's coroutine through all that it awaits down to a future.
+
+A suspended coroutine has what it awaits on top of its stack. Seen on CPython 3.10 to 3.13; Ray runs its tasks in a
+coroutine of Cython's, seen on Ray 2.46 and 2.60.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dstack.probes.node.cpython.frames import Frames, MemoryFrame
+from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE, Objects
+
+GENERATORS = ("coroutine", "generator", "async_generator")
+CYTHON = "_cython_"
+WRAPPED = 16
+"""Where ``anext(generator, default)`` keeps what it awaits; CPython 3.10 to 3.13."""
+MAX_DEPTH = 1_000
+MAX_CYTHON_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The frames of an await chain, innermost first, and the future it ends in, or 0.
+
+    ``root`` is the name of the outermost coroutine where that is Cython's. ``mark`` changes whenever the chain does.
+    """
+
+    frames: tuple[MemoryFrame, ...]
+    future: int
+    root: str
+    mark: tuple[tuple[int, int], ...]
+
+
+class Awaits:
+    """The await chains of one process. Every method raises :class:`Unreadable`."""
+
+    def __init__(self, objects: Objects, frames: Frames, layout: Layout) -> None:
+        self._objects = objects
+        self._memory = objects.memory
+        self._frames = frames
+        self._layout = layout.coroutines
+
+    def chain(self, coroutine: int) -> Chain:
+        """From a task's coroutine on; what runs or has not begun has no frame of its own."""
+        frames: list[MemoryFrame] = []
+        mark: list[tuple[int, int]] = []
+        root, address = "", coroutine
+        for _ in range(MAX_DEPTH):
+            kind = self._objects.type_name(address) if address else ""
+            if kind in GENERATORS:
+                frame = self._frames.suspended(address)
+                mark.append((address, frame.instruction if frame else -1))
+                address = frame.stack[-1] if frame and frame.stack else 0
+                frames += [frame] if frame else []
+            elif kind.startswith(CYTHON) and kind.endswith("coroutine"):
+                mark.append((address, 0))
+                name, address = self._cython(address)
+                root = root or name if not frames else root
+            else:
+                inner = self._inside(kind, address)
+                if inner is None:
+                    break
+                address = inner
+        else:
+            raise Unreadable(f"a chain of more than {MAX_DEPTH} awaits")
+        is_future = bool(address) and self._objects.is_kind_of(address, "_asyncio.Future")
+        is_task = bool(address) and self._objects.is_kind_of(address, "_asyncio.Task")
+        return Chain(tuple(reversed(frames)), address if is_future or is_task else 0, root, tuple(mark))
+
+    def _inside(self, kind: str, address: int) -> int | None:
+        """What an object stands for that only passes on what another awaits; None for any other."""
+        if kind.startswith("async_generator_a"):
+            return self._memory.pointer(address + self._layout.send_generator)
+        if kind == "coroutine_wrapper":
+            return self._memory.pointer(address + self._layout.wrapper_coroutine)
+        if kind == "_asyncio.FutureIter":
+            return self._memory.pointer(address + self._layout.iterator_future)
+        if kind == "anext_awaitable":
+            return self._memory.pointer(address + WRAPPED)
+        if kind.startswith(CYTHON) and kind.endswith("coroutine_wrapper"):
+            return self._cython(address)[1]
+        return None
+
+    def _cython(self, address: int) -> tuple[str, int]:
+        """The qualified name of a coroutine of Cython's, and what it awaits: found among its fields by their types."""
+        size = self._memory.int64(self._memory.pointer(address + TYPE) + BASIC_SIZE)
+        if not 0 <= size <= MAX_CYTHON_BYTES:
+            raise Unreadable(f"a coroutine of {size} bytes")
+        names: list[str] = []
+        awaited = 0
+        for word in self._memory.pointers(address, size // 8)[2:]:
+            if self._objects.is_a(word, "str"):
+                names.append(self._objects.text(word))
+            elif not awaited and self._can_be_awaited(word):
+                awaited = word
+        return names[1] if len(names) > 1 else "", awaited
+
+    def _can_be_awaited(self, word: int) -> bool:
+        if self._objects.is_a(word, *GENERATORS, "coroutine_wrapper", "_asyncio.FutureIter", "anext_awaitable"):
+            return True
+        try:
+            kind = self._objects.type_name(word) if word and not word % 8 else ""
+        except Unreadable:
+            return False
+        return kind.startswith("async_generator_a") or (kind.startswith(CYTHON) and "coroutine" in kind)

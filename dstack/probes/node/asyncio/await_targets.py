@@ -1,0 +1,371 @@
+"""What a suspended coroutine waits for: read from the future that its await chain ends in.
+
+Ray and executors leave the future's source in its callbacks, ``gather`` and ``shield`` what they are for; of a future
+that is only there to wake somebody up, the innermost function of asyncio tells. Seen on CPython 3.10 to 3.13 and Ray
+2.46 to 2.60.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dstack.probes.node.asyncio.await_chains import GENERATORS, Chain
+from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
+from dstack.probes.node.cpython.cached_property import on_demand
+from dstack.probes.node.cpython.frames import Frames, MemoryFrame
+from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.ray.object_refs import object_refs, owners
+from dstack.probes.node.waits.executors import Executors
+from dstack.probes.node.waits.known_waits import ASYNCIO
+
+Call = dict[str, Any]
+
+LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
+CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
+"""Callbacks of a future that follows a ``concurrent.futures`` one, and of the one that ``shield`` gives."""
+RUNS_TASKS = "async_func"
+"""The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
+GENERATOR_FILE = "ray/_private/object_ref_generator.py"
+WRAPPERS = (("_wrap_awaitable", TASKS_FILE), ("_suppress_exceptions", GENERATOR_FILE))
+"""What runs in a task that is only there to await something else; the second, for a generator's next item, was seen on
+Ray 2.53. It is Cython's, without a frame, on 2.46, and in no task of its own on 2.60."""
+CELL_VALUE = 16
+MAX_DEPTH = 20
+MAX_NEEDS = 1 << 15
+"""Of one coroutine; what is needed in two ways counts twice, which doubles with every ``gather`` of two alike."""
+SHIELD = "asyncio.shield"
+OTHERS_OF_GROUP = "of a group among several of which one is enough, it is not told which it needs"
+
+
+@dataclass
+class Needs:
+    """What is needed, all of it or so many: ObjectRefs and coroutines by their addresses, and futures by threads."""
+
+    refs: list[int] = field(default_factory=list)
+    coroutines: list[int] = field(default_factory=list)
+    futures: list[tuple[int, ...]] = field(default_factory=list)
+    others: int = 0
+    inferred: str | None = None
+    what: str | None = None
+
+    @property
+    def is_shielded(self) -> bool:
+        """Whether it goes on when who waits for it is cancelled."""
+        return self.what == SHIELD
+
+    def __len__(self) -> int:
+        return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
+
+    def add(self, more: Needs) -> None:
+        """Takes in what else is needed. Raises :class:`Unreadable` where that is too much."""
+        if len(self) + len(more) > MAX_NEEDS:
+            raise Unreadable(f"it waits for more than {MAX_NEEDS} futures")
+        self.refs += more.refs
+        self.coroutines += more.coroutines
+        self.futures += more.futures
+        self.others += more.others
+        self.inferred = self.inferred or more.inferred
+
+
+class Awaited:
+    """What the coroutines of one process wait for. Every method raises :class:`Unreadable`.
+
+    ``chains`` gives the await chains of all tasks, and ``holders`` the tasks in a ``with`` block of each lock.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        frames: Frames,
+        layout: Layout,
+        loops: EventLoops,
+        executors: Executors,
+        chains: Callable[[], Mapping[int, Chain]],
+        holders: Callable[[], Mapping[int, Sequence[int]]],
+    ) -> None:
+        self._objects = objects
+        self._memory = objects.memory
+        self._frames = frames
+        self._layout = layout.coroutines
+        self._loops = loops
+        self._executors = executors
+        self._chains = chains
+        self._holders = holders
+
+    def call(self, future: int, chain: Chain) -> Call | None:
+        """The wait for a task's future; None where it only sleeps or is about to go on.
+
+        ``cancels`` says that its timeout ends also what it needs.
+        """
+        known = self._known(future, 0) if self._loops.is_pending(future) else Needs()
+        inside = list(_of_asyncio(chain.frames))
+        call: Call | None
+        if known is not None:
+            call = self._for_needs(
+                known, what=known.what or next((f"asyncio.{frame.function}" for frame in inside), None)
+            )
+        else:
+            call = self._by_frame(future, chain, inside)
+        if call is None:
+            return None
+        timeout_s, cancels = self._timeout(chain.frames, inside)
+        timeout_s = min((one for one in (timeout_s, call.get("timeout_s")) if one is not None), default=None)
+        cancels &= known is None or not known.is_shielded
+        return {**call, "frame": 0, "timeout_s": timeout_s, "cancels": cancels}
+
+    # Futures that tell themselves what they are for
+
+    def _known(self, future: int, depth: int) -> Needs | None:
+        """What a future needs to get its result; None where the future itself does not tell."""
+        if depth > MAX_DEPTH:
+            raise Unreadable("futures of futures without an end")
+        if self._objects.is_kind_of(future, TASK):
+            wrapped = self._memory.pointer(future + self._layout.task_waiter) if self._is_wrapper(future) else 0
+            needs = self._known(wrapped, depth + 1) if wrapped else None
+            return needs or Needs(coroutines=[future])
+        if not self._objects.is_kind_of(future, FUTURE):
+            raise Unreadable(f"a {self._objects.type_name(future)} where a future was expected")
+        if self._objects.is_a(future, "_GatheringFuture"):
+            return replace(self._all_of(self._children(future), depth + 1), what="asyncio.gather")
+        for function in self._callbacks(future):
+            name = self._objects.text(self._memory.pointer(function + self._layout.function_qualname))
+            if name.endswith(CHAINED):
+                return self._of_source(self._enclosed(function).get("source", 0))
+            if name.endswith(SHIELDED):
+                inner = self._all_of([self._enclosed(function).get("inner", 0)], depth + 1)
+                return replace(inner, what=SHIELD)
+        return None
+
+    def _is_wrapper(self, task: int) -> bool:
+        chain = self._chains().get(task)
+        return chain is not None and is_wrapper(chain)
+
+    def _children(self, gathering: int) -> Sequence[int]:
+        return self._objects.items(self._objects.attributes(gathering).get("_children", 0))
+
+    def _all_of(self, futures: Iterable[int], depth: int) -> Needs:
+        needs = Needs()
+        for future in futures:
+            if self._loops.is_pending(future):
+                needs.add(self._known(future, depth) or Needs(others=1))
+        return needs
+
+    def _any_of(self, futures: Iterable[int], depth: int) -> Needs:
+        """What needs several things itself is not told apart: it counts as one of which nothing is known."""
+        needs = Needs()
+        for future in futures:
+            if not self._loops.is_pending(future):
+                continue
+            one = self._known(future, depth) or Needs(others=1)
+            needs.add(one if len(one) == 1 else Needs(others=1, inferred=OTHERS_OF_GROUP))
+        return needs
+
+    def _of_source(self, source: int) -> Needs:
+        """What gives a ``concurrent.futures`` future: an ObjectRef, a thread of an executor, or a coroutine."""
+        ref = self._objects.attributes(source).get("object_ref")
+        if ref:
+            return Needs(refs=[ref])
+        threads, is_certain = self._executors.givers(source)
+        if threads:
+            reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
+            return Needs(futures=[threads], inferred=reason)
+        coroutine = self.givers.get(source)
+        return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
+
+    @on_demand
+    def givers(self) -> dict[int, int]:
+        """The asyncio tasks that give ``concurrent.futures`` futures their results, by the future."""
+        found = {}
+        for task in self._chains():
+            with contextlib.suppress(Unreadable):
+                for function in self._callbacks(task):
+                    if future := self._enclosed(function).get("destination"):
+                        found[future] = task
+        return found
+
+    @on_demand
+    def beginners(self) -> dict[int, int]:
+        """The loops that are going to begin a coroutine for such a future, as soon as they can, by the future."""
+        loops = {*self._loops.current, *map(self._loops.loop_of, self._chains())}
+        found = {}
+        for loop in loops:
+            for function in self._loops.about_to_call(loop):
+                with contextlib.suppress(Unreadable):
+                    if future := self._enclosed(function).get("future"):
+                        found[future] = loop
+        return found
+
+    def _callbacks(self, future: int) -> Iterator[int]:
+        """The Python functions among a future's callbacks."""
+        first, more = (
+            self._memory.pointer(future + offset)
+            for offset in (self._layout.future_callback, self._layout.future_callbacks)
+        )
+        pairs = self._objects.items(more) if self._objects.is_a(more, "list") else ()
+        for function in (first, *(function for pair in pairs for function in self._objects.items(pair)[:1])):
+            if self._objects.is_a(function, "function"):
+                yield function
+
+    def _enclosed(self, function: int) -> dict[str, int]:
+        """What a function has of the one around it, by name."""
+        closure = self._memory.pointer(function + self._layout.function_closure)
+        if not closure:
+            return {}
+        cells = self._objects.items(closure)
+        names = self._frames.code(self._memory.pointer(function + self._layout.function_code)).names
+        values = [self._memory.pointer(cell + CELL_VALUE) for cell in cells if self._objects.is_a(cell, "cell")]
+        return dict(zip(names[len(names) - len(values) :], values, strict=False))
+
+    # Futures that only wake somebody up
+
+    def _by_frame(self, future: int, chain: Chain, inside: Sequence[MemoryFrame]) -> Call | None:
+        """By the innermost functions of asyncio that the chain is in."""
+        for at, frame in enumerate(inside):
+            match frame.function:
+                case "sleep" if frame.file.endswith(TASKS_FILE):
+                    return None
+                case "wait_for" if frame.file.endswith(TASKS_FILE) and not at:
+                    awaited = self._local(frame, "fut")
+                    return self._for_needs(self._all_of([awaited] if awaited else [], 0), what="asyncio.wait_for")
+                case "_wait" if frame.file.endswith(TASKS_FILE):
+                    return self._wait(frame)
+                case "_wait_for_one" if frame.file.endswith(TASKS_FILE):
+                    return self._as_completed(frame, chain)
+                case "__aexit__" | "_aexit" if frame.file.endswith(GROUPS_FILE):
+                    tasks = self._objects.attributes(self._local(frame, "self")).get("_tasks", 0)
+                    return self._for_needs(self._all_of(self._objects.set_items(tasks), 0), what="asyncio.TaskGroup")
+                case "acquire" if frame.file.endswith(LOCKS_FILE):
+                    return self._lock(frame)
+        named = self._named(inside)
+        if named is None:
+            return {"kind": "other", "what": "asyncio future", "object_id": hex(future)}
+        what, identity = named
+        return {"kind": "other", "what": what, "object_id": hex(identity) if identity else None}
+
+    def _wait(self, frame: MemoryFrame) -> Call | None:
+        """``asyncio.wait``; of those with FIRST_EXCEPTION any one may fail, and is enough then."""
+        futures = self._local(frame, "fs")
+        items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
+        return_when = self._objects.text(self._local(frame, "return_when"))
+        if return_when == "ALL_COMPLETED":
+            return self._for_needs(self._all_of(items(futures), 0), what="asyncio.wait")
+        if return_when == "FIRST_COMPLETED" and not all(map(self._loops.is_pending, items(futures))):
+            return None
+        return self._for_needs(self._any_of(items(futures), 0), 1, what="asyncio.wait")
+
+    def _as_completed(self, frame: MemoryFrame, chain: Chain) -> Call | None:
+        """``asyncio.as_completed``: an iterator that the coroutine knows itself from 3.13 on, else a generator.
+
+        The generator is one of the words of the frame that iterates over it.
+        """
+        iterator = self._local(frame, "self")
+        if iterator:
+            attributes = self._objects.attributes(iterator)
+            todo, is_timed = attributes.get("_todo", 0), self._is_something(attributes.get("_timeout_handle", 0))
+        else:
+            generator = self._iterated(chain)
+            todo, is_timed = self._local(generator, "todo"), self._is_something(self._local(generator, "timeout"))
+        call = self._for_needs(self._any_of(self._objects.set_items(todo), 0), 1, what="asyncio.as_completed")
+        return {**call, "timeout_s": 0.0} if call and is_timed else call
+
+    def _iterated(self, chain: Chain) -> MemoryFrame:
+        for frame in chain.frames:
+            for word in (*frame.stack, *frame.locals):
+                if self._objects.is_a(word, *GENERATORS):
+                    found = self._frames.suspended(word)
+                    if found and found.function == "as_completed" and found.file.endswith(TASKS_FILE):
+                        return found
+        raise Unreadable("what asyncio.as_completed waits for was not found")
+
+    def _is_something(self, address: int) -> bool:
+        return bool(address) and not self._objects.is_a(address, "NoneType")
+
+    def _lock(self, frame: MemoryFrame) -> Call:
+        """A Lock or Semaphore, with the coroutines that are in an ``async with`` block of it."""
+        lock = self._local(frame, "self")
+        call: Call = {"kind": "lock", "what": f"asyncio.{self._objects.type_name(lock)}.acquire"}
+        call["object_id"] = hex(lock)
+        holders = self._holders().get(lock)
+        if not holders:
+            return call
+        held = {"coroutines": [hex(holder) for holder in holders], "inferred": "it is in an async with block of it"}
+        return {**call, **held}
+
+    def _named(self, inside: Sequence[MemoryFrame]) -> tuple[str, int] | None:
+        """What the outermost function of asyncio is called, and whose method it is."""
+        frames = [frame for frame in inside if frame.function != "wait_for"]
+        if not frames:
+            return None
+        owner = self._local(frames[-1], "self")
+        if not owner:
+            return f"asyncio.{frames[-1].function}", 0
+        kind = self._objects.type_name(owner).rpartition(".")[2]
+        return f"asyncio.{'loop' if 'Loop' in kind else kind}.{frames[-1].function}", owner
+
+    # Parts of calls
+
+    def _for_needs(self, needs: Needs, count: int | None = None, what: str | None = None) -> Call | None:
+        """A call for all that is needed, or for so many; None where nothing is."""
+        if not len(needs):
+            return None
+        call: Call = {
+            "kind": "await",
+            "refs": object_refs(self._objects, needs.refs),
+            "owners": owners(self._objects, needs.refs),
+            "coroutines": [hex(coroutine) for coroutine in needs.coroutines],
+            "all_of": [list(threads) for threads in needs.futures],
+            "others": needs.others,
+            "num_returns": count,
+        }
+        return {**call, "inferred": needs.inferred, "what": what}
+
+    def _local(self, frame: MemoryFrame, name: str) -> int:
+        """The address of what a local holds, also where an inner function has it too."""
+        value = frame.local(name)
+        return self._memory.pointer(value + CELL_VALUE) if self._objects.is_a(value, "cell") else value
+
+    def _timeout(self, frames: Iterable[MemoryFrame], inside: Iterable[MemoryFrame]) -> tuple[float | None, bool]:
+        """After how long it gives up, if ever, and whether it then cancels what it waits for."""
+        waits: list[float | None] = []
+        cancels: list[float | None] = []
+        given = [frame for frame in inside if frame.function in ("wait_for", "wait", "_wait")]
+        for frame in given:
+            seconds = self._seconds(self._local(frame, "timeout"))
+            (cancels if frame.function == "wait_for" else waits).append(seconds)
+        for frame in frames:
+            if frame not in given:
+                cancels += [self._left(one) for one in self._frames.held(frame) if self._objects.is_a(one, "Timeout")]
+        found = [seconds for seconds in (*waits, *cancels) if seconds is not None]
+        return min(found, default=None), any(seconds is not None for seconds in cancels)
+
+    def _seconds(self, address: int) -> float | None:
+        return self._objects.number(address) if self._objects.is_a(address, "int", "float") else None
+
+    def _left(self, timeout: int) -> float | None:
+        """Until a ``Timeout``, of asyncio or of async_timeout, ends its block; None where it does not."""
+        attributes = self._objects.attributes(timeout)
+        when = self._seconds(attributes.get("_when") or attributes.get("_deadline") or 0)
+        return None if when is None else round(max(0.0, when - time.monotonic()), 1)
+
+
+def is_wrapper(chain: Chain) -> bool:
+    """Whether it has no code of its own: asyncio and Ray make such a task of an ObjectRef, where they need one."""
+    return not chain.root.endswith(RUNS_TASKS) and all(map(_only_wraps, chain.frames))
+
+
+def _only_wraps(frame: MemoryFrame) -> bool:
+    return any(frame.function == function and frame.file.endswith(file) for function, file in WRAPPERS)
+
+
+def _of_asyncio(frames: Iterable[MemoryFrame]) -> Iterator[MemoryFrame]:
+    """The innermost frames, as far as they are asyncio's own."""
+    for frame in frames:
+        if ASYNCIO not in frame.file:
+            return
+        yield frame

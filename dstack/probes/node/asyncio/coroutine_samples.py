@@ -1,0 +1,99 @@
+"""The coroutines of one process, read until it is known which of them did not move meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.stacks.table import StackTable
+
+Plain = dict[str, Any]
+
+READS = 3
+
+
+@dataclass
+class LoopState:
+    """What a process's event loops showed.
+
+    ``still`` are the addresses of the coroutines that did not move. ``on_threads`` has the Ray task that an event loop
+    is in the middle of, by the Python id of its thread. ``unread`` says why nothing could be read.
+    """
+
+    coroutines: list[Suspended] = field(default_factory=list)
+    still: set[int] = field(default_factory=set)
+    on_threads: dict[int, str | None] = field(default_factory=dict)
+    unread: str | None = None
+
+    @classmethod
+    def read(cls, get_coroutines: Callable[[], Coroutines]) -> LoopState:
+        """Reads once, which proves nothing yet."""
+        try:
+            coroutines = get_coroutines()
+            return cls(list(coroutines.suspended()), on_threads=coroutines.tasks_on_loops)
+        except Unreadable as error:
+            return cls(unread=str(error))
+
+    def prove_all(self) -> None:
+        """No thread ran Python meanwhile: all that was read is of one moment."""
+        self.still = {one.address for one in self.coroutines}
+
+    def prove(self, still_threads: Collection[int], read_again: Callable[[], LoopState]) -> None:
+        """Finds those that did not move: their loop's thread did not, or they were read twice alike.
+
+        ``still_threads`` are Python ids. Reads again only where something may have moved, and a third time for what
+        one reading has missed while others came and went: that nothing is there at all is such a reading, too.
+        """
+        known = {one.address: one for one in self.coroutines}
+        self.still = {one.address for one in self.coroutines if one.thread_id in still_threads}
+        for _ in range(READS - 1):
+            if known and len(self.still) == len(known):
+                return
+            more = read_again()
+            again = {one.address: one for one in more.coroutines}
+            is_whole = bool(again) and again.keys() == known.keys()
+            self.still |= {key for key in again.keys() & known.keys() if again[key].mark == known[key].mark}
+            known.update(again)
+            self.coroutines = [one for key, one in known.items() if key in self.still or key in again]
+            self.unread = self.unread and more.unread
+            if is_whole:
+                return
+
+    def as_plain(self, table: StackTable, cwd: str, os_ids: dict[int, int]) -> list[Plain]:
+        """The coroutines as plain data, their stacks entered into the table; ``os_ids`` are threads' by Python's."""
+        timeouts = inherited_timeouts(self.coroutines)
+        return [self._coroutine(one, table, cwd, os_ids, timeouts) for one in self.coroutines]
+
+    def _coroutine(
+        self, one: Suspended, table: StackTable, cwd: str, os_ids: Mapping[int, int], timeouts: Mapping[int, float]
+    ) -> Plain:
+        plain: Plain = {
+            "coroutine_id": hex(one.address),
+            "name": one.name,
+            "stack": table.add(one.frames, cwd),
+            "os_thread_id": os_ids.get(one.thread_id or 0),
+            "task_id": one.task_id,
+            "is_task": one.is_task,
+            "still": one.address in self.still,
+        }
+        if plain["still"] and one.call:
+            timeout_s = one.call["timeout_s"]
+            plain["call"] = {**one.call, "timeout_s": timeouts.get(one.address) if timeout_s is None else timeout_s}
+        return plain
+
+
+def inherited_timeouts(coroutines: Iterable[Suspended]) -> dict[int, float]:
+    """After how long each coroutine is cancelled by one that waits for it, or for one that does, with a timeout."""
+    by_address = {one.address: one for one in coroutines}
+    timeouts: dict[int, float] = {}
+    ahead = [(one.call["timeout_s"], one) for one in by_address.values() if one.call and one.call.get("cancels")]
+    while ahead:
+        timeout_s, one = ahead.pop()
+        for address in (int(inner, 16) for inner in (one.call or {}).get("coroutines", ())):
+            if address in by_address and address not in timeouts and (one.call or {})["kind"] == "await":
+                timeouts[address] = timeout_s
+                ahead.append((timeout_s, by_address[address]))
+    return timeouts

@@ -1,0 +1,118 @@
+"""asyncio's event loops in another process: their tasks, the one that each is in the middle of, and their threads.
+
+``asyncio.tasks`` has all tasks of all loops in a set of weak references and the tasks at work in a dict, both under
+names that differ between CPython 3.10 to 3.13. Tasks written in C are read, as asyncio makes them, also on uvloop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+
+from dstack.probes.node.cpython.cached_property import on_demand
+from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.modules import Modules
+from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE, Objects
+from dstack.probes.node.procfs import has_mapped
+from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.waits.known_waits import ASYNCIO
+
+TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
+ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
+"""From CPython 3.12 on, and before."""
+CURRENT_TASKS = "_current_tasks"
+REFERENT = 16
+PENDING = 0
+HANDLE_BYTES = 80
+MAX_READY = 2_000
+LOOP_THREAD = "AsyncIO Thread"
+"""How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
+UVLOOP_BYTES = 512
+"""Within so many bytes uvloop's loop has the id of its thread; seen with uvloop 0.23."""
+
+
+class EventLoops:
+    """The event loops of one process. Every method raises :class:`Unreadable`."""
+
+    def __init__(self, objects: Objects, modules: Modules, layout: Layout) -> None:
+        self._objects = objects
+        self._memory = objects.memory
+        self._modules = modules
+        self._layout = layout.coroutines
+
+    def tasks(self) -> Iterator[int]:
+        """All asyncio tasks that have not ended, as far as they do not come or go meanwhile."""
+        weak_set = self._named(*ALL_TASKS)
+        if not weak_set:
+            return
+        for reference in self._objects.set_items(self._objects.attributes(weak_set).get("data", 0)):
+            with contextlib.suppress(Unreadable):
+                task = self._memory.pointer(reference + REFERENT)
+                if self._objects.is_kind_of(task, TASK) and self.is_pending(task):
+                    yield task
+
+    @on_demand
+    def current(self) -> dict[int, int]:
+        """The task that each loop is in the middle of, by loop; none where that changes while it is read."""
+        current = self._named(CURRENT_TASKS)
+        with contextlib.suppress(Unreadable):
+            return dict(self._objects.entries(current)) if current else {}
+        return {}
+
+    def _named(self, *names: str) -> int:
+        found = (self._modules.lookup("asyncio.tasks", name) for name in names)
+        return next((address for address in found if address), 0)
+
+    def is_pending(self, future: int) -> bool:
+        """Whether a task or future has not ended."""
+        return self._memory.int32(future + self._layout.future_state) == PENDING
+
+    def loop_of(self, future: int) -> int:
+        """The loop that a task or future belongs to."""
+        return self._memory.pointer(future + self._layout.future_loop)
+
+    def about_to_call(self, loop: int) -> Iterator[int]:
+        """The Python functions that a loop is going to call as soon as it can; uvloop does not tell."""
+        try:
+            ready = self._objects.attributes(loop).get("_ready", 0)
+            handles = list(itertools.islice(self._objects.deque_items(ready), MAX_READY))
+        except Unreadable:
+            return
+        for handle in handles:
+            with contextlib.suppress(Unreadable):
+                self._objects.expect(handle, "Handle", "TimerHandle")
+                words = self._memory.pointers(handle, HANDLE_BYTES // 8)
+                yield from (word for word in words if self._objects.is_a(word, "function"))
+
+    def thread_of(self, loop: int, thread_ids: Collection[int]) -> int | None:
+        """The one of these threads, by their Python ids, that runs the loop; None where none does.
+
+        uvloop keeps that, too, but not as an attribute: it is the only id of a thread among the loop's first words.
+        """
+        with contextlib.suppress(Unreadable):
+            attributes = self._objects.attributes(loop)
+            if "_thread_id" in attributes:
+                number = self._objects.number(attributes["_thread_id"])
+                return int(number) if number and number in thread_ids else None
+        size = self._memory.int64(self._memory.pointer(loop + TYPE) + BASIC_SIZE)
+        words = self._memory.pointers(loop, max(0, min(size, UVLOOP_BYTES)) // 8)
+        found = {word for word in words if word in thread_ids}
+        return found.pop() if len(found) == 1 else None
+
+
+def may_have_loops(threads: Sequence[RawThread], pid: int) -> bool:
+    """Whether a thread shows an event loop, or might without showing it: uvloop's do not, nor who shows nothing."""
+    for thread in threads:
+        shows_nothing = not thread["frames"] and thread["os_thread_id"] == pid  # threads of C++ never show any
+        if shows_nothing or is_event_loop(thread):
+            return True
+        if any(ASYNCIO in str(frame["filename"]) for frame in thread["frames"]):
+            return True
+    return has_mapped(pid, "/uvloop/")
+
+
+def is_event_loop(thread: RawThread) -> bool:
+    """Whether the thread runs an async actor's event loop, by the name that Ray gives those."""
+    return str(thread["thread_name"] or "").startswith(LOOP_THREAD)

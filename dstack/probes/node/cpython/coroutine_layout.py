@@ -1,0 +1,305 @@
+"""Where this interpreter keeps what asyncio needs: coroutines, futures, tasks, functions and contexts.
+
+Found as :mod:`dstack.probes.node.cpython.layout` finds the rest: objects are made of which everything is known, and
+their bytes searched for it. A task that awaits a future needs an event loop, which gets a thread of its own, since
+the reader's thread may be running one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import struct
+import sys
+import types
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from dstack.probes.node.cpython.memory import ProcessMemory
+from dstack.probes.node.cpython.objects import OWN_VERSION
+
+INTERPRETER_BYTES = 1 << 17
+GENERATOR_BYTES = 160
+SUSPENDED_STATES = {(3, 10): (-1,), (3, 11): (-1,), (3, 12): (-1,), (3, 13): (-2, -1)}
+"""What stands in the frame of a generator that has begun and waits; the last value if it awaits or yields from."""
+CREATED = {(3, 10): -2, (3, 11): -2, (3, 12): -2, (3, 13): -3}
+
+
+@dataclass(frozen=True)
+class CoroutineLayout:
+    """Offsets in bytes. A generator here is any of generator, coroutine and asynchronous generator.
+
+    ``generator_frame`` is a pointer to its frame on 3.10, the frame itself later. ``generator_state`` and
+    ``code_qualname`` are None on 3.10, which keeps the one in the frame and has no other.
+    """
+
+    interpreter_modules: int
+    generator_frame: int
+    generator_state: int | None
+    generator_qualname: int
+    frame_stack_top: int
+    code_first_line: int
+    code_lines: int
+    code_qualname: int | None
+    function_code: int
+    function_closure: int
+    function_qualname: int
+    send_generator: int
+    wrapper_coroutine: int
+    iterator_future: int
+    future_loop: int
+    future_callback: int
+    future_callbacks: int
+    future_state: int
+    task_waiter: int
+    task_coroutine: int
+    task_name: int
+    task_context: int
+    context_variables: int
+    variable_name: int
+
+
+def calibrate_coroutines(memory: ProcessMemory, interpreter: int, frame_code: int) -> CoroutineLayout:
+    """The layout of the interpreter this runs in. Raises ``LookupError`` or ``ValueError`` where it is unexpected."""
+    with ThreadPoolExecutor(1, thread_name_prefix="dstack-specimen") as pool:
+        return pool.submit(_calibrate, memory, interpreter, frame_code).result()
+
+
+def _calibrate(memory: ProcessMemory, interpreter: int, frame_code: int) -> CoroutineLayout:
+    with _specimen() as specimen:
+        return Calibration(memory, specimen, frame_code).layout(interpreter)
+
+
+class Marked:
+    """An object that nobody else refers to."""
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A task that awaits a future, with all that belongs to it."""
+
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
+    task: asyncio.Task[None]
+    coroutine: Coroutine[Any, Any, None]
+    variable: contextvars.ContextVar[object]
+    markers: tuple[Marked, Marked]
+
+
+@contextlib.contextmanager
+def _specimen() -> Iterator[Specimen]:
+    loop = asyncio.SelectorEventLoop()
+    future: asyncio.Future[None] = loop.create_future()
+    variable: contextvars.ContextVar[object] = contextvars.ContextVar("dstack-specimen")
+    markers = Marked(), Marked()
+    coroutine = _wait(future, variable, markers[0])
+    task = contextvars.Context().run(loop.create_task, coroutine)
+    try:
+        _run_what_is_ready(loop)
+        yield Specimen(loop, future, task, coroutine, variable, markers)
+    finally:
+        task.cancel()
+        _run_what_is_ready(loop)
+        _run_what_is_ready(loop)
+        loop.close()
+
+
+def _run_what_is_ready(loop: asyncio.AbstractEventLoop) -> None:
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+
+async def _wait(future: asyncio.Future[None], variable: contextvars.ContextVar[object], value: Marked) -> None:
+    variable.set(value)
+    with contextlib.suppress(asyncio.CancelledError):
+        await future
+
+
+@types.coroutine
+def _pause() -> Generator[None, None, None]:
+    yield
+
+
+class Pausing:
+    """A coroutine whose qualified name is another than its plain one."""
+
+    @staticmethod
+    async def pause(first: Marked, second: Marked) -> None:
+        """Has two locals and awaits."""
+        await _pause()
+
+
+async def _asynchronous_generator() -> AsyncIterator[None]:
+    yield
+
+
+class Calibration:
+    """One search through what is known. Raises ``LookupError`` where something is not found."""
+
+    def __init__(self, memory: ProcessMemory, specimen: Specimen, frame_code: int) -> None:
+        self._memory = memory
+        self._specimen = specimen
+        self._frame_code = frame_code
+        self._suspended: Any = Pausing.pause(*specimen.markers)
+        self._suspended.send(None)
+
+    def layout(self, interpreter: int) -> CoroutineLayout:
+        """Everything, found."""
+        try:
+            return self._layout(interpreter)
+        finally:
+            self._suspended.close()
+
+    def _layout(self, interpreter: int) -> CoroutineLayout:
+        specimen = self._specimen
+        code: Any = Pausing.pause.__code__
+        closing = _closure()
+        frame = self._generator_frame()
+        return CoroutineLayout(
+            interpreter_modules=self._find(interpreter, INTERPRETER_BYTES, id(sys.modules)),
+            generator_frame=frame,
+            generator_state=self._generator_state(frame) if OWN_VERSION >= (3, 11) else None,
+            generator_qualname=self._in(self._suspended, self._suspended.__qualname__),
+            frame_stack_top=self._stack_top(frame),
+            code_first_line=self._first_line(),
+            code_lines=self._in(code, code.co_linetable),
+            code_qualname=self._in(code, code.co_qualname) if OWN_VERSION >= (3, 11) else None,
+            function_code=self._in(closing, closing.__code__),
+            function_closure=self._in(closing, closing.__closure__),
+            function_qualname=self._in(closing, closing.__qualname__),
+            send_generator=self._send_generator(),
+            wrapper_coroutine=self._wrapper_coroutine(),
+            iterator_future=self._iterator_future(),
+            future_loop=self._in(specimen.future, specimen.loop),
+            **self._callbacks(),
+            future_state=self._future_state(),
+            task_waiter=self._in(specimen.task, specimen.future),
+            task_coroutine=self._in(specimen.task, specimen.coroutine),
+            task_name=self._task_name(),
+            **self._context(),
+            variable_name=self._in(specimen.variable, specimen.variable.name),
+        )
+
+    def _find(self, address: int, size: int, value: int) -> int:
+        return 8 * self._memory.mapped_words(address, size).index(value)
+
+    def _in(self, whole: object, part: object) -> int:
+        """Where an object has a pointer to another, which is not its type."""
+        return 16 + self._find(id(whole) + 16, type(whole).__basicsize__ - 16, id(part))
+
+    def _generator_frame(self) -> int:
+        """On 3.10 where the frame object is; later where the frame begins, from where its code is."""
+        if OWN_VERSION == (3, 10):
+            return self._in(self._suspended, self._suspended.cr_frame)
+        words = self._memory.mapped_words(id(self._suspended), GENERATOR_BYTES)
+        return 8 * (len(words) - 1 - words[::-1].index(id(Pausing.pause.__code__))) - self._frame_code
+
+    def _generator_state(self, frame: int) -> int:
+        """The byte before the frame that tells a coroutine that has not begun from one that is suspended."""
+        begun, fresh = self._suspended, Pausing.pause(*self._specimen.markers)
+        try:
+            seen = [self._memory.read(id(one), frame) for one in (fresh, begun)]
+        finally:
+            fresh.close()
+        expected = CREATED[OWN_VERSION], SUSPENDED_STATES[OWN_VERSION][-1]
+        states = [struct.unpack(f"<{frame}b", one) for one in seen]
+        return next(at for at in range(frame - 1, 16, -1) if (states[0][at], states[1][at]) == expected)
+
+    def _stack_top(self, frame: int) -> int:
+        """The number of words in use: of the stack alone on 3.10, later of locals and stack."""
+        awaited = id(self._suspended.cr_await)
+        if OWN_VERSION == (3, 10):
+            start, size = id(self._suspended.cr_frame), sys.getsizeof(self._suspended.cr_frame)
+        else:
+            start, size = id(self._suspended) + frame, GENERATOR_BYTES
+        words = self._memory.mapped_words(start, size)
+        first = next(at for at in range(len(words)) if words[at : at + 2] == tuple(map(id, self._specimen.markers)))
+        count = words.index(awaited, first) - first + 1 - (2 if OWN_VERSION == (3, 10) else 0)
+        numbers = struct.unpack(f"<{2 * first}i", self._memory.read(start, 8 * first))
+        if OWN_VERSION == (3, 10):  # comes after the pointers to where the stack begins, and to what traces the frame
+            depth = words.index(start + 8 * (first + 2), 0, first) + 2
+            if numbers[2 * depth] != count:
+                raise LookupError("the depth of a frame's stack")
+            return 8 * depth
+        found = [at for at in range(2 * first) if numbers[at] == count]
+        return 4 * found[-1]
+
+    def _first_line(self) -> int:
+        """Where two copies of a code that differ in it differ as told."""
+        code = Pausing.pause.__code__
+        size = type(code).__basicsize__ // 4
+        copies = {value: code.replace(co_firstlineno=value) for value in (1234567, 7654321)}
+        numbers = {
+            value: struct.unpack(f"<{size}i", self._memory.read(id(copy), 4 * size)) for value, copy in copies.items()
+        }
+        return 4 * next(at for at in range(size) if all(found[at] == value for value, found in numbers.items()))
+
+    def _send_generator(self) -> int:
+        generator = _asynchronous_generator()
+        sending = generator.__anext__()
+        try:
+            return self._in(sending, generator)
+        finally:
+            sending.close()  # type: ignore[attr-defined]  # typed as an Awaitable
+
+    def _wrapper_coroutine(self) -> int:
+        coroutine = Pausing.pause(*self._specimen.markers)
+        try:
+            return self._in(coroutine.__await__(), coroutine)
+        finally:
+            coroutine.close()
+
+    def _iterator_future(self) -> int:
+        iterator = self._specimen.future.__await__()
+        return self._in(iterator, self._specimen.future)
+
+    def _callbacks(self) -> dict[str, int]:
+        """The first callback, and the list of those after it."""
+        future = self._specimen.loop.create_future()
+        first, second = (lambda _: None), (lambda _: None)
+        future.add_done_callback(first)
+        future.add_done_callback(second)
+        words = self._memory.mapped_words(id(future), type(future).__basicsize__)
+        at = words.index(id(first))
+        after = next(i for i in range(at + 1, len(words)) if self._is_list(words[i]))
+        return {"future_callback": 8 * at, "future_callbacks": 8 * after}
+
+    def _is_list(self, address: int) -> bool:
+        return bool(address) and self._memory.mapped_words(address, 16)[1:2] == (id(list),)
+
+    def _future_state(self) -> int:
+        """The number that is 0 in a future that is awaited, 1 in one that was cancelled and 2 in one with a result."""
+        futures = [self._specimen.loop.create_future() for _ in range(3)]
+        futures[1].cancel()
+        futures[2].set_result(None)
+        size = type(futures[0]).__basicsize__ // 4
+        states = [struct.unpack(f"<{size}i", self._memory.read(id(one), 4 * size)) for one in futures]
+        return 4 * next(at for at in range(4, size) if [one[at] for one in states] == [0, 1, 2])
+
+    def _task_name(self) -> int:
+        self._specimen.task.set_name("the name of a task")
+        return self._in(self._specimen.task, self._specimen.task.get_name())
+
+    def _context(self) -> dict[str, int]:
+        """Where a task has its context, and the context its variables: of a context that holds but one of ours."""
+        words = self._memory.mapped_words(id(self._specimen.task), type(self._specimen.task).__basicsize__)
+        for at, pointer in enumerate(words[2:], 2):
+            if self._memory.mapped_words(pointer, 16)[1:2] != (id(contextvars.Context),):
+                continue
+            for inner, variables in enumerate(self._memory.mapped_words(pointer, contextvars.Context.__basicsize__)):
+                if inner > 1 and self._leads_to_value(variables):
+                    return {"task_context": 8 * at, "context_variables": 8 * inner}
+        raise LookupError("the context of a task")
+
+    def _leads_to_value(self, variables: int) -> bool:
+        """Whether it is the map of the context's one variable: its root has the variable and its value."""
+        roots = self._memory.mapped_words(variables, 24)[2:]
+        return any(id(self._specimen.markers[0]) in self._memory.mapped_words(root, 64) for root in roots)
+
+
+def _closure() -> Callable[[], object]:
+    enclosed = Marked()
+    return lambda: enclosed

@@ -1,0 +1,298 @@
+"""Where this interpreter's minor version keeps what, derived from objects of the reader's own process.
+
+CPython's structs differ between minor versions. Instead of a table of offsets, a thread is made to wait in a known
+frame for a known lock, and its memory is searched for what is known of it. Own memory too is read through
+``/proc/self/mem`` only, so that what looks like a pointer and is none does no harm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout, calibrate_coroutines
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
+
+RUNTIME_BYTES = 1 << 16
+INTERPRETER_BYTES = 1 << 17
+THREAD_BYTES = 512
+FRAME_BYTES, FRAME_OBJECT_BYTES, BETWEEN_BYTES = 80, 40, 32
+KEYS_BYTES, TYPE_BYTES = 256, 1024
+NO_ARGUMENT = ("PyThreadState_Get", "PyInterpreterState_Head")
+START_S = 5.0
+LOCK_SEMAPHORE = 16
+"""Where locks, RLocks and, before 3.13, SimpleQueues keep the semaphore that waiters sleep on; CPython 3.10 to 3.13."""
+BLOCK_STACK_BYTES, BLOCK_BYTES = 240, 12
+"""CPython 3.10: a frame's 20 blocks stand right before its locals, and their number 8 bytes before them."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets in bytes, in this minor ``version`` of CPython.
+
+    ``thread_frame`` is the way from a thread to its leaf frame, one offset for each pointer. ``code_names`` are the
+    tuples of names of locals, cells and free variables; ``code_exceptions`` and ``cached_keys`` are None on 3.10, which
+    has none. ``code_start`` is where the instructions stand in a code object.
+    """
+
+    version: tuple[int, int]
+    runtime_interpreter: int
+    interpreter_threads: int
+    thread_next: int
+    thread_id: int
+    thread_frame: tuple[int, ...]
+    frame_previous: int
+    frame_code: int
+    frame_instruction: int
+    frame_locals: int
+    code_file: int
+    code_function: int
+    code_names: tuple[int, ...]
+    code_stack_size: int
+    code_start: int
+    code_exceptions: int | None
+    cached_keys: int | None
+    rlock_owner: int
+    queue_items: int
+    coroutines: CoroutineLayout
+
+
+def calibrate() -> Layout:
+    """The layout of the interpreter this runs in. Raises :class:`Unreadable` where it is not as expected."""
+    if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 13):
+        raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not known")
+    try:
+        with open_memory(os.getpid()) as memory, Specimen() as specimen:
+            return Calibration(memory, specimen).layout()
+    except (LookupError, ValueError, StopIteration, OSError) as error:
+        raise Unreadable(f"this interpreter is not laid out as expected: {error}") from error
+
+
+def runtime_address() -> int:
+    """Where ``_PyRuntime`` is in the reader's own process."""
+    return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+
+
+class Specimen:
+    """A thread that waits for a lock in a frame of which everything is known."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.markers = (object(), object())
+        self.state = 0
+        self._thread = threading.Thread(target=self._run, name="dstack-specimen", daemon=True)
+
+    def __enter__(self) -> Specimen:
+        self.gate.acquire()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.gate.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self.state = _api("PyThreadState_Get")()
+        first, second = self.markers
+        self._wait(first, second)  # a plain call: on 3.12 and 3.13 another kind has a frame of C's in between
+
+    def _wait(self, first: object, second: object) -> None:
+        self.gate.acquire()
+
+    @property
+    def ident(self) -> int:
+        """The thread's id as Python has it, which is its pthread."""
+        assert self._thread.ident is not None
+        return self._thread.ident
+
+    def frame(self) -> FrameType:
+        """The frame of ``_wait``, once it waits there."""
+        end = time.monotonic() + START_S
+        before = -1
+        while time.monotonic() < end:
+            frame = sys._current_frames().get(self.ident)
+            if frame is not None and frame.f_code is Specimen._wait.__code__:
+                if frame.f_lasti == before:
+                    return frame
+                before = frame.f_lasti
+            time.sleep(0.001)
+        raise LookupError("no thread could be started")
+
+
+class Calibration:
+    """One search through what is known. Raises ``LookupError`` where something is not found."""
+
+    def __init__(self, memory: ProcessMemory, specimen: Specimen) -> None:
+        self._memory = memory
+        self._objects = Objects(memory)
+        self._version = self._objects.version
+        self._specimen = specimen
+        self._frame = specimen.frame()
+        self._code = self._frame.f_code
+
+    def layout(self) -> Layout:
+        """Everything, found."""
+        interpreter = _api("PyInterpreterState_Head")()
+        first = _api("PyInterpreterState_ThreadHead")(interpreter)
+        state = self._specimen.state
+        leaf = self._address_of(self._frame)
+        frame_code = self._find(leaf, FRAME_BYTES, id(self._code))
+        start = id(self._code.co_code) if self._version == (3, 10) else id(self._code) + type(self._code).__basicsize__
+        return Layout(
+            version=self._version,
+            runtime_interpreter=self._find(runtime_address(), RUNTIME_BYTES, interpreter),
+            interpreter_threads=self._find(interpreter, INTERPRETER_BYTES, first),
+            thread_next=self._find(state, THREAD_BYTES, _api("PyThreadState_Next")(state)),
+            thread_id=self._find(state, THREAD_BYTES, self._specimen.ident),
+            thread_frame=self._way(state, leaf),
+            frame_previous=self._find(leaf, FRAME_BYTES, self._address_of(self._frame.f_back)),
+            frame_code=frame_code,
+            frame_instruction=self._instruction(leaf, start),
+            frame_locals=self._locals(leaf),
+            code_file=self._in_code("co_filename"),
+            code_function=self._in_code("co_name"),
+            code_names=self._names(),
+            code_stack_size=self._stack_size(),
+            code_start=self._in_code("co_code") if self._version == (3, 10) else type(self._code).__basicsize__,
+            code_exceptions=self._in_code("co_exceptiontable") if self._version >= (3, 11) else None,
+            cached_keys=self._cached_keys() if self._version >= (3, 11) else None,
+            rlock_owner=self._rlock_owner(),
+            queue_items=self._queue_items(),
+            coroutines=calibrate_coroutines(self._memory, interpreter, frame_code),
+        )
+
+    def _find(self, address: int, size: int, value: int) -> int:
+        """Where among these bytes a word has this value."""
+        return 8 * self._memory.mapped_words(address, size).index(value)
+
+    def _address_of(self, frame: FrameType | None) -> int:
+        """Where the interpreter keeps a frame: in the frame object on 3.10, later elsewhere, and that points there."""
+        if frame is None:
+            raise LookupError("its frame has no caller")
+        if self._version == (3, 10):
+            return id(frame)
+        for pointer in self._memory.mapped_words(id(frame), FRAME_OBJECT_BYTES)[2:]:
+            if pointer and id(frame.f_code) in self._memory.mapped_words(pointer, FRAME_BYTES):
+                return pointer
+        raise LookupError("a frame object does not lead to its frame")
+
+    def _way(self, state: int, leaf: int) -> tuple[int, ...]:
+        """From a thread to its leaf frame: at once, or through a struct in between (3.11 and 3.12)."""
+        words = self._memory.mapped_words(state, THREAD_BYTES)
+        if leaf in words:
+            return (8 * words.index(leaf),)
+        for index, pointer in enumerate(words):
+            between = self._memory.mapped_words(pointer, BETWEEN_BYTES)
+            if leaf in between:
+                return 8 * index, 8 * between.index(leaf)
+        raise LookupError("a thread does not lead to its frame")
+
+    def _instruction(self, leaf: int, start: int) -> int:
+        """The instruction in hand: on 3.10 its number, later its address."""
+        if self._version >= (3, 11):
+            return self._find(leaf, FRAME_BYTES, start + self._frame.f_lasti)
+        numbers = struct.unpack("<40i", self._memory.read(leaf, 160))
+        return 4 * numbers.index(self._frame.f_lasti // 2, 4)
+
+    def _locals(self, leaf: int) -> int:
+        words = self._memory.mapped_words(leaf, FRAME_BYTES + 8 * 64)
+        wanted = (id(self._specimen), *map(id, self._specimen.markers))
+        return 8 * next(i for i in range(len(words)) if words[i : i + 3] == wanted)
+
+    def _in_code(self, name: str) -> int:
+        return self._find(id(self._code), type(self._code).__basicsize__, id(getattr(self._code, name)))
+
+    def _names(self) -> tuple[int, ...]:
+        """The tuples of names whose lengths together are the number of a frame's locals."""
+        code = _with_all_kinds_of_names("argument").__code__
+        words = self._memory.mapped_words(id(code), type(code).__basicsize__)
+        if self._version == (3, 10):
+            tuples = (code.co_varnames, code.co_cellvars, code.co_freevars)
+            return tuple(8 * words.index(id(names)) for names in tuples)
+        wanted = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        for index, pointer in enumerate(words):
+            if self._objects.is_a(pointer, "tuple") and pointer != id(code.co_consts):
+                items = self._objects.items(pointer)
+                if (
+                    all(self._objects.is_a(item, "str") for item in items)
+                    and set(map(self._objects.text, items)) == wanted
+                ):
+                    return (8 * index,)
+        raise LookupError("the names of locals")
+
+    def _stack_size(self) -> int:
+        """Where two copies that differ in it differ as told."""
+        codes = {value: self._code.replace(co_stacksize=value) for value in (12345, 23456)}
+        size = type(self._code).__basicsize__ // 4
+        numbers = {
+            value: struct.unpack(f"<{size}i", self._memory.read(id(code), 4 * size)) for value, code in codes.items()
+        }
+        return 4 * next(i for i in range(size) if all(found[i] == value for value, found in numbers.items()))
+
+    def _cached_keys(self) -> int:
+        kept = Attributed()
+        name = next(key for key in kept.__dict__ if key == "first_of_its_names")
+        words = self._memory.mapped_words(id(Attributed), TYPE_BYTES)
+        for index, pointer in enumerate(words[50:], 50):
+            if pointer and id(name) in self._memory.mapped_words(pointer, KEYS_BYTES):
+                return 8 * index
+        raise LookupError("the names of attributes")
+
+    def _rlock_owner(self) -> int:
+        lock = threading.RLock()
+        with lock:
+            return self._find(id(lock), type(lock).__basicsize__, threading.get_ident())
+
+    def _queue_items(self) -> int:
+        """A SimpleQueue's list, or on 3.13 its array, after which comes how many places that has."""
+        kept: queue.SimpleQueue[object] = queue.SimpleQueue()
+        items = [object() for _ in range(3)]
+        for item in items:
+            kept.put(item)
+        for index, pointer in enumerate(self._memory.mapped_words(id(kept), type(kept).__basicsize__)[2:], 2):
+            found = (
+                self._objects.items(pointer)
+                if self._objects.is_a(pointer, "list")
+                else self._memory.mapped_words(pointer, 24)
+            )
+            if found == tuple(map(id, items)):
+                return 8 * index
+        raise LookupError("the items of a SimpleQueue")
+
+
+class Attributed:
+    """An object whose attribute's name is nobody else's."""
+
+    def __init__(self) -> None:
+        self.first_of_its_names = True
+
+
+def _with_all_kinds_of_names(argument: object) -> Callable[[], object]:
+    cell = argument
+
+    def inner(local: object = None) -> object:
+        kept = cell
+        return lambda: (kept, local)
+
+    return inner
+
+
+def _api(name: str) -> Callable[..., int]:
+    """A function of CPython's that takes a pointer or nothing and gives a pointer; called with the GIL."""
+    function = ctypes.PYFUNCTYPE(ctypes.c_void_p, *([ctypes.c_void_p] * (name not in NO_ARGUMENT)))(
+        (name, ctypes.pythonapi)
+    )
+
+    def call(*arguments: int) -> int:
+        return int(function(*arguments) or 0)
+
+    return call

@@ -1,0 +1,279 @@
+"""Python objects in another process's memory.
+
+Every object is checked by the name of its type before it is used and every size is bounded, so memory that moved
+or was never what it seemed gives :class:`Unreadable`, not nonsense. The offsets that stand here as numbers are the same
+in CPython 3.10 to 3.13 on x86-64 with the GIL; those that differ are calibrated, see
+:mod:`dstack.probes.node.cpython.layout`.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterator
+
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+
+REFCOUNT, TYPE, SIZE = 0, 8, 16
+BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, BASE, DICT_OFFSET = 32, 24, 168, 256, 288
+ITEMS = 24
+"""Behind a list's pointer here, or of a tuple from here on."""
+DICT_KEYS, DICT_VALUES = 32, 40
+SET_MASK, SET_TABLE = 32, 40
+REMOVED = 2**64 - 1
+"""The hash in a set's place that has lost its item: -1, which no object has."""
+BOUND_TO = 24
+"""The object of a bound method, also of a built-in one."""
+TEXT_STATE, BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 32, 16, 24
+TEXT_HEADERS, TEXT_HEADERS_3_11 = (40, 56), (48, 72)
+"""Sizes of what stands before the characters of a string that is ASCII, and of any other; the latter up to 3.11."""
+TEXT_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+INLINE_VALUES, MANAGED_DICT = 1 << 2, 1 << 4
+"""Type flags, from CPython 3.13 and 3.11 on."""
+VALUES_3_11, DICT = -32, -24
+"""Where objects with a managed dict keep their values (3.11 only) and their dict, before themselves."""
+
+MAX_ITEMS = 1 << 20
+DEQUE_BLOCK = 64
+"""So many items stand in each block of a deque, between pointers to the one before and the one after."""
+MAX_ENTRIES, MAX_ATTRIBUTES = 1 << 16, 1 << 10
+"""Of a dict, and of one that has an instance's attributes."""
+MAX_BASES = 50
+MAX_TEXT = 1 << 16
+MAX_NAME = 1 << 10
+MAX_DATA = 1 << 20
+MAX_DIGITS = 4
+OWN_VERSION = sys.version_info[:2]
+
+
+class Objects:
+    """The Python objects of one process.
+
+    ``cached_keys`` gives where a heap type keeps the names of its instances' attributes, if it has such a place;
+    ``version`` is the minor version of Python that the process runs. Every method raises :class:`Unreadable`.
+    """
+
+    def __init__(
+        self,
+        memory: ProcessMemory,
+        cached_keys: Callable[[], int | None] = lambda: None,
+        version: tuple[int, int] = OWN_VERSION,
+    ) -> None:
+        self.memory = memory
+        self.version = version
+        self._cached_keys = cached_keys
+        self._type_names: dict[int, str] = {}
+        self._names: dict[int, list[str]] = {}
+        self._base_names: dict[int, tuple[str, ...]] = {}
+
+    def type_name(self, address: int) -> str:
+        """The type's name as C has it: ``list``, ``ray._raylet.ObjectRef``; of a Python class without its module."""
+        kind = self.memory.pointer(address + TYPE)
+        if kind not in self._type_names:
+            self._type_names[kind] = self.memory.c_string(self.memory.pointer(kind + TYPE_NAME))
+        return self._type_names[kind]
+
+    def is_a(self, address: int, *names: str) -> bool:
+        """Whether there is an object of one of these types; false where there is none at all."""
+        try:
+            return bool(address) and not address % 8 and self.type_name(address) in names
+        except Unreadable:
+            return False
+
+    def is_kind_of(self, address: int, name: str) -> bool:
+        """Whether there is an object of this type or of one that inherits from it."""
+        try:
+            return bool(address) and not address % 8 and name in self._bases(self.memory.pointer(address + TYPE))
+        except Unreadable:
+            return False
+
+    def _bases(self, kind: int) -> tuple[str, ...]:
+        """The names of a type and those it inherits from, as far as the first of several goes."""
+        if kind not in self._base_names:
+            names: list[str] = []
+            one = kind
+            while one and len(names) < MAX_BASES:
+                names.append(self.memory.c_string(self.memory.pointer(one + TYPE_NAME)))
+                one = self.memory.pointer(one + BASE)
+            self._base_names[kind] = tuple(names)
+        return self._base_names[kind]
+
+    def expect(self, address: int, *names: str) -> str:
+        """The object's type, which must be one of these."""
+        name = self.type_name(address)
+        if name not in names:
+            raise Unreadable(f"a {name} where a {' or '.join(names)} was expected")
+        return name
+
+    def size(self, address: int, *names: str) -> int:
+        """What is noted as the size of an object of one of these types, whatever that is."""
+        self.expect(address, *names)
+        return self.memory.int64(address + SIZE)
+
+    def items(self, address: int) -> tuple[int, ...]:
+        """Addresses of the items of a live list or tuple."""
+        name = self.expect(address, "list", "tuple")
+        refcount, _, size = struct.unpack("<qQq", self.memory.read(address, 24))
+        if refcount <= 0 or not 0 <= size <= MAX_ITEMS:
+            raise Unreadable(f"a {name} of {size} items and {refcount} references")
+        start = self.memory.pointer(address + ITEMS) if name == "list" else address + ITEMS
+        return self.memory.pointers(start, size)
+
+    def deque_items(self, address: int) -> Iterator[int]:
+        """Addresses of a deque's items, from the left: in blocks of which each knows the next."""
+        self.expect(address, "collections.deque")
+        count, block, _, index = self.memory.pointers(address + SIZE, 4)
+        if count > MAX_ITEMS or index >= DEQUE_BLOCK:
+            raise Unreadable(f"a deque of {count} items from {index} on")
+        while count > 0:
+            here = self.memory.pointers(block + 8 + 8 * index, min(count, DEQUE_BLOCK - index))
+            yield from here
+            count, index = count - len(here), 0
+            block = self.memory.pointer(block + 8 + 8 * DEQUE_BLOCK)
+
+    def set_items(self, address: int) -> tuple[int, ...]:
+        """Addresses of a set's items, lowest first."""
+        self.expect(address, "set", "frozenset")
+        mask, table = self.memory.pointers(address + SET_MASK, 2)
+        if mask > MAX_ITEMS:
+            raise Unreadable(f"a set of {mask} places")
+        words = self.memory.pointers(table, 2 * (mask + 1))
+        entries = zip(words[::2], words[1::2], strict=True)
+        return tuple(sorted(key for key, hashed in entries if key and hashed != REMOVED))
+
+    def text(self, address: int) -> str:
+        """A string."""
+        self.expect(address, "str")
+        length, state = self.memory.int64(address + SIZE), self.memory.int32(address + TEXT_STATE)
+        width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if not is_compact or width not in TEXT_WIDTHS or not 0 <= length <= MAX_TEXT:
+            raise Unreadable(f"a string of {length} characters in {width} bytes each")
+        ascii_header, compact_header = TEXT_HEADERS if self.version >= (3, 12) else TEXT_HEADERS_3_11
+        start = address + (ascii_header if is_ascii else compact_header)
+        return self.memory.read(start, length * width).decode(TEXT_WIDTHS[width], "replace")
+
+    def data(self, address: int, longest: int = MAX_DATA) -> bytes:
+        """A bytes object's content."""
+        size = self.size(address, "bytes")
+        if not 0 <= size <= longest:
+            raise Unreadable(f"{size} bytes")
+        return self.memory.read(address + BYTES_DATA, size)
+
+    def number(self, address: int) -> float | None:
+        """An int or a float; None for None."""
+        name = self.expect(address, "int", "float", "NoneType")
+        if name == "float":
+            return float(struct.unpack("<d", self.memory.read(address + FLOAT_VALUE, 8))[0])
+        return self._integer(address) if name == "int" else None
+
+    def _integer(self, address: int) -> int:
+        size = self.memory.int64(address + SIZE)
+        if self.version >= (3, 12):  # the lowest three bits tell the sign
+            count, is_negative = size >> 3, size & 3 == 2
+        else:
+            count, is_negative = abs(size), size < 0
+        if not 0 <= count <= MAX_DIGITS:
+            raise Unreadable(f"an int of {count} digits")
+        digits = struct.unpack(f"<{count}I", self.memory.read(address + INT_DIGITS, 4 * count))
+        value: int = sum(digit << 30 * place for place, digit in enumerate(digits))
+        return -value if is_negative else value
+
+    def attributes(self, address: int) -> dict[str, int]:
+        """The addresses of an instance's attributes, by name."""
+        kind = self.memory.pointer(address + TYPE)
+        flags = self.memory.pointer(kind + TYPE_FLAGS)
+        if self.version >= (3, 11) and flags & MANAGED_DICT:
+            values, where = self._managed(address, kind, flags)
+            return (
+                self._named(self.memory.pointer(kind + self._keys_of_type()), values) if values else self.named(where)
+            )
+        offset = self.memory.int64(kind + DICT_OFFSET)
+        if not 0 < offset <= MAX_TEXT:
+            raise Unreadable(f"a {self.type_name(address)} has no attributes of its own")
+        return self.named(self.memory.pointer(address + offset))
+
+    def _managed(self, address: int, kind: int, flags: int) -> tuple[int, int]:
+        """Where the values stand that have no dict, else 0, and where the dict is, if there is one."""
+        where = self.memory.pointer(address + DICT)
+        if self.version == (3, 11):
+            return self.memory.pointer(address + VALUES_3_11), where
+        if self.version == (3, 12):
+            return (where + 1, 0) if where & 1 else (0, where)
+        inline = address + self.memory.int64(kind + BASIC_SIZE)
+        is_valid = not where and flags & INLINE_VALUES and self.memory.read(inline + 3, 1) != b"\0"
+        return (inline + 8 if is_valid else 0), where
+
+    def _keys_of_type(self) -> int:
+        offset = self._cached_keys()
+        if offset is None:
+            raise Unreadable("where types keep the names of attributes is not known here")
+        return offset
+
+    def named(self, address: int) -> dict[str, int]:
+        """The addresses of a dict's values, by name; nothing where there is no dict."""
+        if not address:
+            return {}
+        self.expect(address, "dict")
+        keys, values = self.memory.pointers(address + DICT_KEYS, 2)
+        return self._named(keys, values + 8 if values and self.version >= (3, 13) else values)
+
+    def entries(self, address: int) -> list[tuple[int, int]]:
+        """The addresses of a dict's keys and values."""
+        self.expect(address, "dict")
+        keys, values = self.memory.pointers(address + DICT_KEYS, 2)
+        if values:
+            raise Unreadable("a dict that shares its keys")
+        return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
+
+    def lookup(self, address: int, name: str) -> int:
+        """The address of the value under this name in a dict, 0 where there is none: for large dicts."""
+        for key, value in self.entries(address):
+            if self.is_a(key, "str") and self.memory.int64(key + SIZE) == len(name) and self.text(key) == name:
+                return value
+        return 0
+
+    def _named(self, keys: int, values: int) -> dict[str, int]:
+        """Values by name: each beside its name, or where ``values`` is given, there in the order of the names."""
+        if values:
+            names = self._shared_names(keys)
+            found = zip(names, self.memory.pointers(values, len(names)), strict=True)
+        else:
+            found = zip(*self._names_and_values(keys), strict=True)
+        return {name: value for name, value in found if name and value}
+
+    def _shared_names(self, keys: int) -> list[str]:
+        """Names that all instances of a type have in common, read once."""
+        if keys not in self._names:
+            self._names[keys], _ = self._names_and_values(keys)
+        return self._names[keys]
+
+    def _names_and_values(self, keys: int) -> tuple[list[str], list[int]]:
+        entries = self._entries(keys, MAX_ATTRIBUTES)
+        return [self._name(key) for key, _ in entries], [value for _, value in entries]
+
+    def _name(self, key: int) -> str:
+        """A key that is a name; nothing where it is none, or longer than any."""
+        return self.text(key) if self.is_a(key, "str") and self.size(key, "str") <= MAX_NAME else ""
+
+    def _entries(self, keys: int, most: int) -> list[tuple[int, int]]:
+        """Key and value of a dict's entries, in their order, where there are not more than so many."""
+        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        if not 0 <= count <= most:
+            raise Unreadable(f"a dict of {count} names")
+        words = self.memory.pointers(start, width * count)
+        return list(zip(words[width - 2 :: width], words[width - 1 :: width], strict=True))
+
+    def _keys(self, keys: int) -> tuple[int, int, int]:
+        """Where the entries begin, how many there are and of how many words: two where all keys are strings."""
+        index_bytes_log2, kind = self.memory.read(keys + 9, 2)
+        if index_bytes_log2 > 32:
+            raise Unreadable("no keys of a dict")
+        return keys + 32 + (1 << index_bytes_log2), self.memory.int64(keys + 24), 3 if kind == 0 else 2
+
+    def _keys_3_10(self, keys: int) -> tuple[int, int, int]:
+        size, count = self.memory.int64(keys + 8), self.memory.int64(keys + 32)
+        if not 0 < size <= 1 << 32:
+            raise Unreadable("no keys of a dict")
+        index_bytes = 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4
+        return keys + 40 + index_bytes * size, count, 3

@@ -1,0 +1,87 @@
+"""The processes that workers and drivers have started themselves, as multiprocessing does.
+
+What Ray starts below a driver that begins a cluster of its own is not the application's, and dstack's own is nobody's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection
+
+from dstack.probes.node import procfs
+from dstack.probes.node.cpython.cached_property import on_demand
+
+RAY_PROGRAMS = ("raylet", "gcs_server")
+RAY_SCRIPT = re.compile(r"/ray/(?:dashboard|autoscaler|_private|util/client)/|^ray\.util\.client\.server$")
+"""What Ray runs for a cluster beside its workers, by its command line; seen on Ray 2.46 and 2.60."""
+OWN = re.compile(r"^dstack(?:\.|$)|/dstack$|run_module\('dstack\.")
+HELPERS = re.compile(r"^from multiprocessing\.(?:resource_tracker|forkserver) import ")
+"""What keeps multiprocessing's books or forks for it; what it forks is of interest."""
+PYTHON = re.compile(r"python[\d.]*")
+FIRST_WORDS = 4
+
+
+class Families:
+    """Who has started whom on this host, as it was when first asked.
+
+    The processes that are ``known``, and this one, are nobody's children.
+    """
+
+    def __init__(self, known: Collection[int] = ()) -> None:
+        self._known = {*known, os.getpid()}
+
+    @on_demand
+    def _parents(self) -> dict[int, int]:
+        return procfs.parents()
+
+    @on_demand
+    def _started(self) -> dict[int, list[int]]:
+        started: dict[int, list[int]] = defaultdict(list)
+        for pid, parent in sorted(self._parents.items()):
+            started[parent].append(pid)
+        return started
+
+    def below(self, pid: int) -> dict[int, int]:
+        """All that a worker or driver has started, and what these have: the parent of each by pid, nearest first."""
+        found: dict[int, int] = {}
+        ahead = [pid]
+        for parent in ahead:
+            for child in self._started.get(parent, ()):
+                if child not in found and child not in self._known and not _is_others(child):
+                    found[child] = parent
+                    ahead.append(child)
+        return found
+
+
+def is_python(pid: int) -> bool:
+    """Whether a process runs Python."""
+    program = os.path.basename(procfs.program(pid))
+    return PYTHON.fullmatch(program) is not None or procfs.has_mapped(pid, "/libpython3")
+
+
+def is_helper(pid: int, parent: int) -> bool:
+    """Whether a process is one of multiprocessing's own; what it forks has the same command line."""
+    words = procfs.arguments(pid, FIRST_WORDS)
+    return any(map(HELPERS.match, words)) and words != procfs.arguments(parent, FIRST_WORDS)
+
+
+def awaited_children(pid: int, call: procfs.SystemCall, below: Collection[int]) -> tuple[str, list[int]]:
+    """The processes below one whose end it waits for, or who alone can write to the pipe it reads from; and its name.
+
+    Nobody where the process itself could write there too.
+    """
+    if call.awaited_pid is not None:
+        return "os.waitpid", [one for one in below if one == call.awaited_pid]
+    if call.read_from is not None:
+        file = procfs.file_at(pid, call.read_from)
+        if file.startswith("pipe:") and not procfs.can_write(pid, file):
+            return "reading from a pipe", [one for one in below if procfs.can_write(one, file)]
+    return "", []
+
+
+def _is_others(pid: int) -> bool:
+    """Whether a process is one that Ray needs for a cluster, or one of dstack's."""
+    words = procfs.arguments(pid, FIRST_WORDS)
+    return procfs.name(pid) in RAY_PROGRAMS or any(RAY_SCRIPT.search(word) or OWN.search(word) for word in words)

@@ -1,0 +1,1 @@
+"""What Ray keeps in the memory of its workers: ObjectRefs, tasks on threads, concurrency groups."""

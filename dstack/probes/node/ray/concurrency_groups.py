@@ -1,0 +1,55 @@
+"""In which concurrency group an actor's methods run, as its class declares with ``@ray.method(concurrency_group=...)``.
+
+Read from the functions of the live class: Ray leaves the group's name there as an attribute. Seen on Ray 2.46 and 2.60
+and CPython 3.10 to 3.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dstack.probes.node.cpython.modules import Modules
+from dstack.probes.node.cpython.objects import TYPE, Objects
+from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.waits.known_waits import function_of
+
+EXECUTOR = "actor_method_executor"
+"""The function that calls an actor's method."""
+GROUP = "__ray_concurrency_group__"
+BASE, CLASS_DICT = 256, 264
+"""Where a type keeps its base and its dict; CPython 3.10 to 3.13."""
+MAX_BASES = 64
+
+
+def runs_methods(threads: Iterable[RawThread]) -> bool:
+    """Whether one of the threads is in a method of an actor."""
+    return any(function_of(frame) == EXECUTOR for thread in threads for frame in thread["frames"])
+
+
+def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
+    """The declared groups by method, of the actor that a worker is; None where it is none.
+
+    Ray's worker keeps its one instance, also while it runs nothing. Raises :class:`Unreadable`.
+    """
+    worker = modules.lookup("ray._private.worker", "global_worker")
+    actors = objects.attributes(worker).get("actors") if worker else None
+    instances = objects.entries(actors) if actors else []
+    return _declared(objects.memory.pointer(instances[0][1] + TYPE), objects) if len(instances) == 1 else None
+
+
+def _declared(kind: int, objects: Objects) -> dict[str, str]:
+    """Of a class and its bases; what a class declares goes before what its base does."""
+    groups: dict[str, str] = {}
+    for _ in range(MAX_BASES):
+        for name, method in objects.named(objects.memory.pointer(kind + CLASS_DICT)).items():
+            if name not in groups and objects.is_a(method, "function"):
+                groups[name] = _group(method, objects)
+        kind = objects.memory.pointer(kind + BASE)
+        if not kind:
+            break
+    return {name: group for name, group in groups.items() if group}
+
+
+def _group(method: int, objects: Objects) -> str:
+    group = objects.attributes(method).get(GROUP)
+    return objects.text(group) if group else ""

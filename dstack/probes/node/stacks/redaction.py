@@ -1,0 +1,62 @@
+"""Hides secrets, by the names that they go by, where a text is read: what is hidden travels nowhere.
+
+py-spy prints strings without escaping the quotes in them, so where a secret's value ends is not known: of a text that
+has one, nothing is kept from there on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dstack.probes.node.waits.known_waits import RawFrame
+
+MASK = "***"
+LONGEST_COMMAND = 4_000
+_CERTAIN = "token|passw|passphrase|pwd|secret|api_?key|access_?key|private_?key|credential|authorization|cookie"
+_NAME = re.compile(f"{_CERTAIN}|key|auth|signature|jwt|session_?id", re.IGNORECASE)
+_WITHIN = re.compile(rf"(?:{_NAME.pattern})[^\"'\s:=,]*[\"']?\s*[:=,]\s*|\bbearer\s+|\bbasic\s+", re.IGNORECASE)
+"""A secret's name, and then its value, in a dict, in pairs, in arguments or in a header."""
+_ENVIRONMENT = re.compile(r"environ|^env", re.IGNORECASE)
+_VARIABLE = r"\"[A-Z_][A-Z0-9_]{2,}"
+_VALUE = r"(?:[\"<]|\.\.\.)"
+_VARIABLES = re.compile(rf"{_VARIABLE}(?:\": {_VALUE}|=)|\({_VARIABLE}\", {_VALUE}|<bytes at \w+>: <bytes at")
+"""What a process's environment looks like as a dict, as pairs or as ``NAME=value``, and inside of ``os.environ``."""
+_IN_URL = re.compile(r"://[^/\s\"'@]*@")
+_OPTION = re.compile(
+    rf"((?<!\S)-[\w-]*(?:{_NAME.pattern})[\w-]*[=\s]\s*|\b\w*(?:{_NAME.pattern})\w*=)(\"[^\"]*\"|'[^']*'|\S+)",
+    re.IGNORECASE,
+)
+_LITERAL = re.compile(
+    rf"(\w*(?:{_CERTAIN})\w*[\"']?\]?\s*(?::\s*[\w.\[\]| ]+)?[:=]\s*[rbuf]{{0,2}})(\"[^\"]*|'[^']*)", re.IGNORECASE
+)
+
+
+def masked_local(name: str, text: str) -> str:
+    """The value of a local as py-spy prints it, without secrets and without variables of the environment."""
+    is_container = text.startswith(("{", "[", "("))
+    if _NAME.search(name) or (is_container and _ENVIRONMENT.search(name)) or _VARIABLES.search(text):
+        return MASK
+    text = _IN_URL.sub(f"://{MASK}@", text)
+    found = _WITHIN.search(text)
+    return text[: found.end()] + MASK if found else text
+
+
+def masked_command(text: str) -> str:
+    """The beginning of a command line, without the values of options and variables that hold secrets."""
+    return _OPTION.sub(rf"\1{MASK}", _IN_URL.sub(f"://{MASK}@", text[:LONGEST_COMMAND]))
+
+
+def masked_source(line: str) -> str:
+    """A line of code without the literals that are given to names of secrets."""
+    return _LITERAL.sub(lambda match: f"{match[1]}{match[2][0]}{MASK}", line)
+
+
+def masked_locals(frames: Iterable[RawFrame]) -> dict[str, dict[str, str]]:
+    """All locals of a stack by the index of their frame, without secrets."""
+    shown = {}
+    for index, frame in enumerate(frames):
+        values = {local["name"]: local["repr"] or "" for local in frame["locals"] or ()}
+        if values:
+            shown[str(index)] = {name: masked_local(name, text) for name, text in values.items()}
+    return shown

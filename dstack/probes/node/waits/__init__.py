@@ -1,0 +1,1 @@
+"""In which call each thread is blocked, and on what it depends there."""

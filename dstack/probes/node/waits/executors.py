@@ -1,0 +1,101 @@
+"""Which threads may give a ``concurrent.futures.Future`` its result.
+
+The thread that runs it now, or while it is still queued, any of its executor's threads. Futures of process pools and of
+event loops are given by nobody that can be seen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from dstack.probes.node.cpython.cached_property import on_demand
+from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.waits.known_waits import function_of
+
+Givers = tuple[int, ...]
+"""OS ids of the threads of which one must go on; none where nobody is known."""
+
+EXECUTOR_FILE = "/concurrent/futures/thread.py"
+QUEUE = "_queue.SimpleQueue"
+ENDED = ("CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED")
+MAX_QUEUED = 2_000
+
+
+class Executors:
+    """The thread pools of one process, as the frames of their threads show them."""
+
+    def __init__(self, threads: Sequence[RawThread], objects: Objects, layout: Layout) -> None:
+        self._threads = [thread for thread in threads if thread["os_thread_id"] is not None]
+        self._objects = objects
+        self._layout = layout
+
+    def pending(self, futures: Sequence[int]) -> list[int]:
+        """Those of these futures that have not ended."""
+        return [future for future in futures if self._state(future) not in ENDED]
+
+    def givers(self, future: int) -> tuple[Givers, bool]:
+        """The threads that may give the future, and whether that is certain."""
+        if future in self._runners:
+            return (self._runners[future],), True
+        return self._queued.get(future, ()), False
+
+    def _state(self, future: int) -> str:
+        attributes = self._objects.attributes(future)
+        if "_state" not in attributes or "_condition" not in attributes:
+            raise Unreadable(f"a {self._objects.type_name(future)} where a Future was expected")
+        return self._objects.text(attributes["_state"])
+
+    @on_demand
+    def _runners(self) -> dict[int, int]:
+        """The thread of each future that is being run: it is in the ``run`` of the future's work item."""
+        found = {}
+        for thread in self._threads:
+            for item in _locals_of(thread, "run", "self"):
+                future = self._future_of(item)
+                if future:
+                    found[future] = thread["os_thread_id"]
+        return found
+
+    @on_demand
+    def _queued(self) -> dict[int, Givers]:
+        """The threads of the executor in whose queue each future is."""
+        workers: dict[int, Givers] = {}
+        for thread in self._threads:
+            for queue in _locals_of(thread, "_worker", "work_queue"):
+                workers[queue] = (*workers.get(queue, ()), thread["os_thread_id"])
+        return {
+            future: threads
+            for queue, threads in workers.items()
+            for item in self._items(queue)
+            if (future := self._future_of(item))
+        }
+
+    def _future_of(self, item: int) -> int | None:
+        """The future of a work item; None for anything else, and for an item that is being made or let go."""
+        with contextlib.suppress(Unreadable):
+            if self._objects.is_a(item, "_WorkItem"):
+                return self._objects.attributes(item).get("future")
+        return None
+
+    def _items(self, queue: int) -> Sequence[int]:
+        """What is in a SimpleQueue: in a list, or from CPython 3.13 on in an array of so many places."""
+        self._objects.expect(queue, QUEUE)
+        items, count = self._objects.memory.pointers(queue + self._layout.queue_items, 2)
+        if self._objects.is_a(items, "list"):
+            return self._objects.items(items)[:MAX_QUEUED]
+        return self._objects.memory.pointers(items, min(count, MAX_QUEUED))
+
+
+def _locals_of(thread: RawThread, function: str, name: str) -> list[int]:
+    """The addresses of a local of the executor's own frames of this function."""
+    return [
+        int(local["addr"])
+        for frame in thread["frames"]
+        if function_of(frame) == function and str(frame["filename"]).endswith(EXECUTOR_FILE)
+        for local in frame["locals"] or ()
+        if local["name"] == name
+    ]

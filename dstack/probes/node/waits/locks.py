@@ -1,0 +1,111 @@
+"""Which lock a thread sleeps on, and which thread holds it.
+
+The kernel tells the address of the semaphore that a thread sleeps on, and a lock among the words of its innermost frame
+that owns this semaphore is the one it waits for: nothing left over from before can be mistaken for it. An RLock
+names its owner. A Lock does not: its holder is inferred from the ``with`` blocks that threads are in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dstack.probes.node.cpython.frames import Frames, MemoryFrame
+from dstack.probes.node.cpython.layout import LOCK_SEMAPHORE, Layout
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import BOUND_TO, Objects
+from dstack.probes.node.procfs import SystemCall
+
+LOCK, RLOCK = "_thread.lock", "_thread.RLock"
+SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"
+SLEPT_ON = (LOCK, RLOCK, SIMPLE_QUEUE, PROCESS_LOCK)
+"""Objects that keep a pointer to their semaphore in the same place; CPython 3.10 to 3.13."""
+MAX_ARGUMENTS = 3
+
+
+@dataclass(frozen=True)
+class SleptOn:
+    """An object whose semaphore a thread sleeps on, with its type, and after how long the thread gives up."""
+
+    address: int
+    type_name: str
+    timeout_s: float | None = None
+
+
+class Locks:
+    """The locks of one process. Every method raises :class:`Unreadable`."""
+
+    def __init__(self, objects: Objects, frames: Frames, layout: Layout) -> None:
+        self._objects = objects
+        self._frames = frames
+        self._layout = layout
+        self._locks_held: dict[int, set[int]] = {}
+
+    def slept_on(self, thread_id: int, call: SystemCall) -> SleptOn | None:
+        """What the thread's innermost frame waits for, if that is a lock or the like."""
+        leaf = next(self._frames.of(thread_id), None)
+        if leaf is None or call.futex is None:
+            return None
+        for word in (*leaf.stack, *leaf.locals):
+            for address in self._and_what_it_is_bound_to(word):
+                if self._objects.is_a(address, *SLEPT_ON) and self._semaphore(address) == call.futex:
+                    timeout_s = self._timeout_s(leaf, word, call.futex_deadline) if call.futex_deadline else None
+                    return SleptOn(address, self._objects.type_name(address), timeout_s)
+        return None
+
+    def owner(self, rlock: int) -> int:
+        """The Python id of the thread that holds an RLock."""
+        self._objects.expect(rlock, RLOCK)
+        return self._objects.memory.pointer(rlock + self._layout.rlock_owner)
+
+    def holders(self, lock: int, thread_ids: Iterable[int]) -> list[int]:
+        """Those of these threads, by their Python ids, that are in a ``with`` block of the lock.
+
+        A thread whose frames change while they are read is left out: it runs, so it is not known to hold anything.
+        """
+        self._objects.expect(lock, LOCK)
+        holders = []
+        for thread_id in thread_ids:
+            with contextlib.suppress(Unreadable):
+                if lock in self._held(thread_id):
+                    holders.append(thread_id)
+        return holders
+
+    def _semaphore(self, address: int) -> int:
+        return self._objects.memory.pointer(address + LOCK_SEMAPHORE)
+
+    def _and_what_it_is_bound_to(self, word: int) -> Iterator[int]:
+        yield word
+        if self._objects.is_a(word, "builtin_function_or_method"):
+            yield self._objects.memory.pointer(word + BOUND_TO)
+
+    def _timeout_s(self, leaf: MemoryFrame, word: int, deadline: int) -> float:
+        """The number among the arguments that follow, else how much of it is left."""
+        at = leaf.stack.index(word) if word in leaf.stack else len(leaf.stack)
+        for argument in leaf.stack[at + 1 : at + 1 + MAX_ARGUMENTS]:
+            if self._objects.is_a(argument, "int", "float"):
+                return self._objects.number(argument) or 0.0
+        seconds, nanoseconds = self._objects.memory.int64(deadline), self._objects.memory.int64(deadline + 8)
+        return round(max(0.0, seconds + nanoseconds / 1e9 - time.monotonic()), 1)
+
+    def _held(self, thread_id: int) -> set[int]:
+        """Locks of whose ``with`` blocks the thread is in one; not those that it let go to wait for their condition."""
+        if thread_id not in self._locks_held:
+            held: set[int] = set()
+            let_go: set[int | None] = set()
+            for frame in self._frames.of(thread_id):
+                if frame.function == "wait" and frame.file.endswith("/threading.py"):
+                    let_go.update(lock_of(self._objects, local) for local in frame.locals)
+                for one in self._frames.held(frame):
+                    held |= {one, lock_of(self._objects, one) or one} - let_go
+            self._locks_held[thread_id] = held
+        return self._locks_held[thread_id]
+
+
+def lock_of(objects: Objects, condition: int) -> int | None:
+    """The lock of a Condition, which is taken and let go with it; None for anything else."""
+    if not objects.is_a(condition, "Condition"):
+        return None
+    return objects.attributes(condition).get("_lock")
