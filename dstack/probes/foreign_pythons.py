@@ -19,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 from dstack.probes.mapped_file import MappedFile
 from dstack.probes.node.cpython.layout import runtime_address
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.procfs import Mapping, address_in, mappings
+from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 
 Plain = dict[str, Any]
 

@@ -18,7 +18,7 @@ from elftools.elf.elffile import ELFFile
 from dstack.probes import foreign_pythons
 from dstack.probes.foreign_pythons import Image, foreign_python
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.procfs import Mapping
+from dstack.probes.node.procfs.proc import Mapping
 from tests.compatibility import find
 from tests.processes import Child, running
 
