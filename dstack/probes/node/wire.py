@@ -1,12 +1,12 @@
 """Everything that crosses between a node's probe and its caller, as plain data that both sides are checked against.
 
 The values become those of :mod:`dstack.model`, whose field names they have; that module says what each means. The
-caller validates an answer against these types before it uses it. TypedDicts, since the probe has only the standard library.
+caller validates an answer against these types. They are TypedDicts, since a probe has only the standard library.
 """
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypedDict, final
 
 # What a probe is asked
 
@@ -20,12 +20,14 @@ class ThreadContext(TypedDict):
     offset: int
 
 
+@final
 class RefusedPython(TypedDict):
     """A Python whose memory dstack cannot interpret, with the reason."""
 
     refused: str
 
 
+@final
 class ForeignPython(TypedDict):
     """The Python of a process that runs another build than the probe: minor version, and where ``_PyRuntime`` is."""
 
@@ -75,8 +77,8 @@ class _CallData(TypedDict):
     frame: int
 
 
-class CallData(_CallData, total=False):
-    """A :class:`dstack.model.BlockedCall`."""
+class Dependencies(TypedDict, total=False):
+    """All of a :class:`dstack.model.BlockedCall` but its kind and its frame."""
 
     refs: list[str]
     owners: list[str]
@@ -93,6 +95,10 @@ class CallData(_CallData, total=False):
     object_id: str | None
     what: str | None
     unread: str | None
+
+
+class CallData(_CallData, Dependencies):
+    """A :class:`dstack.model.BlockedCall`."""
 
 
 class _ThreadData(TypedDict):

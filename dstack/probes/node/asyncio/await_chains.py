@@ -6,17 +6,22 @@ coroutine of Cython's, seen on Ray 2.46 and 2.60.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
-from dstack.probes.node.cpython.frames import Frames, MemoryFrame
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.asyncio.event_loops import EventLoops
+from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE, Objects
+from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.waits.locks import lock_of
 
 GENERATORS = ("coroutine", "generator", "async_generator")
 CYTHON = "_cython_"
 WRAPPED = 16
 """Where ``anext(generator, default)`` keeps what it awaits; CPython 3.10 to 3.13."""
+MAX_TASKS = 20_000
 MAX_DEPTH = 1_000
 MAX_CYTHON_BYTES = 1024
 
@@ -28,24 +33,60 @@ class Chain:
     ``root`` is the name of the outermost coroutine where that is Cython's. ``mark`` changes whenever the chain does.
     """
 
-    frames: tuple[MemoryFrame, ...]
+    frames: tuple[Frame, ...]
     future: int
     root: str
     mark: tuple[tuple[int, int], ...]
 
 
-class Awaits:
+class AwaitChains:
     """The await chains of one process. Every method raises :class:`Unreadable`."""
 
-    def __init__(self, objects: Objects, frames: Frames, layout: Layout) -> None:
-        self._objects = objects
-        self._memory = objects.memory
-        self._frames = frames
-        self._layout = layout.coroutines
+    def __init__(self, process: PythonProcess, loops: EventLoops) -> None:
+        self._objects = process.objects
+        self._memory = process.memory
+        self._frames = process.frames
+        self._layout = process.layout.coroutines
+        self._loops = loops
+
+    @cached_property
+    def by_task(self) -> dict[int, Chain]:
+        """The await chains of all tasks that are suspended, by the tasks' addresses."""
+        chains: dict[int, Chain] = {}
+        for task in self._loops.tasks():
+            if len(chains) >= MAX_TASKS:
+                raise Unreadable(f"it has more than {MAX_TASKS} coroutines")
+            with contextlib.suppress(Unreadable):
+                chains[task] = self.chain(self._memory.pointer(task + self._layout.task_coroutine))
+        return chains
+
+    @cached_property
+    def holders(self) -> dict[int, list[int]]:
+        """The tasks that are in a ``with`` or ``async with`` block of an object, by its address.
+
+        Not those that are still on their way into it, and not those that let it go to wait for their condition.
+        """
+        holders: dict[int, list[int]] = {}
+        for task, chain in self.by_task.items():
+            with contextlib.suppress(Unreadable):
+                for one in self._held(chain):
+                    holders.setdefault(one, []).append(task)
+        return holders
+
+    def _held(self, chain: Chain) -> set[int]:
+        held: set[int] = set()
+        let_go: set[int | None] = set()
+        for frame in chain.frames:  # innermost first
+            if frame.function in ("__aenter__", "acquire", "wait"):
+                owner = frame.local("self")
+                let_go |= {owner, lock_of(self._objects, owner)}
+            for one in self._frames.held(frame):
+                held |= {one, lock_of(self._objects, one) or one} - let_go
+        return held
 
     def chain(self, coroutine: int) -> Chain:
         """From a task's coroutine on; what runs or has not begun has no frame of its own."""
-        frames: list[MemoryFrame] = []
+        frames: list[Frame] = []
         mark: list[tuple[int, int]] = []
         root, address = "", coroutine
         for _ in range(MAX_DEPTH):

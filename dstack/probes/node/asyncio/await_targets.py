@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from dstack.probes.node.asyncio.await_chains import GENERATORS, Chain
+from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
-from dstack.probes.node.cpython.cached_property import on_demand
-from dstack.probes.node.cpython.frames import Frames, MemoryFrame
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.ray.object_refs import object_refs, owners
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import ASYNCIO
-
-Call = dict[str, Any]
+from dstack.probes.node.wire import CallData, Dependencies
 
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
@@ -73,39 +70,26 @@ class Needs:
         self.inferred = self.inferred or more.inferred
 
 
-class Awaited:
-    """What the coroutines of one process wait for. Every method raises :class:`Unreadable`.
+class AwaitTargets:
+    """What the coroutines of one process wait for. Every method raises :class:`Unreadable`."""
 
-    ``chains`` gives the await chains of all tasks, and ``holders`` the tasks in a ``with`` block of each lock.
-    """
-
-    def __init__(
-        self,
-        objects: Objects,
-        frames: Frames,
-        layout: Layout,
-        loops: EventLoops,
-        executors: Executors,
-        chains: Callable[[], Mapping[int, Chain]],
-        holders: Callable[[], Mapping[int, Sequence[int]]],
-    ) -> None:
-        self._objects = objects
-        self._memory = objects.memory
-        self._frames = frames
-        self._layout = layout.coroutines
+    def __init__(self, process: PythonProcess, loops: EventLoops, executors: Executors, chains: AwaitChains) -> None:
+        self._objects = process.objects
+        self._memory = process.memory
+        self._frames = process.frames
+        self._layout = process.layout.coroutines
         self._loops = loops
         self._executors = executors
         self._chains = chains
-        self._holders = holders
 
-    def call(self, future: int, chain: Chain) -> Call | None:
-        """The wait for a task's future; None where it only sleeps or is about to go on.
+    def call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
+        """The wait for a task's future, and whether its timeout ends also what it needs.
 
-        ``cancels`` says that its timeout ends also what it needs.
+        None where it only sleeps or is about to go on.
         """
         known = self._known(future, 0) if self._loops.is_pending(future) else Needs()
         inside = list(_of_asyncio(chain.frames))
-        call: Call | None
+        call: CallData | None
         if known is not None:
             call = self._for_needs(
                 known, what=known.what or next((f"asyncio.{frame.function}" for frame in inside), None)
@@ -113,11 +97,11 @@ class Awaited:
         else:
             call = self._by_frame(future, chain, inside)
         if call is None:
-            return None
+            return None, False
         timeout_s, cancels = self._timeout(chain.frames, inside)
         timeout_s = min((one for one in (timeout_s, call.get("timeout_s")) if one is not None), default=None)
         cancels &= known is None or not known.is_shielded
-        return {**call, "frame": 0, "timeout_s": timeout_s, "cancels": cancels}
+        return {**call, "timeout_s": timeout_s}, cancels
 
     # Futures that tell themselves what they are for
 
@@ -143,7 +127,7 @@ class Awaited:
         return None
 
     def _is_wrapper(self, task: int) -> bool:
-        chain = self._chains().get(task)
+        chain = self._chains.by_task.get(task)
         return chain is not None and is_wrapper(chain)
 
     def _children(self, gathering: int) -> Sequence[int]:
@@ -178,21 +162,21 @@ class Awaited:
         coroutine = self.givers.get(source)
         return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
 
-    @on_demand
+    @cached_property
     def givers(self) -> dict[int, int]:
         """The asyncio tasks that give ``concurrent.futures`` futures their results, by the future."""
         found = {}
-        for task in self._chains():
+        for task in self._chains.by_task:
             with contextlib.suppress(Unreadable):
                 for function in self._callbacks(task):
                     if future := self._enclosed(function).get("destination"):
                         found[future] = task
         return found
 
-    @on_demand
+    @cached_property
     def beginners(self) -> dict[int, int]:
         """The loops that are going to begin a coroutine for such a future, as soon as they can, by the future."""
-        loops = {*self._loops.current, *map(self._loops.loop_of, self._chains())}
+        loops = {*self._loops.current, *map(self._loops.loop_of, self._chains.by_task)}
         found = {}
         for loop in loops:
             for function in self._loops.about_to_call(loop):
@@ -218,13 +202,14 @@ class Awaited:
         if not closure:
             return {}
         cells = self._objects.items(closure)
-        names = self._frames.code(self._memory.pointer(function + self._layout.function_code)).names
+        code = self._frames.codes.code(self._memory.pointer(function + self._layout.function_code))
+        names = self._frames.codes.names(code)
         values = [self._memory.pointer(cell + CELL_VALUE) for cell in cells if self._objects.is_a(cell, "cell")]
         return dict(zip(names[len(names) - len(values) :], values, strict=False))
 
     # Futures that only wake somebody up
 
-    def _by_frame(self, future: int, chain: Chain, inside: Sequence[MemoryFrame]) -> Call | None:
+    def _by_frame(self, future: int, chain: Chain, inside: Sequence[Frame]) -> CallData | None:
         """By the innermost functions of asyncio that the chain is in."""
         for at, frame in enumerate(inside):
             match frame.function:
@@ -244,11 +229,11 @@ class Awaited:
                     return self._lock(frame)
         named = self._named(inside)
         if named is None:
-            return {"kind": "other", "what": "asyncio future", "object_id": hex(future)}
+            return {"kind": "other", "frame": 0, "what": "asyncio future", "object_id": hex(future)}
         what, identity = named
-        return {"kind": "other", "what": what, "object_id": hex(identity) if identity else None}
+        return {"kind": "other", "frame": 0, "what": what, "object_id": hex(identity) if identity else None}
 
-    def _wait(self, frame: MemoryFrame) -> Call | None:
+    def _wait(self, frame: Frame) -> CallData | None:
         """``asyncio.wait``; of those with FIRST_EXCEPTION any one may fail, and is enough then."""
         futures = self._local(frame, "fs")
         items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
@@ -259,7 +244,7 @@ class Awaited:
             return None
         return self._for_needs(self._any_of(items(futures), 0), 1, what="asyncio.wait")
 
-    def _as_completed(self, frame: MemoryFrame, chain: Chain) -> Call | None:
+    def _as_completed(self, frame: Frame, chain: Chain) -> CallData | None:
         """``asyncio.as_completed``: an iterator that the coroutine knows itself from 3.13 on, else a generator.
 
         The generator is one of the words of the frame that iterates over it.
@@ -274,7 +259,7 @@ class Awaited:
         call = self._for_needs(self._any_of(self._objects.set_items(todo), 0), 1, what="asyncio.as_completed")
         return {**call, "timeout_s": 0.0} if call and is_timed else call
 
-    def _iterated(self, chain: Chain) -> MemoryFrame:
+    def _iterated(self, chain: Chain) -> Frame:
         for frame in chain.frames:
             for word in (*frame.stack, *frame.locals):
                 if self._objects.is_a(word, *GENERATORS):
@@ -286,18 +271,21 @@ class Awaited:
     def _is_something(self, address: int) -> bool:
         return bool(address) and not self._objects.is_a(address, "NoneType")
 
-    def _lock(self, frame: MemoryFrame) -> Call:
+    def _lock(self, frame: Frame) -> CallData:
         """A Lock or Semaphore, with the coroutines that are in an ``async with`` block of it."""
         lock = self._local(frame, "self")
-        call: Call = {"kind": "lock", "what": f"asyncio.{self._objects.type_name(lock)}.acquire"}
+        call: CallData = {"kind": "lock", "frame": 0, "what": f"asyncio.{self._objects.type_name(lock)}.acquire"}
         call["object_id"] = hex(lock)
-        holders = self._holders().get(lock)
+        holders = self._chains.holders.get(lock)
         if not holders:
             return call
-        held = {"coroutines": [hex(holder) for holder in holders], "inferred": "it is in an async with block of it"}
+        held: Dependencies = {
+            "coroutines": [hex(holder) for holder in holders],
+            "inferred": "it is in an async with block of it",
+        }
         return {**call, **held}
 
-    def _named(self, inside: Sequence[MemoryFrame]) -> tuple[str, int] | None:
+    def _named(self, inside: Sequence[Frame]) -> tuple[str, int] | None:
         """What the outermost function of asyncio is called, and whose method it is."""
         frames = [frame for frame in inside if frame.function != "wait_for"]
         if not frames:
@@ -310,12 +298,13 @@ class Awaited:
 
     # Parts of calls
 
-    def _for_needs(self, needs: Needs, count: int | None = None, what: str | None = None) -> Call | None:
+    def _for_needs(self, needs: Needs, count: int | None = None, what: str | None = None) -> CallData | None:
         """A call for all that is needed, or for so many; None where nothing is."""
         if not len(needs):
             return None
-        call: Call = {
+        call: CallData = {
             "kind": "await",
+            "frame": 0,
             "refs": object_refs(self._objects, needs.refs),
             "owners": owners(self._objects, needs.refs),
             "coroutines": [hex(coroutine) for coroutine in needs.coroutines],
@@ -325,12 +314,12 @@ class Awaited:
         }
         return {**call, "inferred": needs.inferred, "what": what}
 
-    def _local(self, frame: MemoryFrame, name: str) -> int:
+    def _local(self, frame: Frame, name: str) -> int:
         """The address of what a local holds, also where an inner function has it too."""
         value = frame.local(name)
         return self._memory.pointer(value + CELL_VALUE) if self._objects.is_a(value, "cell") else value
 
-    def _timeout(self, frames: Iterable[MemoryFrame], inside: Iterable[MemoryFrame]) -> tuple[float | None, bool]:
+    def _timeout(self, frames: Iterable[Frame], inside: Iterable[Frame]) -> tuple[float | None, bool]:
         """After how long it gives up, if ever, and whether it then cancels what it waits for."""
         waits: list[float | None] = []
         cancels: list[float | None] = []
@@ -359,11 +348,11 @@ def is_wrapper(chain: Chain) -> bool:
     return not chain.root.endswith(RUNS_TASKS) and all(map(_only_wraps, chain.frames))
 
 
-def _only_wraps(frame: MemoryFrame) -> bool:
+def _only_wraps(frame: Frame) -> bool:
     return any(frame.function == function and frame.file.endswith(file) for function, file in WRAPPERS)
 
 
-def _of_asyncio(frames: Iterable[MemoryFrame]) -> Iterator[MemoryFrame]:
+def _of_asyncio(frames: Iterable[Frame]) -> Iterator[Frame]:
     """The innermost frames, as far as they are asyncio's own."""
     for frame in frames:
         if ASYNCIO not in frame.file:

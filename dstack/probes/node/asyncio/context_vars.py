@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import SIZE, Objects
+from dstack.probes.node.cpython.objects import SIZE
+from dstack.probes.node.cpython.process import PythonProcess
 
 RAY_TASK = "async_task_id"
 """The variable that Ray sets to the id of the task for which it runs a coroutine; seen on Ray 2.46 and 2.60."""
@@ -24,10 +24,10 @@ MAX_NODES = 10_000
 class Contexts:
     """The contexts of one process. Every method raises :class:`Unreadable`."""
 
-    def __init__(self, objects: Objects, layout: Layout) -> None:
-        self._objects = objects
-        self._memory = objects.memory
-        self._layout = layout.coroutines
+    def __init__(self, process: PythonProcess) -> None:
+        self._objects = process.objects
+        self._memory = process.memory
+        self._layout = process.layout.coroutines
         self._names: dict[int, str] = {}
 
     def ray_task(self, task: int) -> str | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.table import StackTable
-
-Plain = dict[str, Any]
+from dstack.probes.node.wire import CoroutineData
 
 READS = 3
 
@@ -62,15 +60,15 @@ class LoopState:
             if is_whole:
                 return
 
-    def as_plain(self, table: StackTable, cwd: str, os_ids: dict[int, int]) -> list[Plain]:
+    def as_plain(self, table: StackTable, cwd: str, os_ids: dict[int, int]) -> list[CoroutineData]:
         """The coroutines as plain data, their stacks entered into the table; ``os_ids`` are threads' by Python's."""
         timeouts = inherited_timeouts(self.coroutines)
         return [self._coroutine(one, table, cwd, os_ids, timeouts) for one in self.coroutines]
 
     def _coroutine(
         self, one: Suspended, table: StackTable, cwd: str, os_ids: Mapping[int, int], timeouts: Mapping[int, float]
-    ) -> Plain:
-        plain: Plain = {
+    ) -> CoroutineData:
+        plain: CoroutineData = {
             "coroutine_id": hex(one.address),
             "name": one.name,
             "stack": table.add(one.frames, cwd),
@@ -80,7 +78,7 @@ class LoopState:
             "still": one.address in self.still,
         }
         if plain["still"] and one.call:
-            timeout_s = one.call["timeout_s"]
+            timeout_s = one.call.get("timeout_s")
             plain["call"] = {**one.call, "timeout_s": timeouts.get(one.address) if timeout_s is None else timeout_s}
         return plain
 
@@ -89,11 +87,17 @@ def inherited_timeouts(coroutines: Iterable[Suspended]) -> dict[int, float]:
     """After how long each coroutine is cancelled by one that waits for it, or for one that does, with a timeout."""
     by_address = {one.address: one for one in coroutines}
     timeouts: dict[int, float] = {}
-    ahead = [(one.call["timeout_s"], one) for one in by_address.values() if one.call and one.call.get("cancels")]
+    ahead = [(one.call.get("timeout_s") or 0.0, one) for one in by_address.values() if one.call and one.cancels]
     while ahead:
         timeout_s, one = ahead.pop()
-        for address in (int(inner, 16) for inner in (one.call or {}).get("coroutines", ())):
-            if address in by_address and address not in timeouts and (one.call or {})["kind"] == "await":
+        for address in _awaited(one):
+            if address in by_address and address not in timeouts:
                 timeouts[address] = timeout_s
                 ahead.append((timeout_s, by_address[address]))
     return timeouts
+
+
+def _awaited(one: Suspended) -> Iterator[int]:
+    """The coroutines that a coroutine awaits, by their addresses."""
+    if one.call and one.call["kind"] == "await":
+        yield from (int(address, 16) for address in one.call.get("coroutines", ()))

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from dstack.probes.node.asyncio.await_chains import Awaits, Chain
-from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, Awaited, Call, is_wrapper
+from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
+from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets, is_wrapper
 from dstack.probes.node.asyncio.context_vars import Contexts
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
-from dstack.probes.node.cpython.cached_property import on_demand
-from dstack.probes.node.cpython.frames import Frames, MemoryFrame
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.modules import Modules
-from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.executors import Executors
-from dstack.probes.node.waits.known_waits import AWAITS, RawFrame, place_of
-from dstack.probes.node.waits.locks import lock_of
+from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of
+from dstack.probes.node.wire import CallData
 
-MAX_TASKS = 20_000
 TRACING = "/ray/util/tracing/tracing_helper.py"
-"""Wrappers around methods of actors, which are nobody's code."""
+"""Wrappers around methods of actors, which are not the application's code."""
 
 
 @dataclass(frozen=True)
 class Suspended:
-    """One suspended asyncio task; ``mark`` is the same as long as it waits for the same in the same place."""
+    """One suspended asyncio task; ``mark`` is the same as long as it waits for the same in the same place.
+
+    ``cancels`` says that the timeout of its call ends also what it waits for.
+    """
 
     address: int
     name: str
-    frames: list[RawFrame]
+    frames: Sequence[ShownFrame]
     thread_id: int | None
     task_id: str | None
     is_task: bool
-    call: Call | None
+    call: CallData | None
+    cancels: bool
     mark: object
 
 
@@ -46,62 +47,26 @@ class Coroutines:
     :class:`Unreadable` where nothing can be read.
     """
 
-    def __init__(
-        self,
-        objects: Objects,
-        frames: Frames,
-        modules: Modules,
-        layout: Layout,
-        executors: Executors,
-        thread_ids: Collection[int],
-    ) -> None:
-        self._objects = objects
-        self._memory = objects.memory
-        self._frames = frames
-        self._layout = layout.coroutines
-        self._awaits = Awaits(objects, frames, layout)
-        self._contexts = Contexts(objects, layout)
+    def __init__(self, process: PythonProcess, executors: Executors, thread_ids: Collection[int]) -> None:
+        self._objects = process.objects
+        self._memory = process.memory
+        self._layout = process.layout.coroutines
+        self._contexts = Contexts(process)
         self._thread_ids = thread_ids
         self._threads: dict[int, int | None] = {}
-        self.loops = EventLoops(objects, modules, layout)
-        self._awaited = Awaited(
-            objects, frames, layout, self.loops, executors, lambda: self.chains, lambda: self.holders
-        )
+        self.loops = EventLoops(process)
+        self._chains = AwaitChains(process, self.loops)
+        self._targets = AwaitTargets(process, self.loops, executors, self._chains)
 
-    @on_demand
+    @property
     def chains(self) -> dict[int, Chain]:
         """The await chains of all tasks that are suspended, by the tasks' addresses."""
-        chains: dict[int, Chain] = {}
-        for task in self.loops.tasks():
-            if len(chains) >= MAX_TASKS:
-                raise Unreadable(f"it has more than {MAX_TASKS} coroutines")
-            with contextlib.suppress(Unreadable):
-                chains[task] = self._awaits.chain(self._memory.pointer(task + self._layout.task_coroutine))
-        return chains
+        return self._chains.by_task
 
-    @on_demand
+    @property
     def holders(self) -> dict[int, list[int]]:
-        """The tasks that are in a ``with`` or ``async with`` block of an object, by its address.
-
-        Not those that are still on their way into it, and not those that let it go to wait for their condition.
-        """
-        holders: dict[int, list[int]] = {}
-        for task, chain in self.chains.items():
-            with contextlib.suppress(Unreadable):
-                for one in self._held(chain):
-                    holders.setdefault(one, []).append(task)
-        return holders
-
-    def _held(self, chain: Chain) -> set[int]:
-        held: set[int] = set()
-        let_go: set[int | None] = set()
-        for frame in chain.frames:  # innermost first
-            if frame.function in ("__aenter__", "acquire", "wait"):
-                owner = frame.local("self")
-                let_go |= {owner, lock_of(self._objects, owner)}
-            for one in self._frames.held(frame):
-                held |= {one, lock_of(self._objects, one) or one} - let_go
-        return held
+        """The tasks that are in a ``with`` or ``async with`` block of an object, by its address."""
+        return self._chains.holders
 
     def suspended(self) -> Iterator[Suspended]:
         """All of them that have code of their own, with what they wait for."""
@@ -116,33 +81,37 @@ class Coroutines:
             raise Unreadable("it moved")
         task_id = self._contexts.ray_task(task)
         frames = [frame for frame in chain.frames if not frame.file.endswith(TRACING)]
-        call = self._call(future, chain)
+        call, cancels = self._call(future, chain)
         return Suspended(
             address=task,
             name=self._name(task),
-            frames=list(map(raw_frame, frames)),
+            frames=[ShownFrame(frame.position) for frame in frames],
             thread_id=self._thread_of(self.loops.loop_of(task)),
             task_id=task_id,
             is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
             call=call,
+            cancels=cancels,
             mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
         )
 
-    def _call(self, future: int, chain: Chain) -> Call | None:
-        """What it waits for; that this could not be read is told where it is known to wait at all."""
+    def _call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
+        """What it waits for, and whether a timeout of that cancels it.
+
+        Where it is known to wait, but not for what, the call says so.
+        """
         if not future:
-            return None
+            return None, False
         try:
-            call = self._awaited.call(future, chain)
+            call, cancels = self._targets.call(future, chain)
             if call and call["kind"] == "other":
-                places = (place_of(raw_frame(frame), AWAITS) for frame in chain.frames)
-                return {**call, **next(({"what": place.name} for place in places if place), {})}
-            return call
+                places = (place_of(frame, IN_COROUTINE) for frame in chain.frames)
+                call["what"] = next((place.name for place in places if place), call.get("what"))
+            return call, cancels
         except Unreadable as error:
-            return {"kind": "await", "frame": 0, "unread": str(error), "timeout_s": None}
+            return {"kind": "await", "frame": 0, "unread": str(error), "timeout_s": None}, False
 
     def _name(self, task: int) -> str:
-        """The task's name, which is but a number until somebody asks for it (from CPython 3.12 on)."""
+        """The task's name, which is only a number until it is asked for (from CPython 3.12 on)."""
         name = self._memory.pointer(task + self._layout.task_name)
         if self._objects.is_a(name, "int"):
             return f"Task-{self._objects.number(name):.0f}"
@@ -159,14 +128,14 @@ class Coroutines:
 
     def giver(self, future: int) -> int | None:
         """The asyncio task that gives a ``concurrent.futures`` future its result, if one does."""
-        return self._awaited.givers.get(future)
+        return self._targets.givers.get(future)
 
     def beginner(self, future: int) -> int | None:
         """The thread, by its Python id, that can begin the coroutine for such a future, where that has not begun."""
-        loop = self._awaited.beginners.get(future)
+        loop = self._targets.beginners.get(future)
         return self._thread_of(loop) if loop else None
 
-    @on_demand
+    @cached_property
     def tasks_on_loops(self) -> dict[int, str | None]:
         """The Ray task of the coroutine that an event loop is in the middle of, by the Python id of its thread."""
         found = {}
@@ -176,14 +145,3 @@ class Coroutines:
                 if thread_id is not None:
                     found[thread_id] = self._contexts.ray_task(task)
         return found
-
-
-def raw_frame(frame: MemoryFrame) -> RawFrame:
-    """The frame as py-spy would show it."""
-    return {
-        "name": frame.qualified,
-        "filename": frame.file,
-        "module": None,
-        "line": frame.line,
-        "locals": None,
-    }

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
-from dstack.probes.node.cpython.cached_property import on_demand
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.modules import Modules
-from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE, Objects
-from dstack.probes.node.procfs.proc import has_mapped
-from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.threads import AnyThread
 from dstack.probes.node.waits.known_waits import ASYNCIO
 
 TASK, FUTURE = "_asyncio.Task", "_asyncio.Future"
@@ -36,11 +34,11 @@ UVLOOP_BYTES = 512
 class EventLoops:
     """The event loops of one process. Every method raises :class:`Unreadable`."""
 
-    def __init__(self, objects: Objects, modules: Modules, layout: Layout) -> None:
-        self._objects = objects
-        self._memory = objects.memory
-        self._modules = modules
-        self._layout = layout.coroutines
+    def __init__(self, process: PythonProcess) -> None:
+        self._objects = process.objects
+        self._memory = process.memory
+        self._modules = process.modules
+        self._layout = process.layout.coroutines
 
     def tasks(self) -> Iterator[int]:
         """All asyncio tasks that have not ended, as far as they do not come or go meanwhile."""
@@ -53,7 +51,7 @@ class EventLoops:
                 if self._objects.is_kind_of(task, TASK) and self.is_pending(task):
                     yield task
 
-    @on_demand
+    @cached_property
     def current(self) -> dict[int, int]:
         """The task that each loop is in the middle of, by loop; none where that changes while it is read."""
         current = self._named(CURRENT_TASKS)
@@ -102,17 +100,17 @@ class EventLoops:
         return found.pop() if len(found) == 1 else None
 
 
-def may_have_loops(threads: Sequence[RawThread], pid: int) -> bool:
-    """Whether a thread shows an event loop, or might without showing it: uvloop's do not, nor who shows nothing."""
-    for thread in threads:
-        shows_nothing = not thread["frames"] and thread["os_thread_id"] == pid  # threads of C++ never show any
+def may_have_loops(process: PythonProcess) -> bool:
+    """Whether a thread shows an event loop, or may have one without showing it, as of uvloop or without frames."""
+    for thread in process.threads:
+        shows_nothing = not thread.frames and thread.os_thread_id == process.memory.pid  # C++'s never show any
         if shows_nothing or is_event_loop(thread):
             return True
-        if any(ASYNCIO in str(frame["filename"]) for frame in thread["frames"]):
+        if any(ASYNCIO in frame.position.file for frame in thread.frames):
             return True
-    return has_mapped(pid, "/uvloop/")
+    return process.modules.has("uvloop")
 
 
-def is_event_loop(thread: RawThread) -> bool:
+def is_event_loop(thread: AnyThread) -> bool:
     """Whether the thread runs an async actor's event loop, by the name that Ray gives those."""
-    return str(thread["thread_name"] or "").startswith(LOOP_THREAD)
+    return thread.name.startswith(LOOP_THREAD)

@@ -1,4 +1,4 @@
-"""Attributes that are worked out when they are first asked for."""
+"""Attributes that are computed when they are first used."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class on_demand(Generic[T]):
-    """As ``functools.cached_property``, which before CPython 3.12 has a lock, so that classes with it cannot travel."""
+class cached_property(Generic[T]):
+    """``functools.cached_property`` without its lock of CPython before 3.12, which could not travel to nodes."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make

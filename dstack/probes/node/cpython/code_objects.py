@@ -2,93 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from dstack.probes.node.cpython.cached_property import on_demand
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.objects import TYPE, Objects
+from dstack.probes.node.cpython.records import Record
+from dstack.probes.node.threads import Position
 
 MAX_STACK = 1 << 12
 MAX_TABLE = 1 << 18
+MAX_NAME = 4096
+"""The longest path that Linux knows."""
+NAME_BYTES, TABLE_BYTES = 200, 512
+"""How much of a name and of a line table is fetched with all others; what is longer is read on its own."""
 LARGEST_NUMBER = 2**32 - 1
 LONGEST_NUMBER = 6
 """Bytes of a number in a table, of six bits each: as much as an ``int`` may take."""
 NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
-"""Kinds of entries in a line table of CPython 3.11 to 3.13; those below tell columns on the same line."""
+"""Kinds of entries in a line table of CPython 3.11 to 3.14; those below give columns on the same line."""
 
 
 class Code:
-    """One code object; what is not asked for is not read. Every property raises :class:`Unreadable`."""
+    """One code object, as it was when it was read; ``mark`` changes when another object takes its place."""
 
-    def __init__(self, objects: Objects, layout: Layout, address: int) -> None:
-        self._objects = objects
-        self._layout = layout
+    __slots__ = ("address", "exceptions", "file", "function", "mark", "names", "positions", "qualified", "table")
+
+    def __init__(self, address: int, mark: tuple[int, ...]) -> None:
         self.address = address
+        self.mark = mark
+        self.file = self.function = self.qualified = ""
+        self.names: tuple[str, ...] | None = None
+        self.exceptions: list[tuple[int, int, int]] | None = None
+        self.positions: dict[tuple[int, str | None], Position] = {}
+        self.table = b""
 
-    def _pointer(self, offset: int) -> int:
-        return self._objects.memory.pointer(self.address + offset)
 
-    @on_demand
-    def file(self) -> str:
-        """The file's path."""
-        return self._objects.text(self._pointer(self._layout.code_file))
+class CodeObjects:
+    """The code objects of one process. Methods raise :class:`Unreadable`.
 
-    @on_demand
-    def function(self) -> str:
-        """The function's plain name."""
-        return self._objects.text(self._pointer(self._layout.code_function))
+    ``known`` are those of an earlier sample by their addresses, which are validated before they are used.
+    """
 
-    @on_demand
-    def qualified(self) -> str:
-        """The function's qualified name; on 3.10, where code has none, the plain one."""
-        offset = self._layout.coroutines.code_qualname
-        return self._objects.text(self._pointer(offset)) if offset else self.function
+    def __init__(self, objects: Objects, layout: Layout, known: dict[int, Code] | None = None) -> None:
+        self._objects = objects
+        self._memory = objects.memory
+        self._layout = layout
+        self._known = {} if known is None else known
+        self._valid: dict[int, Code | None] = {}
+        offsets = layout.coroutines
+        pointers = (layout.code_file, layout.code_function, offsets.code_qualname or layout.code_function)
+        fields = [(offset, "Q") for offset in (TYPE, *pointers, offsets.code_lines, *layout.code_names)]
+        if layout.code_exceptions:
+            fields.append((layout.code_exceptions, "Q"))
+        fields += [(offsets.code_first_line, "i"), (layout.code_stack_size, "i")]
+        self._record = Record(*fields)
+        self._texts: dict[int, str] = {}
 
-    @on_demand
-    def _names(self) -> tuple[int, ...]:
-        tuples = [self._pointer(offset) for offset in self._layout.code_names]
-        count = sum(self._objects.size(one, "tuple") for one in tuples)
-        if not 0 <= count <= MAX_STACK:
-            raise Unreadable(f"a frame of {count} locals")
-        return tuple(name for one in tuples for name in self._objects.items(one))
+    def load(self, addresses: Collection[int]) -> None:
+        """Read or validate many code objects together; those that are none are left out."""
+        new = [address for address in addresses if address not in self._valid]
+        self._memory.prefetch(new, self._record.size)
+        unknown: list[Code] = []
+        for address in new:
+            code = self._valid[address] = self._validated(address)
+            if code is not None and code is not self._known.get(address):
+                unknown.append(code)
+        self._memory.prefetch([at for code in unknown for at in code.mark[1:4]], NAME_BYTES)
+        self._memory.prefetch([code.mark[4] for code in unknown], TABLE_BYTES)
+        for code in unknown:
+            self._read(code)
 
-    @on_demand
-    def names(self) -> tuple[str, ...]:
+    def _validated(self, address: int) -> Code | None:
+        """The known code object, a new one that is still to be read, or None where there is none."""
+        try:
+            mark = tuple(self._record.unpack(self._memory.read(address, self._record.size)))
+            if not self._objects.is_type(mark[0], "code"):
+                return None
+        except Unreadable:
+            return None
+        known = self._known.get(address)
+        return known if known is not None and known.mark == mark else Code(address, mark)
+
+    def _read(self, code: Code) -> None:
+        try:
+            code.file, code.function, code.qualified = map(self._text, code.mark[1:4])
+            code.table = self._objects.data(code.mark[4], MAX_TABLE)
+        except Unreadable:
+            self._valid[code.address] = None
+            return
+        self._known[code.address] = code
+
+    def _text(self, address: int) -> str:
+        if address not in self._texts:
+            self._texts[address] = self._objects.text(address)[:MAX_NAME]
+        return self._texts[address]
+
+    def get(self, address: int) -> Code | None:
+        """The code object at an address, None where there is none."""
+        if address not in self._valid:
+            self.load([address])
+        return self._valid[address]
+
+    def code(self, address: int) -> Code:
+        """The code object at an address."""
+        code = self.get(address)
+        if code is None:
+            raise Unreadable(f"no code object at {address:#x}")
+        return code
+
+    def names(self, code: Code) -> tuple[str, ...]:
         """The names of a frame's locals, in their order: those of a closure come last."""
-        return tuple(map(self._objects.text, self._names))
+        if code.names is None:
+            tuples = code.mark[5 : 5 + len(self._layout.code_names)]
+            count = sum(self._objects.size(one, "tuple") for one in tuples)
+            if not 0 <= count <= MAX_STACK:
+                raise Unreadable(f"a frame of {count} locals")
+            items = [name for one in tuples for name in self._objects.items(one)]
+            self._memory.prefetch(items, NAME_BYTES)
+            code.names = tuple(map(self._text, items))
+        return code.names
 
-    @on_demand
-    def locals(self) -> int:
-        """How many locals a frame has."""
-        return len(self._names)
-
-    @on_demand
-    def stack_size(self) -> int:
+    def stack_size(self, code: Code) -> int:
         """How much stack a frame may need, in words."""
-        size = self._objects.memory.int32(self.address + self._layout.code_stack_size)
+        size = code.mark[-1]
         if not 0 <= size <= MAX_STACK:
             raise Unreadable(f"a frame with a stack of {size}")
         return size
 
-    @on_demand
-    def _exceptions(self) -> list[tuple[int, int, int]]:
-        offset = self._layout.code_exceptions
-        return exception_table(self._objects.data(self._pointer(offset), MAX_TABLE)) if offset else []
+    def blocks_at(self, code: Code, instruction: int) -> int:
+        """How much of the stack is kept where this instruction would raise; CPython 3.11 and later."""
+        if code.exceptions is None:
+            at = 5 + len(self._layout.code_names)
+            table = self._objects.data(code.mark[at], MAX_TABLE) if self._layout.code_exceptions else b""
+            code.exceptions = exception_table(table)
+        return max((depth for start, end, depth in code.exceptions if start <= instruction < end), default=0)
 
-    @on_demand
-    def _lines(self) -> list[tuple[int, int, int | None]]:
-        first = self._objects.memory.int32(self.address + self._layout.coroutines.code_first_line)
-        table = self._objects.data(self._pointer(self._layout.coroutines.code_lines))
-        return list(lines_3_10(table, first) if self._layout.version == (3, 10) else lines(table, first))
+    def position(self, code: Code, instruction: int, qualified: str | None = None) -> Position:
+        """Where an instruction is; line 0 where it has none."""
+        key = instruction, qualified
+        if key not in code.positions:
+            line = self._line(code, instruction)
+            code.positions[key] = Position(code.file, code.function, qualified or code.qualified, line)
+        return code.positions[key]
 
-    def blocks_at(self, instruction: int) -> int:
-        """How much of the stack is kept where this instruction would raise."""
-        return max((depth for start, end, depth in self._exceptions if start <= instruction < end), default=0)
-
-    def line_at(self, instruction: int) -> int:
-        """The line of an instruction, 0 where it has none."""
-        return next((line or 0 for start, end, line in self._lines if start <= instruction < end), 0)
+    def _line(self, code: Code, instruction: int) -> int:
+        first = code.mark[-2]
+        decode = lines_3_10 if self._layout.version == (3, 10) else lines
+        found = decode(code.table, first)
+        return next((line or 0 for start, end, line in found if start <= instruction < end), 0)
 
 
 def exception_table(table: bytes) -> list[tuple[int, int, int]]:
@@ -107,21 +169,25 @@ def exception_table(table: bytes) -> list[tuple[int, int, int]]:
 
 
 def lines(table: bytes, first: int) -> Iterator[tuple[int, int, int | None]]:
-    """First instruction, the one after the last, and their line, as ``co_lines()`` gives them; CPython 3.11 to 3.13.
+    """First instruction, the one after the last, and their line, as ``co_lines()`` gives them; CPython 3.11 to 3.14.
 
     An entry begins with a byte of its own, the only ones with the highest bit: kind and number of code units.
     """
-    start, line, at = 0, first, 0
-    while at < len(table):
-        kind, end = table[at] >> 3 & 15, start + 2 * ((table[at] & 7) + 1)
+    start, line, at, size = 0, first, 0, len(table)
+    while at < size:
+        byte = table[at]
+        kind, end = byte >> 3 & 15, start + 2 * ((byte & 7) + 1)
         at += 1
-        if kind in (LONG, COLUMN):
-            line += _signed(table, at)
-        elif ONE_LINE <= kind < COLUMN:
+        if kind < ONE_LINE:
+            at += 1
+        elif kind < COLUMN:
             line += kind - ONE_LINE
+            at += 2
+        elif kind != NO_LINE:
+            line += _signed(table, at)
         yield start, end, None if kind == NO_LINE else line
         start = end
-        while at < len(table) and not table[at] & 0x80:
+        while at < size and not table[at] & 0x80:
             at += 1
 
 

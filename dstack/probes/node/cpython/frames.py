@@ -1,41 +1,63 @@
-"""The frames of another process's threads and suspended coroutines, as its interpreter keeps them."""
+"""The frames of another process's threads and suspended coroutines, as its interpreter keeps them.
+
+All threads are walked together: where the next frames of some are on pages that were not read yet, these are read in
+one system call. Frames of CPython 3.11 and later lie one after another in chunks of 16 KiB, so that a page with a frame
+has its callers too, or the page before does. Seen on CPython 3.10 to 3.14.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from dstack.probes.node.cpython.cached_property import on_demand
-from dstack.probes.node.cpython.code_objects import Code
+from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cpython.code_objects import Code, CodeObjects
 from dstack.probes.node.cpython.coroutine_layout import SUSPENDED_STATES
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects
-from dstack.probes.node.waits.known_waits import RawFrame, function_of
+from dstack.probes.node.cpython.records import Record
+from dstack.probes.node.threads import Position
 
 MAX_THREADS = 10_000
-MAX_FRAMES = 1_000
+MAX_FRAMES = 200_000
+"""Of one thread."""
+MAX_ALL_FRAMES = 1 << 20
 MAX_BLOCKS = 20
 STATE_3_10 = 4
 """CPython 3.10: a frame's state stands so many bytes before its blocks, after their number."""
 TRAMPOLINE = "<interpreter trampoline>"
+READ_AHEAD = 2 * PAGE
+"""Callers of a frame lie below it."""
+TAGS = ~3
+"""CPython 3.14 keeps tags in the lowest two bits of what frames refer to."""
+
+Step = tuple[int, int, int]
+"""A frame's address, its code object's, and its instruction: an offset, an address, or on 3.10 a number."""
 
 
-@dataclass(frozen=True)
-class MemoryFrame:
-    """A frame; ``locals`` and ``stack`` are words, of which those of a running stack may be left over from before.
+class Frame:
+    """A frame of a thread or of a suspended coroutine. Methods raise :class:`Unreadable`.
 
-    ``instruction`` is the offset of the instruction in hand, ``blocks`` how much of the stack belongs to live ``with``
-    and ``try`` blocks: that is never left over. ``qualified`` is the function's qualified name where it is known.
+    ``locals`` and ``stack`` are words, of which those of a running thread's stack may be left over from before.
     """
 
-    code: Code
-    instruction: int
-    locals: tuple[int, ...]
-    stack: tuple[int, ...]
-    blocks: int
-    qualified: str
+    def __init__(
+        self,
+        frames: Frames,
+        address: int,
+        code: Code,
+        instruction: int,
+        top: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._frames = frames
+        self._top = top
+        self.address = address
+        self.code = code
+        self.instruction = instruction
+        self.position: Position = frames.codes.position(code, instruction, name)
 
     @property
     def file(self) -> str:
@@ -50,32 +72,71 @@ class MemoryFrame:
     @property
     def line(self) -> int:
         """The line it is on."""
-        return self.code.line_at(self.instruction)
+        return self.position.line
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of its locals."""
+        return self._frames.codes.names(self.code)
+
+    @cached_property
+    def locals(self) -> tuple[int, ...]:
+        """What its locals refer to, in the order of their names."""
+        return self._frames.words(self.address, len(self.names))
+
+    @cached_property
+    def stack(self) -> tuple[int, ...]:
+        """Its value stack; of a suspended frame no more than is live."""
+        return self._frames.stack(self.address, self.code, len(self.names), self._top)
+
+    @cached_property
+    def blocks(self) -> int:
+        """How much of its stack belongs to live ``with`` and ``try`` blocks: that is never left over."""
+        return self._frames.blocks(self.address, self.code, self.instruction)
 
     def local(self, name: str) -> int:
-        """The address of what a local holds, 0 where it holds nothing or there is none of that name."""
-        return dict(zip(self.code.names, self.locals, strict=False)).get(name, 0)
+        """The address of what a local refers to, 0 where it has no value or there is none of that name."""
+        names = self.names
+        return self.locals[names.index(name)] if name in names else 0
+
+    def has(self, name: str) -> bool:
+        """Whether a local of this name has a value; no where that cannot be read."""
+        try:
+            return bool(self.local(name))
+        except Unreadable:
+            return False
+
+
+@dataclass
+class Chain:
+    """The frames of a thread as far as they were walked, leaf first; ``ahead`` is where the next is, 0 at the end."""
+
+    ahead: int
+    steps: list[Step] = field(default_factory=list)
 
 
 class Frames:
-    """The threads of one process, and the frames of these and of coroutines. All methods raise :class:`Unreadable`.
+    """The threads of one process, and the frames of these and of coroutines. Methods raise :class:`Unreadable`.
 
     ``runtime`` is where the process has its ``_PyRuntime``.
     """
 
-    def __init__(self, objects: Objects, layout: Layout, runtime: int) -> None:
+    def __init__(self, objects: Objects, layout: Layout, runtime: int, known: dict[int, Code] | None = None) -> None:
         self._objects = objects
         self._memory = objects.memory
         self._layout = layout
         self._runtime = runtime
-        self._codes: dict[int, Code] = {}
+        self.codes = CodeObjects(objects, layout, known)
+        kind = "i" if layout.version == (3, 10) else "Q"
+        self._head = Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
+        self._is_tagged = layout.version >= (3, 14)
 
-    @on_demand
+    @cached_property
     def interpreter(self) -> int:
         """Where the main interpreter's state is."""
         return self._memory.pointer(self._runtime + self._layout.runtime_interpreter)
 
-    @on_demand
+    @cached_property
     def threads(self) -> dict[int, int]:
         """Where the interpreter keeps each thread, by the id Python has for it."""
         state = self._memory.pointer(self.interpreter + self._layout.interpreter_threads)
@@ -85,28 +146,92 @@ class Frames:
             state = self._memory.pointer(state + self._layout.thread_next)
         return {thread_id: state for state, thread_id in ids.items()}
 
-    def of(self, thread_id: int) -> Iterator[MemoryFrame]:
-        """A thread's frames, leaf first."""
-        if thread_id not in self.threads:
-            raise Unreadable("the interpreter does not know the thread")
-        address = self.threads[thread_id]
+    def chains(self, threads: Mapping[int, int]) -> dict[int, Chain]:
+        """The frames of several threads by the threads' ids; of one that changes meanwhile perhaps not all.
+
+        ``threads`` is where the interpreter keeps each, as :attr:`threads`.
+        """
+        leaves = self._leaves(threads)
+        chains = {thread_id: Chain(leaf) for thread_id, leaf in leaves.items()}
+        self._memory.prefetch(self._around(chain.ahead for chain in chains.values()))
+        left = [chain for chain in chains.values() if chain.ahead]
+        total = MAX_ALL_FRAMES
+        while left and total > 0:
+            before = sum(len(chain.steps) for chain in left)
+            missing = [chain for chain in left if self._walk(chain)]
+            total -= sum(len(chain.steps) for chain in left) - before
+            self._memory.prefetch(self._around(chain.ahead for chain in missing))
+            left = [chain for chain in missing if self._is_there(chain.ahead)]
+        return chains
+
+    def _leaves(self, threads: Mapping[int, int]) -> dict[int, int]:
+        """Where the innermost frame of each thread is."""
+        found = dict(threads)
         for offset in self._layout.thread_frame:
-            address = self._memory.pointer(address + offset)
-        for _ in range(MAX_FRAMES):
-            if not address:
-                return
-            code = self._memory.pointer(address + self._layout.frame_code)
-            # Where C called Python there is one more frame, without code on 3.13 and with code of its own on 3.12.
-            if self._objects.is_a(code, "code") and self.code(code).function != TRAMPOLINE:
-                yield self._frame(address, code)
-            address = self._memory.pointer(address + self._layout.frame_previous)
+            self._memory.prefetch([address + offset for address in found.values()], 8)
+            found = {thread_id: self._pointer_or_null(address + offset) for thread_id, address in found.items()}
+        return found
 
-    def are(self, thread_id: int, shown: Sequence[RawFrame]) -> bool:
-        """Whether a thread's frames are these of py-spy's, on the same lines and with the same objects as locals."""
-        now = list(self.of(thread_id))
-        return len(now) == len(shown) and all(map(_is_same, shown, now))
+    def _pointer_or_null(self, address: int) -> int:
+        try:
+            return self._memory.pointer(address) if address > IN_PAGE else 0
+        except Unreadable:
+            return 0
 
-    def suspended(self, generator: int) -> MemoryFrame | None:
+    def _around(self, frames: Iterator[int]) -> list[int]:
+        """The pages in which frames and their callers are likely to be."""
+        size = self._head.size
+        return [
+            at for frame in frames for at in (frame - READ_AHEAD, frame - PAGE, frame, frame + size) if frame > PAGE
+        ]
+
+    def _is_there(self, frame: int) -> bool:
+        pages = self._memory.pages
+        return frame & PAGE_START in pages and (frame + self._head.size) & PAGE_START in pages
+
+    def _walk(self, chain: Chain) -> bool:
+        """Follow a chain on pages that were read; returns whether it goes on on another page."""
+        pages, unpack, size, steps = self._memory.pages, self._head.unpack, self._head.size, chain.steps
+        address = chain.ahead
+        while address and len(steps) < MAX_FRAMES:
+            page, offset = pages.get(address & PAGE_START), address & IN_PAGE
+            if page is None:
+                chain.ahead = address
+                return True
+            if offset + size > PAGE:
+                rest = pages.get((address & PAGE_START) + PAGE)
+                if rest is None:
+                    chain.ahead = address
+                    return True
+                page, offset = page[offset:] + rest[:size], 0
+            code, instruction, previous = unpack(page, offset)
+            steps.append((address, code, instruction))
+            address = previous
+        chain.ahead = address
+        return False
+
+    def stacks(self, chains: dict[int, Chain]) -> dict[int, list[Frame]]:
+        """The frames of these chains; the code objects of all of them are read together."""
+        self.codes.load({self._code_of(code) for chain in chains.values() for _, code, _ in chain.steps})
+        return {thread_id: list(self._frames(chain.steps)) for thread_id, chain in chains.items()}
+
+    def _frames(self, steps: Sequence[Step]) -> Iterator[Frame]:
+        """Without frames in which C called Python: these have no code from 3.13 on, and code of their own on 3.12."""
+        for address, code_address, instruction in steps:
+            code = self.codes.get(self._code_of(code_address))
+            if code is not None and code.function != TRAMPOLINE:
+                yield Frame(self, address, code, self._offset(code, instruction))
+
+    def _code_of(self, executable: int) -> int:
+        return executable & TAGS if self._is_tagged else executable
+
+    def _offset(self, code: Code, instruction: int) -> int:
+        """The instruction in hand, as an offset into its code."""
+        if self._layout.version == (3, 10):
+            return 2 * instruction
+        return instruction - code.address - self._layout.code_start
+
+    def suspended(self, generator: int) -> Frame | None:
         """The frame of a coroutine or generator that has begun and is suspended, with no more than its live stack.
 
         None of one that runs, has ended or has not begun.
@@ -120,52 +245,48 @@ class Frames:
             self._objects.expect(address, "frame")
         if self._state(generator, address) not in SUSPENDED_STATES[self._layout.version]:
             return None
-        code = self._memory.pointer(address + self._layout.frame_code)
-        self._objects.expect(code, "code")
+        executable, instruction, _ = self._head.unpack(self._memory.read(address, self._head.size))
+        code = self.codes.code(self._code_of(executable))
         name = self._objects.text(self._memory.pointer(generator + layout.generator_qualname))
-        return self._frame(address, code, self._memory.int32(address + layout.frame_stack_top), name)
+        return Frame(self, address, code, self._offset(code, instruction), self._depth(address, code), name)
+
+    def _depth(self, frame: int, code: Code) -> int:
+        """How many words of a suspended frame's stack are live."""
+        at, count = frame + self._layout.coroutines.frame_stack_top, len(self.codes.names(code))
+        if self._is_tagged:
+            words = (self._memory.pointer(at) - frame - self._layout.frame_locals) // 8
+        else:  # counted from the locals on but on 3.10
+            words = self._memory.int32(at) + (count if self._layout.version == (3, 10) else 0)
+        if not 0 <= words - count <= self.codes.stack_size(code):
+            raise Unreadable(f"a suspended frame with a stack of {words - count}")
+        return words - count
 
     def _state(self, generator: int, frame: int) -> int:
         at = self._layout.coroutines.generator_state
         where = generator + at if at else frame + self._layout.frame_locals - BLOCK_STACK_BYTES - STATE_3_10
         return int(struct.unpack("<b", self._memory.read(where, 1))[0])
 
-    def held(self, frame: MemoryFrame) -> Iterator[int]:
+    def held(self, frame: Frame) -> Iterator[int]:
         """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block."""
+        if not frame.blocks:
+            return
         for word in frame.stack[: frame.blocks]:
             if self._objects.is_a(word, "builtin_function_or_method", "method"):
                 yield self._memory.pointer(word + BOUND_TO)
 
-    def _frame(self, address: int, code_address: int, top: int | None = None, name: str | None = None) -> MemoryFrame:
-        code = self.code(code_address)
-        if top is None:
-            count = code.locals + code.stack_size
-        else:  # counted from the locals on but on 3.10
-            count = top + code.locals if self._layout.version == (3, 10) else top
-            if not code.locals <= count <= code.locals + code.stack_size:
-                raise Unreadable(f"a suspended frame with a stack of {count - code.locals}")
-        words = self._memory.pointers(address + self._layout.frame_locals, count)
-        if self._layout.version == (3, 10):
-            instruction = 2 * self._memory.int32(address + self._layout.frame_instruction)
-            blocks = self._blocks_3_10(address)
-        else:
-            instruction = self._memory.pointer(address + self._layout.frame_instruction)
-            instruction -= code_address + self._layout.code_start
-            blocks = code.blocks_at(instruction)
-        return MemoryFrame(
-            code=code,
-            instruction=instruction,
-            locals=words[: code.locals],
-            stack=words[code.locals :],
-            blocks=min(max(blocks, 0), code.stack_size),
-            qualified=name or code.function,
-        )
+    def words(self, frame: int, count: int, start: int = 0) -> tuple[int, ...]:
+        """So many words of a frame's locals and stack."""
+        words = self._memory.pointers(frame + self._layout.frame_locals + 8 * start, count)
+        return tuple(word & TAGS for word in words) if self._is_tagged else words
 
-    def code(self, address: int) -> Code:
-        """A code object, of which the same address gives the same one."""
-        if address not in self._codes:
-            self._codes[address] = Code(self._objects, self._layout, address)
-        return self._codes[address]
+    def stack(self, frame: int, code: Code, locals_count: int, depth: int | None) -> tuple[int, ...]:
+        """The value stack of a frame, of which ``depth`` words are live where that is known."""
+        return self.words(frame, self.codes.stack_size(code) if depth is None else depth, locals_count)
+
+    def blocks(self, frame: int, code: Code, instruction: int) -> int:
+        """How many words of a frame's stack belong to live blocks."""
+        count = self._blocks_3_10(frame) if self._layout.version == (3, 10) else self.codes.blocks_at(code, instruction)
+        return min(max(count, 0), self.codes.stack_size(code))
 
     def _blocks_3_10(self, address: int) -> int:
         """From the stack of blocks, each of which has noted how much stack there was before it."""
@@ -174,10 +295,3 @@ class Frames:
         if not 0 <= count <= MAX_BLOCKS:
             raise Unreadable(f"a frame with {count} blocks")
         return max((self._memory.int32(first + BLOCK_BYTES * index + 8) for index in range(count)), default=0)
-
-
-def _is_same(shown: RawFrame, now: MemoryFrame) -> bool:
-    if (shown["filename"], shown["line"], function_of(shown)) != (now.file, now.line, now.function):
-        return False
-    locals_now = dict(zip(now.code.names, now.locals, strict=False))
-    return all(locals_now.get(local["name"]) == local["addr"] for local in shown["locals"] or ())

@@ -1,36 +1,59 @@
-"""The Python that a process runs: the reader's own, or another of which it was found out from outside."""
+"""The Python that a process runs: the reader's own, or another one that was identified from outside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import threading
 
-from dstack.probes.node.cpython.layout import Layout, runtime_address
+from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.procfs.proc import address_in
+from dstack.probes.node.procfs.proc import File, Mapping, place_in_file
+from dstack.probes.node.wire import ForeignPython, RefusedPython
 
-Plain = dict[str, Any]
+
+class OwnPython:
+    """The reader's own interpreter: its layout, and where ``_PyRuntime`` is in its file; found when first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._layout: Layout | None = None
+        self._place: tuple[File, int] | None = None
+
+    def layout(self) -> Layout:
+        """Where this interpreter keeps what. Raises :class:`Unreadable` where it is not as expected."""
+        with self._lock:
+            if self._layout is None:
+                self._layout = calibrate()
+            return self._layout
+
+    def place(self) -> tuple[File, int] | None:
+        """The file that has ``_PyRuntime``, and how far from its beginning in memory."""
+        with self._lock:
+            if self._place is None:
+                self._place = place_in_file(runtime_address())
+            return self._place
 
 
 class Interpreter:
     """What must be known of a process's Python for its memory to be read.
 
-    ``found`` is what :mod:`dstack.probes.foreign_pythons` tells of it, None where it is the reader's own;
-    ``own_layout`` gives the layout of the latter. Methods raise :class:`Unreadable`, all of them with the same reason
+    ``foreign`` is what :mod:`dstack.probes.foreign_pythons` found, None where it is the reader's own build; ``files``
+    are the files that the process has mapped. Methods raise :class:`Unreadable`, all of them with the same reason
     where dstack cannot read this Python.
     """
 
-    def __init__(self, found: Plain | None, own_layout: Callable[[], Layout]) -> None:
-        self._found = found
-        self._own_layout = own_layout
-        self._runtime: int | None = None
+    def __init__(
+        self, foreign: ForeignPython | RefusedPython | None, own: OwnPython, files: dict[File, Mapping]
+    ) -> None:
+        self._foreign = foreign
+        self._own = own
+        self._files = files
 
     @property
     def refused(self) -> str | None:
         """Why dstack cannot read this Python, if it cannot."""
-        return self._found.get("refused") if self._found else None
+        return self._foreign["refused"] if self._foreign and "refused" in self._foreign else None
 
     def objects(self, memory: ProcessMemory) -> Objects:
         """The objects in the process's memory."""
@@ -39,21 +62,26 @@ class Interpreter:
     def layout(self) -> Layout:
         """Where this Python keeps what."""
         version = self._version()
-        return TABLES[version] if self._found else self._own_layout()
+        return TABLES[version] if self._foreign else self._own.layout()
 
-    def runtime(self, pid: int) -> int:
-        """Where the process has its ``_PyRuntime``; looked for once."""
-        self._version()
-        if self._runtime is None:
-            self._runtime = self._found["runtime"] if self._found else address_in(pid, runtime_address())
-        if self._runtime is None:
+    def runtime(self) -> int:
+        """Where the process has its ``_PyRuntime``."""
+        foreign = self._identified()
+        if foreign:
+            return foreign["runtime"]
+        place = self._own.place()
+        file = self._files.get(place[0]) if place else None
+        if place is None or file is None:
             raise Unreadable("it runs another build of Python than dstack")
-        return self._runtime
+        return file.start + place[1]
 
     def _version(self) -> tuple[int, int]:
-        if self.refused:
-            raise Unreadable(self.refused)
-        if self._found is None:
-            return OWN_VERSION
-        major, minor = self._found["version"]
-        return major, minor
+        foreign = self._identified()
+        return (foreign["version"][0], foreign["version"][1]) if foreign else OWN_VERSION
+
+    def _identified(self) -> ForeignPython | None:
+        if self._foreign is None:
+            return None
+        if "refused" in self._foreign:
+            raise Unreadable(self._foreign["refused"])
+        return self._foreign

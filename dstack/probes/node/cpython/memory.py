@@ -1,26 +1,31 @@
-"""Reads bytes of another process from ``/proc/PID/mem``: no ptrace, no signal, no pause.
+"""Bytes of another process: no ptrace, no signal, no pause.
 
+Pages are read in batches by ``process_vm_readv``, or from ``/proc/PID/mem`` where a container forbids that system call.
 Memory that is not there gives :class:`Unreadable`. :mod:`dstack.probes.node.cpython.objects` interprets the bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import platform
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 MAX_BYTES = 1 << 24
 MAX_TEXT = 128
 PAGE = 4096
+PAGE_START, IN_PAGE = ~(PAGE - 1), PAGE - 1
 MAX_PAGES = 1 << 16
 """How many pages are kept of one process, 256 MiB; what lies in further ones is unreadable."""
+MAX_SPANS = 1024
+"""How many spans one system call reads: IOV_MAX of Linux."""
+USER_END = 1 << 47
+"""The end of what a process can map on x86-64."""
 MACHINE = "x86_64"
-
-PTHREAD_TID = 720
-"""Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.36 on x86-64."""
 
 
 class Unreadable(Exception):
@@ -30,8 +35,8 @@ class Unreadable(Exception):
 class ProcessMemory:
     """Reads of one process's memory, each bounded.
 
-    With ``keeps_pages`` nothing is read but once, so that what changes later is not seen, and at most ``MAX_PAGES``
-    pages. Raises :class:`Unreadable` from every method when the memory is not there, and on construction
+    With ``keeps_pages`` no page is read twice, so that later changes are not seen, and at most ``MAX_PAGES`` pages are
+    read. Raises :class:`Unreadable` from every method when the memory is not there, and on construction
     ``PermissionError``, ``ProcessLookupError``, or another ``OSError`` where the machine is not supported.
     """
 
@@ -39,44 +44,123 @@ class ProcessMemory:
         if platform.machine() != MACHINE:
             raise OSError(f"dstack reads memory on Linux {MACHINE} only, and this is {platform.machine()}")
         self.pid = pid
-        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
-        self._pages: dict[int, bytes] | None = {} if keeps_pages else None
+        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._readv: Any = _process_vm_readv()
+        self.keeps_pages = keeps_pages
+        self.pages: dict[int, bytes] = {}
+        self._missing: set[int] = set()
         self._is_sealed = False
 
     def close(self) -> None:
-        """Lets go of the process's memory."""
+        """Release the process's memory; pages that were kept can still be read."""
+        self._is_sealed = True
         os.close(self._fd)
 
     def read_again(self) -> None:
-        """Reads anew, at one go, all that it has kept; from then on there is nothing else to be read."""
-        assert self._pages is not None
-        for address in self._pages:
-            self._pages[address] = self._read(address, PAGE)
+        """Read all kept pages again at once; from then on nothing else can be read."""
+        pages = list(self.pages)
+        self.pages.clear()
+        self.prefetch(pages)
+        if len(self.pages) < len(pages):
+            raise Unreadable("some of its memory is gone")
         self._is_sealed = True
+
+    def prefetch(self, addresses: Iterable[int], size: int = 1) -> None:
+        """Read the pages of ``size`` bytes at each address in as few system calls as possible.
+
+        Pages that are not mapped are left out. Does nothing without ``keeps_pages``.
+        """
+        if not self.keeps_pages or self._is_sealed:
+            return
+        if size == 1:
+            wanted = {address & PAGE_START for address in addresses}
+        else:
+            wanted = set()
+            for address in addresses:
+                wanted.update(range(address & PAGE_START, address + size, PAGE))
+        pages = sorted(page for page in wanted - self.pages.keys() - self._missing if 0 <= page < USER_END)
+        del pages[max(0, MAX_PAGES - len(self.pages)) :]
+        while pages:
+            count = self._fetch(pages)
+            self._missing.update(pages[count : count + 1])  # the first one that is not mapped ends a system call
+            del pages[: count + 1]
+
+    def _fetch(self, pages: Sequence[int]) -> int:
+        """Read pages, which are in order; returns how many of them could be read before one could not."""
+        spans: list[list[int]] = []
+        end = -1
+        for page in pages:
+            if page == end:
+                spans[-1][1] += PAGE
+            else:
+                spans.append([page, PAGE])
+            end = page + PAGE
+        done = 0
+        for at in range(0, len(spans), MAX_SPANS):
+            batch = spans[at : at + MAX_SPANS]
+            data = self._read_spans(batch)
+            for offset in range(0, len(data) - PAGE + 1, PAGE):
+                self.pages[pages[done]] = data[offset : offset + PAGE]
+                done += 1
+            if len(data) < sum(size for _, size in batch):
+                break
+        return done
+
+    def _read_spans(self, spans: Sequence[Sequence[int]]) -> bytes:
+        """What these spans hold, one after another, up to the first byte that cannot be read."""
+        if self._readv is not None:
+            total = sum(size for _, size in spans)
+            buffer = ctypes.create_string_buffer(total)
+            local = struct.pack("<QQ", ctypes.addressof(buffer), total)
+            remote = b"".join(struct.pack("<QQ", *span) for span in spans)
+            count = self._readv(self.pid, local, 1, remote, len(spans), 0)
+            if count >= 0 or ctypes.get_errno() == errno.EFAULT:
+                return bytes(memoryview(buffer)[: max(0, count)])
+            self._readv = None  # forbidden, as by a container's seccomp filter: the file may still be read
+        return self._read_file(spans)
+
+    def _read_file(self, spans: Sequence[Sequence[int]]) -> bytes:
+        data = b""
+        for start, size in spans:
+            try:
+                found = os.pread(self._fd, size, start)
+            except (OSError, OverflowError, ValueError):
+                return data
+            data += found
+            if len(found) < size:
+                return data
+        return data
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``."""
+        offset = address & IN_PAGE
+        if 0 <= size <= PAGE - offset and self.keeps_pages:
+            return self._page(address - offset)[offset : offset + size]
         if not 0 <= size <= MAX_BYTES:
             raise Unreadable(f"{size} bytes at {address:#x}: no size to read at once")
-        offset = address % PAGE
-        if self._pages is None:
+        if not self.keeps_pages:
             return self._read(address, size)
-        if offset + size <= PAGE:
-            return self._page(address - offset)[offset : offset + size]
+        self.prefetch((address,), size)
         pages = map(self._page, range(address - offset, address + size, PAGE))
         return b"".join(pages)[offset : offset + size]
 
     def _page(self, address: int) -> bytes:
-        assert self._pages is not None
-        if address not in self._pages:
-            if len(self._pages) >= MAX_PAGES:
-                raise Unreadable(f"page at {address:#x}: {MAX_PAGES} others were read already")
-            self._pages[address] = self._read(address, PAGE)
-        return self._pages[address]
+        page = self.pages.get(address)
+        if page is None:
+            self.prefetch((address,))
+            page = self.pages.get(address)
+        if page is None:
+            raise Unreadable(self._why_unreadable(address))
+        return page
+
+    def _why_unreadable(self, address: int) -> str:
+        if self._is_sealed:
+            return f"page at {address:#x}: not read before"
+        if len(self.pages) >= MAX_PAGES:
+            return f"page at {address:#x}: {MAX_PAGES} others were read already"
+        return f"page at {address:#x}: it is not mapped"
 
     def _read(self, address: int, size: int) -> bytes:
-        if self._is_sealed:
-            raise Unreadable(f"{size} bytes at {address:#x}: not read before")
         try:
             data = os.pread(self._fd, size, address)
         except (OSError, OverflowError, ValueError) as error:
@@ -87,12 +171,16 @@ class ProcessMemory:
 
     def pointer(self, address: int) -> int:
         """The pointer stored at ``address``."""
+        page = self.pages.get(address & PAGE_START)
+        offset = address & IN_PAGE
+        if page is not None and offset <= PAGE - 8:
+            return int.from_bytes(page[offset : offset + 8], "little")
         return int.from_bytes(self.read(address, 8), "little")
 
     def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
         """What stands at ``address``, in this layout: the quickest way where there is much of the same."""
-        offset = address % PAGE
-        if self._pages is None or offset + struct.calcsize(layout) > PAGE:
+        offset = address & IN_PAGE
+        if not self.keeps_pages or offset + struct.calcsize(layout) > PAGE:
             return struct.unpack(layout, self.read(address, struct.calcsize(layout)))
         return struct.unpack_from(layout, self._page(address - offset), offset)
 
@@ -133,3 +221,13 @@ def open_memory(pid: int, *, keeps_pages: bool = False) -> Iterator[ProcessMemor
         yield memory
     finally:
         memory.close()
+
+
+def _process_vm_readv() -> Any:
+    """The C library's function; made by a factory that ctypes caches, since a module's global could not travel."""
+    words = ctypes.c_int, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_ulong
+    prototype = ctypes.CFUNCTYPE(ctypes.c_ssize_t, *words, use_errno=True)
+    try:
+        return prototype(("process_vm_readv", ctypes.pythonapi))
+    except AttributeError:  # a C library without it
+        return None

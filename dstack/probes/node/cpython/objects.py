@@ -24,7 +24,10 @@ REMOVED = 2**64 - 1
 """The hash in a set's place that has lost its item: -1, which no object has."""
 BOUND_TO = 24
 """The object of a bound method, also of a built-in one."""
-TEXT_STATE, BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 32, 16, 24
+BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 16, 24
+TEXT_HEAD = "<8xQq8xI"
+"""How a string begins: its type, its length and its state."""
+TEXT_HEAD_BYTES = struct.calcsize(TEXT_HEAD)
 TEXT_HEADERS, TEXT_HEADERS_3_11 = (40, 56), (48, 72)
 """Sizes of what stands before the characters of a string that is ASCII, and of any other; the latter up to 3.11."""
 TEXT_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
@@ -69,10 +72,17 @@ class Objects:
 
     def type_name(self, address: int) -> str:
         """The type's name as C has it: ``list``, ``ray._raylet.ObjectRef``; of a Python class without its module."""
-        kind = self.memory.pointer(address + TYPE)
-        if kind not in self._type_names:
-            self._type_names[kind] = self.memory.c_string(self.memory.pointer(kind + TYPE_NAME))
-        return self._type_names[kind]
+        return self._name_of_type(self.memory.pointer(address + TYPE))
+
+    def _name_of_type(self, kind: int) -> str:
+        name = self._type_names.get(kind)
+        if name is None:
+            name = self._type_names[kind] = self.memory.c_string(self.memory.pointer(kind + TYPE_NAME))
+        return name
+
+    def is_type(self, kind: int, name: str) -> bool:
+        """Whether there is a type of this name."""
+        return self._name_of_type(kind) == name
 
     def is_a(self, address: int, *names: str) -> bool:
         """Whether there is an object of one of these types; false where there is none at all."""
@@ -144,8 +154,9 @@ class Objects:
 
     def text(self, address: int) -> str:
         """A string."""
-        self.expect(address, "str")
-        length, state = self.memory.int64(address + SIZE), self.memory.int32(address + TEXT_STATE)
+        kind, length, state = self.memory.unpack(TEXT_HEAD, address)
+        if self._name_of_type(kind) != "str":
+            raise Unreadable(f"a {self._name_of_type(kind)} where a str was expected")
         width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
         if not is_compact or width not in TEXT_WIDTHS or not 0 <= length <= MAX_TEXT:
             raise Unreadable(f"a string of {length} characters in {width} bytes each")
@@ -167,6 +178,10 @@ class Objects:
             return float(struct.unpack("<d", self.memory.read(address + FLOAT_VALUE, 8))[0])
         return self._integer(address) if name == "int" else None
 
+    def truth(self, address: int) -> bool | None:
+        """A bool's value; None for anything else."""
+        return bool(self._integer(address)) if self.is_a(address, "bool") else None
+
     def _integer(self, address: int) -> int:
         size = self.memory.int64(address + SIZE)
         if self.version >= (3, 12):  # the lowest three bits tell the sign
@@ -178,6 +193,13 @@ class Objects:
         digits = struct.unpack(f"<{count}I", self.memory.read(address + INT_DIGITS, 4 * count))
         value: int = sum(digit << 30 * place for place, digit in enumerate(digits))
         return -value if is_negative else value
+
+    def attribute(self, address: int, name: str) -> int:
+        """The address of one of an instance's attributes. Raises :class:`Unreadable` where there is none."""
+        found = self.attributes(address).get(name)
+        if not found:
+            raise Unreadable(f"a {self.type_name(address)} without {name}")
+        return found
 
     def attributes(self, address: int) -> dict[str, int]:
         """The addresses of an instance's attributes, by name."""
@@ -226,12 +248,30 @@ class Objects:
             raise Unreadable("a dict that shares its keys")
         return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
 
-    def lookup(self, address: int, name: str) -> int:
-        """The address of the value under this name in a dict, 0 where there is none: for large dicts."""
-        for key, value in self.entries(address):
-            if self.is_a(key, "str") and self.memory.int64(key + SIZE) == len(name) and self.text(key) == name:
+    def lookup(self, address: int, name: str, places: dict[tuple[int, str], int] | None = None) -> int:
+        """The address of the value under this name in a dict, 0 where there is none: for large dicts.
+
+        ``places`` remembers where the name was found, which is validated.
+        """
+        entries = self.entries(address)
+        places = {} if places is None else places
+        at = places.get((address, name), len(entries))
+        if at < len(entries) and self._is_text(entries[at][0], name):
+            return entries[at][1]
+        self.memory.prefetch((key for key, _ in entries), TEXT_HEAD_BYTES)
+        for at, (key, value) in enumerate(entries):
+            if self._is_text(key, name):
+                places[address, name] = at
                 return value
         return 0
+
+    def _is_text(self, address: int, expected: str) -> bool:
+        """Whether there is a string with this content."""
+        try:
+            _, length, _ = self.memory.unpack(TEXT_HEAD, address)
+            return length == len(expected) and self.text(address) == expected
+        except Unreadable:
+            return False
 
     def _named(self, keys: int, values: int) -> dict[str, int]:
         """Values by name: each beside its name, or where ``values`` is given, there in the order of the names."""

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection
 
-from dstack.probes.node.cpython.cached_property import on_demand
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.procfs import proc
 
 RAY_PROGRAMS = ("raylet", "gcs_server")
@@ -32,11 +32,11 @@ class Families:
     def __init__(self, known: Collection[int] = ()) -> None:
         self._known = {*known, os.getpid()}
 
-    @on_demand
+    @cached_property
     def _parents(self) -> dict[int, int]:
         return proc.parents()
 
-    @on_demand
+    @cached_property
     def _started(self) -> dict[int, list[int]]:
         started: dict[int, list[int]] = defaultdict(list)
         for pid, parent in sorted(self._parents.items()):

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+LISTEN = "0A"
+"""The state of a socket that listens, in ``/proc/net/tcp``."""
+MAX_NAME = 15
+"""How many characters of a program's name the kernel keeps."""
 MAX_ARGUMENTS = 1 << 12
 """How many characters of a command line are read."""
+
+CHUNK = 1 << 16
+
+File = tuple[str, str]
+"""A file's device and inode, as text."""
+MAPPED_FILE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ 0+ (\S+) ([1-9]\d*) +(.*)$", re.MULTILINE)
+"""A line of ``maps`` for the beginning of a file."""
 
 # Numbers of system calls on x86-64.
 READ, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP = 0, 35, 61, 202, 230
@@ -32,8 +45,57 @@ def threads(pid: int) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """The state letter of a process, or of a thread by its OS id."""
+    """The state letter of a process."""
     return "".join(_stat(pid)[:1])
+
+
+def thread_state(pid: int, thread: int) -> str:
+    """The state letter of a thread, empty if it has ended."""
+    return "".join(_fields(_read(f"/proc/{pid}/task/{thread}/stat"))[:1])
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What identifies a process and the program that it runs: another process, or the same after ``exec``, differs."""
+
+    start_ticks: int
+    stack_start: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of a process: seconds of CPU time, bytes of resident memory, number of threads, state letter."""
+
+    birth: Birth
+    cpu_s: float
+    rss_bytes: int
+    num_threads: int
+    state: str
+
+    @property
+    def started_at(self) -> float:
+        """Unix time of its start, as psutil computes it."""
+        return self.birth.start_ticks / os.sysconf("SC_CLK_TCK") + _booted_at()
+
+
+def figures(pid: int) -> Figures | None:
+    """The figures of a process, None if it is gone."""
+    words = _stat(pid)
+    if len(words) < 26:
+        return None
+    ticks = int(words[11]) + int(words[12])
+    return Figures(
+        birth=Birth(int(words[19]), int(words[25])),
+        cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
+        rss_bytes=int(words[21]) * os.sysconf("SC_PAGE_SIZE"),
+        num_threads=int(words[17]),
+        state=words[0],
+    )
+
+
+def _booted_at() -> float:
+    """Unix time when the kernel started, whole seconds."""
+    return next((float(line.split()[1]) for line in _lines("/proc/stat") if line.startswith("btime ")), 0.0)
 
 
 def status(pid: int | str, thread: int | None = None) -> dict[str, str]:
@@ -76,7 +138,31 @@ def name(pid: int) -> str:
 
 def arguments(pid: int, count: int) -> list[str]:
     """The first arguments of a process, without its program."""
-    return _read(f"/proc/{pid}/cmdline", MAX_ARGUMENTS).split("\0")[1 : 1 + count]
+    return _read(f"/proc/{pid}/cmdline")[:MAX_ARGUMENTS].split("\0")[1 : 1 + count]
+
+
+def title(pid: int) -> str:
+    """What a process calls itself: the name of its program, or what it has put in its place."""
+    short = name(pid)
+    first = _read(f"/proc/{pid}/cmdline")[:MAX_ARGUMENTS].split("\0")[0]
+    whole = os.path.basename(first) if first.startswith("/") else first
+    return whole if len(short) >= MAX_NAME and whole.startswith(short) else short
+
+
+def listening_sockets() -> dict[int, set[str]]:
+    """The inodes of the TCP sockets that listen in this network namespace, by port; IPv4 and IPv6."""
+    found: dict[int, set[str]] = {}
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for words in map(str.split, _lines(path)[1:]):
+            if len(words) > 9 and words[3] == LISTEN:
+                found.setdefault(int(words[1].rpartition(":")[2], 16), set()).add(words[9])
+    return found
+
+
+def has_socket(pid: int, inodes: Collection[str]) -> bool:
+    """Whether a process has one of these sockets."""
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    return any(file_at(pid, one) in wanted for one in _names(f"/proc/{pid}/fd"))
 
 
 def program(pid: int) -> str:
@@ -185,7 +271,7 @@ class Mapping:
     start: int
     end: int
     offset: int
-    file: tuple[str, str] | None
+    file: File | None
     path: str
 
 
@@ -199,20 +285,32 @@ def has_mapped(pid: int, part: str) -> bool:
     return part in _read(f"/proc/{pid}/maps")
 
 
-def address_in(pid: int, own_address: int) -> int | None:
-    """Where a process has what stands at ``own_address`` here, if it has mapped the same file."""
+def mapped_files(pid: int) -> dict[File, Mapping]:
+    """The beginnings of the files that a process has mapped, by device and inode: quicker than all mappings."""
+    found: dict[File, Mapping] = {}
+    for start, end, device, inode, path in MAPPED_FILE.findall(_read_bytes(f"/proc/{pid}/maps")):
+        file = device.decode(), inode.decode()
+        found.setdefault(file, Mapping(int(start, 16), int(end, 16), 0, file, path.decode("utf-8", "replace")))
+    return found
+
+
+def place_in_file(own_address: int) -> tuple[File, int] | None:
+    """The file that has what stands at an address of this process, and how far from its beginning in memory."""
     own = mappings(os.getpid())
     here = next((one for one in own if one.start <= own_address < one.end), None)
-    if here is None:
-        return None
-    if not here.file:  # zeroed data that follows what is in the file
+    if here is not None and not here.file:  # zeroed data that follows what is in the file
         before = [one for one in own if one.end <= here.start and one.file]
-        if not before:
-            return None
-        here = before[-1]
-    base = _base(own, here.file)
-    there = _base(mappings(pid), here.file)
-    return None if base is None or there is None else own_address - base + there
+        here = before[-1] if before else None
+    begins = (one for one in own if here is not None and one.file == here.file and one.offset == 0)
+    begin = next(begins, None)
+    return (begin.file, own_address - begin.start) if begin and begin.file else None
+
+
+def address_in(pid: int, own_address: int) -> int | None:
+    """Where a process has what stands at ``own_address`` here, if it has mapped the same file."""
+    place = place_in_file(own_address)
+    found = mapped_files(pid).get(place[0]) if place else None
+    return found.start + place[1] if place and found else None
 
 
 def _mapping(line: str) -> Mapping:
@@ -222,22 +320,37 @@ def _mapping(line: str) -> Mapping:
     return Mapping(int(start, 16), int(end, 16), int(offset, 16), file, "".join(path))
 
 
-def _base(among: list[Mapping], file: tuple[str, str] | None) -> int | None:
-    return next((one.start for one in among if one.file == file and one.offset == 0), None)
-
-
 # Files
 
 
 def _stat(pid: int | str) -> list[str]:
+    return _fields(_read(f"/proc/{pid}/stat"))
+
+
+def _fields(stat: str) -> list[str]:
     """The words of ``stat`` from the state on: the name before them may contain anything."""
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return stat.rpartition(")")[2].split()
 
 
-def _read(path: str, size: int = -1) -> str:
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace", newline="\n") as file:
-        return file.read(size)
-    return ""
+def _read(path: str) -> str:
+    return _read_bytes(path).decode("utf-8", "replace")
+
+
+def _read_bytes(path: str) -> bytes:
+    """A file of the kernel's, without the buffers of ``open``: most of these are read in one system call."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        data = b""
+        while more := os.read(handle, CHUNK):
+            data += more
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
 
 
 def _lines(path: str) -> list[str]:

@@ -2,23 +2,57 @@
 
 A stack and the objects it refers to are read while the target goes on. Where the scheduler's counters of a thread are
 the same before and after, the thread ran not one instruction in between, so all that was read of it is one
-consistent state - without stopping it.
+consistent state, without stopping it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from dstack.probes.node.cpython.memory import ProcessMemory
 from dstack.probes.node.procfs import proc
 
-Activity = dict[int, str]
+Marks = dict[int, str]
 """OS thread id to an opaque mark that changes whenever the thread runs."""
 
+T = TypeVar("T")
 
-def activity(pid: int) -> Activity:
+
+def marks_of(pid: int) -> Marks:
     """The marks of all threads of a process; threads that end meanwhile are left out."""
     marks = ((thread, proc.scheduler_mark(pid, thread)) for thread in proc.threads(pid))
     return {thread: mark for thread, mark in marks if mark is not None}
 
 
-def unmoved(before: Activity, after: Activity) -> set[int]:
+def unchanged(before: Marks, after: Marks) -> set[int]:
     """The threads that did not run between the two."""
     return {thread for thread, mark in before.items() if mark and after.get(thread) == mark}
+
+
+def mark_at_rest(pid: int, thread: int) -> str:
+    """The mark of a thread that is not running now; empty for one that is, or has ended.
+
+    Within a tick of the scheduler its counters do not change for a thread that runs all the time. A thread that was
+    off the CPU must be scheduled to run, and that is counted at once.
+    """
+    mark = proc.scheduler_mark(pid, thread)
+    return "" if mark is None or proc.thread_state(pid, thread) in ("", "R") else mark
+
+
+def read_at_rest(
+    memory: ProcessMemory, thread: int, read: Callable[[], T], is_all_in_memory: Callable[[T], bool]
+) -> tuple[bool, T]:
+    """What ``read`` returns, from memory that keeps its pages, and whether the thread did not run meanwhile.
+
+    Where decoding takes long, as with 100,000 refs, all pages are read again at once first, and then decoded.
+    """
+    before = mark_at_rest(memory.pid, thread)
+    found = read()
+    after = mark_at_rest(memory.pid, thread)
+    if before and after == before:
+        return True, found
+    if after and is_all_in_memory(found):
+        memory.read_again()
+        return mark_at_rest(memory.pid, thread) == after, read()
+    return False, found

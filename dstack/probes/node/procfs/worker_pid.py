@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import psutil
 
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.procfs import proc
-
-PortOwners = Mapping[int, int | None]
-"""The listening TCP ports of this network namespace, IPv4 and IPv6, and the pid where this user may see it."""
 
 
 class NotThisWorker(Exception):
@@ -24,13 +22,25 @@ class NotThisWorker(Exception):
         self.cause = cause
 
 
-def port_owners() -> PortOwners:
-    """Who listens on which port, nothing where that cannot be seen; of processes that share one, any."""
-    try:
-        listening = _listening(psutil.net_connections("tcp"))
-    except (psutil.Error, OSError):
-        return {}
-    return {one.laddr.port: one.pid for one in sorted(listening, key=lambda one: one.pid or 0)}
+class PortOwners:
+    """The processes that listen on TCP ports of this network namespace, as they were when first asked."""
+
+    @cached_property
+    def _sockets(self) -> Mapping[int, Collection[str]]:
+        return proc.listening_sockets()
+
+    def owns(self, pid: int, port: int) -> bool:
+        """Whether a process is seen to listen on a port."""
+        return proc.has_socket(pid, self._sockets.get(port, ()))
+
+    @cached_property
+    def pids(self) -> Mapping[int, int | None]:
+        """The pid by port where this user may see it; empty where nothing can be seen; of several processes, any."""
+        try:
+            listening = _listening(psutil.net_connections("tcp"))
+        except (psutil.Error, OSError):
+            return {}
+        return {one.laddr.port: one.pid for one in sorted(listening, key=lambda one: one.pid or 0)}
 
 
 def require_worker(pid: int, port: int, owners: PortOwners) -> None:
@@ -39,20 +49,20 @@ def require_worker(pid: int, port: int, owners: PortOwners) -> None:
     Port 0 stands for none. What a worker forks has its port, too. Raises ``psutil.NoSuchProcess`` where the worker
     has ended: there is no such pid, and no process of another PID namespace listens on the port.
     """
-    if not port or owners.get(port) == pid:
+    if not port or owners.owns(pid, port):
         return
     if not psutil.pid_exists(pid):
-        error = _objection(pid, port, owners)
+        error = _objection(pid, port, owners.pids)
         raise error if error.cause == "namespace" else psutil.NoSuchProcess(pid)
-    if not owners:
+    if not owners.pids:
         return
     ports = _ports_of(pid)
-    if port in (ports or ()) or (owners.get(port) is None and ports is None):
+    if port in (ports or ()) or (owners.pids.get(port) is None and ports is None):
         return
-    raise _objection(pid, port, owners)
+    raise _objection(pid, port, owners.pids)
 
 
-def _objection(pid: int, port: int, owners: PortOwners) -> NotThisWorker:
+def _objection(pid: int, port: int, owners: Mapping[int, int | None]) -> NotThisWorker:
     """Why the pid is not the worker's, by the process that listens on the worker's port."""
     if owners and port not in owners:
         reason = f"pid {pid} does not listen on the worker's port: it is another process, or ends now"

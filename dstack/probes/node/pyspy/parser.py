@@ -1,10 +1,12 @@
-"""py-spy's JSON as plain frames of known types: what a process has in its memory decides what py-spy prints."""
+"""py-spy's JSON as threads of known types: what a process has in its memory decides what py-spy prints."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 
 ADDRESSES = range(2**64)
 NUMBERS = range(2**31)
@@ -15,13 +17,10 @@ MAX_NAME = 4_096
 MAX_REPR = 1_000
 """py-spy itself prints a little over 128 characters of a value."""
 
-RawThread = dict[str, Any]
-"""A thread as py-spy prints it: ``os_thread_id``, ``thread_name``, ``active``, ``frames`` leaf first."""
-
 _T = TypeVar("_T")
 
 
-def threads_of(data: bytes) -> list[RawThread]:
+def threads_of(data: bytes) -> list[PythonThread[ShownFrame]]:
     """The threads of a dump, with only what is used of them. Raises ValueError for what is none; seen on 0.4.3."""
     try:
         return [_thread(one) for one in _items(json.loads(data))]
@@ -29,52 +28,52 @@ def threads_of(data: bytes) -> list[RawThread]:
         raise ValueError("nested too deeply") from error
 
 
-def _thread(plain: Any) -> RawThread:
+def _thread(plain: Any) -> PythonThread[ShownFrame]:
     thread = _object(plain)
-    return {
-        "thread_id": _number(thread.get("thread_id"), ADDRESSES),
-        "os_thread_id": _or_none(thread.get("os_thread_id"), lambda one: _number(one, NUMBERS)),
-        "thread_name": _or_none(thread.get("thread_name"), _name),
-        "active": thread.get("active") is True,
-        "frames": [_frame(one) for one in _items(thread.get("frames"))],
-    }
+    return PythonThread(
+        thread_id=_number(thread.get("thread_id"), ADDRESSES),
+        os_thread_id=_or_none(thread.get("os_thread_id"), lambda one: _number(one, NUMBERS)) or 0,
+        name=_or_none(thread.get("thread_name"), _name) or "",
+        frames=[_frame(one) for one in _items(thread.get("frames"))],
+        is_running=thread.get("active") is True,
+    )
 
 
-def _frame(plain: Any) -> dict[str, Any]:
+def _frame(plain: Any) -> ShownFrame:
+    """py-spy gives qualified names from CPython 3.11 on."""
     frame = _object(plain)
-    return {
-        "name": _name(frame.get("name")),
-        "filename": _name(frame.get("filename")),
-        "module": _or_none(frame.get("module"), _name),
-        "line": _number(frame.get("line"), LINES),
-        "locals": _or_none(frame.get("locals"), lambda found: [_local(one) for one in _items(found)]),
-    }
+    name = _name(frame.get("name"))
+    position = Position(
+        file=_name(frame.get("filename")),
+        function=name.rpartition(".")[2],
+        qualified=name,
+        line=_number(frame.get("line"), LINES),
+        module=_or_none(frame.get("module"), _name),
+    )
+    found = _or_none(frame.get("locals"), lambda found: [_local(one) for one in _items(found)])
+    return ShownFrame(position, dict(found or ()))
 
 
-def _local(plain: Any) -> dict[str, Any]:
+def _local(plain: Any) -> tuple[str, str]:
     local = _object(plain)
-    return {
-        "name": _name(local.get("name")),
-        "addr": _number(local.get("addr"), ADDRESSES),
-        "repr": _or_none(local.get("repr"), lambda text: _text(text, MAX_REPR)),
-    }
+    return _name(local.get("name")), _or_none(local.get("repr"), lambda text: _text(text, MAX_REPR)) or ""
 
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("no object")
+        raise ValueError("not an object")
     return value
 
 
 def _items(value: Any) -> list[Any]:
     if not isinstance(value, list) or len(value) > MAX_ITEMS:
-        raise ValueError("no list, or one without end")
+        raise ValueError("not a list, or a list that is too long")
     return value
 
 
 def _number(value: Any, among: range) -> int:
     if type(value) is not int or value not in among:
-        raise ValueError("no number of its kind")
+        raise ValueError("integer out of range")
     return value
 
 
@@ -84,7 +83,7 @@ def _name(value: Any) -> str:
 
 def _text(value: Any, most: int) -> str:
     if not isinstance(value, str):
-        raise ValueError("no text")
+        raise ValueError("not a string")
     return value[:most] if value.isascii() else value[:most].encode(errors="backslashreplace").decode()
 
 

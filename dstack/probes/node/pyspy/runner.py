@@ -17,7 +17,8 @@ from pathlib import Path
 
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_dump_failed, why_not_started
-from dstack.probes.node.pyspy.parser import RawThread, threads_of
+from dstack.probes.node.pyspy.parser import threads_of
+from dstack.probes.node.threads import PythonThread, ShownFrame
 
 MAX_BYTES = 128 << 20
 """What a dump may have: a frame with its locals takes some hundred bytes."""
@@ -67,7 +68,7 @@ class PySpy:
             file.write(binary)
         return cls(f"/proc/{os.getpid()}/fd/{descriptor}")
 
-    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[RawThread]:
+    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[ShownFrame]]:
         """The process's Python threads. Raises :class:`DumpFailed`.
 
         ``blocking`` stops the target meanwhile (about 3 ms, over 100 ms with ``native``).

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import TYPE, Objects
-from dstack.probes.node.pyspy.parser import RawThread
-from dstack.probes.node.waits.known_waits import function_of
+from dstack.probes.node.threads import AnyThread, function_of
 
 EXECUTOR = "actor_method_executor"
 """The function that calls an actor's method."""
@@ -21,9 +20,9 @@ BASE, CLASS_DICT = 256, 264
 MAX_BASES = 64
 
 
-def runs_methods(threads: Iterable[RawThread]) -> bool:
+def runs_methods(threads: Iterable[AnyThread]) -> bool:
     """Whether one of the threads is in a method of an actor."""
-    return any(function_of(frame) == EXECUTOR for thread in threads for frame in thread["frames"])
+    return any(function_of(frame) == EXECUTOR for thread in threads for frame in thread.frames)
 
 
 def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:

@@ -7,15 +7,15 @@ glibc 2.31 to 2.36 on x86-64.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from dstack.probes.node.asyncio.event_loops import is_event_loop
-from dstack.probes.node.cpython.memory import PTHREAD_TID, ProcessMemory, Unreadable
-from dstack.probes.node.procfs.proc import Mapping, mappings
-from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.procfs.proc import Mapping
+from dstack.probes.node.threads import AnyThread
+from dstack.probes.node.wire import ThreadContext
 
+LIBRARY = "/ray/_raylet.so"
 DTV = 8
 """Where pthread_self points to the thread's table of thread-local blocks: 16 bytes each, by module number."""
 UNALLOCATED = 2**64 - 1
@@ -32,17 +32,14 @@ NOBODY = "f" * 16
 class ThreadTasks:
     """Reads one process. Raises :class:`Unreadable` where its library is not the one that the layout describes."""
 
-    def __init__(self, pid: int, memory: ProcessMemory, layout: dict[str, Any]) -> None:
-        library = library_of(pid)
-        if library is None:
-            raise Unreadable("it has no _raylet.so")
+    def __init__(self, memory: ProcessMemory, library: Mapping, layout: ThreadContext) -> None:
         base = library.start
         note = bytes.fromhex(layout["note"])
         if memory.read(base + layout["note_at"], len(note)) != note:
             raise Unreadable("its _raylet.so is another build")
         self._memory = memory
         self._module = memory.pointer(base + layout["module_at"])
-        self._offset: int = layout["offset"]
+        self._offset = layout["offset"]
         if not 0 < self._module < MAX_MODULES:
             raise Unreadable(f"{self._module} is not the number of a module")
 
@@ -59,33 +56,28 @@ class ThreadTasks:
         return None if task_id.startswith(IDLE) else task_id.hex()
 
 
-def library_of(pid: int) -> Mapping | None:
-    """The beginning of the core worker library in a process."""
-    found = (one for one in mappings(pid) if one.path.endswith("/ray/_raylet.so") and one.offset == 0)
-    return next(found, None)
-
-
-def name_threads(threads: list[RawThread], memory: ProcessMemory, known: Collection[int]) -> None:
-    """Gives threads their OS ids where py-spy has none: without a pause it does not know them before CPython 3.11."""
-    for thread in threads:
-        if thread["os_thread_id"] is None:
-            with contextlib.suppress(Unreadable):
-                os_thread_id = memory.int32(thread["thread_id"] + PTHREAD_TID)
-                thread["os_thread_id"] = os_thread_id if os_thread_id in known else None
+def library_of(files: Iterable[Mapping]) -> Mapping | None:
+    """The beginning of the core worker library among the files that a process has mapped."""
+    return next((one for one in files if one.path.endswith(LIBRARY)), None)
 
 
 def read_tasks(
-    threads: list[RawThread], memory: ProcessMemory, layout: dict[str, Any] | None, title: str
+    threads: Sequence[AnyThread],
+    memory: ProcessMemory,
+    files: Iterable[Mapping],
+    layout: ThreadContext | None,
+    title: str,
 ) -> dict[int, str | None] | None:
     """The task each thread runs, by OS thread id; None where that cannot be read, or means nothing.
 
     The threads of async actors hold ids of tasks that they are done with. ``title`` is the process's.
     """
     try:
-        if layout is None or any(is_event_loop(thread) for thread in threads):
+        library = library_of(files)
+        if layout is None or library is None or any(map(is_event_loop, threads)):
             return None
-        tasks = ThreadTasks(memory.pid, memory, layout)
-        return {thread["os_thread_id"]: _if_real(tasks.task_of(thread["thread_id"]), title) for thread in threads}
+        tasks = ThreadTasks(memory, library, layout)
+        return {thread.os_thread_id: _if_real(tasks.task_of(thread.thread_id), title) for thread in threads}
     except Unreadable:
         return None
 

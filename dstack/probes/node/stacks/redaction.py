@@ -7,9 +7,7 @@ has one, nothing is kept from there on.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-
-from dstack.probes.node.waits.known_waits import RawFrame
+from collections.abc import Iterable, Mapping
 
 MASK = "***"
 LONGEST_COMMAND = 4_000
@@ -52,11 +50,10 @@ def masked_source(line: str) -> str:
     return _LITERAL.sub(lambda match: f"{match[1]}{match[2][0]}{MASK}", line)
 
 
-def masked_locals(frames: Iterable[RawFrame]) -> dict[str, dict[str, str]]:
-    """All locals of a stack by the index of their frame, without secrets."""
-    shown = {}
-    for index, frame in enumerate(frames):
-        values = {local["name"]: local["repr"] or "" for local in frame["locals"] or ()}
-        if values:
-            shown[str(index)] = {name: masked_local(name, text) for name, text in values.items()}
-    return shown
+def masked_locals(frames: Iterable[Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """The locals of a stack's frames by the index of the frame, without secrets."""
+    return {
+        str(index): {name: masked_local(name, text) for name, text in values.items()}
+        for index, values in enumerate(frames)
+        if values
+    }

@@ -1,261 +1,254 @@
 """What a thread is blocked in, and for what or whom it waits there.
 
-Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.13. Names and locals of frames are py-spy's; what they do not tell is
-read from memory. A thread counts as waiting only where its innermost frame is a known wait, or the kernel shows
-that it sleeps on a lock of that frame.
+Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.14. A thread counts as waiting only where its innermost frame is a
+known wait, or the kernel shows that it sleeps on a lock of that frame.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from dstack.probes.node.asyncio.await_targets import GENERATOR_FILE
 from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.asyncio.event_loops import is_event_loop, may_have_loops
-from dstack.probes.node.cpython.cached_property import on_demand
-from dstack.probes.node.cpython.frames import Frames
-from dstack.probes.node.cpython.interpreter import Interpreter
-from dstack.probes.node.cpython.layout import Layout
-from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
-from dstack.probes.node.cpython.modules import Modules
-from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
-from dstack.probes.node.pyspy.parser import RawThread
-from dstack.probes.node.ray.concurrency_groups import concurrency_groups
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
+from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
+from dstack.probes.node.threads import Frame as AnyFrame
+from dstack.probes.node.threads import function_of, is_in
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import (
     ASYNCIO,
-    CHANNELS,
     EVENT_LOOP,
     IDLE,
-    WAITS,
+    IN_CHANNEL,
+    IN_LEAF,
     Place,
-    RawFrame,
-    function_of,
     place_of,
     places_outward,
 )
 from dstack.probes.node.waits.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
-
-Call = dict[str, Any]
-"""A :class:`dstack.model.BlockedCall` as plain data."""
+from dstack.probes.node.wire import CallData, Dependencies
 
 RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
-RAY_WORKER_FILE = "ray/_private/worker.py"
 FUTURES_FILE = "/concurrent/futures/_base.py"
 NAMES_OF_LOCKS = {LOCK: "threading.Lock.acquire", RLOCK: "threading.RLock.acquire"}
 NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multiprocessing lock"}
 
 
-class Reader:
-    """Reads the calls of one process's threads.
+class BlockedCalls:
+    """The calls that the threads of one process are blocked in.
 
-    ``is_user`` tells the user's frames, ``below`` are the processes that it has started. ``unreadable`` says, by OS
-    thread id, why it could not be read what a thread sleeps on.
+    ``is_user`` says which frames are the user's, ``below`` are the processes that this one has started. ``unreadable``
+    says, by OS thread id, why it could not be read what a thread sleeps on.
     """
 
     def __init__(
         self,
-        threads: Sequence[RawThread],
-        memory: ProcessMemory,
-        interpreter: Interpreter,
-        is_user: Callable[[RawFrame], bool],
+        process: PythonProcess,
+        is_user: Callable[[AnyFrame], bool],
         below: Collection[int] = (),
     ) -> None:
-        self._threads = [thread for thread in threads if thread["os_thread_id"] is not None]
-        self._memory = memory
-        self._interpreter = interpreter
+        self._process = process
+        self._objects = process.objects
+        self._pid = process.memory.pid
         self._is_user = is_user
         self._below = below
         self.unreadable: dict[int, str] = {}
 
-    def call_of(self, thread: RawThread) -> Call | None:
+    def call_of(self, thread: MemoryThread) -> CallData | None:
         """What the thread waits for, or None where that is not known to be a wait, or is an event loop's for work."""
-        frames: list[RawFrame] = thread["frames"]
-        if not frames or thread["os_thread_id"] is None:
+        frames = thread.frames
+        if not frames or not thread.os_thread_id:
             return None
-        call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+        try:
+            call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+        except Unreadable as error:
+            self.unreadable[thread.os_thread_id] = str(error)
+            return None
         if call and call.get("what") == EVENT_LOOP:
             return None if is_event_loop(thread) else self._event_loop(frames) or call
         return self._named(call, frames) if call else None
 
-    def is_where_it_was(self, thread: RawThread) -> bool:
-        """Whether the thread is in the same calls as its frames tell, with the same locals. Raises Unreadable."""
-        return self._frames.are(thread["thread_id"], thread["frames"])
-
     # Ray
 
-    def _ray_call(self, frames: list[RawFrame]) -> Call | None:
+    def _ray_call(self, frames: Sequence[Frame]) -> CallData | None:
         """``ray.get`` and ``ray.wait``, which are blocked in C++ when their own frames are the leaf."""
         kind = {"get_objects": "ray.get", "wait": "ray.wait"}.get(function_of(frames[0]))
-        if kind is None or not _is_in(frames[0], RAY_WORKER_FILE):
+        if kind is None or not is_in(frames[0], RAY_WORKER_FILE):
             return None
         try:
             return self._ray_get(frames) if kind == "ray.get" else self._ray_wait(frames)
         except Unreadable as error:
             return {"kind": kind, "frame": 0, "unread": str(error)}
 
-    def _ray_get(self, frames: list[RawFrame]) -> Call:
+    def _ray_get(self, frames: Sequence[Frame]) -> CallData:
         """``Worker.get_objects(object_refs, timeout)``; -1 is no timeout."""
-        refs = self._refs(self.objects.items(_address(frames[0], "object_refs")))
-        timeout = seconds_in(frames[0], "timeout")
+        refs = self._refs(self._objects.items(_address(frames[0], "object_refs")))
+        timeout = self._seconds(frames[0], "timeout")
         timeout_s = None if timeout == -1 else timeout
-        channel = place_of(frames[1], CHANNELS) if len(frames) > 1 else None
+        channel = place_of(frames[1], IN_CHANNEL) if len(frames) > 1 else None
         if channel:
             return {"kind": "other", "frame": 1, "what": channel.name, "timeout_s": timeout_s}
         return {"kind": "ray.get", "frame": 0, **refs, "timeout_s": timeout_s}
 
-    def _ray_wait(self, frames: list[RawFrame]) -> Call:
+    def _ray_wait(self, frames: Sequence[Frame]) -> CallData:
         """``wait(ray_waitables, num_returns=, timeout=)``.
 
         A generator among them stands for its next item, of which Ray does not tell whether it is there already: not
         where one of all is enough, else this thread would have gone on.
         """
-        items = self.objects.items(_address(frames[0], "ray_waitables"))
-        timeout, count = seconds_in(frames[0], "timeout"), seconds_in(frames[0], "num_returns")
+        items = self._objects.items(_address(frames[0], "ray_waitables"))
+        timeout, count = self._seconds(frames[0], "timeout"), self._seconds(frames[0], "num_returns")
         if count is None:
             raise Unreadable("num_returns is not a number")
-        call: Call = {"kind": "ray.wait", "frame": 0, **self._refs(items)}
+        call: CallData = {"kind": "ray.wait", "frame": 0, **self._refs(items)}
         call["timeout_s"] = None if timeout == RAY_WAIT_FOR_EVER else timeout
         at = next((i for i, frame in enumerate(frames) if is_next_of_generator(frame)), None)
         if at is not None and not any(map(self._is_user, frames[:at])):
             return {**call, "kind": "generator", "frame": at}
-        generators = sum(self.objects.is_a(item, GENERATOR) for item in items)
+        generators = sum(self._objects.is_a(item, GENERATOR) for item in items)
         call["num_returns"] = int(count)
         if generators and count > 1:
             call["num_returns"] = max(1, int(count) - generators)
             call["inferred"] = "items of generators may be there already"
         return call
 
-    def _refs(self, waitables: Sequence[int]) -> Call:
+    def _refs(self, waitables: Sequence[int]) -> Dependencies:
         """The refs themselves, and of generators those of their tasks, with the workers that own them."""
-        refs = refs_of(self.objects, waitables)
-        return {"refs": object_refs(self.objects, refs), "owners": owners(self.objects, refs)}
+        refs = refs_of(self._objects, waitables)
+        return {"refs": object_refs(self._objects, refs), "owners": owners(self._objects, refs)}
 
     # Threads
 
-    def _thread_join(self, frames: list[RawFrame]) -> Call | None:
+    def _thread_join(self, frames: Sequence[Frame]) -> CallData | None:
         """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before.
 
         The thread waited for is the one whose bootstrap frame has the same Thread object as ``self``.
         """
         at = 1 if function_of(frames[0]) == "_wait_for_tstate_lock" and len(frames) > 1 else 0
         frame = frames[at]
-        if function_of(frame) != "join" or not _is_in(frame, "/threading.py"):
+        if function_of(frame) != "join" or not is_in(frame, "/threading.py"):
             return None
         try:
             joined = _address(frame, "self")
-            timeout = seconds_in(frame, "timeout")
+            timeout = self._seconds(frame, "timeout")
         except Unreadable as error:
             return {"kind": "thread.join", "frame": at, "unread": str(error)}
         for other in self._threads:
-            if any(function_of(f) == "_bootstrap_inner" and _local(f, "self") == joined for f in other["frames"]):
-                return {"kind": "thread.join", "frame": at, "threads": [other["os_thread_id"]], "timeout_s": timeout}
+            if any(function_of(f) == "_bootstrap_inner" and f.local("self") == joined for f in other.frames):
+                return {"kind": "thread.join", "frame": at, "threads": [other.os_thread_id], "timeout_s": timeout}
         return {"kind": "thread.join", "frame": at, "unread": "the thread it joins was not seen"}
 
     # Everything that sleeps in the kernel
 
-    def _sleep(self, thread: RawThread) -> Call | None:
-        blocked_in = system_call(self._memory.pid, thread["os_thread_id"])
+    def _sleep(self, thread: MemoryThread) -> CallData | None:
+        blocked_in = system_call(self._pid, thread.os_thread_id)
         if blocked_in is None or blocked_in.is_sleep:
             return None
-        frames: list[RawFrame] = thread["frames"]
-        leaf = place_of(frames[0], WAITS)
-        name, children = awaited_children(self._memory.pid, blocked_in, self._below) if self._below else ("", [])
+        frames = thread.frames
+        leaf = place_of(frames[0], IN_LEAF)
+        name, children = awaited_children(self._pid, blocked_in, self._below) if self._below else ("", [])
         if children:
             call = self._known_wait(frames, leaf or Place("", "", name, ""), None)
             return {**call, "child_pids": children} if call else None
-        if leaf is None or _may_take_lock_back(frames[0]):
+        if leaf is None or self._may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
             if slept_on is None:
                 return None
-            if leaf and slept_on.address == _local(frames[0], "waiter"):
+            if leaf and slept_on.address == frames[0].local("waiter"):
                 return self._known_wait(frames, leaf, None)
             if slept_on.type_name in NAMES_OF_LOCKS:
                 return self._lock(slept_on)
             leaf = Place("", "", NAMES_OF_OTHERS[slept_on.type_name], "")
             return self._known_wait(frames, leaf, hex(slept_on.address), slept_on.timeout_s)
-        identity = _local(frames[0], "self")
+        identity = frames[0].local("self")
         return self._known_wait(frames, leaf, hex(identity) if identity else None)
 
-    def _slept_on(self, thread: RawThread, blocked_in: SystemCall) -> SleptOn | None:
+    def _slept_on(self, thread: MemoryThread, blocked_in: SystemCall) -> SleptOn | None:
         if blocked_in.futex is None:
             return None
         try:
-            return self._locks.slept_on(thread["thread_id"], blocked_in)
+            return self._locks.slept_on(thread.frames[0], blocked_in)
         except Unreadable as error:
-            self.unreadable[thread["os_thread_id"]] = str(error)
+            self.unreadable[thread.os_thread_id] = str(error)
             return None
 
-    def _lock(self, lock: SleptOn) -> Call:
+    def _lock(self, lock: SleptOn) -> CallData:
         """A lock, with the threads that hold it or may: an RLock names its owner."""
-        call: Call = {"kind": "lock", "frame": 0, "what": NAMES_OF_LOCKS[lock.type_name], "timeout_s": lock.timeout_s}
+        call: CallData = {
+            "kind": "lock",
+            "frame": 0,
+            "what": NAMES_OF_LOCKS[lock.type_name],
+            "timeout_s": lock.timeout_s,
+        }
         call["object_id"] = hex(lock.address)
-        ids = {thread["thread_id"]: thread["os_thread_id"] for thread in self._threads}
-        in_block = {"inferred": "it is in a with block of the lock"}
+        ids = {thread.thread_id: thread.os_thread_id for thread in self._threads}
+        in_block: Dependencies = {"inferred": "it is in a with block of the lock"}
         try:
             coroutines = [hex(one) for one in self.coroutines.holders.get(lock.address, ())] if self.has_loops else []
             if lock.type_name == RLOCK and not coroutines:
                 owner = ids.get(self._locks.owner(lock.address))
                 return {**call, "threads": [owner]} if owner else call
-            holders = self._locks.holders(lock.address, ids) if lock.type_name == LOCK else []
+            holders = self._locks.holders(lock.address, self._threads) if lock.type_name == LOCK else []
         except Unreadable as error:
             return {**call, "unread": str(error)}
         if not holders and not coroutines:
             return call
-        return {**call, "threads": [ids[holder] for holder in holders], "coroutines": coroutines, **in_block}
+        return {**call, "threads": [holder.os_thread_id for holder in holders], "coroutines": coroutines, **in_block}
 
     def _known_wait(
-        self, frames: list[RawFrame], leaf: Place, identity: str | None, timeout_s: float | None = None
-    ) -> Call | None:
+        self, frames: Sequence[Frame], leaf: Place, identity: str | None, timeout_s: float | None = None
+    ) -> CallData | None:
         """A wait by name; the frame is the outermost that belongs to it."""
         places = [(0, leaf), *((at, place) for at, place in places_outward(frames, self._is_user) if at)]
         if any(place.name == IDLE for _, place in places):
             return None
         for at, place in places:
-            if at and _is_in(frames[at], FUTURES_FILE):
+            if at and is_in(frames[at], FUTURES_FILE):
                 return self._future(frames, at, place)
         at, place = places[-1]
         if at:
-            outer = _local(frames[at], "self")
+            outer = frames[at].local("self")
             identity = hex(outer) if outer and not place.is_meeting else None
-        timeout_s = timeout_s or _timeout_s(frames[at::-1])
+        timeout_s = timeout_s or self._timeout_s(frames[at::-1])
         return {"kind": "other", "frame": at, "what": place.name, "object_id": identity, "timeout_s": timeout_s}
 
     # Futures
 
-    def _future(self, frames: list[RawFrame], at: int, place: Place) -> Call:
-        call: Call = {"kind": "future", "frame": at, "what": place.name}
+    def _future(self, frames: Sequence[Frame], at: int, place: Place) -> CallData:
+        call: CallData = {"kind": "future", "frame": at, "what": place.name}
         try:
             futures, needs_all = self._futures_of(frames[at])
-            call["timeout_s"] = seconds_in(frames[at], "timeout")
+            call["timeout_s"] = self._seconds(frames[at], "timeout")
             call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
             return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
         except Unreadable as error:
             return {**call, "unread": str(error)}
 
-    def _futures_of(self, frame: RawFrame) -> tuple[Sequence[int], bool]:
+    def _futures_of(self, frame: Frame) -> tuple[Sequence[int], bool]:
         """The futures that a function of ``concurrent.futures`` waits for, and whether it needs all of them."""
         match function_of(frame):
             case "result" | "exception":
                 return [_address(frame, "self")], True
             case "as_completed":
-                return self.objects.set_items(_address(frame, "pending")), False
+                return self._objects.set_items(_address(frame, "pending")), False
             case _:
-                needs_all = self.objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
-                return self.objects.set_items(_address(frame, "fs")), needs_all
+                needs_all = self._objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
+                return self._objects.set_items(_address(frame, "fs")), needs_all
 
-    def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Call:
+    def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """Of which threads one must go on, in all or for each future."""
         found = [self._executors.givers(future) for future in futures]
-        given: Call = {}
+        given: Dependencies = {}
         if not all(is_certain for _, is_certain in found):
             given["inferred"] = "a future that is still queued may be run by any thread of its executor"
         if needs_all and len(found) > 1:
@@ -263,29 +256,29 @@ class Reader:
         if len(futures) == 1 and not found[0][0]:
             return self._given_by_loop(futures[0]) if self.has_loops else {}
         if any(not threads for threads, _ in found):
-            return {}  # somebody who was not seen may give it
+            return {}  # a thread that was not seen may give it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
 
-    def _given_by_loop(self, future: int) -> Call:
+    def _given_by_loop(self, future: int) -> Dependencies:
         """The coroutine that gives a future, or the thread whose event loop must begin that."""
         coroutine = self.coroutines.giver(future)
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
         beginner = self.coroutines.beginner(future)
-        return {"threads": [one["os_thread_id"] for one in self._threads if one["thread_id"] == beginner]}
+        return {"threads": [one.os_thread_id for one in self._threads if one.thread_id == beginner]}
 
     # Event loops
 
-    @on_demand
+    @cached_property
     def has_loops(self) -> bool:
         """Whether a thread may run an event loop."""
-        return may_have_loops(self._threads, self._memory.pid)
+        return may_have_loops(self._process)
 
-    def _event_loop(self, frames: list[RawFrame]) -> Call | None:
+    def _event_loop(self, frames: Sequence[Frame]) -> CallData | None:
         """An event loop that runs until one coroutine has ended is a wait for that."""
         for at, frame in enumerate(frames):
             name = {"run_until_complete": "future", "run": "task"}.get(function_of(frame))
-            future = _local(frame, name) if name and ASYNCIO in frame["filename"] else None
+            future = frame.local(name) if name and ASYNCIO in frame.file else None
             with contextlib.suppress(Unreadable):
                 if future and self.coroutines.is_task(future):
                     return {"kind": "await", "frame": at, "what": EVENT_LOOP, "coroutines": [hex(future)]}
@@ -293,104 +286,64 @@ class Reader:
 
     # Names
 
-    def _named(self, call: Call, frames: list[RawFrame]) -> Call:
+    def _named(self, call: CallData, frames: Sequence[Frame]) -> CallData:
         """The call with what it is called further out, where its kind alone does not say it."""
         names = [place.name for at, place in places_outward(frames, self._is_user) if at > call["frame"]]
-        own = place_of(frames[call["frame"]], CHANNELS) if call["kind"] == "other" else None
+        own = place_of(frames[call["frame"]], IN_CHANNEL) if call["kind"] == "other" else None
         if names and names[-1] != IDLE and call["kind"] != "lock" and own is None:
             call["what"] = names[-1]
         return call
 
+    # Values of locals
+
+    def _seconds(self, frame: Frame, name: str) -> float | None:
+        """The value of a local that refers to None or a number. Raises :class:`Unreadable`."""
+        return self._objects.number(_address(frame, name))
+
+    def _timeout_s(self, frames: Sequence[Frame]) -> float | None:
+        """The first timeout among these frames; a negative one is none."""
+        for frame in frames:
+            with contextlib.suppress(Unreadable):
+                timeout = self._seconds(frame, "timeout")
+                if timeout is not None and timeout >= 0:
+                    return timeout
+        return None
+
+    def _may_take_lock_back(self, frame: Frame) -> bool:
+        """Whether ``Condition.wait`` was notified or gave up, and perhaps waits for its lock now."""
+        if not is_in(frame, "/threading.py", "wait"):
+            return False
+        was_notified = self._objects.truth(frame.local("gotit"))
+        return was_notified or not self._objects.is_a(frame.local("timeout"), "NoneType")
+
     # What is read on demand
 
-    @on_demand
-    def objects(self) -> Objects:
-        """The Python objects of this process."""
-        return self._interpreter.objects(self._memory)
+    @cached_property
+    def _threads(self) -> list[MemoryThread]:
+        return [thread for thread in self._process.threads if thread.os_thread_id]
 
-    @on_demand
-    def _layout(self) -> Layout:
-        return self._interpreter.layout()
-
-    @on_demand
+    @cached_property
     def coroutines(self) -> Coroutines:
         """The coroutines of this process."""
-        ids = [thread["thread_id"] for thread in self._threads]
-        return Coroutines(self.objects, self._frames, self._modules, self._layout, self._executors, ids)
+        ids = [thread.thread_id for thread in self._threads]
+        return Coroutines(self._process, self._executors, ids)
 
-    def concurrency_groups(self) -> dict[str, str] | None:
-        """The declared groups of the actor that this process is, by method; None where none can be read."""
-        try:
-            return concurrency_groups(self._modules, self.objects)
-        except Unreadable:
-            return None
-
-    @on_demand
-    def _modules(self) -> Modules:
-        return Modules(self.objects, self._frames, self._layout)
-
-    @on_demand
-    def _frames(self) -> Frames:
-        return Frames(self.objects, self._layout, self._interpreter.runtime(self._memory.pid))
-
-    @on_demand
+    @cached_property
     def _locks(self) -> Locks:
-        return Locks(self.objects, self._frames, self._layout)
+        return Locks(self._process)
 
-    @on_demand
+    @cached_property
     def _executors(self) -> Executors:
-        return Executors(self._threads, self.objects, self._layout)
+        return Executors(self._threads, self._process)
 
 
-def _is_in(frame: RawFrame, file: str) -> bool:
-    return str(frame["filename"]).endswith(file)
-
-
-def is_next_of_generator(frame: RawFrame) -> bool:
+def is_next_of_generator(frame: AnyFrame) -> bool:
     """``ObjectRefGenerator.__next__`` in Python (Ray 2.60); in Cython (2.46) only its ``ray.wait`` is seen."""
-    return function_of(frame) == "_next_sync" and _is_in(frame, GENERATOR_FILE)
+    return is_in(frame, GENERATOR_FILE, "_next_sync")
 
 
-def _may_take_lock_back(frame: RawFrame) -> bool:
-    """Whether ``Condition.wait`` was notified or gave up, and perhaps waits for its lock now."""
-    if not _is_in(frame, "/threading.py") or function_of(frame) != "wait":
-        return False
-    values = {local["name"]: local["repr"] for local in frame["locals"] or ()}
-    return values.get("gotit") == "True" or values.get("timeout") != "None"
-
-
-def _local(frame: RawFrame, name: str) -> int | None:
-    for local in frame["locals"] or ():
-        if local["name"] == name:
-            return int(local["addr"])
-    return None
-
-
-def _address(frame: RawFrame, name: str) -> int:
-    address = _local(frame, name)
-    if address is None:
+def _address(frame: Frame, name: str) -> int:
+    address = frame.local(name)
+    if not address:
         raise Unreadable(f"there is no local {name}")
     return address
-
-
-def seconds_in(frame: RawFrame, name: str) -> float | None:
-    """The value of a local that holds None or a number, as py-spy prints it."""
-    for local in frame["locals"] or ():
-        if local["name"] == name:
-            text = str(local["repr"])
-            if text == "None":
-                return None
-            if re.fullmatch(r"-?\d+(\.\d+)?(e[-+]?\d+)?", text):
-                return float(text)
-            raise Unreadable(f"{name} is not a number")
-    raise Unreadable(f"there is no local {name}")
-
-
-def _timeout_s(frames: Sequence[RawFrame]) -> float | None:
-    """The first timeout among these frames; a negative one is none."""
-    for frame in frames:
-        with contextlib.suppress(Unreadable):
-            timeout = seconds_in(frame, "timeout")
-            if timeout is not None and timeout >= 0:
-                return timeout
-    return None

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dstack.probes.node.cpython.cached_property import on_demand
-from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.pyspy.parser import RawThread
-from dstack.probes.node.waits.known_waits import function_of
+from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.threads import is_in
 
 Givers = tuple[int, ...]
 """OS ids of the threads of which one must go on; none where nobody is known."""
@@ -28,10 +26,10 @@ MAX_QUEUED = 2_000
 class Executors:
     """The thread pools of one process, as the frames of their threads show them."""
 
-    def __init__(self, threads: Sequence[RawThread], objects: Objects, layout: Layout) -> None:
-        self._threads = [thread for thread in threads if thread["os_thread_id"] is not None]
-        self._objects = objects
-        self._layout = layout
+    def __init__(self, threads: Sequence[MemoryThread], process: PythonProcess) -> None:
+        self._threads = [thread for thread in threads if thread.os_thread_id]
+        self._objects = process.objects
+        self._layout = process.layout
 
     def pending(self, futures: Sequence[int]) -> list[int]:
         """Those of these futures that have not ended."""
@@ -49,7 +47,7 @@ class Executors:
             raise Unreadable(f"a {self._objects.type_name(future)} where a Future was expected")
         return self._objects.text(attributes["_state"])
 
-    @on_demand
+    @cached_property
     def _runners(self) -> dict[int, int]:
         """The thread of each future that is being run: it is in the ``run`` of the future's work item."""
         found = {}
@@ -57,16 +55,16 @@ class Executors:
             for item in _locals_of(thread, "run", "self"):
                 future = self._future_of(item)
                 if future:
-                    found[future] = thread["os_thread_id"]
+                    found[future] = thread.os_thread_id
         return found
 
-    @on_demand
+    @cached_property
     def _queued(self) -> dict[int, Givers]:
         """The threads of the executor in whose queue each future is."""
         workers: dict[int, Givers] = {}
         for thread in self._threads:
             for queue in _locals_of(thread, "_worker", "work_queue"):
-                workers[queue] = (*workers.get(queue, ()), thread["os_thread_id"])
+                workers[queue] = (*workers.get(queue, ()), thread.os_thread_id)
         return {
             future: threads
             for queue, threads in workers.items()
@@ -90,12 +88,8 @@ class Executors:
         return self._objects.memory.pointers(items, min(count, MAX_QUEUED))
 
 
-def _locals_of(thread: RawThread, function: str, name: str) -> list[int]:
+def _locals_of(thread: MemoryThread, function: str, name: str) -> list[int]:
     """The addresses of a local of the executor's own frames of this function."""
     return [
-        int(local["addr"])
-        for frame in thread["frames"]
-        if function_of(frame) == function and str(frame["filename"]).endswith(EXECUTOR_FILE)
-        for local in frame["locals"] or ()
-        if local["name"] == name
+        address for frame in thread.frames if is_in(frame, EXECUTOR_FILE, function) if (address := frame.local(name))
     ]

@@ -1,50 +1,63 @@
 """What a thread is blocked in by its frames alone, where the process's memory cannot be read.
 
-That it waits is certain where Ray's own blocking function is the leaf; for what, is not told. Ray does say which refs
+That it waits is certain where Ray's own blocking function is the leaf; for what, is not known. Ray does say which refs
 the process holds: it waits for some of these. Seen on Ray 2.46 and 2.60.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Sequence
 
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.pyspy.parser import RawThread
-from dstack.probes.node.waits.blocked_call import RAY_WAIT_FOR_EVER, RAY_WORKER_FILE, is_next_of_generator, seconds_in
-from dstack.probes.node.waits.known_waits import CHANNEL, RawFrame, function_of
+from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
+from dstack.probes.node.threads import PythonThread, ShownFrame, function_of, is_in
+from dstack.probes.node.waits.blocked_call import RAY_WAIT_FOR_EVER, is_next_of_generator
+from dstack.probes.node.waits.known_waits import CHANNEL
+from dstack.probes.node.wire import CallData, Dependencies
 
-Call = dict[str, Any]
-Terms = Callable[[list[RawFrame], str], Call]
+Terms = Callable[[Sequence[ShownFrame], str], Dependencies]
 """From frames and the kind of their call: ``timeout_s``, and what that rests on. Raises :class:`Unreadable`."""
 
 KINDS = {"get_objects": "ray.get", "wait": "ray.wait"}
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
-def shallow_call(frames: list[RawFrame], terms_of: Terms) -> Call | None:
+def shallow_call(frames: Sequence[ShownFrame], terms_of: Terms) -> CallData | None:
     """The call, whose refs are among the ``held``; None where it is not known to be a wait for refs."""
     kind = KINDS.get(function_of(frames[0])) if frames else None
-    if kind is None or not str(frames[0]["filename"]).endswith(RAY_WORKER_FILE):
+    if kind is None or not is_in(frames[0], RAY_WORKER_FILE):
         return None
-    call: Call = {"kind": kind, "frame": 0}
-    if len(frames) > 1 and f"/{frames[1]['filename']}".endswith(CHANNEL):
+    if len(frames) > 1 and f"/{frames[1].position.file}".endswith(CHANNEL):
         return {"kind": "other", "frame": 1, "what": "read of a compiled graph's channel"}
     if any(is_next_of_generator(frame) for frame in frames):
-        return {**call, "unread": "which generator it is was not read"}
+        return {"kind": kind, "frame": 0, "unread": "which generator it is was not read"}
     try:
-        return {**call, "held": True, **terms_of(frames, kind)}
+        return {"kind": kind, "frame": 0, "held": True, **terms_of(frames, kind)}
     except Unreadable as error:
-        return {**call, "unread": str(error)}
+        return {"kind": kind, "frame": 0, "unread": str(error)}
 
 
-def shallow_calls(threads: Iterable[RawThread]) -> dict[int, Call]:
+def shallow_calls(threads: Iterable[PythonThread[ShownFrame]]) -> dict[int, CallData]:
     """The calls of threads that py-spy has dumped, by their OS ids."""
-    calls = {thread["os_thread_id"]: shallow_call(thread["frames"], _timeout_in_locals) for thread in threads}
-    return {thread: call for thread, call in calls.items() if thread is not None and call}
+    calls = {thread.os_thread_id: shallow_call(thread.frames, _timeout_in_locals) for thread in threads}
+    return {thread: call for thread, call in calls.items() if thread and call}
 
 
-def _timeout_in_locals(frames: list[RawFrame], kind: str) -> Call:
+def _timeout_in_locals(frames: Sequence[ShownFrame], kind: str) -> Dependencies:
     """What py-spy shows of the function's own arguments; see :mod:`dstack.probes.node.waits.blocked_call`."""
-    timeout = seconds_in(frames[0], "timeout")
+    timeout = _seconds_in(frames[0], "timeout")
     forever = -1 if kind == "ray.get" else RAY_WAIT_FOR_EVER
     return {"timeout_s": None if timeout == forever else timeout}
+
+
+def _seconds_in(frame: ShownFrame, name: str) -> float | None:
+    """The value of a local that refers to None or a number, as py-spy prints it."""
+    if name not in frame.values:
+        raise Unreadable(f"there is no local {name}")
+    text = frame.values[name]
+    if text == "None":
+        return None
+    if NUMBER.fullmatch(text):
+        return float(text)
+    raise Unreadable(f"{name} is not a number")

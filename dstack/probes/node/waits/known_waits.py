@@ -8,9 +8,9 @@ up to the first frame of the user's own code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-RawFrame = dict[str, Any]
+from dstack.probes.node.threads import Frame
 
 IDLE = ""
 """The name of what is no wait: a thread that has nothing to do."""
@@ -155,27 +155,33 @@ AWAITS = (
 """Coroutines in which one waits for a future that tells nothing by itself."""
 
 
-def function_of(frame: RawFrame) -> str:
-    """The plain name of the frame's function: py-spy gives the qualified one from CPython 3.11 on."""
-    return str(frame["name"]).rpartition(".")[2]
+def _by_function(*tables: Sequence[Place]) -> dict[str, list[Place]]:
+    """The rows of these tables by function, the most specific file first: ``/ray/util/queue.py``, ``/queue.py``."""
+    found: dict[str, list[Place]] = {}
+    for place in sorted((place for table in tables for place in table), key=lambda one: -len(one.file)):
+        found.setdefault(place.function, []).append(place)
+    return found
 
 
-def place_of(frame: RawFrame, table: Sequence[Place]) -> Place | None:
-    """The row of a table that this frame is in; of several the most specific: ``/ray/util/queue.py``, ``/queue.py``."""
-    file, function = str(frame["filename"]), function_of(frame)
-    rows = (one for one in table if one.function == function and file.endswith(one.file) and _has(frame, one.having))
-    return max(rows, key=lambda one: len(one.file), default=None)
+IN_LEAF, IN_CALLERS = _by_function(WAITS), _by_function(CHANNELS, NAMES)
+IN_CHANNEL, IN_COROUTINE = _by_function(CHANNELS), _by_function(AWAITS)
+"""The tables as :func:`place_of` takes them: by where in a stack a frame is."""
 
 
-def places_outward(frames: Sequence[RawFrame], is_user: Callable[[RawFrame], bool]) -> Iterator[tuple[int, Place]]:
+def place_of(frame: Frame, table: dict[str, list[Place]]) -> Place | None:
+    """The row of a table that this frame is in."""
+    position = frame.position
+    for place in table.get(position.function, ()):
+        if position.file.endswith(place.file) and (place.having is None or frame.has(place.having)):
+            return place
+    return None
+
+
+def places_outward(frames: Sequence[Frame], is_user: Callable[[Frame], bool]) -> Iterator[tuple[int, Place]]:
     """Frames that name a wait, with their index from the leaf, up to the user's own code."""
     for index, frame in enumerate(frames):
         if is_user(frame):
             return
-        place = place_of(frame, (*CHANNELS, *NAMES) if index else WAITS)
+        place = place_of(frame, IN_CALLERS if index else IN_LEAF)
         if place:
             yield index, place
-
-
-def _has(frame: RawFrame, local: str | None) -> bool:
-    return local is None or any(one["name"] == local for one in frame["locals"] or ())

@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dstack.probes.node.cpython.frames import Frames, MemoryFrame
-from dstack.probes.node.cpython.layout import LOCK_SEMAPHORE, Layout
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.layout import LOCK_SEMAPHORE
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects
+from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs.proc import SystemCall
 
 LOCK, RLOCK = "_thread.lock", "_thread.RLock"
@@ -37,17 +38,14 @@ class SleptOn:
 class Locks:
     """The locks of one process. Every method raises :class:`Unreadable`."""
 
-    def __init__(self, objects: Objects, frames: Frames, layout: Layout) -> None:
-        self._objects = objects
-        self._frames = frames
-        self._layout = layout
+    def __init__(self, process: PythonProcess) -> None:
+        self._objects = process.objects
+        self._frames = process.frames
+        self._layout = process.layout
         self._locks_held: dict[int, set[int]] = {}
 
-    def slept_on(self, thread_id: int, call: SystemCall) -> SleptOn | None:
-        """What the thread's innermost frame waits for, if that is a lock or the like."""
-        leaf = next(self._frames.of(thread_id), None)
-        if leaf is None or call.futex is None:
-            return None
+    def slept_on(self, leaf: Frame, call: SystemCall) -> SleptOn | None:
+        """What a thread's innermost frame waits for, if that is a lock or the like."""
         for word in (*leaf.stack, *leaf.locals):
             for address in self._and_what_it_is_bound_to(word):
                 if self._objects.is_a(address, *SLEPT_ON) and self._semaphore(address) == call.futex:
@@ -60,17 +58,17 @@ class Locks:
         self._objects.expect(rlock, RLOCK)
         return self._objects.memory.pointer(rlock + self._layout.rlock_owner)
 
-    def holders(self, lock: int, thread_ids: Iterable[int]) -> list[int]:
-        """Those of these threads, by their Python ids, that are in a ``with`` block of the lock.
+    def holders(self, lock: int, threads: Iterable[MemoryThread]) -> list[MemoryThread]:
+        """Those of these threads that are in a ``with`` block of the lock.
 
-        A thread whose frames change while they are read is left out: it runs, so it is not known to hold anything.
+        A thread whose frames cannot be read is left out: it runs, so it is not known to hold anything.
         """
         self._objects.expect(lock, LOCK)
         holders = []
-        for thread_id in thread_ids:
+        for thread in threads:
             with contextlib.suppress(Unreadable):
-                if lock in self._held(thread_id):
-                    holders.append(thread_id)
+                if lock in self._held(thread):
+                    holders.append(thread)
         return holders
 
     def _semaphore(self, address: int) -> int:
@@ -81,7 +79,7 @@ class Locks:
         if self._objects.is_a(word, "builtin_function_or_method"):
             yield self._objects.memory.pointer(word + BOUND_TO)
 
-    def _timeout_s(self, leaf: MemoryFrame, word: int, deadline: int) -> float:
+    def _timeout_s(self, leaf: Frame, word: int, deadline: int) -> float:
         """The number among the arguments that follow, else how much of it is left."""
         at = leaf.stack.index(word) if word in leaf.stack else len(leaf.stack)
         for argument in leaf.stack[at + 1 : at + 1 + MAX_ARGUMENTS]:
@@ -90,18 +88,18 @@ class Locks:
         seconds, nanoseconds = self._objects.memory.int64(deadline), self._objects.memory.int64(deadline + 8)
         return round(max(0.0, seconds + nanoseconds / 1e9 - time.monotonic()), 1)
 
-    def _held(self, thread_id: int) -> set[int]:
+    def _held(self, thread: MemoryThread) -> set[int]:
         """Locks of whose ``with`` blocks the thread is in one; not those that it let go to wait for their condition."""
-        if thread_id not in self._locks_held:
+        if thread.thread_id not in self._locks_held:
             held: set[int] = set()
             let_go: set[int | None] = set()
-            for frame in self._frames.of(thread_id):
+            for frame in thread.frames:
                 if frame.function == "wait" and frame.file.endswith("/threading.py"):
                     let_go.update(lock_of(self._objects, local) for local in frame.locals)
                 for one in self._frames.held(frame):
                     held |= {one, lock_of(self._objects, one) or one} - let_go
-            self._locks_held[thread_id] = held
-        return self._locks_held[thread_id]
+            self._locks_held[thread.thread_id] = held
+        return self._locks_held[thread.thread_id]
 
 
 def lock_of(objects: Objects, condition: int) -> int | None:

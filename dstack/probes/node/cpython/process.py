@@ -1,0 +1,130 @@
+"""The Python side of one process: its objects, threads, frames and modules, in one reading of its memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cpython.code_objects import Code
+from dstack.probes.node.cpython.frames import Chain, Frame, Frames, Step
+from dstack.probes.node.cpython.interpreter import Interpreter
+from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.modules import Modules
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.threads import PythonThread
+
+PTHREAD_TID = 720
+"""Where glibc's struct pthread keeps the OS thread id; seen with glibc 2.31 to 2.41 on x86-64."""
+
+MemoryThread = PythonThread[Frame]
+
+
+@dataclass
+class Known:
+    """What an earlier reading of a process has learned; all of it is validated before it is used again.
+
+    ``pages`` are the addresses that were read then: they are read first, in one system call.
+    """
+
+    codes: dict[int, Code] = field(default_factory=dict)
+    places: dict[tuple[int, str], int] = field(default_factory=dict)
+    pages: Collection[int] = ()
+
+
+class PythonProcess:
+    """What one reading of a process's memory shows of its Python. Every method raises :class:`Unreadable`.
+
+    ``os_thread_ids`` are the threads that the kernel lists. ``states`` is where the interpreter keeps its threads, by
+    their ids, if an earlier reading has found that; it is validated.
+    """
+
+    def __init__(
+        self,
+        memory: ProcessMemory,
+        interpreter: Interpreter,
+        known: Known | None = None,
+        os_thread_ids: Collection[int] = (),
+        states: Mapping[int, int] | None = None,
+    ) -> None:
+        self.memory = memory
+        self._interpreter = interpreter
+        self._known = known or Known()
+        self._os_thread_ids = os_thread_ids
+        self._states = states
+        memory.prefetch(self._known.pages)
+
+    @cached_property
+    def objects(self) -> Objects:
+        """Its objects."""
+        return self._interpreter.objects(self.memory)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where its version of CPython keeps what."""
+        return self._interpreter.layout()
+
+    @cached_property
+    def frames(self) -> Frames:
+        """Its frames."""
+        return Frames(self.objects, self.layout, self._interpreter.runtime(), self._known.codes)
+
+    @cached_property
+    def modules(self) -> Modules:
+        """Its modules."""
+        return Modules(self.objects, self.frames, self.layout, self._known.places)
+
+    @cached_property
+    def _chains(self) -> dict[int, Chain]:
+        return self.frames.chains(self.frames.threads)
+
+    @cached_property
+    def threads(self) -> list[MemoryThread]:
+        """Its Python threads, with their frames."""
+        names = self._names()
+        return [
+            PythonThread(thread_id, self._os_thread_id(thread_id), names.get(thread_id, ""), frames)
+            for thread_id, frames in self.frames.stacks(self._chains).items()
+        ]
+
+    @property
+    def broken(self) -> set[int]:
+        """The OS ids of the threads whose frames could not be followed to their end."""
+        return {one.os_thread_id for one in self.threads if self._chains[one.thread_id].ahead}
+
+    def steps(self, thread: MemoryThread) -> Sequence[Step]:
+        """The addresses of a thread's frames."""
+        return self._chains[thread.thread_id].steps
+
+    def thread_again(self, thread: MemoryThread) -> tuple[MemoryThread, Sequence[Step]]:
+        """A thread of an earlier reading as it is now, and the addresses of its frames."""
+        state = (self._states or {}).get(thread.thread_id)
+        is_known = state and self.memory.pointer(state + self.layout.thread_id) == thread.thread_id
+        states = {thread.thread_id: state} if state and is_known else self.frames.threads
+        if thread.thread_id not in states:
+            raise Unreadable("the interpreter does not know the thread")
+        chains = self.frames.chains(states)
+        if chains[thread.thread_id].ahead:
+            raise Unreadable("its frames could not be followed to their end")
+        frames = self.frames.stacks(chains)[thread.thread_id]
+        return replace(thread, frames=frames), chains[thread.thread_id].steps
+
+    def _os_thread_id(self, thread_id: int) -> int:
+        try:
+            found = self.memory.int32(thread_id + PTHREAD_TID)
+        except Unreadable:
+            return 0
+        return found if found in self._os_thread_ids else 0
+
+    def _names(self) -> Mapping[int, str]:
+        """The names that Python has for threads, by the threads' ids; none where they cannot be read."""
+        names: dict[int, str] = {}
+        with contextlib.suppress(Unreadable):
+            active = self.modules.lookup("threading", "_active")
+            for key, thread in self.objects.entries(active) if active else ():
+                with contextlib.suppress(Unreadable):
+                    name = self.objects.attribute(thread, "_name")
+                    names[int(self.objects.number(key) or 0)] = self.objects.text(name)
+        return names

@@ -1,0 +1,86 @@
+"""Values of local variables as short texts, in the notation that py-spy uses: other objects by type and address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+
+MAX_CHARACTERS = 128
+MAX_DEPTH = 3
+CELL_VALUE = 16
+MORE = "..."
+
+
+def shown_locals(objects: Objects, frame: Frame) -> dict[str, str]:
+    """The locals of a frame that have a value, by name; those that cannot be read are left out."""
+    shown: dict[str, str] = {}
+    try:
+        found = dict(zip(frame.names, frame.locals, strict=True))
+    except Unreadable:
+        return {}
+    for name, address in found.items():
+        try:
+            if address and objects.is_a(address, "cell"):
+                address = objects.memory.pointer(address + CELL_VALUE)
+            if address:
+                shown[name] = text_of(objects, address)
+        except Unreadable:
+            continue
+    return shown
+
+
+def text_of(objects: Objects, address: int, depth: int = 0) -> str:
+    """A value as text of about ``MAX_CHARACTERS``. Raises :class:`Unreadable`."""
+    kind = objects.type_name(address)
+    match kind:
+        case "NoneType":
+            return "None"
+        case "bool":
+            return str(objects.truth(address))
+        case "int" | "float":
+            return _number(objects, address, kind)
+        case "str":
+            text = objects.text(address)
+            return f'"{text[:MAX_CHARACTERS]}{MORE * (len(text) > MAX_CHARACTERS)}"'
+    if depth < MAX_DEPTH:
+        match kind:
+            case "list":
+                return f"[{_joined(_items(objects, objects.items(address), depth))}]"
+            case "tuple":
+                return f"({_joined(_items(objects, objects.items(address), depth))})"
+            case "dict":
+                return f"{{{_joined(_pairs(objects, address, depth))}}}"
+    return f"<{kind} at {address:#x}>"
+
+
+def _number(objects: Objects, address: int, kind: str) -> str:
+    try:
+        number = objects.number(address)
+    except Unreadable:  # an int of many digits
+        return f"<{kind} at {address:#x}>"
+    return repr(number)
+
+
+def _items(objects: Objects, addresses: Iterable[int], depth: int) -> Iterator[str]:
+    return (text_of(objects, address, depth + 1) for address in addresses)
+
+
+def _pairs(objects: Objects, address: int, depth: int) -> Iterator[str]:
+    for key, value in objects.entries(address):
+        yield f"{text_of(objects, key, depth + 1)}: {text_of(objects, value, depth + 1)}"
+
+
+def _joined(texts: Iterator[str]) -> str:
+    """As many as fit, separated by commas."""
+    found: list[str] = []
+    length = 0
+    for text in texts:
+        if length > MAX_CHARACTERS:
+            found.append(MORE)
+            break
+        found.append(text)
+        length += len(text) + 2
+    return ", ".join(found)

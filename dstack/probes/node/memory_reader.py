@@ -1,0 +1,270 @@
+"""Reads a process from its memory: the frames of its threads, what each of them waits for, and its coroutines.
+
+All threads are read together. What was read of a thread is of one moment if the thread did not run meanwhile. A thread
+that did run is read again on its own, until it did not, or until two readings of its frames agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.asyncio.coroutines import Coroutines
+from dstack.probes.node.asyncio.event_loops import is_event_loop, may_have_loops
+from dstack.probes.node.cpython.frames import Step
+from dstack.probes.node.cpython.interpreter import Interpreter
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
+from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.stability import marks_of, read_at_rest, unchanged
+from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
+from dstack.probes.node.ray.thread_tasks import read_tasks
+from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
+from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.roles import role_of
+from dstack.probes.node.waits.blocked_call import BlockedCalls
+from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call
+from dstack.probes.node.wire import CallData
+
+ATTEMPTS = 5
+"""How often a thread that runs is read again."""
+REST_S = 0.001
+"""How long a thread is given to come to rest before it is read for the third time; a multiple of it later."""
+ALL_ATTEMPTS_S = 0.5
+"""For how long threads of one process that run are read again, altogether."""
+MAX_KNOWN_PAGES = 1 << 14
+
+
+@dataclass
+class KnownProcess:
+    """What earlier samples have learned of a process: its interpreter, the files it has mapped, its code objects."""
+
+    birth: proc.Birth
+    files: Sequence[proc.Mapping]
+    interpreter: Interpreter
+    python: Known
+
+
+@dataclass(frozen=True)
+class _ThreadState:
+    """What one reading shows of one thread; ``task_on_loop`` is the Ray task that it runs as an event loop."""
+
+    thread: MemoryThread
+    steps: Sequence[Step]
+    call: CallData | None = None
+    task_id: str | None = None
+    task_on_loop: str | None = None
+    locals: Sequence[Mapping[str, str]] = ()
+
+    def agrees_with(self, other: _ThreadState) -> bool:
+        """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
+        mine, others = self.steps, other.steps
+        return [step[:2] for step in mine[:1]] == [step[:2] for step in others[:1]] and mine[1:] == others[1:]
+
+
+class MemoryReader:
+    """One reading of one process. Raises ``OSError`` or :class:`Unreadable` where nothing can be read."""
+
+    def __init__(self, request: Request, known: KnownProcess, origins: Origins) -> None:
+        self._request = request
+        self._known = known
+        self._origins = origins
+        self._unreadable: dict[int, str] = {}
+        self._has_tasks = False
+        self._loops: LoopState | None = None
+
+    def read(self) -> ProcessReading:
+        """Everything: first all at once, then again those threads that ran meanwhile."""
+        before = marks_of(self._request.pid)
+        groups: dict[str, str] | None = None
+        with self._process(before) as process:
+            states = self._read_all(process)
+            still = unchanged(before, marks_of(self._request.pid)) - process.broken
+            still_with_loops = still
+            if not self._request.is_child:
+                groups = self._read_groups(process)
+                still_with_loops = still & self._read_loops(process, before)
+            self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
+            known_states = process.frames.threads
+        deadline = min(self._request.deadline, time.monotonic() + ALL_ATTEMPTS_S)
+        threads = []
+        for state in states:
+            tid = state.thread.os_thread_id
+            if tid in still and not (self._is_on_loop(state) and tid not in still_with_loops):
+                threads.append(self._reading(state, is_still=True))
+            elif reading := self._read_again(state, known_states, deadline, tid in still):
+                threads.append(reading)
+        return ProcessReading(
+            threads=threads,
+            has_tasks=self._has_tasks,
+            loops=self._loops,
+            groups=groups,
+            problems=list(self._problems(threads)),
+        )
+
+    @contextlib.contextmanager
+    def _process(self, marks: Mapping[int, str], states: Mapping[int, int] | None = None) -> Iterator[PythonProcess]:
+        """The process in a new reading of its memory. ``states`` is where its threads are kept, if that is known."""
+        with open_memory(self._request.pid, keeps_pages=True) as memory:
+            known = self._known.python if states is None else replace(self._known.python, pages=())
+            yield PythonProcess(memory, self._known.interpreter, known, marks, states)
+
+    # All threads
+
+    def _read_all(self, process: PythonProcess) -> list[_ThreadState]:
+        calls = BlockedCalls(process, self._origins.is_user, self._request.below)
+        tasks = self._tasks(process.memory, process.threads)
+        self._has_tasks = tasks is not None
+        states = [
+            _ThreadState(
+                thread=thread,
+                steps=process.steps(thread),
+                call=calls.call_of(thread),
+                task_id=(tasks or {}).get(thread.os_thread_id),
+                locals=self._locals(process, thread),
+            )
+            for thread in process.threads
+        ]
+        self._unreadable = calls.unreadable
+        return states
+
+    def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
+        request = self._request
+        return read_tasks(threads, memory, self._known.files, request.thread_context, request.title)
+
+    def _locals(self, process: PythonProcess, thread: MemoryThread) -> Sequence[Mapping[str, str]]:
+        if not self._request.options["locals"]:
+            return ()
+        return [shown_locals(process.objects, frame) for frame in thread.frames]
+
+    def _read_groups(self, process: PythonProcess) -> dict[str, str] | None:
+        """The declared groups of an actor that has event loops, or threads for its methods."""
+        pool = [thread for thread in process.threads if thread.os_thread_id != self._request.pid]
+        if runs_methods(pool) or any(map(is_event_loop, pool)):
+            with contextlib.suppress(Unreadable):
+                return concurrency_groups(process.modules, process.objects)
+        return None
+
+    # Event loops
+
+    def _read_loops(self, process: PythonProcess, before: Mapping[int, str]) -> set[int]:
+        """Read the coroutines; returns the threads that did not run from the beginning until these were read."""
+        if not may_have_loops(process):
+            self._loops = LoopState()
+            return set(before)
+        self._loops = LoopState.read(lambda: self._coroutines(process))
+        still = unchanged(dict(before), marks_of(self._request.pid))
+        if still.issuperset(thread.os_thread_id for thread in process.threads):
+            self._loops.prove_all()
+        else:
+            on_still = [thread.thread_id for thread in process.threads if thread.os_thread_id in still]
+            self._loops.prove(on_still, self._read_loops_again)
+        return still
+
+    def _coroutines(self, process: PythonProcess) -> Coroutines:
+        return BlockedCalls(process, self._origins.is_user, self._request.below).coroutines
+
+    def _read_loops_again(self) -> LoopState:
+        try:
+            with self._process(marks_of(self._request.pid), {}) as process:
+                return LoopState.read(lambda: self._coroutines(process))
+        except OSError as error:
+            return LoopState(unread=str(error))
+
+    def _is_on_loop(self, state: _ThreadState) -> bool:
+        return self._loops is not None and state.thread.thread_id in self._loops.on_threads
+
+    # Threads that ran
+
+    def _read_again(
+        self, state: _ThreadState, states: Mapping[int, int], deadline: float, was_still: bool
+    ) -> ThreadReading | None:
+        """The thread as it is at rest, or where it never is, as two readings agree on it; None where it has ended."""
+        found, agrees = [state], False
+        for attempt in range(ATTEMPTS):
+            if time.monotonic() > deadline or (agrees and not self._may_wait(found)):
+                break
+            time.sleep(REST_S * max(0, attempt - 1))
+            with contextlib.suppress(OSError, Unreadable):
+                is_still, again = self._read_one(state.thread, states)
+                if is_still:
+                    return self._proven(again)
+                agrees = again.agrees_with(found[-1])
+                found.append(again)
+        return self._unproven(found, agrees, was_still)
+
+    def _read_one(self, thread: MemoryThread, states: Mapping[int, int]) -> tuple[bool, _ThreadState]:
+        with self._process({thread.os_thread_id: ""}, states) as process:
+            return read_at_rest(
+                process.memory, thread.os_thread_id, lambda: self._state(process, thread), _is_in_ref_call
+            )
+
+    def _state(self, process: PythonProcess, before: MemoryThread) -> _ThreadState:
+        thread, steps = process.thread_again(before)
+        calls = BlockedCalls(process, self._origins.is_user, self._request.below)
+        tasks = self._tasks(process.memory, [thread]) if self._has_tasks else None
+        on_loop = calls.coroutines.tasks_on_loops.get(thread.thread_id) if is_event_loop(thread) else None
+        return _ThreadState(
+            thread=thread,
+            steps=steps,
+            call=calls.call_of(thread),
+            task_id=(tasks or {}).get(thread.os_thread_id),
+            task_on_loop=on_loop,
+            locals=self._locals(process, thread),
+        )
+
+    def _proven(self, state: _ThreadState) -> ThreadReading:
+        self._unreadable.pop(state.thread.os_thread_id, None)
+        if self._loops and is_event_loop(state.thread):
+            self._loops.on_threads[state.thread.thread_id] = state.task_on_loop
+        return self._reading(state, is_still=True)
+
+    def _unproven(self, found: Sequence[_ThreadState], agrees: bool, was_still: bool) -> ThreadReading | None:
+        state = found[-1]
+        thread = state.thread
+        if self._loops:
+            self._loops.on_threads.pop(thread.thread_id, None)
+        if was_still:
+            return self._reading(found[0], is_still=True)
+        letter = proc.thread_state(self._request.pid, thread.os_thread_id) if thread.os_thread_id else "?"
+        if not letter:
+            return None
+        running = replace(thread, is_running=letter == "R")
+        call = unproven_call([(one.thread, one.call) for one in found])
+        return replace(self._reading(replace(state, thread=running, call=call)), is_torn=not agrees)
+
+    def _may_wait(self, found: Sequence[_ThreadState]) -> bool:
+        return all(state.call is not None and state.call["kind"] in REF_CALLS for state in found)
+
+    # Results
+
+    def _reading(self, state: _ThreadState, *, is_still: bool = False) -> ThreadReading:
+        request = self._request
+        role = role_of(state.thread, state.task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
+        return ThreadReading(
+            thread=state.thread,
+            role=role,
+            call=state.call,
+            is_still=is_still,
+            task_id=state.task_id,
+            locals=state.locals,
+        )
+
+    def _problems(self, threads: Sequence[ThreadReading]) -> Iterator[Problem]:
+        """One problem for all of the application's threads of which it is not known what they sleep on."""
+        if self._loops and self._loops.unread:
+            yield Problem("memory", f"its coroutines could not be read: {self._loops.unread}", "unreadable")
+            return
+        asleep = [one.thread.os_thread_id for one in threads if one.is_still and one.role != "ray"]
+        reasons = [self._unreadable[tid] for tid in asleep if tid in self._unreadable]
+        if reasons and not self._request.is_child:
+            yield Problem("memory", f"what some of its threads wait for could not be read: {reasons[0]}", "unreadable")
+
+
+def _is_in_ref_call(state: _ThreadState) -> bool:
+    """Whether it is in one of Ray's calls, of which all is known by memory, and nothing by the kernel."""
+    return state.call is not None and state.call["kind"] in REF_CALLS

@@ -1,0 +1,104 @@
+"""One process that a probe is asked for: its identity, its children, its reading, and what failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.children import Families, is_helper, is_python
+from dstack.probes.node.procfs.permissions import DumpFailed
+from dstack.probes.node.procfs.worker_pid import NotThisWorker, PortOwners, require_worker
+from dstack.probes.node.reading import Problem, ProcessReading, Request
+from dstack.probes.node.wire import Options, Target
+
+
+class Process:
+    """A worker, a driver, or with ``parent_pid`` a process that one of these has started."""
+
+    def __init__(self, target: Target, families: Families, parent_pid: int | None = None) -> None:
+        self.target = target
+        self.pid = target["pid"]
+        self.worker_id = target["worker_id"]
+        self.parent_pid = parent_pid
+        self.below = families.below(self.pid)
+        self.title = ""
+        self.figures: proc.Figures | None = None
+        self.reading = ProcessReading()
+        self.children: list[Process] = []
+        self.children_left_out = 0
+        self.problems: list[Problem] = []
+        self.elapsed_s = 0.0
+        self._families = families
+
+    def identify(self, owners: PortOwners, verified: dict[int, tuple[proc.Birth, int]]) -> None:
+        """Find its figures, and validate that the pid is this worker's.
+
+        ``verified`` are births and ports by pid that were validated before. Raises :class:`NotThisWorker`, or
+        ``psutil.NoSuchProcess`` where the process has ended.
+        """
+        figures = proc.figures(self.pid)
+        identity = (figures.birth, self.target["port"]) if figures else None
+        if identity is None or verified.get(self.pid) != identity:
+            require_worker(self.pid, self.target["port"], owners)
+        if figures is None or identity is None:
+            raise psutil.NoSuchProcess(self.pid)
+        verified[self.pid] = identity
+        self.title = proc.title(self.pid)
+        self.figures = figures
+
+    def find_children(self, limit: int) -> list[Process]:
+        """Find the Python processes below this one; returns as many as are to be read."""
+        own = [pid for pid, parent in self.below.items() if not is_helper(pid, parent)]
+        found = list(filter(is_python, own))
+        self.children_left_out = len(own) - min(len(found), limit)
+        for pid in found[:limit]:
+            target: Target = {"worker_id": self.worker_id, "pid": pid, "port": 0, "is_driver": True}
+            self.children.append(Process(target, self._families, self.below[pid]))
+        if len(found) > limit:
+            reason = f"{len(found) - limit} of its child processes were not read: there are too many"
+            self.problems.append(Problem("stacks", reason, "truncated"))
+        return self.children
+
+    def request(self, options: Options, deadline: float) -> Request:
+        """What is to be read of it, until ``deadline``, a ``time.monotonic()``."""
+        return Request(
+            pid=self.pid,
+            title=self.title,
+            is_driver=self.target["is_driver"],
+            is_child=self.parent_pid is not None,
+            below=self.below,
+            thread_context=self.target.get("thread_context", options["thread_context"]),
+            options=options,
+            deadline=deadline,
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process ended while it was read, or before."""
+        return any((problem.stage, problem.cause) == ("process", "ended") for problem in self.problems)
+
+    def has_ended(self) -> None:
+        """Record that the process is gone, which is why everything else failed."""
+        self.problems = [Problem("process", "the process is gone", "ended")]
+
+    @contextmanager
+    def problems_of(self) -> Iterator[None]:
+        """Record why its reading could not go on, and after how long."""
+        began = time.monotonic()
+        try:
+            yield
+        except psutil.NoSuchProcess:
+            self.has_ended()
+        except NotThisWorker as error:
+            self.problems.append(Problem("process", str(error), error.cause))
+            return
+        except DumpFailed as error:
+            self.problems.append(Problem("stacks", error.reason, error.cause, error.remedy))
+        finally:
+            self.elapsed_s = round(time.monotonic() - began, 2)
+        if self.problems and not psutil.pid_exists(self.pid):  # whatever failed did so for that
+            self.has_ended()

@@ -1,0 +1,121 @@
+"""Reads processes by the best way there is: their memory, else py-spy; and both for exact or native stacks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import psutil
+
+from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.process import Known
+from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
+from dstack.probes.node.process import Process
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_refused
+from dstack.probes.node.pyspy.reader import PySpyReader
+from dstack.probes.node.pyspy.runner import PySpy, SudoRefused
+from dstack.probes.node.reading import Problem, ProcessReading, Request
+from dstack.probes.node.stacks.origins import Origins
+
+MAX_KNOWN = 2_000
+"""Of so many processes it is kept what was learned of them."""
+
+
+class ProcessReader:
+    """Reads the processes of one node, and keeps what it has learned of each for the next sample."""
+
+    def __init__(self, tool: PySpy | None) -> None:
+        self.tool = tool
+        self.origins = Origins()
+        self._own = OwnPython()
+        self._known: dict[int, KnownProcess] = {}
+        self._sudo_refuses = False
+
+    def read(self, process: Process, request: Request) -> ProcessReading:
+        """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
+        if time.monotonic() > request.deadline:
+            raise DumpFailed("no time was left for it", cause="timeout")
+        reading = self._read_memory(process, request)
+        options = request.options
+        is_exact = all(one.is_still or one.role == "ray" for one in reading.threads)
+        if options["native"] or (options["pause"] and not is_exact):
+            return self._with_exact_stacks(reading, request)
+        return reading
+
+    def _read_memory(self, process: Process, request: Request) -> ProcessReading:
+        """From memory; where that is not possible, from py-spy, with the reason as a problem."""
+        known = self._known_process(process)
+        refused = known.interpreter.refused
+        if refused:
+            return self._through_pyspy(request, _not_read(refused, "unreadable"), refused)
+        try:
+            reading = MemoryReader(request, known, self.origins).read()
+        except PermissionError:
+            return self._through_pyspy(request, _not_read(str(why_refused(process.pid)), "permission"))
+        except (OSError, Unreadable) as error:
+            self._require_alive(process)
+            return self._through_pyspy(request, _not_read(str(error), "unreadable"))
+        self._require_alive(process)
+        return reading
+
+    def _known_process(self, process: Process) -> KnownProcess:
+        assert process.figures is not None
+        known = self._known.get(process.pid)
+        if known is None or known.birth != process.figures.birth:
+            files = proc.mapped_files(process.pid)
+            interpreter = Interpreter(process.target.get("python"), self._own, files)
+            known = KnownProcess(process.figures.birth, list(files.values()), interpreter, Known())
+            if len(self._known) < MAX_KNOWN:
+                self._known[process.pid] = known
+        return known
+
+    def _require_alive(self, process: Process) -> None:
+        """Raises unless it still is the same process, running the same program."""
+        now = proc.figures(process.pid)
+        if now is None or now.state == "Z":
+            raise psutil.NoSuchProcess(process.pid)
+        if process.figures and now.birth != process.figures.birth:
+            self._known.pop(process.pid, None)
+            raise DumpFailed("it began another program while it was read", cause="unreadable")
+
+    def _through_pyspy(self, request: Request, problem: Problem, refused: str | None = None) -> ProcessReading:
+        """As this user, and where that is refused, as root, if no password is asked for that."""
+        has_calls = problem.cause == "permission"
+        try:
+            return PySpyReader(self._tool(), request, self.origins).read(problem, has_calls=has_calls)
+        except DumpFailed as error:
+            as_root = self._tool().through_sudo()
+            if not error.is_refused or as_root is None or self._sudo_refuses:
+                raise _because_of(refused, error) from error
+            try:
+                return PySpyReader(as_root, request, self.origins).read(problem, has_calls=has_calls)
+            except SudoRefused:
+                self._sudo_refuses = True
+                raise error from None
+
+    def _with_exact_stacks(self, reading: ProcessReading, request: Request) -> ProcessReading:
+        try:
+            return PySpyReader(self._tool(), request, self.origins).with_exact_stacks(reading)
+        except DumpFailed as error:
+            if not psutil.pid_exists(request.pid):
+                raise
+            reason = f"only read without a pause: {error.reason}"
+            return replace(reading, problems=[*reading.problems, Problem("stacks", reason, error.cause, error.remedy)])
+
+    def _tool(self) -> PySpy:
+        if self.tool is None:
+            raise DumpFailed("there is no py-spy on this node", INSTALL_PYSPY, cause="missing")
+        return self.tool
+
+
+def _not_read(reason: str, cause: str) -> Problem:
+    return Problem("memory", f"its memory could not be read: {reason}", cause)
+
+
+def _because_of(refused: str | None, error: DumpFailed) -> DumpFailed:
+    """The failure, which follows from an interpreter that cannot be read either."""
+    if refused is None:
+        return error
+    return DumpFailed(f"{refused} ({error.reason})", error.remedy, cause=error.cause, is_refused=error.is_refused)

@@ -1,0 +1,73 @@
+"""What is asked of the reading of one process, and what it gives, whichever way the process is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.threads import AnyThread
+from dstack.probes.node.wire import CallData, Options, ThreadContext
+
+
+@dataclass(frozen=True)
+class Request:
+    """A process to read; ``below`` are the processes that it has started, ``title`` is what it calls itself.
+
+    ``is_child`` is one that a worker or driver has started: of it only the threads are read. ``deadline`` is a
+    ``time.monotonic()``.
+    """
+
+    pid: int
+    title: str
+    is_driver: bool
+    is_child: bool
+    below: Collection[int]
+    thread_context: ThreadContext | None
+    options: Options
+    deadline: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What could not be read of a process, why, and the remedy; ``cause`` is one of :data:`dstack.model.Cause`."""
+
+    stage: str
+    reason: str
+    cause: str = "other"
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class ThreadReading:
+    """A thread, what it is for, and the call that it is blocked in.
+
+    ``is_still`` says that it did not run while it was read, ``is_torn`` that it ran whenever it was read, so that its
+    frames may not belong together. ``task_id`` is the Ray task that it runs. ``locals`` are the values of its locals
+    by frame, where they were asked for.
+    """
+
+    thread: AnyThread
+    role: str
+    call: CallData | None = None
+    is_still: bool = False
+    is_torn: bool = False
+    task_id: str | None = None
+    locals: Sequence[Mapping[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class ProcessReading:
+    """The threads and coroutines of a process; ``access`` is how they were read, see :class:`dstack.model.Process`.
+
+    ``has_tasks`` says that it could be read which tasks its threads run. ``loops`` and ``groups``, the concurrency
+    groups of an actor's methods, are None where they were not read.
+    """
+
+    threads: Sequence[ThreadReading] = ()
+    access: str = "memory"
+    has_tasks: bool = False
+    loops: LoopState | None = None
+    groups: dict[str, str] | None = None
+    paused_ms: float = 0.0
+    problems: Sequence[Problem] = ()

@@ -1,0 +1,100 @@
+"""A reading of a process as the plain data of :mod:`dstack.probes.node.wire`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dstack.probes.node.asyncio.event_loops import is_event_loop
+from dstack.probes.node.process import Process
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.reading import Problem, ProcessReading, ThreadReading
+from dstack.probes.node.stacks.redaction import masked_locals
+from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.wire import FailureData, ProcessData, ThreadData
+
+STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "disk-sleep",
+    "T": "stopped",
+    "t": "tracing-stop",
+    "Z": "zombie",
+    "X": "dead",
+    "I": "idle",
+}
+"""The kernel's letters in the words of psutil."""
+
+
+class Serialiser:
+    """Readings of one node as plain data, their stacks entered into one table."""
+
+    def __init__(self, table: StackTable) -> None:
+        self._table = table
+
+    def process(self, process: Process) -> ProcessData:
+        """A process with its threads, coroutines and children."""
+        reading = process.reading
+        assert process.figures is not None
+        cwd = proc.working_directory(process.pid)
+        os_ids = {one.thread.thread_id: one.thread.os_thread_id for one in reading.threads}
+        figures = process.figures
+        data: ProcessData = {
+            "pid": process.pid,
+            "started_at": figures.started_at,
+            "cpu_s": figures.cpu_s,
+            "rss_bytes": figures.rss_bytes,
+            "num_threads": figures.num_threads,
+            "state": STATES.get(figures.state, figures.state),
+            "access": reading.access,
+            "paused_ms": round(reading.paused_ms, 2),
+            "tasks_read": reading.has_tasks,
+            "coroutines_read": reading.loops is not None and reading.loops.unread is None,
+            "concurrency_groups": reading.groups,
+            "threads": [self._thread(one, reading, cwd) for one in reading.threads],
+            "coroutines": reading.loops.as_plain(self._table, cwd, os_ids) if reading.loops else [],
+            "children": [self.process(child) for child in process.children if child.figures and not child.is_gone],
+            "children_left_out": process.children_left_out,
+        }
+        if process.parent_pid is not None:
+            data["parent_pid"], data["name"] = process.parent_pid, process.title
+        return data
+
+    def _thread(self, one: ThreadReading, reading: ProcessReading, cwd: str) -> ThreadData:
+        thread = one.thread
+        data: ThreadData = {
+            "os_thread_id": thread.os_thread_id,
+            "name": thread.name,
+            "stack": self._table.add(thread.frames, cwd),
+            "role": one.role,
+            "on_cpu": thread.is_running and not one.is_still,
+            "still": one.is_still,
+            "torn": one.is_torn,
+            "task_id": _task_on(one, reading),
+        }
+        if one.call:
+            data["call"] = one.call
+        if one.locals:
+            data["locals"] = masked_locals(one.locals)
+        return data
+
+
+def _task_on(one: ThreadReading, reading: ProcessReading) -> str | None:
+    if is_event_loop(one.thread):
+        return reading.loops.on_threads.get(one.thread.thread_id) if reading.loops else None
+    return one.task_id
+
+
+def failures_of(process: Process, problems: Sequence[Problem]) -> list[FailureData]:
+    """What could not be read of a process."""
+    return [
+        {
+            "stage": problem.stage,
+            "reason": problem.reason,
+            "cause": problem.cause,
+            "remedy": problem.remedy,
+            "pid": process.pid,
+            "worker_id": process.worker_id,
+            "elapsed_s": process.elapsed_s,
+        }
+        for problem in problems
+    ]

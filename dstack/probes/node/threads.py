@@ -1,0 +1,76 @@
+"""Threads and frames as all parts of the probe share them, whichever reader they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """A line of a function; the same object stands for the same position, so that it can be a key.
+
+    ``qualified`` is the function's qualified name where that is known. ``module`` is the shared library of a frame of
+    C, which has no line of Python.
+    """
+
+    file: str
+    function: str
+    qualified: str
+    line: int
+    module: str | None = None
+
+
+class Frame(Protocol):
+    """A frame of a stack."""
+
+    @property
+    def position(self) -> Position:
+        """Where it is."""
+
+    def has(self, name: str) -> bool:
+        """Whether a local variable of this name has a value."""
+
+
+@dataclass(frozen=True)
+class ShownFrame:
+    """A frame as py-spy shows it, with the text of its locals by name; ``values`` is empty where it shows none."""
+
+    position: Position
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Whether a local variable of this name has a value."""
+        return name in self.values
+
+
+F = TypeVar("F", bound=Frame, covariant=True)
+
+
+@dataclass(frozen=True)
+class PythonThread(Generic[F]):
+    """A Python thread: its pthread id, its OS id or 0 where that is not known, its name, and its frames, leaf first.
+
+    ``is_running`` says that it was on a CPU or ready for one.
+    """
+
+    thread_id: int
+    os_thread_id: int
+    name: str
+    frames: Sequence[F]
+    is_running: bool = False
+
+
+AnyThread = PythonThread[Frame]
+
+
+def function_of(frame: Frame) -> str:
+    """The plain name of the frame's function."""
+    return frame.position.function
+
+
+def is_in(frame: Frame, file: str, *functions: str) -> bool:
+    """Whether a frame is in a file whose path ends so, and in one of these functions if any are given."""
+    position = frame.position
+    return (not functions or position.function in functions) and position.file.endswith(file)

@@ -1,0 +1,41 @@
+"""Calls of threads that ran during every reading and were in the same call each time.
+
+Ray wakes a thread that waits for refs every second. On a host so busy that every reading takes as long, such a thread
+is never seen at rest: what it waits for is not known for certain, and neither is that it makes progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dstack.probes.node.threads import AnyThread
+from dstack.probes.node.wire import CallData
+
+REF_CALLS = ("ray.get", "ray.wait", "generator")
+"""The calls in which Ray wakes a thread though nothing has come. A thread is woken from any other to proceed."""
+WOKEN_EVERY_S = 1.0
+"""Seen on Ray 2.46 and 2.60."""
+UNPROVEN = "its thread was woken during every reading, as on a host that is very busy"
+
+
+def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> CallData | None:
+    """The call, without what it waits for, if all readings of a thread show the same one at the same lines.
+
+    A thread that makes progress is soon in a call for other refs.
+    """
+    lines = [_lines(thread) for thread, _ in readings]
+    calls = [call for _, call in readings]
+    first = calls[0] if calls else None
+    if first is None or not _is_woken(first) or any(one != first for one in calls) or any(x != lines[0] for x in lines):
+        return None
+    return {"kind": first["kind"], "frame": first["frame"], "unread": UNPROVEN}
+
+
+def _is_woken(call: CallData) -> bool:
+    """Whether only Ray wakes it; one with a short timeout runs by itself, and calls again."""
+    timeout_s = call.get("timeout_s")
+    return call["kind"] in REF_CALLS and "unread" not in call and (timeout_s is None or timeout_s > WOKEN_EVERY_S)
+
+
+def _lines(thread: AnyThread) -> list[tuple[str, int]]:
+    return [(frame.position.file, frame.position.line) for frame in thread.frames]
