@@ -117,7 +117,7 @@ def test_what_a_node_says_of_its_host_changes_nothing_else() -> None:
 
 def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:
     """What travels to nodes cannot import the model, and an answer with another cause is refused as a whole."""
-    sources = [path.read_text() for path in Path(node.__file__).parent.glob("*.py")]
+    sources = [path.read_text() for path in Path(node.__file__).parent.rglob("*.py")]
     named = {cause for text in sources for cause in re.findall(r'cause="(\w+)"', text)}
 
     assert {"permission", "namespace", "ended", "timeout"} <= named <= {*get_args(Cause), "other"}

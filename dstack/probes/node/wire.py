@@ -1,7 +1,8 @@
 """Everything that crosses between a node's probe and its caller, as plain data that both sides are checked against.
 
 The values become those of :mod:`dstack.model`, whose field names they have; that module says what each means. The
-caller validates an answer against these types before it uses it. TypedDicts, since the probe has only the standard library.
+caller validates an answer against these types before it uses it. They are TypedDicts, since the probe has only the
+standard library.
 """
 
 from __future__ import annotations
