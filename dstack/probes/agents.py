@@ -18,18 +18,22 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 
 from dstack.model import Failure, Job, Worker
 from dstack.probes import addresses
+from dstack.probes.answers import validated
 from dstack.probes.connect import Cluster
+from dstack.probes.node import wire
+from dstack.probes.node.pyspy.parser import RawThread
 from dstack.probes.node.stacks.table import Origins, StackTable, role_of
 from dstack.probes.node.waits.frames_only import shallow_call
+from dstack.probes.node.waits.known_waits import RawFrame
 from dstack.probes.pyspy_text import TextStacks, parse
 from dstack.probes.rpc import Call, Refused, call_all
 from dstack.probes.source_terms import Sources
 
-Plain = dict[str, Any]
 KEY = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
 NAMESPACE = b"dashboard"
 FIND_TIMEOUT_S = 1.0
@@ -46,8 +50,8 @@ class Agents:
 
     def stacks_of(
         self, workers: Sequence[Worker], jobs: Sequence[Job], deadline: float, sample: int
-    ) -> tuple[Plain, list[Failure]]:
-        """What the agents see of these workers, in the shape of ``NodeProbe.sample``, and what they did not see.
+    ) -> tuple[wire.Answer, list[Failure]]:
+        """What the agents see of these workers, as a node's probe would answer, and what they did not see.
 
         ``deadline`` is a ``time.monotonic()``. No agent is asked for more than a few processes at once.
         """
@@ -106,7 +110,8 @@ class _Texts:
         self._origins = Origins()
         self._sources = Sources(jobs, lambda frame: self._origins.of(frame) == "user")
         self._table = StackTable(self._origins)
-        self._processes: dict[str, Plain] = {}
+        self._processes: dict[str, wire.ProcessData] = {}
+        self._began_at = time.time()
 
     def add(self, worker: Worker, text: str, elapsed_ms: float) -> Refused | None:
         """Why a text is of no use, if it is not; ``elapsed_ms`` bounds the pause that it cost its process."""
@@ -121,29 +126,48 @@ class _Texts:
             for frame in thread["frames"]:
                 frame["filename"] = self._whole_path(str(frame["filename"]))
         threads = [self._thread(worker, thread) for thread in stacks.threads]
-        known = {"pid": worker.pid, "started_at": 0.0, "access": "text stack", "paused_ms": round(elapsed_ms, 2)}
-        self._processes[worker.worker_id] = {**known, "threads": threads}
+        self._processes[worker.worker_id] = {
+            "pid": worker.pid,
+            "started_at": 0.0,
+            "access": "text stack",
+            "paused_ms": round(elapsed_ms, 2),
+            "threads": threads,
+        }
         return None
 
-    def result(self) -> Plain:
-        """All of them, in the shape of ``NodeProbe.sample``."""
-        tables = {"frames": self._table.frames, "stacks": self._table.stacks, "sources": self._table.sources}
-        return {**tables, "processes": self._processes, "failures": [], "host": {}}
+    def result(self) -> wire.Answer:
+        """All of them, as a node's probe would answer."""
+        return validated(
+            {
+                "frames": self._table.frames,
+                "stacks": self._table.stacks,
+                "sources": self._table.sources,
+                "processes": self._processes,
+                "failures": [],
+                "host": {},
+                "clock": (self._began_at, time.time()),
+            }
+        )
 
     def _whole_path(self, file: str) -> str:
         """py-spy shortens paths to what is behind an entry of ``sys.path``."""
         return self._sources.path_of(file) or _installed(file) or file
 
-    def _thread(self, worker: Worker, thread: Plain) -> Plain:
-        call = shallow_call(thread["frames"], self._sources.terms_of)
-        plain = {
+    def _terms_of(self, frames: list[RawFrame], kind: str) -> dict[str, object]:
+        return dict(self._sources.terms_of(frames, kind))
+
+    def _thread(self, worker: Worker, thread: RawThread) -> wire.ThreadData:
+        call = shallow_call(thread["frames"], self._terms_of)
+        data: wire.ThreadData = {
             "os_thread_id": thread["os_thread_id"] or 0,
             "name": thread["thread_name"],
             "stack": self._table.add(thread["frames"], "/"),
             "role": role_of(thread, pid=worker.pid, is_driver=worker.is_driver, origins=self._origins),
             "on_cpu": thread["active"],
         }
-        return {**plain, "call": call} if call and not thread["active"] else plain
+        if call and not thread["active"]:
+            data["call"] = msgspec.convert(call, wire.CallData)
+        return data
 
 
 def _is_likely(worker: Worker, stacks: TextStacks) -> bool:

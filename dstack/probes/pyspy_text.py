@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.waits.known_waits import RawFrame
 
 MAX_CHARACTERS = 4_000_000
 MAX_THREADS = 2_000
@@ -68,7 +69,7 @@ def _thread(line: str) -> RawThread | None:
     }
 
 
-def _frame(line: str) -> dict[str, object] | None:
+def _frame(line: str) -> RawFrame | None:
     """``    name (file:line)``, taken apart without a regular expression: a name may be made to keep one busy."""
     name, opening, place = line[4:-1].partition(" (")
     if not (line.startswith("    ") and line.endswith(")") and name and opening and place):

@@ -12,7 +12,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import TypedDict
 
 from dstack.model import Job
 from dstack.probes.node.cpython.memory import Unreadable
@@ -23,6 +23,13 @@ UNKNOWN_TERMS = "whether it has a timeout could not be read"
 NAMES = {"ray.get": "get", "ray.wait": "wait"}
 CALL_FILES = ("ray/_private/worker.py", "ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
 CALL_FUNCTIONS = ("get_objects", "get", "wait", "wrapper", "auto_init_wrapper")
+
+
+class Terms(TypedDict):
+    """What is known of a call's timeout: that it has none, and what that rests on."""
+
+    timeout_s: None
+    assumed: str
 
 
 class Sources:
@@ -39,7 +46,7 @@ class Sources:
         found = [path for folder in self._folders if os.path.isfile(path := os.path.join(folder, file))]
         return found[0] if len(found) == 1 else None
 
-    def terms_of(self, frames: list[RawFrame], kind: str) -> dict[str, Any]:
+    def terms_of(self, frames: list[RawFrame], kind: str) -> Terms:
         """``timeout_s``, which is None, and what is taken for granted. Raises :class:`Unreadable`."""
         frame = next((frame for frame in frames if not _is_of_the_call(frame)), None)
         path = str(frame["filename"]) if frame and self._is_user(frame) else ""

@@ -7,7 +7,7 @@ standard library.
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypedDict, final
 
 # What a probe is asked
 
@@ -21,12 +21,14 @@ class ThreadContext(TypedDict):
     offset: int
 
 
+@final
 class RefusedPython(TypedDict):
     """A Python whose memory dstack cannot interpret, with the reason."""
 
     refused: str
 
 
+@final
 class ForeignPython(TypedDict):
     """The Python of a process that runs another build than the probe: minor version, and where ``_PyRuntime`` is."""
 
@@ -49,11 +51,15 @@ class Target(_Target, total=False):
 
 
 class Options(TypedDict):
-    """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now."""
+    """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now.
+
+    ``nonblocking`` is the opposite of ``pause``: what a probe reads that does not know ``pause`` yet.
+    """
 
     native: bool
     locals: bool
     pause: bool
+    nonblocking: bool
     children: bool
     deadline_s: float
     thread_context: ThreadContext | None
