@@ -55,9 +55,10 @@ class Agents:
 
         ``deadline`` is a ``time.monotonic()``. No agent is asked for more than a few processes at once.
         """
-        self._find({worker.node_id for worker in workers}, min(FIND_TIMEOUT_S, deadline - time.monotonic()))
+        nodes = {worker.node_id for worker in workers}
+        without = nodes - self.present_on(nodes, deadline - time.monotonic())
         texts = _Texts(jobs)
-        failures = [_no_agent(node, sample) for node in sorted({w.node_id for w in workers}) if not self._has(node)]
+        failures = [_no_agent(node, sample) for node in sorted(without)]
         for some in _rounds([worker for worker in workers if self._has(worker.node_id)]):
             began = time.monotonic()
             left = min(MAX_TIMEOUT_S, deadline - began)
@@ -69,6 +70,11 @@ class Agents:
                 if problem is not None:
                     failures.append(_failure(worker, problem, sample))
         return texts.result(), failures
+
+    def present_on(self, node_ids: set[str], timeout_s: float) -> set[str]:
+        """Those of the nodes that have an agent; asks the GCS only, so no process is paused."""
+        self._find(node_ids, min(FIND_TIMEOUT_S, timeout_s))
+        return set(filter(self._has, node_ids))
 
     def _has(self, node_id: str) -> bool:
         return self._addresses.get(node_id) is not None

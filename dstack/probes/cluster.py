@@ -48,21 +48,28 @@ OVERRUN_S = 2.0
 """How long after its deadline the reading of this host's processes is awaited: reading one of them may block."""
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
+PAUSED_BY_AGENT = "Ray's agent can read its stacks with a pause of some ms."
 AGENTS_SHARE = 0.08
 """The part of a sample's time that is kept for asking Ray's agents about processes that could not be read."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to look.
+    """How to read processes.
 
-    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``nonblocking``
-    never pauses a target, at the price of torn stacks where a thread runs.
+    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``pause`` stops
+    running targets for exact stacks of running threads. Without ``native`` or ``pause`` no process is paused, traced or
+    signalled.
     """
 
     native: bool = False
     locals: bool = False
-    nonblocking: bool = False
+    pause: bool = False
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a process may be paused."""
+        return self.native or self.pause
 
 
 class ClusterProbe:
@@ -323,7 +330,9 @@ class ClusterProbe:
         of_processes = (f for f in self._failures if f.sample == sample and f.stage == "process")
         wrong = {failure.worker_id for failure in of_processes}
         unread = [w for w in workers if w.worker_id not in wrong and not _has_threads(processes.get(w.worker_id))]
-        if unread and not self._options.nonblocking:  # an agent's py-spy pauses what it looks at
+        if unread and not self._options.pauses:  # an agent's py-spy pauses the process that it reads
+            self._suggest_pause(unread, sample)
+        elif unread:
             self._progress(f"asking Ray's agents for {len(unread)} processes")
             answer, failures = self._agents.stacks_of(unread, self._inventory.jobs, self._deadline, sample)
             self._failures += [f for f in failures if f.worker_id or f.node_id not in self._given_up]
@@ -335,12 +344,23 @@ class ClusterProbe:
         whole = (w.worker_id for w in workers if _is_whole(processes.get(w.worker_id)))
         self._shallow |= {worker.worker_id for worker in workers} - {*whole}
 
+    def _suggest_pause(self, unread: Sequence[Worker], sample: int) -> None:
+        """Adds to the failures of unread processes, where there is an agent, that it can read them with a pause."""
+        nodes = self._agents.present_on({worker.node_id for worker in unread}, self._timeout_s())
+        workers = {worker.worker_id for worker in unread if worker.node_id in nodes}
+        self._failures = [
+            _with_pause_as_remedy(failure)
+            if failure.sample == sample and _may_be_read_by_agent(failure, workers, nodes)
+            else failure
+            for failure in self._failures
+        ]
+
     def _wire_options(self, deadline: float) -> wire.Options:
         return {
             "native": self._options.native,
             "locals": self._options.locals,
-            "pause": not self._options.nonblocking,
-            "nonblocking": self._options.nonblocking,
+            "pause": self._options.pauses,
+            "nonblocking": not self._options.pauses,
             "children": not self._samples,
             "deadline_s": max(0.1, deadline - time.monotonic()),
             "thread_context": within(self._thread_context, self._deadline - time.monotonic()),
@@ -423,6 +443,20 @@ def _is_elsewhere(workers: list[Worker], local: list[Seen]) -> bool:
     causes = {failure.get("worker_id"): failure["cause"] for failure in failures}
     missing = [causes.get(worker.worker_id) for worker in workers]
     return all(missing) and "namespace" in missing
+
+
+def _may_be_read_by_agent(failure: Failure, workers: set[str], nodes: set[str]) -> bool:
+    """Whether it says why a process was not read on a node whose agent may be able to."""
+    if failure.stage == "stacks":
+        return failure.worker_id in workers and failure.cause in ("permission", "missing")
+    return failure.stage == "node probe" and failure.node_id in nodes and failure.cause in ("timeout", "ended", "other")
+
+
+def _with_pause_as_remedy(failure: Failure) -> Failure:
+    remedy = (
+        f"{failure.remedy} Or add --pause: {PAUSED_BY_AGENT}" if failure.remedy else f"Add --pause: {PAUSED_BY_AGENT}"
+    )
+    return msgspec.structs.replace(failure, remedy=remedy)
 
 
 def _node_failure(node_id: str, why: NodeFailure, elapsed_s: float, sample: int) -> Failure:

@@ -491,6 +491,8 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
         (["check", "nowhere.json", "--address", "h:1"], 2, "not both"),
         (["check", "--timeout", "0"], 2, "timeout"),
         (["snapshot", "--native", "--nonblocking"], 2, "--nonblocking forbids"),
+        (["snapshot", "--pause", "--nonblocking"], 2, "--nonblocking forbids"),
+        (["check", "taken.json", "--pause"], 2, "not both"),
         (["snapshot", "-o", "taken.txt"], 2, ".json"),
         (["demo", "nothing"], 2, "two_actors"),
         (["nothing"], 2, "nothing"),
