@@ -26,11 +26,19 @@ from rich.console import Console
 from rich.table import Table
 
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import Options, Target
 
 PYSPY = str(Path(sys.executable).with_name("py-spy"))
 ROUNDS = int(sys.argv[1]) if sys.argv[1:2] != ["target"] and len(sys.argv) > 1 else 10
 NUMBERS = [int(number) for number in sys.argv[2:]] or [100, 1000, 5000]
-OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
+OPTIONS: Options = {
+    "native": False,
+    "locals": False,
+    "pause": False,
+    "children": False,
+    "thread_context": None,
+    "deadline_s": 60.0,
+}
 TICK_S = 0.001
 WINDOW_S = 1.0
 KEPT: list[Any] = []
@@ -117,7 +125,7 @@ def longest_gap_ms(process: subprocess.Popen[str]) -> float:
 
 def read(probe: NodeProbe, process: subprocess.Popen[str], number: int) -> None:
     """As the probe of a node does it for one worker; all coroutines must be found, and proven not to move."""
-    target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True}
+    target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True}
     result = probe.sample([target], OPTIONS)
     coroutines = result["processes"]["w"]["coroutines"]
     still = sum(one["still"] for one in coroutines)

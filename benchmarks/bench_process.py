@@ -22,9 +22,17 @@ import psutil
 
 from benchmarks.tables import Results
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import Options, Target
 
 PYSPY = str(Path(sys.executable).with_name("py-spy"))
-OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
+OPTIONS: Options = {
+    "native": False,
+    "locals": False,
+    "pause": False,
+    "children": False,
+    "thread_context": None,
+    "deadline_s": 60.0,
+}
 SHAPES = ((10, 20), (50, 20), (200, 20), (10, 100), (10, 300))
 """Threads, and how many frames each has."""
 TICK_S = 0.001
@@ -96,7 +104,7 @@ def measure(rounds: int) -> Results:
 
 
 def ways_to_look(probe: NodeProbe, pid: int) -> dict[str, Callable[[], object]]:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
+    target: Target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
     dump = [PYSPY, "dump", "--pid", str(pid)]
     return {
         "dstack": lambda: probe.sample([target], OPTIONS),

@@ -162,7 +162,7 @@ class Ring:
     def answer_bytes(self) -> int:
         """What a probe on this node would send for a look at all of it."""
         options = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
-        return len(json.dumps(NodeProbe().sample(targets(self.warm().workers), options)))
+        return len(json.dumps(NodeProbe().sample(targets(self.warm().workers), options)))  # type: ignore[arg-type]
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def snapshot(
     timeout_s: float = 30.0,
     native: bool = False,
     locals: bool = False,
+    pause: bool = False,
     nonblocking: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Snapshot:
@@ -46,16 +47,18 @@ def snapshot(
 
     ``address`` is ``HOST:PORT`` of the GCS. With ``auto`` or None it is the cluster that this process is connected to;
     where it is not connected, that of ``RAY_ADDRESS``, or the one that runs on this machine. The cluster is read for at
-    most ``timeout_s`` seconds; what failed by then is in ``Snapshot.failures``. ``native``
-    adds C frames, ``locals`` the values of locals, ``nonblocking`` never pauses a process. ``progress`` is told in a
-    few words what is being done.
+    most ``timeout_s`` seconds; what failed by then is in ``Snapshot.failures``. ``locals`` adds the values of locals.
+    ``pause`` pauses running processes for exact stacks of running threads, through py-spy, and asks Ray's agents for
+    the stacks of processes that dstack cannot read; ``native`` adds C frames, for which py-spy pauses every process.
+    Without these no process is paused, traced or signalled: ``nonblocking`` is the default, and the argument is
+    accepted without an effect. ``progress`` gets in a few words what is being done.
 
     Raises :class:`dstack.ClusterError` when the cluster cannot be reached or nothing was read 5 s after the timeout,
     :class:`dstack.UsageError` for bad input.
     """
     if not timeout_s > 0:
         raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
-    options = {"native": native, "locals": locals, "nonblocking": nonblocking}
+    options = {"native": native, "locals": locals, "pause": pause}
     collector = Collector(resolved(address), timeout_s, [name for name, is_on in options.items() if is_on])
     return collector.take(progress or _ignore, _ignore)
 
@@ -65,6 +68,7 @@ def check(
     *,
     job: str | None = None,
     timeout_s: float = 30.0,
+    pause: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
     """The diagnosis of a snapshot taken now; arguments and errors are those of :func:`snapshot`.
@@ -72,7 +76,7 @@ def check(
     With a ``job``, by its id, the beginning of that, its submission id or its driver's script, only the findings in
     which it takes part.
     """
-    return diagnose(snapshot(address, timeout_s=timeout_s, progress=progress), job=job)
+    return diagnose(snapshot(address, timeout_s=timeout_s, pause=pause, progress=progress), job=job)
 
 
 def assert_no_deadlock(

@@ -23,7 +23,7 @@ def snapshot(
     timeout_s: float = 30.0,
     native: bool = False,
     locals: bool = False,
-    nonblocking: bool = False,
+    pause: bool = False,
     progress: Callable[[str], None] | None = None,
     early: Callable[[Snapshot], None] | None = None,
 ) -> Snapshot:
@@ -31,16 +31,15 @@ def snapshot(
 
     ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine. The
     whole takes at most about ``timeout_s`` seconds and returns what it has by then; what failed is in
-    ``Snapshot.failures``. ``native`` adds C frames, ``locals`` the values of locals, ``nonblocking`` never pauses a
-    process. ``progress`` is told in a few words what is being done; ``early`` gets what the first look has seen, if
-    there will be a second one.
+    ``Snapshot.failures``. ``native``, ``locals`` and ``pause`` are those of :func:`dstack.snapshot`. ``progress`` gets
+    in a few words what is being done; ``early`` gets the first sample, if there will be a second one.
 
     Raises :class:`dstack.ClusterError` when the cluster cannot be reached, :class:`dstack.UsageError` for bad input.
     """
     if not timeout_s > 0:
         raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
     deadline = time.monotonic() + timeout_s
-    options = Options(native=native, locals=locals, nonblocking=nonblocking)
+    options = Options(native=native, locals=locals, pause=pause)
     tell = progress or _silent
     with ClusterProbe(address, options, tell) as probe:
         probe.look((deadline - time.monotonic()) * FIRST_SHARE)

@@ -45,6 +45,11 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
 )
 
+pause_option = click.option(
+    "--pause",
+    is_flag=True,
+    help="Pause running processes for exact stacks of running threads, through py-spy; ask Ray's agents for others.",
+)
 job_option = click.option(
     "--job", metavar="ID", help="Only findings in which this job takes part: its id, submission id or script."
 )
@@ -106,9 +111,8 @@ def main(verbose: bool) -> None:
 @job_option
 @click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process, for 0.1 s or more.")
 @click.option("--locals", "with_locals", is_flag=True, help="Keep the values of local variables.")
-@click.option(
-    "--nonblocking", is_flag=True, help="Never pause a process; stacks of running threads may be inconsistent."
-)
+@pause_option
+@click.option("--nonblocking", is_flag=True, hidden=True, help="The default; accepted without an effect.")
 @timeout_option
 def snapshot(
     address: str | None,
@@ -118,17 +122,18 @@ def snapshot(
     job: str | None,
     native: bool,
     with_locals: bool,
+    pause: bool,
     nonblocking: bool,
     timeout_s: float,
 ) -> None:
     """Look at a running cluster and explain what it waits for."""
-    if native and nonblocking:
-        raise UsageError("--native needs a pause, which --nonblocking forbids.", "Give one of them.")
+    if nonblocking:
+        _note_nonblocking(native=native, pause=pause)
     if output:
         from dstack.snapshot_file import require_writable
 
         require_writable(output, force=force)
-    options = {"native": native, "locals": with_locals, "nonblocking": nonblocking}
+    options = {"native": native, "locals": with_locals, "pause": pause}
     taken = _take(address, timeout_s, [name for name, is_on in options.items() if is_on])
     try:
         if output:
@@ -148,18 +153,22 @@ def snapshot(
 @address_option
 @json_option
 @job_option
+@pause_option
 @timeout_option
-def check(file: str | None, address: str | None, as_json: bool, job: str | None, timeout_s: float) -> None:
+def check(file: str | None, address: str | None, as_json: bool, job: str | None, pause: bool, timeout_s: float) -> None:
     """Tell by the exit code whether anything is stuck for good, now or in FILE.
 
     0 nothing is, 1 a deadlock or hang, 2 bad usage, 3 no cluster or no file, 4 not enough was seen to say.
     """
-    if file and address:
-        raise UsageError("Either a file is checked or a cluster, not both.", "Leave out FILE or --address.")
+    if file and (address or pause):
+        raise UsageError(
+            "Either a file is checked or a cluster, not both.", "Leave out FILE, or --address and --pause."
+        )
     if file:
         diagnosis = _report(_load(file), as_json, job)
     else:
-        diagnosis = _report(_take(address, timeout_s), as_json, job, within_s=EXPLAIN_S)
+        taken = _take(address, timeout_s, ["pause"] if pause else ())
+        diagnosis = _report(taken, as_json, job, within_s=EXPLAIN_S)
     if diagnosis.is_stuck:
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -261,6 +270,15 @@ def demo(name: str, list_them: bool) -> None:
         with running_example(path) as address:
             taken = capture.settled_snapshot(address, progress=progress)
     _report(taken, False)
+
+
+def _note_nonblocking(*, native: bool, pause: bool) -> None:
+    """Says that ``--nonblocking`` is obsolete. Raises :class:`UsageError` beside an option that contradicts it."""
+    if native:
+        raise UsageError("--native needs a pause, which --nonblocking forbids.", "Give one of them.")
+    if pause:
+        raise UsageError("--pause asks for a pause, which --nonblocking forbids.", "Give one of them.")
+    click.echo("note: --nonblocking is the default now and has no effect", err=True)
 
 
 def _take(address: str | None, timeout_s: float, options: Collection[str] = ()) -> Snapshot:

@@ -1,6 +1,6 @@
 """Takes snapshots in a process of their own, which can be ended at any time, whatever it waits for.
 
-The arguments of the process are ADDRESS TIMEOUT_S DEADLINE [native] [locals] [nonblocking]. It ends with the thread
+The arguments of the process are ADDRESS TIMEOUT_S DEADLINE [native] [locals] [pause]. It ends with the thread
 that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with what is being done; ``early`` and
 ``snapshot`` with a snapshot file; or ``error`` with JSON: its class, what went wrong, what to do about it, and a
 traceback. DEADLINE is the ``time.monotonic()``, the same in all processes of a host, by which it is to end.

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct
 
 SCHEMA = "dstack.snapshot"
-VERSION = (1, 2)
+VERSION = (1, 3)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -119,8 +119,9 @@ class Thread(Model, frozen=True):
     ``stack`` is an index into ``Snapshot.stacks``. ``role`` says what the thread is for: ``task`` executes Ray
     tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main thread),
     ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that the thread did
-    not run at all while its stack and refs were read: the reading is then exact. ``task_id`` is the Ray task it
-    runs, None for none; it means something only where ``Process.tasks_read`` is true.
+    not run at all while its stack and refs were read: the reading is then exact. ``torn`` is true when the thread ran
+    during every reading of its stack: frames may not belong together, and what it waits for is not known. ``task_id``
+    is the Ray task it runs, None for none; it means something only where ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int
@@ -129,6 +130,7 @@ class Thread(Model, frozen=True):
     role: Role
     on_cpu: bool = False
     still: bool = False
+    torn: bool = False
     task_id: str | None = None
     call: BlockedCall | None = None
     locals: dict[str, dict[str, str]] | None = None
@@ -154,43 +156,26 @@ class Coroutine(Model, frozen=True):
     call: BlockedCall | None = None
 
 
-class ChildProcess(Model, frozen=True):
-    """A process of Python that a worker or driver has started, or one that such a one has, as multiprocessing does.
-
-    ``parent_pid`` is the one that started it, ``name`` what the operating system calls it. It takes no part in
-    the wait-for graph but as something waited for.
-    """
-
-    pid: Int
-    parent_pid: Int
-    started_at: UnixTime
-    name: str = ""
-    cpu_s: float = 0.0
-    rss_bytes: Int = 0
-    num_threads: Int = 0
-    state: str = ""
-    paused_ms: float = 0.0
-    threads: tuple[Thread, ...] = ()
-
-    @property
-    def main_thread(self) -> Thread | None:
-        """The thread that it began with, if its stacks were seen."""
-        return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
-
-
 class Process(Model, frozen=True):
-    """A worker's or driver's process as the operating system shows it.
+    """A worker's or driver's process as the operating system shows it, or one of Python that such a process started.
 
     ``access`` is how its threads were read, if it has any here. Figures are 0 where only its stacks came, as text.
-    ``paused_ms`` bounds from above how long dstack kept it stopped; 0 when it was never stopped. ``tasks_read``
-    says whether it could be read which task each thread runs, ``coroutines_read`` whether its event loops could be
-    read, if it has any: then all of their suspended coroutines are there. ``concurrency_groups`` are those of an
-    actor's methods, by the method's name, as its class declares them; None where that was not read. ``children`` are
-    looked at in the first sample only; ``children_left_out`` counts others, that run no Python or are too many.
+    ``paused_ms`` bounds from above how long dstack kept it stopped: 0 unless a pause was asked for, by ``--pause`` or
+    ``--native``. ``tasks_read`` says whether it could be read which task each thread runs, ``coroutines_read`` whether
+    its event loops could be read, if it has any: then all of their suspended coroutines are there.
+    ``concurrency_groups`` are those of an actor's methods, by the method's name, as its class declares them; None where
+    that was not read.
+
+    ``children`` are all processes of Python below it, as multiprocessing starts them, in one list without children of
+    their own: their ``parent_pid`` says which process started each, None for a worker or driver, and ``name`` is the
+    operating system's. They are read in the first sample only, and take no part in the wait-for graph but as something
+    waited for. ``children_left_out`` counts others, that run no Python or are too many.
     """
 
     pid: Int
     started_at: UnixTime
+    parent_pid: Int | None = None
+    name: str = ""
     access: Access = "memory"
     cpu_s: float = 0.0
     rss_bytes: Int = 0
@@ -202,20 +187,24 @@ class Process(Model, frozen=True):
     concurrency_groups: dict[str, str] | None = None
     threads: tuple[Thread, ...] = ()
     coroutines: tuple[Coroutine, ...] = ()
-    children: tuple[ChildProcess, ...] = ()
+    children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
 
+    @property
+    def main_thread(self) -> Thread | None:
+        """The thread that it began with, if its stack was read."""
+        return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
+
     def calls(self) -> Iterator[BlockedCall]:
-        """The calls that its threads and coroutines are blocked in."""
+        """The calls that its own threads and coroutines are blocked in."""
         executions: tuple[Thread | Coroutine, ...] = (*self.threads, *self.coroutines)
         return (execution.call for execution in executions if execution.call)
 
     def with_stacks(self) -> Iterator[Thread | Coroutine]:
-        """All that has a stack: its threads and coroutines, and the threads of its children."""
-        yield from self.threads
-        yield from self.coroutines
-        for child in self.children:
-            yield from child.threads
+        """Everything that has a stack: the threads and coroutines of the process and of its children."""
+        for process in (self, *self.children):
+            yield from process.threads
+            yield from process.coroutines
 
 
 class Task(Model, frozen=True):

@@ -244,6 +244,9 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
             yield from _misplaced(snapshot, process.coroutines if process else (), f"{place}.coroutines")
             for k, child in enumerate(process.children if process else ()):
                 yield from _misplaced(snapshot, child.threads, f"{place}.children[{k}].threads")
+                yield from _misplaced(snapshot, child.coroutines, f"{place}.children[{k}].coroutines")
+                if child.children:
+                    yield f"children of a child process - at `{place}.children[{k}].children`"
 
 
 def _frames_shown(snapshot: Snapshot) -> int:

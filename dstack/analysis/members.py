@@ -12,7 +12,7 @@ class Member(Model, frozen=True):
     """Who and where; everything is None that does not apply, as for a pending task, or was not seen.
 
     ``line`` is that of the user's own frame nearest the leaf; ``frames`` are leaf first. Of a ``coroutine`` they are
-    those of its awaits, and ``thread`` is the one that runs its event loop.
+    those of its awaits, and ``thread`` is the one that runs its event loop. ``torn`` is that of the thread.
     """
 
     execution: str
@@ -34,6 +34,7 @@ class Member(Model, frozen=True):
     source: str | None = None
     access: Access | None = None
     on_cpu: bool = False
+    torn: bool = False
     frames: tuple[Frame, ...] = ()
 
     @property
@@ -91,6 +92,7 @@ def member(observed: Observed, vertex: Vertex) -> Member:
         source=source_line(observed, own) if own else None,
         access=observed.access(host.worker_id) if host else None,
         on_cpu=thread.on_cpu if thread and not is_coroutine else False,
+        torn=is_torn(execution),
         frames=frames,
     )
 
@@ -99,6 +101,11 @@ def source_line(observed: Observed, frame: Frame) -> str | None:
     """The text of a frame's line, where some node had the file."""
     text = observed.snapshot.sources.get(frame.file, {}).get(frame.line)
     return text.strip() if text else None
+
+
+def is_torn(execution: Thread | Coroutine | None) -> bool:
+    """Whether it is a thread that ran during every reading of its stack."""
+    return isinstance(execution, Thread) and execution.torn
 
 
 def execution_of(observed: Observed, vertex: Vertex) -> Thread | Coroutine | None:

@@ -11,7 +11,6 @@ from dstack.model import (
     Access,
     Actor,
     BlockedCall,
-    ChildProcess,
     Coroutine,
     GoneWorker,
     Job,
@@ -312,12 +311,12 @@ class Observed:
         process = self.process(worker_id)
         return process is not None and process.tasks_read
 
-    def child(self, worker_id: str | None, pid: int) -> ChildProcess | None:
+    def child(self, worker_id: str | None, pid: int) -> Process | None:
         """A process that a worker has started, if it was seen."""
         process = self.process(worker_id or "")
         return next((child for child in process.children if child.pid == pid), None) if process else None
 
-    def children(self) -> Iterator[tuple[str, ChildProcess]]:
+    def children(self) -> Iterator[tuple[str, Process]]:
         """All processes that workers have started, each with the id of the worker."""
         processes = ((worker.worker_id, worker.process) for worker in self.sample.workers)
         return ((key, child) for key, process in processes if process for child in process.children)

@@ -17,6 +17,7 @@ from dstack.diagnosis import Step, Target, Vertex, Wait
 from dstack.vertex_keys import Key
 
 SHOWN_TARGETS = 3
+TORN_STACK = "stack may be inconsistent: the thread ran while it was read"
 Vertices = Mapping[Key, Vertex]
 
 

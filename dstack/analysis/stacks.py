@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dstack.analysis import names, sentences
 from dstack.analysis.findings.situation import targets_of
-from dstack.analysis.members import execution_of, member
+from dstack.analysis.members import execution_of, is_torn, member
 from dstack.analysis.merging import Words
 from dstack.analysis.missing import Lull, Missing, missing
 from dstack.analysis.observed import Observed
@@ -17,7 +17,7 @@ from dstack.analysis.outliers import Outlier, outliers
 from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, running
 from dstack.analysis.stitching import alike
 from dstack.diagnosis import Vertex
-from dstack.model import ChildProcess, Coroutine, Frame, Node, Thread, Worker
+from dstack.model import Coroutine, Frame, Node, Process, Thread, Worker
 from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
 
 MAX_ONWARD = 200
@@ -25,19 +25,23 @@ MAX_ONWARD = 200
 
 
 class Strand(NamedTuple):
-    """A thread or coroutine, by the key its vertex has or would have; ``words`` say in brief what it is in."""
+    """A thread or coroutine, by the key its vertex has or would have; ``words`` say in brief what it is in.
+
+    ``is_torn`` as :attr:`dstack.model.Thread.torn`.
+    """
 
     key: Key
     name: str
     worker_id: str
     doing: Doing
     words: str
+    is_torn: bool = False
 
 
 class Offspring(NamedTuple):
     """A process that a worker or driver has started, with its threads, the main one first."""
 
-    process: ChildProcess
+    process: Process
     name: str
     strands: tuple[Strand, ...]
 
@@ -78,6 +82,7 @@ class Stack(NamedTuple):
     """One execution, or something else in the graph, as a page: who, doing what, where, and where it goes on.
 
     ``call_at`` is the index from the leaf of the frame that is blocked, ``locals`` are by such an index, where taken.
+    ``is_torn`` as :attr:`dstack.model.Thread.torn`.
     """
 
     key: Key
@@ -90,6 +95,7 @@ class Stack(NamedTuple):
     locals: Mapping[int, Mapping[str, str]]
     onward: tuple[Onward, ...]
     left_out: int
+    is_torn: bool = False
 
 
 class Stacks:
@@ -169,7 +175,7 @@ class Stacks:
         process = self.observed.process(worker_id)
         return tuple(self._offspring(worker_id, child) for child in process.children) if process else ()
 
-    def _offspring(self, worker_id: str, child: ChildProcess) -> Offspring:
+    def _offspring(self, worker_id: str, child: Process) -> Offspring:
         threads = sorted(child.threads, key=lambda thread: (thread.os_thread_id != child.pid, thread.role == "ray"))
         strands = [
             Strand(
@@ -178,6 +184,7 @@ class Stacks:
                 worker_id=worker_id,
                 doing="waits" if thread.call else doing_of(None, thread),
                 words=call_in_words(thread.call) or self._words(None, thread),
+                is_torn=thread.torn,
             )
             for thread in threads
         ]
@@ -242,7 +249,7 @@ class Stacks:
             name = names.coroutine(self.observed, worker_id, one)
         else:
             name = names.execution(self.observed, worker_id, one, None)
-        return Strand(key, name, worker_id, doing_of(vertex, one), self._words(vertex, one))
+        return Strand(key, name, worker_id, doing_of(vertex, one), self._words(vertex, one), is_torn(one))
 
     def _words(self, vertex: Vertex | None, one: Thread | Coroutine) -> str:
         """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function that it is in."""
@@ -284,6 +291,7 @@ class Stacks:
             locals={int(index): values for index, values in (taken or {}).items() if index.isdecimal()},
             onward=onward,
             left_out=left_out,
+            is_torn=is_torn(one),
         )
 
     def frames_of(self, key: Key) -> tuple[Frame, ...]:
@@ -337,7 +345,7 @@ class Stacks:
         return Onward(keys, sentences.name(self.observed, vertex), place)
 
 
-def _name_in_child(child: ChildProcess, thread: Thread | Coroutine) -> str:
+def _name_in_child(child: Process, thread: Thread | Coroutine) -> str:
     return "main thread" if thread.os_thread_id == child.pid else f'thread "{thread.name or thread.os_thread_id}"'
 
 

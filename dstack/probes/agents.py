@@ -14,6 +14,7 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -22,14 +23,18 @@ from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc, reporter_p
 
 from dstack.model import Failure, Job, Worker
 from dstack.probes import addresses
+from dstack.probes.answers import validated
 from dstack.probes.connect import Cluster
-from dstack.probes.node.stacks.table import Origins, StackTable, role_of
+from dstack.probes.node import wire
+from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.roles import shown_role
+from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.waits.frames_only import shallow_call
 from dstack.probes.pyspy_text import TextStacks, parse
 from dstack.probes.rpc import Call, Refused, call_all
 from dstack.probes.source_terms import Sources
 
-Plain = dict[str, Any]
 KEY = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
 NAMESPACE = b"dashboard"
 FIND_TIMEOUT_S = 1.0
@@ -46,14 +51,15 @@ class Agents:
 
     def stacks_of(
         self, workers: Sequence[Worker], jobs: Sequence[Job], deadline: float, sample: int
-    ) -> tuple[Plain, list[Failure]]:
-        """What the agents see of these workers, in the shape of ``NodeProbe.sample``, and what they did not see.
+    ) -> tuple[wire.Answer, list[Failure]]:
+        """What the agents see of these workers, as a node's probe would answer, and what they did not see.
 
         ``deadline`` is a ``time.monotonic()``. No agent is asked for more than a few processes at once.
         """
-        self._find({worker.node_id for worker in workers}, min(FIND_TIMEOUT_S, deadline - time.monotonic()))
+        nodes = {worker.node_id for worker in workers}
+        without = nodes - self.present_on(nodes, deadline - time.monotonic())
         texts = _Texts(jobs)
-        failures = [_no_agent(node, sample) for node in sorted({w.node_id for w in workers}) if not self._has(node)]
+        failures = [_no_agent(node, sample) for node in sorted(without)]
         for some in _rounds([worker for worker in workers if self._has(worker.node_id)]):
             began = time.monotonic()
             left = min(MAX_TIMEOUT_S, deadline - began)
@@ -65,6 +71,11 @@ class Agents:
                 if problem is not None:
                     failures.append(_failure(worker, problem, sample))
         return texts.result(), failures
+
+    def present_on(self, node_ids: set[str], timeout_s: float) -> set[str]:
+        """Those of the nodes that have an agent; asks the GCS only, so no process is paused."""
+        self._find(node_ids, min(FIND_TIMEOUT_S, timeout_s))
+        return set(filter(self._has, node_ids))
 
     def _has(self, node_id: str) -> bool:
         return self._addresses.get(node_id) is not None
@@ -104,9 +115,10 @@ class _Texts:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._origins = Origins()
-        self._sources = Sources(jobs, lambda frame: self._origins.of(frame) == "user")
+        self._sources = Sources(jobs, self._origins.is_user)
         self._table = StackTable(self._origins)
-        self._processes: dict[str, Plain] = {}
+        self._processes: dict[str, wire.ProcessData] = {}
+        self._began_at = time.time()
 
     def add(self, worker: Worker, text: str, elapsed_ms: float) -> Refused | None:
         """Why a text is of no use, if it is not; ``elapsed_ms`` bounds the pause that it cost its process."""
@@ -117,33 +129,50 @@ class _Texts:
             return Refused(f"pid {worker.pid} is another process there, {stacks.title[:80]!r}", "identity")
         if not stacks.threads:
             return Refused("it shows no threads", "malformed")
-        for thread in stacks.threads:
-            for frame in thread["frames"]:
-                frame["filename"] = self._whole_path(str(frame["filename"]))
         threads = [self._thread(worker, thread) for thread in stacks.threads]
-        known = {"pid": worker.pid, "started_at": 0.0, "access": "text stack", "paused_ms": round(elapsed_ms, 2)}
-        self._processes[worker.worker_id] = {**known, "threads": threads}
+        self._processes[worker.worker_id] = {
+            "pid": worker.pid,
+            "started_at": 0.0,
+            "access": "text stack",
+            "paused_ms": round(elapsed_ms, 2),
+            "threads": threads,
+        }
         return None
 
-    def result(self) -> Plain:
-        """All of them, in the shape of ``NodeProbe.sample``."""
-        tables = {"frames": self._table.frames, "stacks": self._table.stacks, "sources": self._table.sources}
-        return {**tables, "processes": self._processes, "failures": [], "host": {}}
+    def result(self) -> wire.Answer:
+        """All of them, as a node's probe would answer."""
+        return validated(
+            {
+                "frames": self._table.frames,
+                "stacks": self._table.stacks,
+                "sources": self._table.sources,
+                "processes": self._processes,
+                "failures": [],
+                "host": {},
+                "clock": (self._began_at, time.time()),
+            }
+        )
 
     def _whole_path(self, file: str) -> str:
         """py-spy shortens paths to what is behind an entry of ``sys.path``."""
         return self._sources.path_of(file) or _installed(file) or file
 
-    def _thread(self, worker: Worker, thread: Plain) -> Plain:
-        call = shallow_call(thread["frames"], self._sources.terms_of)
-        plain = {
-            "os_thread_id": thread["os_thread_id"] or 0,
-            "name": thread["thread_name"],
-            "stack": self._table.add(thread["frames"], "/"),
-            "role": role_of(thread, pid=worker.pid, is_driver=worker.is_driver, origins=self._origins),
-            "on_cpu": thread["active"],
+    def _thread(self, worker: Worker, shown: PythonThread[ShownFrame]) -> wire.ThreadData:
+        thread = replace(shown, frames=list(map(self._with_whole_path, shown.frames)))
+        call = shallow_call(thread.frames, self._sources.terms_of)
+        data: wire.ThreadData = {
+            "os_thread_id": thread.os_thread_id,
+            "name": thread.name,
+            "stack": self._table.add(thread.frames, "/"),
+            "role": shown_role(thread, pid=worker.pid, is_driver=worker.is_driver, origins=self._origins),
+            "on_cpu": thread.is_running,
         }
-        return {**plain, "call": call} if call and not thread["active"] else plain
+        if call and not thread.is_running:
+            data["call"] = call
+        return data
+
+    def _with_whole_path(self, frame: ShownFrame) -> ShownFrame:
+        return ShownFrame(replace(frame.position, file=self._whole_path(frame.position.file)))
 
 
 def _is_likely(worker: Worker, stacks: TextStacks) -> bool:

@@ -8,52 +8,68 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
 import dstack
 from dstack.errors import ClusterError
-from dstack.model import Failure, GoneWorker, Node, Process, Sample, Snapshot, TaskTimes, Worker, WorkerSample
+from dstack.model import Failure, GoneWorker, Process, Sample, Snapshot, TaskTimes, Worker, WorkerSample
 from dstack.probes.agents import Agents
-from dstack.probes.assemble import Assembly, Senseless
+from dstack.probes.answers import MALFORMED, MalformedAnswer, NodeFailure, validated
+from dstack.probes.assemble import Assembly
 from dstack.probes.background import begin, within
 from dstack.probes.clocks import ahead_s, clock_notes
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import CHECK_GCS, Inventory, client_notes, take_inventory
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
+from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.probes.remote import RemoteProbes
-from dstack.probes.targets import environment_of, own_addresses, targets
+from dstack.probes.targets import own_addresses, targets, with_environment
 from dstack.probes.task_events import ask_arrived_calls
 from dstack.probes.task_times import ask_task_times
 
-Plain = dict[str, Any]
 Progress = Callable[[str], None]
-Seen = tuple[list[str], Plain]
-"""Node ids, and what a probe told of them."""
+
+
+class Seen(NamedTuple):
+    """What a probe answered about some nodes, and by how much the clock there is ahead of ours."""
+
+    nodes: list[str]
+    answer: wire.Answer
+    clock_ahead_s: float | None = None
+
+
 RPC_TIMEOUT_S = 3.0
 TIMES_TIMEOUT_S = 0.5
 OVERRUN_S = 2.0
 """How long after its deadline the reading of this host's processes is awaited: reading one of them may block."""
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
+PAUSED_BY_AGENT = "Ray's agent can read its stacks with a pause of some ms."
 AGENTS_SHARE = 0.08
 """The part of a sample's time that is kept for asking Ray's agents about processes that could not be read."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to look.
+    """How to read processes.
 
-    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``nonblocking``
-    never pauses a target, at the price of torn stacks where a thread runs.
+    ``native`` adds C frames (pauses each target over 100 ms), ``locals`` keeps the values of locals, ``pause`` stops
+    running targets for exact stacks of running threads. Without ``native`` or ``pause`` no process is paused, traced or
+    signalled.
     """
 
     native: bool = False
     locals: bool = False
-    nonblocking: bool = False
+    pause: bool = False
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a process may be paused."""
+        return self.native or self.pause
 
 
 class ClusterProbe:
@@ -144,7 +160,7 @@ class ClusterProbe:
 
     def snapshot(self) -> Snapshot:
         """All that has been seen so far."""
-        nodes = tuple(self._with_host_figures(node) for node in self._inventory.nodes)
+        nodes = tuple(map(self._assembly.with_host, self._inventory.nodes))
         hidden = {worker.worker_id for worker in self._inventory.workers if self._is_own(worker)} | self._ended
         return Snapshot(
             dstack_version=dstack.__version__,
@@ -233,7 +249,7 @@ class ClusterProbe:
         local = self._see_local(by_node, here, sample, deadline)
         strangers = [node for node in here if _is_elsewhere(by_node[node], local)]
         self._elsewhere.update(strangers)
-        local = [([node for node in nodes if node not in strangers], result) for nodes, result in local]
+        local = [seen._replace(nodes=[node for node in seen.nodes if node not in strangers]) for seen in local]
         return [*local, *remote.result(), *self._see_remote(by_node, strangers, sample, deadline)]
 
     def _see_local(
@@ -246,10 +262,11 @@ class ClusterProbe:
             return []
         self._progress(f"reading {len(workers)} processes here")
         began = time.monotonic()
-        options = {**self._plain_options(), "deadline_s": max(0.1, deadline - began)}
-        wanted = [{**target, **environment_of(target["pid"])} for target in targets(workers)]
-        result = within(begin(lambda: self._local.sample(wanted, options)), deadline + OVERRUN_S - began)
-        if result is None:
+        options = self._wire_options(deadline)
+        wanted = [with_environment(target) for target in targets(workers)]
+        reading = begin(lambda: self._local.sample(wanted, options))
+        answer = within(reading, deadline + OVERRUN_S - began)
+        if answer is None:
             self._given_up.update(nodes)
             reason, elapsed_s = "its probe took too long", round(time.monotonic() - began, 2)
             self._failures += [
@@ -264,7 +281,11 @@ class ClusterProbe:
                 for node in nodes
             ]
             return []
-        return [(nodes, result)]
+        try:
+            return [Seen(nodes, validated(answer))]
+        except MalformedAnswer:
+            self._failures += [_node_failure(node, MALFORMED, time.monotonic() - began, sample) for node in nodes]
+            return []
 
     def _see_remote(
         self, by_node: dict[str, list[Worker]], nodes: list[str], sample: int, deadline: float
@@ -279,27 +300,25 @@ class ClusterProbe:
         seen: list[Seen] = []
         wanted = {node: targets(by_node[node]) for node in nodes}
         raylets = {node: address for node, address in self._inventory.raylets.items() if node in wanted}
-        answers = self._remote.sample(wanted, self._plain_options(), raylets, deadline)
+        answers = self._remote.sample(wanted, self._wire_options(deadline), raylets, deadline)
         for done, (node, result) in enumerate(answers, 1):
             self._progress(f"{done} of {len(nodes)} other nodes answered")
-            if "failed" in result:
+            if isinstance(result, NodeFailure):
                 self._given_up.add(node)
-                elapsed = time.monotonic() - began
-                self._failures.append(_node_failure(node, result, elapsed, sample))
+                self._failures.append(_node_failure(node, result, time.monotonic() - began, sample))
             else:
-                result["host"]["clock_ahead_s"] = ahead_s(result["clock"], asked_at, time.time())
-                seen.append(([node], result))
+                seen.append(Seen([node], result, ahead_s(result["clock"], asked_at, time.time())))
         return seen
 
     def _take_in(self, seen: list[Seen], workers: Sequence[Worker], sample: int) -> dict[str, Process]:
         """The processes of these workers by worker id; also keeps what failed with them."""
         node_of = {worker.worker_id: worker.node_id for worker in workers}
         processes: dict[str, Process] = {}
-        for nodes, result in seen:
+        for nodes, answer, clock_ahead_s in seen:
             try:
-                taken, failures = self._assembly.add(nodes, result, sample, among=node_of)
-            except Senseless:
-                self._failures += [_senseless(node, sample) for node in nodes]
+                taken, failures = self._assembly.add(nodes, answer, sample, node_of, clock_ahead_s)
+            except MalformedAnswer:
+                self._failures += [_node_failure(node, MALFORMED, 0.0, sample) for node in nodes]
                 continue
             processes.update(taken)
             of_these = [f for f in failures if node_of.get(f.worker_id or "") in nodes]
@@ -311,11 +330,13 @@ class ClusterProbe:
         of_processes = (f for f in self._failures if f.sample == sample and f.stage == "process")
         wrong = {failure.worker_id for failure in of_processes}
         unread = [w for w in workers if w.worker_id not in wrong and not _has_threads(processes.get(w.worker_id))]
-        if unread and not self._options.nonblocking:  # an agent's py-spy pauses what it looks at
+        if unread and not self._options.pauses:  # an agent's py-spy pauses the process that it reads
+            self._suggest_pause(unread, sample)
+        elif unread:
             self._progress(f"asking Ray's agents for {len(unread)} processes")
-            result, failures = self._agents.stacks_of(unread, self._inventory.jobs, self._deadline, sample)
+            answer, failures = self._agents.stacks_of(unread, self._inventory.jobs, self._deadline, sample)
             self._failures += [f for f in failures if f.worker_id or f.node_id not in self._given_up]
-            for worker_id, told in self._assembly.add([], result, sample)[0].items():
+            for worker_id, told in self._assembly.add([], answer, sample)[0].items():
                 known = processes.get(worker_id, told)
                 processes[worker_id] = msgspec.structs.replace(
                     known, threads=told.threads, access=told.access, paused_ms=told.paused_ms
@@ -323,10 +344,26 @@ class ClusterProbe:
         whole = (w.worker_id for w in workers if _is_whole(processes.get(w.worker_id)))
         self._shallow |= {worker.worker_id for worker in workers} - {*whole}
 
-    def _plain_options(self) -> Plain:
-        thread_context = within(self._thread_context, self._deadline - time.monotonic())
-        is_first = not self._samples
-        return {**msgspec.to_builtins(self._options), "thread_context": thread_context, "children": is_first}
+    def _suggest_pause(self, unread: Sequence[Worker], sample: int) -> None:
+        """Adds to the failures of unread processes, where there is an agent, that it can read them with a pause."""
+        nodes = self._agents.present_on({worker.node_id for worker in unread}, self._timeout_s())
+        workers = {worker.worker_id for worker in unread if worker.node_id in nodes}
+        self._failures = [
+            _with_pause_as_remedy(failure)
+            if failure.sample == sample and _may_be_read_by_agent(failure, workers, nodes)
+            else failure
+            for failure in self._failures
+        ]
+
+    def _wire_options(self, deadline: float) -> wire.Options:
+        return {
+            "native": self._options.native,
+            "locals": self._options.locals,
+            "pause": self._options.pauses,
+            "children": not self._samples,
+            "deadline_s": max(0.1, deadline - time.monotonic()),
+            "thread_context": within(self._thread_context, self._deadline - time.monotonic()),
+        }
 
     def _is_here(self, node_id: str) -> bool:
         """Whether the node's processes are, to all appearances, this host's."""
@@ -369,9 +406,6 @@ class ClusterProbe:
         ids = {"job_id": self._job_of.get(worker.worker_id), "actor_id": self._actor_of.get(worker.worker_id)}
         return msgspec.structs.replace(worker, **ids)
 
-    def _with_host_figures(self, node: Node) -> Node:
-        return msgspec.structs.replace(node, **self._assembly.hosts.get(node.node_id, {}))
-
 
 def _worker_sample(worker_id: str, answers: dict[str, CoreWorkerStats], processes: dict[str, Process]) -> WorkerSample:
     answer = answers.get(worker_id)
@@ -404,20 +438,33 @@ def _is_whole(process: Process | None) -> bool:
 
 def _is_elsewhere(workers: list[Worker], local: list[Seen]) -> bool:
     """Whether no process of a node was found here, and one is in another PID namespace, as in a container."""
-    causes = {f["worker_id"]: f["cause"] for _, result in local for f in result["failures"] if f["stage"] == "process"}
+    failures = (failure for seen in local for failure in seen.answer["failures"] if failure["stage"] == "process")
+    causes = {failure.get("worker_id"): failure["cause"] for failure in failures}
     missing = [causes.get(worker.worker_id) for worker in workers]
     return all(missing) and "namespace" in missing
 
 
-def _senseless(node_id: str, sample: int) -> Failure:
-    reason = "its probe gave an answer that makes no sense"
-    return Failure(stage="node probe", reason=reason, cause="malformed", node_id=node_id, sample=sample)
+def _may_be_read_by_agent(failure: Failure, workers: set[str], nodes: set[str]) -> bool:
+    """Whether it says why a process was not read on a node whose agent may be able to."""
+    if failure.stage == "stacks":
+        return failure.worker_id in workers and failure.cause in ("permission", "missing")
+    return failure.stage == "node probe" and failure.node_id in nodes and failure.cause in ("timeout", "ended", "other")
 
 
-def _node_failure(node_id: str, result: Plain, elapsed_s: float, sample: int) -> Failure:
-    said = {"reason": result["failed"], "cause": result.get("cause", "other"), "remedy": result.get("remedy")}
-    try:
-        failure = msgspec.convert({"stage": "node probe", **said}, Failure)
-    except msgspec.ValidationError:  # the node itself may have answered so
-        return _senseless(node_id, sample)
-    return msgspec.structs.replace(failure, node_id=node_id, elapsed_s=round(elapsed_s, 2), sample=sample)
+def _with_pause_as_remedy(failure: Failure) -> Failure:
+    remedy = (
+        f"{failure.remedy} Or add --pause: {PAUSED_BY_AGENT}" if failure.remedy else f"Add --pause: {PAUSED_BY_AGENT}"
+    )
+    return msgspec.structs.replace(failure, remedy=remedy)
+
+
+def _node_failure(node_id: str, why: NodeFailure, elapsed_s: float, sample: int) -> Failure:
+    return Failure(
+        stage="node probe",
+        reason=why.reason,
+        cause=why.cause,
+        remedy=why.remedy,
+        node_id=node_id,
+        elapsed_s=round(elapsed_s, 2),
+        sample=sample,
+    )

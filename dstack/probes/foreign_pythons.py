@@ -17,11 +17,12 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from dstack.probes.mapped_file import MappedFile
+from dstack.probes.node import wire
 from dstack.probes.node.cpython.layout import runtime_address
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 
-Plain = dict[str, Any]
+Python = wire.ForeignPython | wire.RefusedPython
 
 NAME = re.compile(r"(?:lib)?python(\d)\.(\d+)")
 LIBRARY = re.compile(r"libpython\d\.\d+\w*\.so[.\d]*")
@@ -35,7 +36,7 @@ COOKIE = b"xdebugpy"
 """How ``_PyRuntime`` begins from CPython 3.13 on; then the version, and whether it is without the GIL, 8 bytes each."""
 
 
-def foreign_python(pid: int) -> Plain | None:
+def foreign_python(pid: int) -> Python | None:
     """What the memory of a process is to be read by; None where it runs dstack's own build, or cannot be looked at.
 
     ``version`` and ``runtime``, the address of its ``_PyRuntime``; or why it is ``refused``. Who runs dstack's own
@@ -49,7 +50,7 @@ def foreign_python(pid: int) -> Plain | None:
         return None
 
 
-def _look_at(pid: int, program: str) -> Plain:
+def _look_at(pid: int, program: str) -> Python:
     """The interpreter is in the program, else in a library."""
     begins = [one for one in mappings(pid) if one.file and one.offset == 0]
     programs = [one for one in begins if one.path == program]
@@ -57,21 +58,21 @@ def _look_at(pid: int, program: str) -> Plain:
     found = _interpreters(pid, programs) or _interpreters(pid, libraries)
     if len(found) > 1:
         return {"refused": "it has mapped more than one Python"}
-    return next(iter(found.values()), {"refused": NOT_FOUND})
+    return next(iter(found.values()), None) or {"refused": NOT_FOUND}
 
 
-def _interpreters(pid: int, files: list[Mapping]) -> dict[tuple[str, str] | None, Plain]:
+def _interpreters(pid: int, files: list[Mapping]) -> dict[tuple[str, str] | None, Python]:
     """What is found in the files, by their device and inode."""
-    found = {}
+    found: dict[tuple[str, str] | None, Python] = {}
     for one in files:
         image = _image(MappedFile.of(one, pid))
         if image and one.file not in found:
-            found[one.file] = {**image, "runtime": one.start + image.get("runtime", 0)}
+            found[one.file] = image if "refused" in image else {**image, "runtime": one.start + image["runtime"]}
     return found
 
 
 @cache
-def _image(file: MappedFile) -> Plain | None:
+def _image(file: MappedFile) -> Python | None:
     """As :func:`foreign_python`, with ``runtime`` counted from where the file begins in memory; None if not CPython."""
     try:
         with open(file.path, "rb") as stream:
@@ -90,7 +91,7 @@ class Image:
         self._name = name
         self._runtime = self._symbol("_PyRuntime")
 
-    def found(self) -> Plain | None:
+    def found(self) -> Python | None:
         """Its version and where its ``_PyRuntime`` is, or why it is refused; None where there is no CPython in it."""
         if self._runtime is None:
             return None

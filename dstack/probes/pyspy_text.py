@@ -7,9 +7,9 @@ believed but its shape. Seen with py-spy 0.4.3.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 
 MAX_CHARACTERS = 4_000_000
 MAX_THREADS = 2_000
@@ -29,7 +29,7 @@ class TextStacks:
 
     pid: int
     title: str
-    threads: list[RawThread]
+    threads: list[PythonThread[ShownFrame]]
 
 
 def parse(text: str) -> TextStacks | None:
@@ -41,44 +41,46 @@ def parse(text: str) -> TextStacks | None:
     head = next((match for line in lines[:5] if (match := _PROCESS.fullmatch(line))), None)
     if head is None:
         return None
-    threads: list[RawThread] = []
+    threads: list[PythonThread[ShownFrame]] = []
+    frames: list[ShownFrame] = []
     for line in lines:
-        thread, frame = _thread(line), _frame(line)
+        thread, position = _thread(line), _position(line)
         if thread is not None:
-            threads.append(thread)
-        elif frame and threads and len(threads[-1]["frames"]) < MAX_FRAMES:
-            threads[-1]["frames"].append(frame)
+            frames = []
+            threads.append(replace(thread, frames=frames))
+        elif position and threads and len(frames) < MAX_FRAMES:
+            frames.append(ShownFrame(position))
         if len(threads) >= MAX_THREADS:
             break
     return TextStacks(int(head[1]), head[2][:MAX_NAME], threads)
 
 
-def _thread(line: str) -> RawThread | None:
+def _thread(line: str) -> PythonThread[ShownFrame] | None:
     """A thread's headline; its number is the operating system's in decimal, else it is of no use here."""
     match = _THREAD.fullmatch(line)
     if match is None:
         return None
     known = match[1].isdigit() and int(match[1]) <= MAX_NUMBER
-    return {
-        "thread_id": 0,
-        "os_thread_id": int(match[1]) if known else None,
-        "thread_name": (match[3] or "")[:MAX_NAME],
-        "active": match[2].startswith("active"),
-        "frames": [],
-    }
+    return PythonThread(
+        thread_id=0,
+        os_thread_id=int(match[1]) if known else 0,
+        name=(match[3] or "")[:MAX_NAME],
+        frames=[],
+        is_running=match[2].startswith("active"),
+    )
 
 
-def _frame(line: str) -> dict[str, object] | None:
-    """``    name (file:line)``, taken apart without a regular expression: a name may be made to keep one busy."""
+def _position(line: str) -> Position | None:
+    """``    name (file:line)``, parsed without a regular expression: a name may be made to keep one busy."""
     name, opening, place = line[4:-1].partition(" (")
     if not (line.startswith("    ") and line.endswith(")") and name and opening and place):
         return None
     file, _, number = place.rpartition(":")
     has_number = file and number.isdecimal() and len(number) <= 10
-    return {
-        "name": name[:MAX_NAME],
-        "filename": (file if has_number else place)[:MAX_NAME],
-        "module": None,
-        "line": min(int(number), MAX_NUMBER) if has_number else 0,
-        "locals": None,
-    }
+    name = name[:MAX_NAME]
+    return Position(
+        file=(file if has_number else place)[:MAX_NAME],
+        function=name.rpartition(".")[2],
+        qualified=name,
+        line=min(int(number), MAX_NUMBER) if has_number else 0,
+    )

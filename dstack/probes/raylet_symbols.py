@@ -17,6 +17,8 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from dstack.probes.mapped_file import MappedFile
+from dstack.probes.node import wire
+from dstack.probes.node.procfs.proc import mapped_files
 from dstack.probes.node.ray.thread_tasks import library_of
 
 THREAD_CONTEXT = b"_ZN3ray4core13WorkerContext15thread_context_E"
@@ -24,7 +26,7 @@ R_X86_64_DTPMOD64 = 16
 
 
 @cache
-def thread_context_layout(library: Path | None = None) -> dict[str, Any] | None:
+def thread_context_layout(library: Path | None = None) -> wire.ThreadContext | None:
     """Addresses relative to the library's load address, or None where it does not tell.
 
     ``note_at`` and ``note``: its build id; ``module_at``: where the loader has put the library's thread-local module
@@ -40,14 +42,14 @@ def thread_context_layout(library: Path | None = None) -> dict[str, Any] | None:
         return None
 
 
-def thread_context_of(pid: int) -> dict[str, Any] | None:
+def thread_context_of(pid: int) -> wire.ThreadContext | None:
     """The same of the library that a process of this host has mapped."""
-    library = library_of(pid)
+    library = library_of(mapped_files(pid).values())
     return _layout_of(MappedFile.of(library, pid)) if library else None
 
 
 @cache
-def _layout_of(file: MappedFile) -> dict[str, Any] | None:
+def _layout_of(file: MappedFile) -> wire.ThreadContext | None:
     return thread_context_layout(Path(file.path))
 
 
@@ -57,7 +59,7 @@ def _installed() -> Path | None:
     return next((path for folder in folders if (path := Path(folder) / "_raylet.so").exists()), None)
 
 
-def _layout(library: Any) -> dict[str, Any]:
+def _layout(library: Any) -> wire.ThreadContext:
     note = next(library.iter_segments("PT_NOTE"))
     return {
         "note_at": note["p_vaddr"],

@@ -8,7 +8,6 @@ ends it with dstack, so nothing stays if dstack is killed.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import subprocess
@@ -16,14 +15,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any
+
+import msgspec
 
 from dstack.child import Messages, send, start_child
+from dstack.probes.answers import NodeFailure
 from dstack.probes.background import begin
 from dstack.probes.connect import Cluster
+from dstack.probes.driver_messages import Reply, Request
+from dstack.probes.node import wire
 from dstack.probes.reach import Address, unreachable
 
-Plain = dict[str, Any]
+Result = wire.Answer | NodeFailure
 LAST_WORD_S = 0.15
 """How long before the deadline the child stops waiting, so that it still can say whom it waited for."""
 RUN_ON_A_NODE = "Run dstack on a node of the cluster, with the cluster's own Ray and Python versions."
@@ -35,18 +38,22 @@ class RemoteProbes:
     """Probe actors on the other nodes of a cluster; starting is immediate, the first sample waits for the start."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._answers: queue.Queue[Plain] = queue.Queue()
+        self._results: queue.Queue[tuple[int, str, Result] | None] = queue.Queue()
         self._requests = 0
         self._joined = False
-        self._ended: str | None = None
+        self._ended: NodeFailure | None = None
         started: Future[subprocess.Popen[bytes]] = Future()
         begin(lambda: self._serve(cluster, started))
         self._process = started.result()
 
     def sample(
-        self, targets: dict[str, list[Plain]], options: Plain, raylets: Mapping[str, Address], deadline: float
-    ) -> Iterator[tuple[str, Plain]]:
-        """The answers of the nodes as they come: ``NodeProbe.sample``'s, or ``{"failed": reason}`` with its ``cause``.
+        self,
+        targets: dict[str, list[wire.Target]],
+        options: wire.Options,
+        raylets: Mapping[str, Address],
+        deadline: float,
+    ) -> Iterator[tuple[str, Result]]:
+        """The validated answers of the nodes as they come, or why there is none.
 
         ``targets`` and the addresses of their ``raylets`` are by node id. Every node yields once: one that cannot be
         reached soon, the others at the latest at ``deadline``, which is a ``time.monotonic()``.
@@ -54,20 +61,21 @@ class RemoteProbes:
         self._requests += 1
         number = self._requests
         last_word = max(time.monotonic(), deadline - LAST_WORD_S)
-        request = {"number": number, "targets": targets, "options": options, "deadline": last_word}
+        request: Request = {"number": number, "targets": targets, "options": options, "deadline": last_word}
         begin(lambda: self._ask(request))
         begin(lambda: self._give_up_unreachable(number, raylets))
         missing = set(targets)
         while missing and self._ended is None:
             try:
-                answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                received = self._results.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-            if "ended" in answer:
-                self._ended = answer["ended"]
-            elif answer.get("number") == number and answer["node_id"] in missing:
-                missing.discard(answer["node_id"])
-                yield answer["node_id"], answer["result"]
+            if received is None:
+                break
+            of_request, node_id, result = received
+            if of_request == number and node_id in missing:
+                missing.discard(node_id)
+                yield node_id, result
         for node_id in sorted(missing):
             yield node_id, self._why_silent()
 
@@ -91,19 +99,19 @@ class RemoteProbes:
             self._process.kill()
             self._process.wait()
 
-    def _why_silent(self) -> Plain:
+    def _why_silent(self) -> NodeFailure:
         remedy = None if self._joined else RUN_ON_A_NODE
         if self._ended:
-            return {"failed": self._ended, "cause": "ended", "remedy": remedy}
+            return msgspec.structs.replace(self._ended, remedy=remedy)
         reason = "dstack's driver could not join the cluster in time: this host is slow, or its raylet is stopped"
         if self._joined:
             reason = "dstack's driver on the cluster did not answer in time"
-        return {"failed": reason, "cause": "timeout", "remedy": remedy}
+        return NodeFailure(reason, "timeout", remedy)
 
-    def _ask(self, request: Plain) -> None:
+    def _ask(self, request: Request) -> None:
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
-            send(self._process.stdin, "sample", json.dumps(request).encode())
+            send(self._process.stdin, "sample", msgspec.json.encode(request))
 
     def _serve(self, cluster: Cluster, started: Future[subprocess.Popen[bytes]]) -> None:
         """Starts the child, by a thread that lives as long as it, since its end would be the child's; then listens."""
@@ -126,15 +134,16 @@ class RemoteProbes:
                     case "joined":
                         self._joined = True
                     case "ended":
-                        self._answers.put({"ended": json.loads(payload)["failed"]})
-                    case "answer":
-                        self._answers.put(json.loads(payload))
-        self._answers.put({"ended": "dstack's driver on the cluster ended"})
+                        self._ended = msgspec.json.decode(payload, type=NodeFailure)
+                    case "reply":
+                        reply = msgspec.json.decode(payload, type=Reply)
+                        self._results.put((reply.number, reply.node_id, reply.result()))
+        self._ended = self._ended or NodeFailure("dstack's driver on the cluster ended", "ended")
+        self._results.put(None)
 
     def _give_up_unreachable(self, number: int, raylets: Mapping[str, Address]) -> None:
         for node_id, reason in unreachable(raylets).items():
-            result = {"failed": reason, "cause": "unreachable"}
-            self._answers.put({"number": number, "node_id": node_id, "result": result})
+            self._results.put((number, node_id, NodeFailure(reason, "unreachable")))
 
 
 def _environment(cluster: Cluster) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The child process that holds dstack's Ray connection; its argument is the address of the GCS.
 
 Receives ``sample`` messages by standard input and answers with messages whose payload is JSON (:mod:`dstack.child`):
-``joined`` when it has joined the cluster, ``ended`` with the reason when it cannot, and ``answer`` for each node; see
-:mod:`dstack.probes.remote`. It ends with its parent, and its actors end with it.
+``joined`` when it has joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node; see
+:mod:`dstack.probes.driver_messages`. It ends with its parent, and its actors end with it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import dstack.probes.node
 from dstack.child import Messages, outlive_parent, send
+from dstack.probes.answers import MALFORMED, NodeFailure
 from dstack.probes.control_plane import PROBE_NAMESPACE
+from dstack.probes.driver_messages import Request
+from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy.runner import find_pyspy
+from dstack.snapshot_file import to_json
 
-Plain = dict[str, Any]
 END_GRACE_S = 0.8
 """How long an orderly end may take once standard input has closed."""
 ANSWER_S = 0.3
@@ -43,7 +46,7 @@ class Probes:
         self._actors: dict[str, Any] = {}
         self._binary: Any = None
 
-    def sample(self, request: Plain, is_over: Callable[[], bool]) -> Iterator[tuple[str, Plain]]:
+    def sample(self, request: Request, is_over: Callable[[], bool]) -> Iterator[tuple[str, object]]:
         """The nodes' answers as they come, then who did not by ``deadline``; or nothing more once it is over."""
         targets, deadline = request["targets"], request["deadline"]
         pending = {self._begin(node_id): (node_id, True) for node_id in targets}
@@ -53,15 +56,15 @@ class Probes:
             done, _ = ray.wait(list(pending), timeout=min(TURN_S, max(0.0, deadline - time.monotonic())))
             for ref in done:
                 node_id, is_start = pending.pop(ref)
-                left = {**request["options"], "deadline_s": deadline - ANSWER_S - time.monotonic()}
-                answer = self._continue(node_id, is_start, ref, targets[node_id], left)
-                if isinstance(answer, dict):
-                    yield node_id, answer
+                left: wire.Options = {**request["options"], "deadline_s": deadline - ANSWER_S - time.monotonic()}
+                is_over_there, result = self._continue(node_id, is_start, ref, targets[node_id], left)
+                if is_over_there:
+                    yield node_id, result
                 else:
-                    pending[answer] = (node_id, False)
+                    pending[result] = (node_id, False)
         for node_id, is_start in pending.values():
             reason = "no probe started there in time" if is_start else "its probe took too long"
-            yield node_id, {"failed": reason, "cause": "timeout"}
+            yield node_id, NodeFailure(reason, "timeout")
 
     def _begin(self, node_id: str) -> Any:
         """Starts the node's probe and asks whether the node has a py-spy.
@@ -75,18 +78,20 @@ class Probes:
             self._actors[node_id] = actor.remote(is_guest=True)
         return self._actors[node_id].has_pyspy.remote()
 
-    def _continue(self, node_id: str, is_start: bool, ref: Any, targets: list[Plain], options: Plain) -> Any:
-        """The node's answer, or the ref of its next step."""
+    def _continue(
+        self, node_id: str, is_start: bool, ref: Any, targets: list[wire.Target], options: wire.Options
+    ) -> tuple[bool, Any]:
+        """Whether the node is done, with its answer or failure; else with the ref of its next step."""
         try:
             value = ray.get(ref, timeout=max(0.1, options["deadline_s"]))
             if not is_start:
-                return value
+                return True, value
             if not value and (binary := self._pyspy_binary()):
                 self._actors[node_id].equip.remote(binary)
-            return self._actors[node_id].sample.remote(targets, options)
+            return False, self._actors[node_id].sample.remote(targets, options)
         except Exception as error:  # whatever a remote probe raises is that node's failure
             self._actors.pop(node_id, None)
-            return {"failed": f"its probe failed: {_first_line(error)}"}
+            return True, NodeFailure(f"its probe failed: {_first_line(error)}")
 
     def _pyspy_binary(self) -> Any:
         path = find_pyspy()
@@ -100,24 +105,24 @@ def main(answers: IO[bytes], arguments: list[str]) -> None:
 
     Before it has joined it may hang in C++, deaf to that, but has no actors either: until then it dies with its parent.
     """
-    requests: queue.Queue[Plain | None] = queue.Queue()
+    requests: queue.Queue[Request | None] = queue.Queue()
     threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
     try:
         ray.init(address=arguments[0], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # every reason not to connect is one answer to the parent
         reason = f"dstack could not join the cluster as a driver: {_first_line(error)}"
-        _send(answers, "ended", {"failed": reason})
+        send(answers, "ended", to_json(NodeFailure(reason, "ended")))
         return
     outlive_parent()
     send(answers, "joined")
     probes = Probes()
     while (request := requests.get()) is not None:
         for node_id, result in probes.sample(request, is_over=lambda: not requests.empty()):
-            _send(answers, "answer", {"number": request["number"], "node_id": node_id, "result": result})
+            send(answers, "reply", reply(request["number"], node_id, result))
     ray.shutdown()
 
 
-def _read_requests(requests: queue.Queue[Plain | None]) -> None:
+def _read_requests(requests: queue.Queue[Request | None]) -> None:
     """Hands on requests; once there can be no more, ends the process, whatever Ray is doing then."""
     for message in Messages(sys.stdin.buffer):
         requests.put(json.loads(message.payload))
@@ -126,8 +131,15 @@ def _read_requests(requests: queue.Queue[Plain | None]) -> None:
     os._exit(1)
 
 
-def _send(answers: IO[bytes], kind: str, content: Plain) -> None:
-    send(answers, kind, json.dumps(content).encode())
+def reply(number: int, node_id: str, result: object) -> bytes:
+    """The JSON of a :class:`dstack.probes.driver_messages.Reply`; an answer that JSON cannot carry is malformed."""
+    of = {"number": number, "node_id": node_id}
+    if isinstance(result, NodeFailure):
+        return to_json({**of, "failure": result})
+    try:
+        return to_json({**of, "answer": result})
+    except (TypeError, ValueError, RecursionError):
+        return to_json({**of, "failure": MALFORMED})
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import ast
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from dstack.model import Job
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.source_lines import read_source
-from dstack.probes.node.waits.known_waits import RawFrame, function_of
+from dstack.probes.node.threads import Frame, ShownFrame, function_of, is_in
+from dstack.probes.node.wire import Dependencies
 
 UNKNOWN_TERMS = "whether it has a timeout could not be read"
 NAMES = {"ray.get": "get", "ray.wait": "wait"}
@@ -28,7 +28,7 @@ CALL_FUNCTIONS = ("get_objects", "get", "wait", "wrapper", "auto_init_wrapper")
 class Sources:
     """The files of the users' programs, as far as they lie beside the scripts that jobs began with."""
 
-    def __init__(self, jobs: Iterable[Job], is_user: Callable[[RawFrame], bool]) -> None:
+    def __init__(self, jobs: Iterable[Job], is_user: Callable[[Frame], bool]) -> None:
         self._folders = sorted({folder for job in jobs if (folder := _folder_of(job.entrypoint))})
         self._is_user = is_user
 
@@ -39,20 +39,23 @@ class Sources:
         found = [path for folder in self._folders if os.path.isfile(path := os.path.join(folder, file))]
         return found[0] if len(found) == 1 else None
 
-    def terms_of(self, frames: list[RawFrame], kind: str) -> dict[str, Any]:
+    def terms_of(self, frames: Sequence[ShownFrame], kind: str) -> Dependencies:
         """``timeout_s``, which is None, and what is taken for granted. Raises :class:`Unreadable`."""
         frame = next((frame for frame in frames if not _is_of_the_call(frame)), None)
-        path = str(frame["filename"]) if frame and self._is_user(frame) else ""
+        path = frame.position.file if frame and self._is_user(frame) else ""
         if frame is None or not os.path.isabs(path):
             raise Unreadable(UNKNOWN_TERMS)
-        if not has_no_timeout(_text_of(path), int(frame["line"]), function_of(frame), NAMES[kind]):
+        if not has_no_timeout(_text_of(path), frame.position.line, function_of(frame), NAMES[kind]):
             raise Unreadable(UNKNOWN_TERMS)
-        return {"timeout_s": None, "assumed": f"{os.path.basename(path)}:{frame['line']} is the code that runs there"}
+        return {
+            "timeout_s": None,
+            "assumed": f"{os.path.basename(path)}:{frame.position.line} is the code that runs there",
+        }
 
 
-def _is_of_the_call(frame: RawFrame) -> bool:
+def _is_of_the_call(frame: Frame) -> bool:
     """Whether it lies between the leaf and whoever called ``ray.get`` or ``ray.wait`` (seen on Ray 2.46 and 2.60)."""
-    return any(str(frame["filename"]).endswith(file) for file in CALL_FILES) and function_of(frame) in CALL_FUNCTIONS
+    return any(is_in(frame, file, *CALL_FUNCTIONS) for file in CALL_FILES)
 
 
 def has_no_timeout(text: str, line: int, function: str, name: str) -> bool:

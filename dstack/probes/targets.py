@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
-from typing import Any
 
 import psutil
 
 from dstack.model import Worker
 from dstack.probes import addresses
 from dstack.probes.foreign_pythons import foreign_python
+from dstack.probes.node import wire
 from dstack.probes.raylet_symbols import thread_context_of
 
-Plain = dict[str, Any]
 
-
-def targets(workers: Iterable[Worker]) -> list[Plain]:
+def targets(workers: Iterable[Worker]) -> list[wire.Target]:
     """The workers as :class:`dstack.probes.node.probe.NodeProbe` takes them."""
     return [{"worker_id": w.worker_id, "pid": w.pid, "port": w.port, "is_driver": w.is_driver} for w in workers]
 
 
-def environment_of(pid: int) -> Plain:
-    """What a process of this host is read by, where it runs another Python than dstack."""
+def with_environment(target: wire.Target) -> wire.Target:
+    """A process of this host with what it is read by, where it runs another Python than dstack."""
+    pid = target["pid"]
     python = foreign_python(pid)
-    return {"python": python, "thread_context": thread_context_of(pid)} if python else {}
+    return {**target, "python": python, "thread_context": thread_context_of(pid)} if python else target
 
 
 def own_addresses() -> set[str]:

@@ -14,7 +14,7 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.running import call_in_words
 from dstack.analysis.stitching import alike
 from dstack.diagnosis import Diagnosis, Finding, OutsideWait, Since, Step, Target, Vertex, Wait
-from dstack.model import ChildProcess, Sample, Snapshot, Thread
+from dstack.model import Process, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
 
@@ -121,7 +121,7 @@ class _Document:
             }
         return {"ref": target.ref, **self._targets[target.vertex]}
 
-    def _child(self, worker_id: str, child: ChildProcess) -> Json:
+    def _child(self, worker_id: str, child: Process) -> Json:
         """A process that a worker has started, with where its threads are."""
         return {
             "worker_id": worker_id,
@@ -138,6 +138,7 @@ class _Document:
         return {
             "thread": thread.name,
             "on_cpu": thread.on_cpu,
+            "torn": thread.torn,
             "waits_in": call_in_words(thread.call) or None,
             "file": own.file if own else None,
             "line": own.line if own else None,

@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
+from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Stacks, Strand
 from dstack.analysis.stitching import StackNode, alike, roots, stitch, vertices_in
 from dstack.diagnosis import Diagnosis, Finding, OutsideWait, Step, Verdict
@@ -172,6 +173,8 @@ def _grow(tree: Tree, node: StackNode, sources: Sources, grown: set[Key]) -> Non
     """Adds a node's frames and branches; one that was grown before is only named, and so are those beyond so many."""
     grown.add(node.vertex)
     frames, half = node.frames, SHOWN_FRAMES // 2
+    if node.who.torn and not node.repeats:
+        tree.add(SafeText(TORN_STACK, "yellow"))
     for frame in frames if len(frames) <= SHOWN_FRAMES else frames[:half]:
         tree.add(_frame_text(frame, sources))
     if len(frames) > SHOWN_FRAMES:
@@ -230,6 +233,8 @@ def _strand_text(stacks: Stacks, strand: Strand, sources: Sources) -> SafeText:
     frame = names.user_frame(frames) or (frames[0] if frames else None)
     if strand.doing == "waits":
         text.append(f"in {strand.words}  ")
+    if strand.is_torn:
+        text.append(f"({TORN_STACK})  ", "yellow")
     if frame:
         text.append_text(_frame_text(frame, sources))
     return text

@@ -10,6 +10,7 @@ from dstack.analysis.merging import Branch
 from dstack.analysis.missing import Company, Missing, company
 from dstack.analysis.outliers import Outlier
 from dstack.analysis.running import Execution
+from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Onward, Run, Stack, Stacks
 from dstack.model import Frame
 from dstack.report.safe_text import SafeText
@@ -146,7 +147,8 @@ def stack_page(stacks: Stacks, stack: Stack) -> list[Line]:
 def _frames(stacks: Stacks, stack: Stack, under: str) -> list[Line]:
     """The frames, and for whom the last one waits; ``under`` begins the keys of what unfolds below another stack."""
     page = _Page(stacks, stack, under)
-    lines = [line for run in stack.runs for line in page.run(run)]
+    lines = [Line(f"{under}torn", SafeText(f"! {TORN_STACK}", "yellow"))] if stack.is_torn else []
+    lines += [line for run in stack.runs for line in page.run(run)]
     return lines if stack.call_at is not None else lines + page.onward()
 
 
@@ -228,6 +230,7 @@ def onward_key(vertex: Key, under: str = "") -> str:
 def stack_in_words(stack: Stack) -> str:
     """A stack as plain text, whole, for a message to somebody."""
     lines = [stack.sentence or f"{stack.name} ({stack.place})"]
+    lines += [f"  ({TORN_STACK})"] if stack.is_torn else []
     for run in stack.runs:
         for index, frame in run.frames:
             call = f" ({stack.call})" if index == stack.call_at and stack.call else ""

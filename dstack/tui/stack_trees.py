@@ -112,6 +112,7 @@ def child_key(worker_id: str, pid: int) -> str:
 def _strand(strand: Strand) -> Line:
     text = doing_word(strand.doing).append(strand.name)
     text.append(f"  {strand.words}", "dim")
+    text.append("  stack may be inconsistent" if strand.is_torn else "", "yellow")
     return Line(str(strand.key), text, data=About(vertex=strand.key, workers=(strand.worker_id,)))
 
 

@@ -41,9 +41,9 @@ def agent(cluster: RayCluster, node_id: str) -> Iterator[None]:
         yield
 
 
-def check(cluster: RayCluster) -> Json:
+def check(cluster: RayCluster, *options: str) -> Json:
     """What ``dstack check`` says that may not read any process."""
-    command = [*WITHOUT_PTRACE, *DSTACK, "check", "--address", cluster.address, "--json"]
+    command = [*WITHOUT_PTRACE, *DSTACK, "check", "--address", cluster.address, "--json", *options]
     done = subprocess.run(
         command,
         env=cluster.environment,
@@ -58,12 +58,12 @@ def check(cluster: RayCluster) -> Json:
     return {**document, "exit_code": done.returncode}
 
 
-def settled(cluster: RayCluster, verdict: str, access: str) -> Json:
+def settled(cluster: RayCluster, verdict: str, access: str, *options: str) -> Json:
     """The first look that says so, of which no process was read in another way."""
     last: list[Json] = []
 
     def is_right() -> Json | None:
-        last[:] = [check(cluster)]
+        last[:] = [check(cluster, *options)]
         told = last[0]
         return told if told["verdict"] == verdict and set(told["coverage"]["access"]) == {access} else None
 
@@ -72,7 +72,7 @@ def settled(cluster: RayCluster, verdict: str, access: str) -> Json:
 
 def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allows(cluster: RayCluster) -> None:
     with cluster.run_example("two_actors"):
-        told = settled(cluster, "blocked", "state only")
+        told = settled(cluster, "blocked", "state only", "--pause")
 
         assert (told["incomplete"], told["exit_code"]) == (True, 4)
         kinds = {failure["reason"]: failure["remedy"] for failure in told["coverage"]["failures"]}
@@ -85,7 +85,14 @@ def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allow
 
         node_id = told["coverage"]["failures"][0]["node_id"]
         with agent(cluster, node_id):
-            told = settled(cluster, "deadlock", "text stack")
+            told = settled(cluster, "blocked", "state only")
+
+            assert told["timing"]["pause_ms"] in (None, {"median": 0, "max": 0})
+            remedies = [one["remedy"] or "" for one in told["coverage"]["failures"] if one["stage"] == "stacks"]
+            assert remedies
+            assert all("--cap-add" in remedy and "Or add --pause: Ray's agent" in remedy for remedy in remedies)
+
+            told = settled(cluster, "deadlock", "text stack", "--pause")
 
             (finding,) = told["findings"]
             assert not finding["confirmed"]
@@ -101,6 +108,6 @@ def test_what_only_seems_to_hang_is_no_deadlock_either(cluster: RayCluster, name
     with cluster.run_example(f"look_alikes/{name}"):
         node_id = check(cluster)["coverage"]["failures"][0]["node_id"]
         with agent(cluster, node_id):
-            told = settled(cluster, "blocked", "text stack")
+            told = settled(cluster, "blocked", "text stack", "--pause")
 
     assert told["incomplete"]

@@ -17,6 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 from dstack.probes import foreign_pythons
 from dstack.probes.foreign_pythons import Image, foreign_python
+from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.proc import Mapping
 from tests.compatibility import find
@@ -50,7 +51,7 @@ def binary(version: str) -> Path:
     return Path(told.stdout.split()[1])
 
 
-def image(file: Path) -> Plain | None:
+def image(file: Path) -> wire.ForeignPython | wire.RefusedPython | None:
     with file.open("rb") as stream:
         return Image(ELFFile(stream), file.name).found()
 

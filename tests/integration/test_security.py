@@ -27,10 +27,11 @@ from dstack.probes.control_plane import take_inventory
 from dstack.probes.remote import RemoteProbes
 cluster = connect(sys.argv[1])
 nodes = {node.node_id: [] for node in take_inventory(cluster, 10).nodes}
-options = {"native": False, "locals": False, "nonblocking": True, "thread_context": None}
+options = {"native": False, "locals": False, "pause": False, "nonblocking": True, "children": False}
+options |= {"deadline_s": 60.0, "thread_context": None}
 probes = RemoteProbes(cluster)
 for node, result in probes.sample(nodes, options, {}, time.monotonic() + 60):
-    print("answer", result.get("failed", sorted(result)), flush=True)
+    print("answer", sorted(result) if isinstance(result, dict) else result.reason, flush=True)
 time.sleep(1000)
 """
 

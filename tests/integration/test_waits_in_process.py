@@ -61,7 +61,8 @@ def seen(program: Child, said: Plain) -> Plain:
 
 
 def look_at(pid: int) -> Plain:
-    return look_at_python(pid, foreign_python(pid))
+    python = foreign_python(pid)
+    return look_at_python(pid, dict(python) if python else None)
 
 
 def look_at_python(pid: int, python: Plain | None) -> Plain:

@@ -9,6 +9,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.analysis.merging import Words, merge
 from dstack.analysis.observed import Observed
 from dstack.analysis.outliers import Marked
+from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Stacks
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
@@ -18,6 +19,7 @@ from dstack.tui.stack_pages import branch_page, stack_in_words, stack_page
 from dstack.tui.stack_trees import Processes, Tree
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
+from tests.unit.scenes import Scene
 from tests.unit.strategies import related_snapshots
 
 DEEPEST = 4
@@ -52,6 +54,19 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
         found += unfolded(stack_page(stacks, stack))
         assert not UNSEEN.search(stack_in_words(stack).replace("\n", ""))
     return found
+
+
+def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsistent() -> None:
+    scene = Scene()
+    strand = scene.actor("Busy").strand("worker", "user")
+    strand.is_torn = True
+    snapshot = scene.look().snapshot()
+    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    stack = stacks.stack(strand.key)
+
+    assert stack is not None
+    assert any(TORN_STACK in line.text.plain for line in stack_page(stacks, stack))
+    assert TORN_STACK in stack_in_words(stack)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -115,6 +115,7 @@ class Strand:
     function: str = "run"
     line: int = 1
     is_still: bool = True
+    is_torn: bool = False
     is_asleep: bool = False
     is_in_ray: bool = False
     leaf: Frame | None = None
@@ -697,6 +698,7 @@ class Scene:
             role=strand.role,
             on_cpu=strand.call is None and not strand.is_asleep,
             still=strand.is_still,
+            torn=strand.is_torn,
             task_id=strand.task_id,
             call=strand.call,
         )

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 from hypothesis import strategies as st
 
-from dstack.model import SCHEMA, VERSION, ChildProcess, Coroutine, Frame, Sample, Snapshot, Thread, WorkerSample
+from dstack.model import SCHEMA, VERSION, Coroutine, Frame, Process, Sample, Snapshot, Thread, WorkerSample
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**63 - 1),
@@ -36,13 +36,20 @@ def values_of(hint: Any, text: st.SearchStrategy[str] = _ANY_TEXT) -> st.SearchS
         return st.sampled_from(args)
     if origin in (Union, types.UnionType):
         return st.one_of([values_of(arg, text) for arg in args])
+    if origin is tuple and args == (Process, ...):
+        return st.lists(_childless(text), max_size=1).map(tuple)
     if origin is tuple and args[1:] == (...,):
-        return st.lists(values_of(args[0], text), max_size=1 if args[0] is ChildProcess else 3).map(tuple)
+        return st.lists(values_of(args[0], text), max_size=3).map(tuple)
     if origin is tuple:
         return st.tuples(*[values_of(arg, text) for arg in args])
     if origin is dict:
         return st.dictionaries(values_of(args[0], text), values_of(args[1], text), max_size=2)
     return st.builds(hint, **{name: values_of(field, text) for name, field in get_type_hints(hint).items()})
+
+
+def _childless(text: st.SearchStrategy[str]) -> st.SearchStrategy[Process]:
+    fields = {name: field for name, field in get_type_hints(Process).items() if name != "children"}
+    return st.builds(Process, **{name: values_of(field, text) for name, field in fields.items()})
 
 
 def snapshots() -> st.SearchStrategy[Snapshot]:
@@ -64,19 +71,16 @@ def _with_valid_indices(snapshot: Snapshot) -> Snapshot:
         call = it.call and msgspec.structs.replace(it.call, frame=it.call.frame % len(stacks[stack]))
         return msgspec.structs.replace(it, stack=stack, call=call)
 
-    def child(it: ChildProcess) -> ChildProcess:
-        return msgspec.structs.replace(it, threads=tuple(map(execution, it.threads)))
+    def process(it: Process) -> Process:
+        return msgspec.structs.replace(
+            it,
+            threads=tuple(map(execution, it.threads)),
+            coroutines=tuple(map(execution, it.coroutines)),
+            children=tuple(map(process, it.children)),
+        )
 
     def worker(it: WorkerSample) -> WorkerSample:
-        if it.process is None:
-            return it
-        process = msgspec.structs.replace(
-            it.process,
-            threads=tuple(map(execution, it.process.threads)),
-            coroutines=tuple(map(execution, it.process.coroutines)),
-            children=tuple(map(child, it.process.children)),
-        )
-        return msgspec.structs.replace(it, process=process)
+        return msgspec.structs.replace(it, process=it.process and process(it.process))
 
     def sample(it: Sample) -> Sample:
         return msgspec.structs.replace(it, workers=tuple(map(worker, it.workers)))

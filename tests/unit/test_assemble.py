@@ -7,16 +7,18 @@ import os
 import random
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
-import msgspec
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.model import Cause, Sample, Snapshot, WorkerSample
+from dstack.model import Cause, Node, Sample, Snapshot, WorkerSample
 from dstack.probes import assemble, node
-from dstack.probes.assemble import Assembly, Senseless
+from dstack.probes.answers import MalformedAnswer, decoded, validated
+from dstack.probes.assemble import Assembly
+from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
@@ -24,6 +26,7 @@ from tests.mutations import ByValues
 
 OPTIONS = {"native": False, "locals": True, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
 MUTATIONS = 600
+CHILD = [{"pid": 2, "started_at": 1.0, "threads": []}]
 
 
 def answer() -> bytes:
@@ -37,10 +40,10 @@ def answer() -> bytes:
     return json.dumps(result).encode()
 
 
-def taken(result: Any) -> Snapshot:
-    """A snapshot of what a node has answered. Raises :class:`Senseless`."""
+def taken(answer: wire.Answer) -> Snapshot:
+    """A snapshot of what a node has answered. Raises :class:`MalformedAnswer`."""
     assembly = Assembly()
-    processes, failures = assembly.add(["n"], result, 1, among=["w"])
+    processes, failures = assembly.add(["n"], answer, 1, among=["w"])
     return Snapshot(
         dstack_version="0",
         taken_at=0,
@@ -61,8 +64,8 @@ def test_mutations_of_an_answer_are_taken_in_whole_or_refused() -> None:
 
     for _ in range(MUTATIONS):
         try:
-            snapshot = taken(json.loads(values.one(chance)))
-        except Senseless:
+            snapshot = taken(decoded(values.one(chance)))
+        except MalformedAnswer:
             continue
         good += 1
         loads(dumps(snapshot))
@@ -77,21 +80,21 @@ def one_thread(frame: int = 0, count: int = 1) -> list[dict[str, Any]]:
     return [{"os_thread_id": n, "name": "t", "stack": 0, "role": "user", "call": call} for n in range(count)]
 
 
-def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> dict[str, Any]:
-    """A probe's reply about one process, or about one and its child, whose threads have a stack of that depth."""
+def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> wire.Answer:
+    """A probe's answer about one process, or about one and its child, whose threads have a stack of that depth."""
     process: dict[str, Any] = {"pid": 1, "started_at": 1.0, "threads": threads}
     if is_child:
         process = {"pid": 2, "started_at": 1.0, "threads": [], "children": [{**process, "parent_pid": 2}]}
-    frames = [{"function": "f", "file": "f.py", "line": 1}]
+    frames = [{"function": "f", "file": "f.py", "line": 1, "origin": "user"}]
     tables = {"frames": frames, "stacks": [[0] * depth], "sources": {}}
-    return {**tables, "processes": {"w": process}, "failures": [], "host": {}}
+    return validated({**tables, "processes": {"w": process}, "failures": [], "host": {}, "clock": (1.0, 2.0)})
 
 
 @pytest.mark.parametrize("is_child", [False, True])
 def test_a_call_in_no_frame_of_its_stack_is_refused(is_child: bool) -> None:
     assert loads(dumps(taken(reply(2, one_thread(frame=1), is_child=is_child))))
 
-    with pytest.raises(Senseless):
+    with pytest.raises(MalformedAnswer):
         taken(reply(2, one_thread(frame=2), is_child=is_child))
 
 
@@ -100,24 +103,51 @@ def test_more_frames_than_a_file_may_show_are_refused(is_child: bool, monkeypatc
     monkeypatch.setattr(assemble, "MAX_FRAMES", 1_000)
     assert taken(reply(100, one_thread(count=10), is_child=is_child))
 
-    with pytest.raises(Senseless):
+    with pytest.raises(MalformedAnswer):
         taken(reply(100, one_thread(count=11), is_child=is_child))
 
 
 def test_what_a_node_says_of_its_host_changes_nothing_else() -> None:
     result = json.loads(answer())
-    result["host"] = {**result["host"], "node_id": "other", "alive": False, "is_head": True}
+    figures = result["host"]
+    result["host"] = {**figures, "node_id": "other", "alive": False, "is_head": True, "clock_ahead_s": 99.0}
 
     assembly = Assembly()
-    assembly.add(["n"], result, 1)
+    assembly.add(["n"], decoded(json.dumps(result).encode()), 1, clock_ahead_s=-7.5)
 
-    assert assembly.hosts["n"].keys() == {"cpu_count", "load_1m", "memory_total_bytes", "memory_available_bytes"}
-    assert msgspec.to_builtins(assembly.hosts)
+    assert assembly.with_host(Node("n", "10.0.0.1")) == Node("n", "10.0.0.1", **figures, clock_ahead_s=-7.5)
+    assert assembly.with_host(Node("m", "10.0.0.1")) == Node("m", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: it["processes"]["w"]["threads"][0].update(stack=-1),
+        lambda it: it["stacks"].__setitem__(0, [-1]),
+        lambda it: it["processes"]["w"].update(
+            children=[{"pid": 1, "started_at": 1.0, "threads": [], "children": CHILD}]
+        ),
+        lambda it: it.pop("clock"),
+        lambda it: it["frames"][0].update(origin="elsewhere"),
+        lambda it: it["processes"]["w"].update(access="magic"),
+    ],
+    ids=["stack", "frame", "grandchild", "clock", "origin", "access"],
+)
+def test_an_answer_that_no_probe_gives_is_malformed(change: Callable[[Any], object]) -> None:
+    result = json.loads(answer())
+    assert taken(decoded(json.dumps(result).encode()))
+
+    change(result)
+
+    with pytest.raises(MalformedAnswer):
+        taken(decoded(json.dumps(result).encode()))
+    with pytest.raises(MalformedAnswer):
+        taken(validated(result))
 
 
 def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:
     """What travels to nodes cannot import the model, and an answer with another cause is refused as a whole."""
-    sources = [path.read_text() for path in Path(node.__file__).parent.glob("*.py")]
+    sources = [path.read_text() for path in Path(node.__file__).parent.rglob("*.py")]
     named = {cause for text in sources for cause in re.findall(r'cause="(\w+)"', text)}
 
     assert {"permission", "namespace", "ended", "timeout"} <= named <= {*get_args(Cause), "other"}

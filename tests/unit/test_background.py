@@ -68,7 +68,7 @@ def test_a_reading_that_blocks_costs_its_node_and_nothing_else(
     monkeypatch.setattr(cluster, "NodeProbe", Blocked)
     monkeypatch.setattr(cluster, "OVERRUN_S", 0.1)
 
-    with ClusterProbe(None, Options(nonblocking=True), lambda _: None) as probe:
+    with ClusterProbe(None, Options(), lambda _: None) as probe:
         probe.look(0.2)
         probe.look_again([WORKER], 0.2)
         taken = probe.snapshot()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.stacks import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
-from dstack.model import BlockedCall, ChildProcess, Frame, Snapshot, Thread
+from dstack.model import BlockedCall, Coroutine, Frame, Process, Snapshot, Thread
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
@@ -43,7 +44,7 @@ def with_child(snapshot: Snapshot, parent: Proc, left_out: int = 0, **thread: An
     """The snapshot, in whose first sample a process has a child with one thread."""
     frames, stacks = (*snapshot.frames, FRAME), (*snapshot.stacks, (len(snapshot.frames),))
     main = Thread(os_thread_id=PID, name="MainThread", stack=len(stacks) - 1, role="user", **thread)
-    child = ChildProcess(pid=PID, parent_pid=parent.worker.pid, started_at=1.7e9, name="python", threads=(main,))
+    child = Process(pid=PID, parent_pid=parent.worker.pid, started_at=1.7e9, name="python", threads=(main,))
     first, *others = snapshot.samples
     workers = tuple(
         replace(worker, process=replace(worker.process, children=(child,), children_left_out=left_out))
@@ -132,6 +133,11 @@ def test_it_is_told_below_its_worker_in_report_json_and_stacks() -> None:
     assert "main thread waits in threading.Lock.acquire  load" in report
     assert b'"child_processes": [' in check_json(snapshot, diagnosis)
 
+    torn = with_child(twice(scene), loader, torn=True)
+    text = report_text(torn, diagnose(torn))
+    assert "main thread rests (stack may be inconsistent: the thread ran while it was read)" in text
+    assert b'"torn": true' in check_json(torn, diagnose(torn))
+
     stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnosis.vertices)
     (child,) = stacks.children_of(loader.worker_id)
     (strand,) = child.strands
@@ -148,3 +154,49 @@ def test_a_file_keeps_children_and_refuses_stacks_that_are_not_there() -> None:
     assert loads(dumps(snapshot)) == snapshot
     with pytest.raises(SnapshotFileError, match=r"\.children\[0\]\.threads"):
         loads(dumps(replace(snapshot, stacks=snapshot.stacks[:-1])))
+
+
+def with_changed_child(snapshot: Snapshot, parent: Proc, **fields: Any) -> Snapshot:
+    """The snapshot, whose child process has other fields."""
+    first, *others = snapshot.samples
+    workers = tuple(
+        replace(one, process=replace(one.process, children=(replace(one.process.children[0], **fields),)))
+        if one.worker_id == parent.worker_id and one.process
+        else one
+        for one in first.workers
+    )
+    return replace(snapshot, samples=(replace(first, workers=workers), *others))
+
+
+def test_a_file_in_which_a_child_process_has_children_or_misplaced_coroutines_is_refused() -> None:
+    scene, loader = waiting()
+    snapshot = with_child(twice(scene), loader)
+    deeper = with_changed_child(snapshot, loader, children=(Process(pid=78, parent_pid=PID, started_at=1.7e9),))
+    misplaced = with_changed_child(snapshot, loader, coroutines=(Coroutine(coroutine_id="0x1", name="c", stack=999),))
+
+    with pytest.raises(SnapshotFileError, match=r"children of a child process - at .*\.children\[0\]\.children"):
+        loads(dumps(deeper))
+    with pytest.raises(SnapshotFileError, match=r"\.children\[0\]\.coroutines"):
+        loads(dumps(misplaced))
+
+
+@pytest.mark.parametrize("minor", [0, 1, 2])
+def test_a_child_process_in_a_file_of_an_older_format_is_a_process_with_a_parent(minor: int) -> None:
+    scene, loader = waiting()
+    document = json.loads(dumps(with_child(twice(scene), loader)))
+    document["version"] = [1, minor]
+    (process,) = [one["process"] for one in document["samples"][0]["workers"] if one["process"].get("children")]
+    thread = {"os_thread_id": PID, "name": "MainThread", "stack": 0, "role": "user"}
+    old = {"pid": PID, "parent_pid": 5, "started_at": 1.7e9, "name": "python", "num_threads": 1, "state": "sleeping"}
+    process["children"] = [{**old, "paused_ms": 3.5, "threads": [thread]}]
+
+    (child,) = [
+        child
+        for worker in loads(json.dumps(document).encode()).samples[0].workers
+        if worker.process
+        for child in worker.process.children
+    ]
+
+    assert (child.pid, child.parent_pid, child.name, child.paused_ms) == (PID, 5, "python", 3.5)
+    assert child.main_thread is not None
+    assert not child.main_thread.torn

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,10 +15,13 @@ import pytest
 from dstack.model import Cause, Failure, Job, Node, Snapshot, Worker
 from dstack.probes import cluster as probes
 from dstack.probes.agents import Agents
+from dstack.probes.answers import MALFORMED, NodeFailure, validated
 from dstack.probes.cluster import ClusterProbe, Options
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory
 from dstack.probes.core_workers import CoreWorkerStats
+from dstack.probes.node import wire
+from dstack.probes.remote import Result
 from dstack.snapshot_file import dumps, loads
 
 DEADLINE_S = 60.0
@@ -35,7 +39,8 @@ class Simulated:
         self.asked: list[set[str]] = []
         self.remote: list[set[str]] = []
         self.remote_failures: dict[str, Plain] = {}
-        self.remote_answer: Plain | None = None
+        self.remote_failure: NodeFailure | None = None
+        self.remote_clock = (0.0, 0.0)
 
     def inventory(self, *_: Any, **__: Any) -> Inventory:
         nodes = (Node(node_id=NODE, ip="127.0.0.1"), Node(node_id=OTHER, ip="192.0.2.9"))
@@ -68,12 +73,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
         def __init__(self, _: Cluster) -> None:
             pass
 
-        def sample(self, targets: dict[str, list[Plain]], *_: Any) -> Iterator[tuple[str, Plain]]:
+        def sample(self, targets: dict[str, list[wire.Target]], *_: Any) -> Iterator[tuple[str, Result]]:
             simulated.remote.append(set(targets))
-            empty = {"frames": [], "stacks": [], "sources": {}, "processes": {}, "host": {}, "clock": (0.0, 0.0)}
             for node_id, wanted in targets.items():
                 found = [simulated.remote_failures.get(target["worker_id"]) for target in wanted]
-                yield node_id, simulated.remote_answer or {**empty, "failures": [one for one in found if one]}
+                answer = {**EMPTY, "failures": [one for one in found if one], "clock": simulated.remote_clock}
+                yield node_id, simulated.remote_failure or validated(answer)
 
         def close(self) -> None:
             pass
@@ -82,12 +87,20 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
     monkeypatch.setattr(probes, "take_inventory", simulated.inventory)
     monkeypatch.setattr(probes, "ask_core_workers", simulated.ask)
     monkeypatch.setattr(probes, "thread_context_layout", lambda: None)
-    monkeypatch.setattr(Agents, "stacks_of", lambda *_: ({**EMPTY}, []))
+    monkeypatch.setattr(Agents, "stacks_of", lambda *_: (validated(EMPTY), []))
     monkeypatch.setattr(probes, "RemoteProbes", Remote)
     return simulated
 
 
-EMPTY: Plain = {"frames": [], "stacks": [], "sources": {}, "processes": {}, "failures": [], "host": {}}
+EMPTY: Plain = {
+    "frames": [],
+    "stacks": [],
+    "sources": {},
+    "processes": {},
+    "failures": [],
+    "host": {},
+    "clock": (0.0, 0.0),
+}
 
 
 def looked_at(again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated) -> Snapshot:
@@ -164,26 +177,32 @@ def test_a_node_whose_only_worker_has_ended_gets_no_remote_probe(simulated: Simu
 
 
 @pytest.mark.parametrize(
-    ("answer", "cause", "remedy"),
-    [
-        ({"failed": "no connection", "cause": "unreachable"}, "unreachable", None),
-        ({"failed": "not joined", "cause": "timeout", "remedy": "Run it there."}, "timeout", "Run it there."),
-        ({"failed": "anything"}, "other", None),
-        ({"failed": "anything", "cause": "no such cause"}, "malformed", None),
-        ({"failed": ["no text"]}, "malformed", None),
-    ],
+    "why",
+    [NodeFailure("no connection", "unreachable"), NodeFailure("not joined", "timeout", "Run it there."), MALFORMED],
 )
-def test_a_node_without_an_answer_is_a_failure_with_its_cause(
-    simulated: Simulated, answer: Plain, cause: str, remedy: str | None
-) -> None:
+def test_a_node_without_an_answer_is_a_failure_with_its_cause(simulated: Simulated, why: NodeFailure) -> None:
     simulated.worker(1, 0, node_id=OTHER)
-    simulated.remote_answer = answer
+    simulated.remote_failure = why
 
     snapshot = looked_at(of=simulated)
 
-    found = [(one.stage, one.cause, one.remedy, one.node_id) for one in snapshot.failures]
-    assert found == [("node probe", cause, remedy, OTHER)]
+    found = [(one.stage, one.reason, one.cause, one.remedy, one.node_id) for one in snapshot.failures]
+    assert found == [("node probe", why.reason, why.cause, why.remedy, OTHER)]
     assert loads(dumps(snapshot)) == snapshot
+
+
+def test_a_node_whose_clock_is_ahead_is_named_with_the_difference(simulated: Simulated) -> None:
+    simulated.worker(1, 0, node_id=OTHER)
+    simulated.remote_clock = (time.time() + 100, time.time() + 101)
+
+    snapshot = looked_at(of=simulated)
+
+    (node,) = [node for node in snapshot.nodes if node.node_id == OTHER]
+    assert node.clock_ahead_s is not None
+    assert 50 < node.clock_ahead_s <= 101
+    assert [note.partition(" ahead of")[0] for note in snapshot.notes] == [
+        f"The clock of node 192.0.2.9 is {node.clock_ahead_s:.0f} s"
+    ]
 
 
 def test_who_did_not_answer_in_time_is_not_asked_again_and_others_are(simulated: Simulated, used_port: int) -> None:

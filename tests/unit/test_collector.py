@@ -15,7 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from dstack import collector
+from dstack import api, collector
 from dstack.child import Message, Messages
 from dstack.cli import main
 from dstack.collector import Collector
@@ -235,7 +235,29 @@ def test_an_explanation_that_does_not_end_is_ended_with_a_sentence(tmp_path: Pat
 def test_options_arrive(does: Callable[[str], None]) -> None:
     does("import json\nraise UsageError(json.dumps(options))")
 
-    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", "--locals", "--nonblocking"])
+    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", "--locals", "--pause"])
 
     assert done.exit_code == 2
-    assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"locals": True, "nonblocking": True}
+    assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"locals": True, "pause": True}
+
+
+def test_pause_arrives_from_check_and_from_the_api(does: Callable[[str], None]) -> None:
+    does("import json\nraise UsageError(json.dumps(options))")
+
+    done = CliRunner().invoke(main, ["check", "--address", "host:1", "--pause"])
+
+    assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"pause": True}
+    with pytest.raises(UsageError, match=r'^{"pause": true}$'):
+        api.snapshot("host:1", pause=True)
+    with pytest.raises(UsageError, match=r'^{"pause": true}$'):
+        api.check("host:1", pause=True)
+
+
+def test_nonblocking_is_accepted_without_an_effect(does: Callable[[str], None]) -> None:
+    does("import json\nraise UsageError(json.dumps(options))")
+
+    done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", "--nonblocking"])
+
+    assert done.output.splitlines()[:2] == ["note: --nonblocking is the default now and has no effect", "Error: {}"]
+    with pytest.raises(UsageError, match=r"^{}$"):
+        api.snapshot("host:1", nonblocking=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import Process
+from dstack.probes.answers import decoded
 from dstack.probes.assemble import Assembly
 from tests.unit.scenes import SELECT, Call, Coro, Proc, Scene, groups_of
 
@@ -700,7 +702,7 @@ def test_the_owner_that_a_coroutine_names_is_known() -> None:
 
 
 def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
-    frames = [{"function": "f", "file": "app.py", "line": 1}, {"function": "g", "file": "app.py", "line": 2}]
+    frames = [{"function": name, "file": "app.py", "line": line, "origin": "user"} for line, name in enumerate("fg", 1)]
     coroutine = {"coroutine_id": "0x1", "name": "Task-1", "stack": 1, "os_thread_id": 7, "task_id": None}
     coroutine |= {"is_task": False, "still": True, "call": {"kind": "await", "frame": 0, "refs": ["a"]}}
     process = {"pid": 7, "started_at": 1.0, "threads": [], "coroutines": [coroutine], "coroutines_read": True}
@@ -713,8 +715,9 @@ def test_what_nodes_tell_of_coroutines_is_taken_in() -> None:
         "sources": {"app.py": {"2": "await ref"}},
         "processes": {"w": process},
         "failures": [],
+        "clock": [1.0, 2.0],
     }
-    taken, _ = assembly.add(["n"], result, sample=1)
+    taken, _ = assembly.add(["n"], decoded(json.dumps(result).encode()), sample=1)
 
     found: Process = taken["w"]
     (one,) = found.coroutines

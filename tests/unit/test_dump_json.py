@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dstack.probes.node.process_sampler import Look
 
+from dstack.probes.answers import validated
 from dstack.probes.assemble import Assembly
 from dstack.probes.node.cpython.layout import calibrate
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.process_sampler import Look
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy import runner
@@ -159,7 +160,7 @@ def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Pop
         table = StackTable(ORIGINS)
         plain = {"w": look_at(process.pid, threads).as_process(table)}
         result = {"frames": table.frames, "stacks": table.stacks, "sources": table.sources, "processes": plain}
-        Assembly().add(["n"], {**result, "host": {}, "failures": []}, 1)
+        Assembly().add(["n"], validated({**result, "host": {}, "failures": [], "clock": (1.0, 2.0)}), 1)
 
     assert MUTATIONS / 10 < taken < MUTATIONS
 
@@ -173,7 +174,7 @@ def test_hostile_addresses_and_names_are_read_as_far_as_they_go(
     for data in [data for data in mutated(dump, 5 * READ_WITH_MEMORY) if is_dump(data)][:READ_WITH_MEMORY]:
         done = subprocess.CompletedProcess([], 0, data, b"")
         monkeypatch.setattr(runner, "_run", lambda *_, done=done, **__: done)
-        processes, _ = Assembly().add(["n"], probe.sample([target], OPTIONS), 1)
+        processes, _ = Assembly().add(["n"], validated(probe.sample([target], OPTIONS)), 1)
         assert processes.keys() == {"w"}
 
 

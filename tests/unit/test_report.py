@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.sentences import TORN_STACK
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json
@@ -323,6 +324,7 @@ class JsonMember(msgspec.Struct):
     pid: int | None
     thread: str | None
     coroutine: bool
+    torn: bool
     alike: int
     file: str | None
     line: int | None
@@ -433,6 +435,20 @@ def test_the_json_says_who_is_a_coroutine() -> None:
     assert [member.coroutine for member in finding.blocked_behind] == [False]
 
 
+def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsistent() -> None:
+    scene = slow()
+    blocker = next(strand for proc in scene.procs for strand in proc.strands if not strand.call)
+    blocker.is_torn = True
+
+    torn = scene.snapshot()
+
+    assert TORN_STACK in " ".join(text_of(torn).split())
+    assert TORN_STACK not in " ".join(text_of(slow().snapshot()).split())
+    (finding,) = json_of(torn).findings
+    assert [member.torn for member in finding.final_blockers] == [True]
+    assert not any(member.torn for member in finding.members)
+
+
 def pid(proc: Proc) -> int:
     return proc.worker.pid
 
@@ -475,6 +491,8 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
         (["check", "nowhere.json", "--address", "h:1"], 2, "not both"),
         (["check", "--timeout", "0"], 2, "timeout"),
         (["snapshot", "--native", "--nonblocking"], 2, "--nonblocking forbids"),
+        (["snapshot", "--pause", "--nonblocking"], 2, "--nonblocking forbids"),
+        (["check", "taken.json", "--pause"], 2, "not both"),
         (["snapshot", "-o", "taken.txt"], 2, ".json"),
         (["demo", "nothing"], 2, "two_actors"),
         (["nothing"], 2, "nothing"),

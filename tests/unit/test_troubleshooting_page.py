@@ -9,10 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "troubleshooting.md"
-REASON_AT = {"Failure": "reason", "fail": 1, "Refused": 0, "DumpFailed": 0, "NotThisWorker": 0}
+REASON_AT = {"Failure": "reason", "NodeFailure": 0, "fail": 1, "Refused": 0, "DumpFailed": 0, "NotThisWorker": 0}
 """Where those that record a failure, or raise what becomes one, take its sentence: by name or by position."""
-REASON_UNDER = ("failed", "ended")
-"""The keys under which a probe's answer has one."""
 ERRORS = ("UsageError", "ClusterError", "SnapshotFileError", "DstackError")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 UNTOLD = "…"
@@ -75,9 +73,6 @@ def _reasons(node: ast.AST) -> Iterator[ast.expr]:
             at = 0 if _name(node) in ERRORS else REASON_AT.get(_name(node))
             yield from (args[at : at + 1] if isinstance(at, int) else ())
             yield from (keyword.value for keyword in keywords if keyword.arg == at)
-        case ast.Dict(keys=keys, values=values):
-            told = zip(keys, values, strict=True)
-            yield from (value for key, value in told if isinstance(key, ast.Constant) and key.value in REASON_UNDER)
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in SAY_WHY:
             yield from _returned(node)
 

@@ -14,7 +14,7 @@ from dstack.analysis.findings.situation import Situation, is_outside, targets_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
-from dstack.model import ChildProcess
+from dstack.model import Process
 
 
 def is_idle(situation: Situation, knot: Knot) -> bool:
@@ -60,7 +60,7 @@ def has_busy_children(observed: Observed, jobs: Iterable[str | None]) -> bool:
     )
 
 
-def _may_run(observed: Observed, child: ChildProcess) -> bool:
+def _may_run(observed: Observed, child: Process) -> bool:
     """Whether it was not seen, is on a CPU, or the user's code in it waits for nothing known."""
     return not child.threads or any(
         thread.on_cpu or (thread.call is None and is_users(observed, thread)) for thread in child.threads

@@ -1,0 +1,41 @@
+"""What a node's probe answers, as it arrives: validated against the wire's types, or refused as malformed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dstack.model import Cause, Model
+from dstack.probes.node import wire
+
+
+class MalformedAnswer(Exception):
+    """An answer that no probe of dstack's gives."""
+
+
+class NodeFailure(Model, frozen=True):
+    """Why a node has no answer; the fields are those of :class:`dstack.model.Failure`."""
+
+    reason: str
+    cause: Cause = "other"
+    remedy: str | None = None
+
+
+MALFORMED = NodeFailure("its probe gave a malformed answer", "malformed")
+
+_ANSWER = msgspec.json.Decoder(wire.Answer)
+
+
+def decoded(data: bytes | msgspec.Raw) -> wire.Answer:
+    """The answer in a JSON text, in which keys are strings. Raises :class:`MalformedAnswer`."""
+    try:
+        return _ANSWER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedAnswer from error
+
+
+def validated(answer: object) -> wire.Answer:
+    """The answer of a probe of this host, copied. Raises :class:`MalformedAnswer`."""
+    try:
+        return msgspec.convert(answer, wire.Answer)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise MalformedAnswer from error
