@@ -47,7 +47,7 @@ NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multipr
 class BlockedCalls:
     """The calls that the threads of one process are blocked in.
 
-    ``is_user`` says which frames are the user's, ``below`` gives the processes that this one has started. ``unreadable``
+    ``is_user`` says which frames are the user's, ``below`` gives the processes that it has started. ``unreadable``
     says, by OS thread id, why it could not be read what a thread sleeps on.
     """
 
