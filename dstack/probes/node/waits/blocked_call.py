@@ -310,7 +310,7 @@ class Reader:
 
     @on_demand
     def _layout(self) -> Layout:
-        return self._interpreter.layout()
+        return self._interpreter.layout(self._memory)
 
     @on_demand
     def coroutines(self) -> Coroutines:
