@@ -11,7 +11,7 @@ from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.coroutine_layout import SUSPENDED_STATES
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import BOUND_TO, Objects
+from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
 from dstack.probes.node.waits.known_waits import RawFrame, function_of
 
 MAX_THREADS = 10_000
@@ -95,8 +95,8 @@ class Frames:
         for _ in range(MAX_FRAMES):
             if not address:
                 return
-            code = self._memory.pointer(address + self._layout.frame_code)
-            # Where C called Python there is one more frame, without code on 3.13 and with code of its own on 3.12.
+            code = reference(self._memory.pointer(address + self._layout.frame_code))
+            # Where C called Python there is one more frame, without code from 3.13 on, with code of its own on 3.12.
             if self._objects.is_a(code, "code") and self.code(code).function != TRAMPOLINE:
                 yield self._frame(address, code)
             address = self._memory.pointer(address + self._layout.frame_previous)
@@ -120,10 +120,17 @@ class Frames:
             self._objects.expect(address, "frame")
         if self._state(generator, address) not in SUSPENDED_STATES[self._layout.version]:
             return None
-        code = self._memory.pointer(address + self._layout.frame_code)
+        code = reference(self._memory.pointer(address + self._layout.frame_code))
         self._objects.expect(code, "code")
         name = self._objects.text(self._memory.pointer(generator + layout.generator_qualname))
-        return self._frame(address, code, self._memory.int32(address + layout.frame_stack_top), name)
+        return self._frame(address, code, self._stack_top(address), name)
+
+    def _stack_top(self, frame: int) -> int:
+        """How many words of a suspended frame are in use; from CPython 3.14 on it has a pointer behind them."""
+        where = frame + self._layout.coroutines.frame_stack_top
+        if self._layout.version < (3, 14):
+            return self._memory.int32(where)
+        return (self._memory.pointer(where) - frame - self._layout.frame_locals) // 8
 
     def _state(self, generator: int, frame: int) -> int:
         at = self._layout.coroutines.generator_state
@@ -131,10 +138,18 @@ class Frames:
         return int(struct.unpack("<b", self._memory.read(where, 1))[0])
 
     def held(self, frame: MemoryFrame) -> Iterator[int]:
-        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block."""
-        for word in frame.stack[: frame.blocks]:
+        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block.
+
+        Until CPython 3.13 a block has the bound method, from 3.14 on the function, then the object (``LOAD_SPECIAL``).
+        """
+        kept = frame.stack[: frame.blocks]
+        for word, after in zip(kept, (*kept, 0)[1:], strict=True):
             if self._objects.is_a(word, "builtin_function_or_method", "method"):
                 yield self._memory.pointer(word + BOUND_TO)
+            elif (
+                after and self._layout.version >= (3, 14) and self._objects.is_a(word, "function", "method_descriptor")
+            ):
+                yield after
 
     def _frame(self, address: int, code_address: int, top: int | None = None, name: str | None = None) -> MemoryFrame:
         code = self.code(code_address)
@@ -144,7 +159,7 @@ class Frames:
             count = top + code.locals if self._layout.version == (3, 10) else top
             if not code.locals <= count <= code.locals + code.stack_size:
                 raise Unreadable(f"a suspended frame with a stack of {count - code.locals}")
-        words = self._memory.pointers(address + self._layout.frame_locals, count)
+        words = tuple(map(reference, self._memory.pointers(address + self._layout.frame_locals, count)))
         if self._layout.version == (3, 10):
             instruction = 2 * self._memory.int32(address + self._layout.frame_instruction)
             blocks = self._blocks_3_10(address)
