@@ -63,7 +63,7 @@ class Coroutines:
         self._contexts = Contexts(objects, layout)
         self._thread_ids = thread_ids
         self._threads: dict[int, int | None] = {}
-        self.loops = EventLoops(objects, modules, layout)
+        self.loops = EventLoops(objects, frames, modules, layout)
         self._awaited = Awaited(
             objects, frames, layout, self.loops, executors, lambda: self.chains, lambda: self.holders
         )

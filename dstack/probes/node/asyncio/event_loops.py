@@ -1,7 +1,9 @@
 """asyncio's event loops in another process: their tasks, the one that each is in the middle of, and their threads.
 
 ``asyncio.tasks`` has all tasks of all loops in a set of weak references and the tasks at work in a dict, both under
-names that differ between CPython 3.10 to 3.13. Tasks written in C are read, as asyncio makes them, also on uvloop.
+names that differ between CPython 3.10 to 3.13. From CPython 3.14 on these have only tasks that are not asyncio's own;
+its own are linked to each other, see :mod:`dstack.probes.node.cpython.task_lists`. Tasks written in C are read, as
+asyncio makes them, also on uvloop.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 
 from dstack.probes.node.cpython.cached_property import on_demand
+from dstack.probes.node.cpython.frames import Frames
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE, Objects
+from dstack.probes.node.cpython.task_lists import TaskLists
 from dstack.probes.node.procfs import has_mapped
 from dstack.probes.node.pyspy.parser import RawThread
 from dstack.probes.node.waits.known_waits import ASYNCIO
@@ -27,6 +31,7 @@ REFERENT = 16
 PENDING = 0
 HANDLE_BYTES = 80
 MAX_READY = 2_000
+MAX_LINKED = 1 << 16
 LOOP_THREAD = "AsyncIO Thread"
 """How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
@@ -36,14 +41,44 @@ UVLOOP_BYTES = 512
 class EventLoops:
     """The event loops of one process. Every method raises :class:`Unreadable`."""
 
-    def __init__(self, objects: Objects, modules: Modules, layout: Layout) -> None:
+    def __init__(self, objects: Objects, frames: Frames, modules: Modules, layout: Layout) -> None:
         self._objects = objects
         self._memory = objects.memory
+        self._frames = frames
         self._modules = modules
         self._layout = layout.coroutines
 
     def tasks(self) -> Iterator[int]:
         """All asyncio tasks that have not ended, as far as they do not come or go meanwhile."""
+        lists = self._layout.task_lists
+        yield from self._linked(lists) if lists else self._referenced()
+
+    def _linked(self, lists: TaskLists) -> Iterator[int]:
+        """The tasks in the lists of all threads, and of threads that have ended."""
+        heads = [thread + lists.thread_tasks for thread in self._frames.threads.values()]
+        seen: set[int] = set()
+        for head in (*heads, self._frames.interpreter + lists.interpreter_tasks):
+            with contextlib.suppress(Unreadable):
+                for node in self._nodes(head, seen):
+                    task = node - lists.task_node
+                    if self._objects.is_kind_of(task, TASK) and self.is_pending(task):
+                        yield task
+        if len(seen) >= MAX_LINKED:
+            raise Unreadable(f"it has more than {MAX_LINKED} tasks")
+
+    def _nodes(self, head: int, seen: set[int]) -> Iterator[int]:
+        """The nodes of one list that were not seen yet, up to where the list is being changed."""
+        before, node = head, self._memory.pointer(head)
+        while node != head and node not in seen and len(seen) < MAX_LINKED:
+            seen.add(node)
+            after, back = self._memory.pointers(node, 2)
+            if back != before:
+                return
+            yield node
+            before, node = node, after
+
+    def _referenced(self) -> Iterator[int]:
+        """The tasks in the set of weak references."""
         weak_set = self._named(*ALL_TASKS)
         if not weak_set:
             return
@@ -56,10 +91,23 @@ class EventLoops:
     @on_demand
     def current(self) -> dict[int, int]:
         """The task that each loop is in the middle of, by loop; none where that changes while it is read."""
+        lists = self._layout.task_lists
+        if lists:
+            return self._in_hand(lists)
         current = self._named(CURRENT_TASKS)
         with contextlib.suppress(Unreadable):
             return dict(self._objects.entries(current)) if current else {}
         return {}
+
+    def _in_hand(self, lists: TaskLists) -> dict[int, int]:
+        """The task that each thread has in hand, by the loop that it runs."""
+        found = {}
+        for thread in self._frames.threads.values():
+            with contextlib.suppress(Unreadable):
+                loop, task = (self._memory.pointer(thread + at) for at in (lists.thread_loop, lists.thread_task))
+                if loop and task:
+                    found[loop] = task
+        return found
 
     def _named(self, *names: str) -> int:
         found = (self._modules.lookup("asyncio.tasks", name) for name in names)
