@@ -50,9 +50,14 @@ class Chroot:
         lacking = [tool for tool in TOOLS if not shutil.which(tool)]
         return f"this machine has no {' and no '.join(lacking)}" if lacking else None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the tree is there and complete."""
+        return (self._directory / "ready").exists()
+
     def make(self) -> None:
         """Makes the tree unless it is there. Raises ``CalledProcessError`` where Debian's mirror has no such Python."""
-        if (self._directory / "ready").exists():
+        if self.is_made:
             return
         if self._directory.exists():
             shutil.rmtree(self._directory)

@@ -162,6 +162,16 @@ def find(python: str) -> str | None:
     return str(under_pyenv[-1]) if under_pyenv else shutil.which(f"python{python}")
 
 
+def command_of(python: str) -> list[str] | None:
+    """What runs an interpreter of this minor version: also the one in a Debian tree that was made before."""
+    interpreter = find(python)
+    if interpreter:
+        return [interpreter]
+    if python not in IN_CHROOT or Chroot.missing() or not chroot(python).is_made:
+        return None
+    return chroot(python).command(f"python{python}", directory=ROOT, environment={})
+
+
 def run(*command: str) -> None:
     subprocess.run(command, check=True)
 

@@ -132,11 +132,11 @@ class DebugOffsets:
 
 
 def parse_header(header: bytes) -> tuple[int, int]:
-    """The minor version that debug offsets are of, given their first ``HEADER.size`` bytes.
+    """The minor version that debug offsets are of, given their first ``HEADER.size`` bytes or fewer.
 
     Raises :class:`Unreadable` where these are no debug offsets, or of an interpreter that dstack cannot read.
     """
-    cookie, number, is_free_threaded = HEADER.unpack(header)
+    cookie, number, is_free_threaded = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
     if cookie != COOKIE:
         raise Unreadable("its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on")
     major, minor, level = number >> 24, number >> 16 & 0xFF, number >> 4 & 0xF
@@ -146,15 +146,19 @@ def parse_header(header: bytes) -> tuple[int, int]:
     return major, minor
 
 
+def require_version(found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Raises :class:`Unreadable` where debug offsets are of another minor version than the interpreter."""
+    if found != expected:
+        raise Unreadable(f"its debug offsets are of Python {found[0]}.{found[1]}, not {expected[0]}.{expected[1]}")
+
+
 def read_debug_offsets(memory: ProcessMemory, runtime: int, version: tuple[int, int]) -> DebugOffsets:
     """The offsets that the target states at ``runtime``, the address of its ``_PyRuntime``.
 
     Raises :class:`Unreadable` where they are of another version than this, or contradict themselves or
     :mod:`dstack.probes.node.cpython.objects`.
     """
-    found = parse_header(memory.read(runtime, HEADER.size))
-    if found != version:
-        raise Unreadable(f"its debug offsets are of Python {found[0]}.{found[1]}, not {version[0]}.{version[1]}")
+    require_version(parse_header(memory.read(runtime, HEADER.size)), version)
     fields = FIELDS[version]
     values = memory.pointers(runtime + HEADER.size, len(fields))
     offsets = DebugOffsets(version, dict(zip(fields, values, strict=True)))
