@@ -29,6 +29,8 @@ ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 CURRENT_TASKS = "_current_tasks"
 REFERENT = 16
 PENDING = 0
+HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle")
+"""The last one is what ``call_soon_threadsafe`` makes from CPython 3.14 on."""
 HANDLE_BYTES = 80
 MAX_READY = 2_000
 MAX_LINKED = 1 << 16
@@ -130,7 +132,7 @@ class EventLoops:
             return
         for handle in handles:
             with contextlib.suppress(Unreadable):
-                self._objects.expect(handle, "Handle", "TimerHandle")
+                self._objects.expect(handle, *HANDLES)
                 words = self._memory.pointers(handle, HANDLE_BYTES // 8)
                 yield from (word for word in words if self._objects.is_a(word, "function"))
 
