@@ -29,7 +29,7 @@ from dstack.probes.node.cpython.debug_offsets import (
 from dstack.probes.node.cpython.layout import runtime_address
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.procfs import Mapping, address_in, mappings
+from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 
 Plain = dict[str, Any]
 

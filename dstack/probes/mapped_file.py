@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dstack.probes.node.procfs import Mapping
+from dstack.probes.node.procfs.proc import Mapping
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER, read_debug_
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.procfs import Mapping
+from dstack.probes.node.procfs.proc import Mapping
 from tests.compatibility import find
 from tests.processes import Child, running
 from tests.pythons import python_or_skip

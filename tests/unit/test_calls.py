@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.node import procfs
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.probes.node.procfs import FUTEX, NANOSLEEP, READ, WAIT4, SystemCall
+from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.proc import FUTEX, NANOSLEEP, READ, WAIT4, SystemCall
 from dstack.probes.node.pyspy.parser import RawThread
 from dstack.probes.node.waits import blocked_call
 from dstack.probes.node.waits.blocked_call import Call, Reader
@@ -424,8 +424,8 @@ def asleep(target: Callable[[], object]) -> Iterator[RawThread]:
 
     def rests() -> bool:
         """It did not run since the last poll; a thread that waits for the GIL wakes up all the time."""
-        marks.append(procfs.scheduler_mark(os.getpid(), tid))
-        call = procfs.system_call(os.getpid(), tid)
+        marks.append(proc.scheduler_mark(os.getpid(), tid))
+        call = proc.system_call(os.getpid(), tid)
         return call is not None and call.futex is not None and marks[-1] == marks[-2]
 
     wait_until(rests, deadline_s=60, what=lambda: "it to sleep")
@@ -552,7 +552,7 @@ def test_a_condition_that_was_notified_waits_for_its_lock(read: Read) -> None:
 
 def is_wanted(waiter: RawThread, lock: object) -> bool:
     """Whether the thread sleeps on this lock by now."""
-    call = procfs.system_call(os.getpid(), waiter["os_thread_id"])
+    call = proc.system_call(os.getpid(), waiter["os_thread_id"])
     if call is None or call.futex is None:
         return False
     with open_memory(os.getpid()) as memory:

@@ -24,7 +24,7 @@ from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.procfs import FUTEX, SystemCall
+from dstack.probes.node.procfs.proc import FUTEX, SystemCall
 from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dstack.probes.node import procfs
+from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
 
 GONE = 2**22 + 1
@@ -28,53 +28,53 @@ def reader() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_process_and_its_parent(reader: subprocess.Popen[bytes]) -> None:
-    assert procfs.parents()[reader.pid] == os.getpid()
-    assert procfs.program(reader.pid) == os.path.realpath(sys.executable)
-    assert procfs.working_directory(reader.pid) == "/"
-    assert procfs.arguments(reader.pid, 3)[-1] == "argument"
-    assert procfs.arguments(reader.pid, 1) == ["-c"]
-    assert procfs.namespace_pids(reader.pid)[0] == reader.pid
-    assert procfs.owner(reader.pid) == os.geteuid()
-    assert procfs.tracer(reader.pid) == 0
+    assert proc.parents()[reader.pid] == os.getpid()
+    assert proc.program(reader.pid) == os.path.realpath(sys.executable)
+    assert proc.working_directory(reader.pid) == "/"
+    assert proc.arguments(reader.pid, 3)[-1] == "argument"
+    assert proc.arguments(reader.pid, 1) == ["-c"]
+    assert proc.namespace_pids(reader.pid)[0] == reader.pid
+    assert proc.owner(reader.pid) == os.geteuid()
+    assert proc.tracer(reader.pid) == 0
 
 
 def test_a_thread_that_is_blocked_in_a_system_call(reader: subprocess.Popen[bytes]) -> None:
-    def reading() -> procfs.SystemCall | None:
-        call = procfs.system_call(reader.pid, reader.pid)
+    def reading() -> proc.SystemCall | None:
+        call = proc.system_call(reader.pid, reader.pid)
         return call if call and call.read_from == 0 else None
 
     call = wait_until(reading, deadline_s=60, what=lambda: "the process to read")
 
     assert (call.futex, call.awaited_pid, call.is_sleep) == (None, None, False)
-    assert procfs.state(reader.pid) == "S"
-    mark = procfs.scheduler_mark(reader.pid, reader.pid)
+    assert proc.state(reader.pid) == "S"
+    mark = proc.scheduler_mark(reader.pid, reader.pid)
     assert mark
-    assert procfs.scheduler_mark(reader.pid, reader.pid) == mark
+    assert proc.scheduler_mark(reader.pid, reader.pid) == mark
 
 
 def test_who_can_write_to_a_pipe(reader: subprocess.Popen[bytes]) -> None:
-    pipe = procfs.file_at(reader.pid, 0)
+    pipe = proc.file_at(reader.pid, 0)
 
     assert pipe.startswith("pipe:")
-    assert procfs.can_write(os.getpid(), pipe)
-    assert not procfs.can_write(reader.pid, pipe)
+    assert proc.can_write(os.getpid(), pipe)
+    assert not proc.can_write(reader.pid, pipe)
 
 
 def test_the_mark_of_a_thread_that_runs_changes() -> None:
-    before = procfs.scheduler_mark(os.getpid(), threading.get_native_id())
+    before = proc.scheduler_mark(os.getpid(), threading.get_native_id())
     wait_until(
-        lambda: procfs.scheduler_mark(os.getpid(), threading.get_native_id()) != before,
+        lambda: proc.scheduler_mark(os.getpid(), threading.get_native_id()) != before,
         deadline_s=60,
         what=lambda: "another mark",
     )
 
 
 def test_own_threads_and_mappings() -> None:
-    assert threading.get_native_id() in procfs.threads(os.getpid())
-    found = procfs.mappings(os.getpid())
+    assert threading.get_native_id() in proc.threads(os.getpid())
+    found = proc.mappings(os.getpid())
     assert [one.start for one in found] == sorted(one.start for one in found)
     assert any(one.path.startswith("/") and one.file and one.offset == 0 for one in found)
-    assert procfs.has_mapped(os.getpid(), "python")
+    assert proc.has_mapped(os.getpid(), "python")
 
 
 def test_names_with_strange_characters(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -82,21 +82,19 @@ def test_names_with_strange_characters(tmp_path_factory: pytest.TempPathFactory)
     program = tmp_path_factory.mktemp("odd") / "a) R 1\u2028x"
     program.symlink_to("/bin/cat")
     with subprocess.Popen([str(program)], stdin=subprocess.PIPE) as process:
-        wait_until(lambda: procfs.state(process.pid) == "S", deadline_s=60, what=lambda: "cat to wait")
-        assert procfs.name(process.pid).startswith("a) R 1")
-        assert procfs.parents()[process.pid] == os.getpid()
-        assert procfs.status(process.pid)["PPid"] == str(os.getpid())
+        wait_until(lambda: proc.state(process.pid) == "S", deadline_s=60, what=lambda: "cat to wait")
+        assert proc.name(process.pid).startswith("a) R 1")
+        assert proc.parents()[process.pid] == os.getpid()
+        assert proc.status(process.pid)["PPid"] == str(os.getpid())
 
 
 def test_of_a_process_that_is_gone_there_is_nothing() -> None:
-    assert procfs.state(GONE) == procfs.name(GONE) == procfs.program(GONE) == procfs.file_at(GONE, 0) == ""
-    assert procfs.working_directory(GONE) == "/"
-    assert procfs.status(GONE) == {}
-    assert not any(
-        (procfs.threads(GONE), procfs.arguments(GONE, 3), procfs.mappings(GONE), procfs.namespace_pids(GONE))
-    )
-    found: list[object] = [procfs.scheduler_mark(GONE, GONE), procfs.system_call(GONE, GONE), procfs.owner(GONE)]
+    assert proc.state(GONE) == proc.name(GONE) == proc.program(GONE) == proc.file_at(GONE, 0) == ""
+    assert proc.working_directory(GONE) == "/"
+    assert proc.status(GONE) == {}
+    assert not any((proc.threads(GONE), proc.arguments(GONE, 3), proc.mappings(GONE), proc.namespace_pids(GONE)))
+    found: list[object] = [proc.scheduler_mark(GONE, GONE), proc.system_call(GONE, GONE), proc.owner(GONE)]
     assert found == [None] * 3
-    assert procfs.tracer(GONE) == 0
-    assert not procfs.can_write(GONE, "")
-    assert not procfs.has_mapped(GONE, "python")
+    assert proc.tracer(GONE) == 0
+    assert not proc.can_write(GONE, "")
+    assert not proc.has_mapped(GONE, "python")

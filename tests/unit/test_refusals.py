@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.node import procfs
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import CAP_SYS_PTRACE, why_dump_failed, why_refused
 
 PID = os.getpid()
@@ -24,12 +24,12 @@ def shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shows:
     """Sets what the kernel shows: of this process, of the other, and the host's ptrace scope."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     scope = tmp_path / "ptrace_scope"
-    monkeypatch.setattr(procfs, "PTRACE_SCOPE", str(scope))
+    monkeypatch.setattr(proc, "PTRACE_SCOPE", str(scope))
 
     def shows(uid: int, own: dict[str, str], its_uid: int, its: str = NONE, ptrace: int | None = None) -> None:
         statuses = {"self": own, PID: {"Uid": f"{its_uid}\t{its_uid}\t0\t0", "CapPrm": its}}
-        monkeypatch.setattr(procfs, "status", lambda pid: statuses[pid])
-        monkeypatch.setattr(procfs, "owner", lambda pid: its_uid)
+        monkeypatch.setattr(proc, "status", lambda pid: statuses[pid])
+        monkeypatch.setattr(proc, "owner", lambda pid: its_uid)
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         if ptrace is not None:
             scope.write_text(f"{ptrace}\n")

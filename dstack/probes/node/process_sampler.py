@@ -9,12 +9,12 @@ from typing import Any
 
 import psutil
 
-from dstack.probes.node import procfs
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
 from dstack.probes.node.asyncio.event_loops import is_event_loop, may_have_loops
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families, is_helper, is_python
 from dstack.probes.node.procfs.permissions import DumpFailed, why_refused
 from dstack.probes.node.procfs.rest import while_at_rest
@@ -336,7 +336,7 @@ class Look:
 
     def as_process(self, table: StackTable) -> Plain:
         """The process as plain data, its stacks entered into the table."""
-        cwd = procfs.working_directory(self.pid)
+        cwd = proc.working_directory(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         paused_ms = round(self.paused_ms, 2)
         read = {
@@ -358,7 +358,7 @@ class Look:
 
     def as_child(self, table: StackTable) -> Plain:
         """The process as a child of another."""
-        cwd = procfs.working_directory(self.pid)
+        cwd = proc.working_directory(self.pid)
         threads = [self._as_thread(thread, table, cwd) for thread in self.threads]
         parent = {"parent_pid": self.target["parent_pid"], "name": self.title, "paused_ms": round(self.paused_ms, 2)}
         return {**self.figures, **parent, "threads": threads}

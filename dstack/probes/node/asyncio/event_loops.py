@@ -19,7 +19,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE, Objects
 from dstack.probes.node.cpython.task_lists import TaskLists
-from dstack.probes.node.procfs import has_mapped
+from dstack.probes.node.procfs.proc import has_mapped
 from dstack.probes.node.pyspy.parser import RawThread
 from dstack.probes.node.waits.known_waits import ASYNCIO
 

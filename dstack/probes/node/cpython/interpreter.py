@@ -10,7 +10,7 @@ from dstack.probes.node.cpython.layout import Layout, runtime_address
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.procfs import address_in
+from dstack.probes.node.procfs.proc import address_in
 
 Plain = dict[str, Any]
 

@@ -10,8 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection
 
-from dstack.probes.node import procfs
 from dstack.probes.node.cpython.cached_property import on_demand
+from dstack.probes.node.procfs import proc
 
 RAY_PROGRAMS = ("raylet", "gcs_server")
 RAY_SCRIPT = re.compile(r"/ray/(?:dashboard|autoscaler|_private|util/client)/|^ray\.util\.client\.server$")
@@ -34,7 +34,7 @@ class Families:
 
     @on_demand
     def _parents(self) -> dict[int, int]:
-        return procfs.parents()
+        return proc.parents()
 
     @on_demand
     def _started(self) -> dict[int, list[int]]:
@@ -57,17 +57,17 @@ class Families:
 
 def is_python(pid: int) -> bool:
     """Whether a process runs Python."""
-    program = os.path.basename(procfs.program(pid))
-    return PYTHON.fullmatch(program) is not None or procfs.has_mapped(pid, "/libpython3")
+    program = os.path.basename(proc.program(pid))
+    return PYTHON.fullmatch(program) is not None or proc.has_mapped(pid, "/libpython3")
 
 
 def is_helper(pid: int, parent: int) -> bool:
     """Whether a process is one of multiprocessing's own; what it forks has the same command line."""
-    words = procfs.arguments(pid, FIRST_WORDS)
-    return any(map(HELPERS.match, words)) and words != procfs.arguments(parent, FIRST_WORDS)
+    words = proc.arguments(pid, FIRST_WORDS)
+    return any(map(HELPERS.match, words)) and words != proc.arguments(parent, FIRST_WORDS)
 
 
-def awaited_children(pid: int, call: procfs.SystemCall, below: Collection[int]) -> tuple[str, list[int]]:
+def awaited_children(pid: int, call: proc.SystemCall, below: Collection[int]) -> tuple[str, list[int]]:
     """The processes below one whose end it waits for, or who alone can write to the pipe it reads from; and its name.
 
     Nobody where the process itself could write there too.
@@ -75,13 +75,13 @@ def awaited_children(pid: int, call: procfs.SystemCall, below: Collection[int]) 
     if call.awaited_pid is not None:
         return "os.waitpid", [one for one in below if one == call.awaited_pid]
     if call.read_from is not None:
-        file = procfs.file_at(pid, call.read_from)
-        if file.startswith("pipe:") and not procfs.can_write(pid, file):
-            return "reading from a pipe", [one for one in below if procfs.can_write(one, file)]
+        file = proc.file_at(pid, call.read_from)
+        if file.startswith("pipe:") and not proc.can_write(pid, file):
+            return "reading from a pipe", [one for one in below if proc.can_write(one, file)]
     return "", []
 
 
 def _is_others(pid: int) -> bool:
     """Whether a process is one that Ray needs for a cluster, or one of dstack's."""
-    words = procfs.arguments(pid, FIRST_WORDS)
-    return procfs.name(pid) in RAY_PROGRAMS or any(RAY_SCRIPT.search(word) or OWN.search(word) for word in words)
+    words = proc.arguments(pid, FIRST_WORDS)
+    return proc.name(pid) in RAY_PROGRAMS or any(RAY_SCRIPT.search(word) or OWN.search(word) for word in words)

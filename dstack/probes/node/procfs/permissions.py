@@ -9,7 +9,7 @@ import errno
 import os
 import re
 
-from dstack.probes.node import procfs
+from dstack.probes.node.procfs import proc
 
 CAP_SYS_PTRACE = 1 << 19  # linux/capability.h
 ALLOW_IN_DOCKER = "Start the container with: docker run --cap-add=SYS_PTRACE."
@@ -36,14 +36,14 @@ class DumpFailed(Exception):
 
 def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
     """What lies behind the words with which py-spy ended."""
-    if procfs.state(pid) == "Z":
+    if proc.state(pid) == "Z":
         return DumpFailed("the process is a zombie: it has ended and waits for its parent", cause="ended")
     if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
-        tracer = procfs.tracer(pid)
+        tracer = proc.tracer(pid)
         if tracer:
             remedy = "Wait for that to end, or end it."
             return DumpFailed(
-                f"another program traces it, {procfs.name(tracer)} (pid {tracer})", remedy, cause="permission"
+                f"another program traces it, {proc.name(tracer)} (pid {tracer})", remedy, cause="permission"
             )
         return why_refused(pid)
     if re.search("find python version|not a python|find python interpreter|python version", stderr, re.IGNORECASE):
@@ -64,8 +64,8 @@ def why_not_started(path: str, error: OSError) -> DumpFailed:
 
 def why_refused(pid: int) -> DumpFailed:
     """Which of the kernel's rules forbids to read a process."""
-    own, its = procfs.status("self"), procfs.status(pid)
-    scope = procfs.ptrace_scope()
+    own, its = proc.status("self"), proc.status(pid)
+    scope = proc.ptrace_scope()
     if not its:
         return DumpFailed("no permission to read the process, nor to see why", ALLOW_ATTACHING, is_refused=True)
     if scope == 3:
@@ -78,7 +78,7 @@ def why_refused(pid: int) -> DumpFailed:
     if user != [str(os.geteuid())]:
         remedy = f"Run dstack as the user who runs Ray (uid {' '.join(user)}) or as root."
         return DumpFailed("no permission: the process is another user's", remedy, is_refused=True)
-    if procfs.owner(pid) not in (None, os.geteuid()):
+    if proc.owner(pid) not in (None, os.geteuid()):
         remedy = "Run dstack as root: the process has made itself unreadable (prctl PR_SET_DUMPABLE) or was setuid."
         return DumpFailed("no permission: the process is not dumpable", remedy, is_refused=True)
     if _capabilities(its, "CapPrm") & ~_capabilities(own, "CapPrm"):

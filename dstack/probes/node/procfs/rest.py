@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dstack.probes.node import procfs
 from dstack.probes.node.cpython.memory import ProcessMemory
+from dstack.probes.node.procfs import proc
 
 T = TypeVar("T")
 
@@ -37,5 +37,5 @@ def mark_at_rest(pid: int, thread: int) -> str:
     In a moment shorter than a tick of the scheduler its counters say nothing of a thread that runs all the while. One
     that was at rest must be put on a CPU to move, and that is counted at once.
     """
-    mark = procfs.scheduler_mark(pid, thread)
-    return "" if mark is None or procfs.state(thread) in ("", "R") else mark
+    mark = proc.scheduler_mark(pid, thread)
+    return "" if mark is None or proc.state(thread) in ("", "R") else mark

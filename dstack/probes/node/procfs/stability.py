@@ -7,7 +7,7 @@ consistent state - without stopping it.
 
 from __future__ import annotations
 
-from dstack.probes.node import procfs
+from dstack.probes.node.procfs import proc
 
 Activity = dict[int, str]
 """OS thread id to an opaque mark that changes whenever the thread runs."""
@@ -15,7 +15,7 @@ Activity = dict[int, str]
 
 def activity(pid: int) -> Activity:
     """The marks of all threads of a process; threads that end meanwhile are left out."""
-    marks = ((thread, procfs.scheduler_mark(pid, thread)) for thread in procfs.threads(pid))
+    marks = ((thread, proc.scheduler_mark(pid, thread)) for thread in proc.threads(pid))
     return {thread: mark for thread, mark in marks if mark is not None}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from dstack.probes.node import procfs
+from dstack.probes.node.procfs import proc
 
 PortOwners = Mapping[int, int | None]
 """The listening TCP ports of this network namespace, IPv4 and IPv6, and the pid where this user may see it."""
@@ -61,7 +61,7 @@ def _objection(pid: int, port: int, owners: PortOwners) -> NotThisWorker:
     if owner is None:
         reason = f"pid {pid} is not the worker's here: the worker seems to run in another PID namespace"
         return NotThisWorker(reason, cause="namespace")
-    pids = procfs.namespace_pids(owner)
+    pids = proc.namespace_pids(owner)
     if pids[1:] and pids[-1] == pid:
         return NotThisWorker(f"it is pid {pid} in its container and pid {owner} here", cause="namespace")
     reason = f"pid {pid} is another process here: the worker's port belongs to pid {owner}"

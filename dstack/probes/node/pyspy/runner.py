@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dstack.probes.node import procfs
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.permissions import DumpFailed, last_words, why_dump_failed, why_not_started
 from dstack.probes.node.pyspy.parser import RawThread, threads_of
 
@@ -171,7 +171,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _is_stopped(pid: int) -> bool:
-    return procfs.state(pid) == "T"
+    return proc.state(pid) == "T"
 
 
 def _resume(pid: int) -> None:

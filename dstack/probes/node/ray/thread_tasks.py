@@ -13,7 +13,7 @@ from typing import Any
 
 from dstack.probes.node.asyncio.event_loops import is_event_loop
 from dstack.probes.node.cpython.memory import PTHREAD_TID, ProcessMemory, Unreadable
-from dstack.probes.node.procfs import Mapping, mappings
+from dstack.probes.node.procfs.proc import Mapping, mappings
 from dstack.probes.node.pyspy.parser import RawThread
 
 DTV = 8

@@ -22,8 +22,8 @@ from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.procfs import SystemCall, system_call
 from dstack.probes.node.procfs.children import awaited_children
+from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.pyspy.parser import RawThread
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of

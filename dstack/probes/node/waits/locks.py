@@ -16,7 +16,7 @@ from dstack.probes.node.cpython.frames import Frames, MemoryFrame
 from dstack.probes.node.cpython.layout import LOCK_SEMAPHORE, Layout
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects
-from dstack.probes.node.procfs import SystemCall
+from dstack.probes.node.procfs.proc import SystemCall
 
 LOCK, RLOCK = "_thread.lock", "_thread.RLock"
 SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"

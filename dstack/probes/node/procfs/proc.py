@@ -1,0 +1,257 @@
+"""The one reader of ``/proc``: what the kernel shows of processes and threads, on Linux x86-64.
+
+Nothing raises: of what is gone, or hidden from this user, a function returns an empty value, 0 or None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+MAX_ARGUMENTS = 1 << 12
+"""How many characters of a command line are read."""
+
+# Numbers of system calls on x86-64.
+READ, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP = 0, 35, 61, 202, 230
+
+
+# Processes and threads
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process, by pid."""
+    found = {int(name): _stat(name)[1:2] for name in _names("/proc") if name.isdecimal()}
+    return {pid: int(parent[0]) for pid, parent in found.items() if parent}
+
+
+def threads(pid: int) -> list[int]:
+    """The OS ids of a process's threads."""
+    return [int(name) for name in _names(f"/proc/{pid}/task")]
+
+
+def state(pid: int) -> str:
+    """The state letter of a process, or of a thread by its OS id."""
+    return "".join(_stat(pid)[:1])
+
+
+def status(pid: int | str, thread: int | None = None) -> dict[str, str]:
+    """What ``status`` shows of a process, ``self`` for this one, or of one of its threads, by name."""
+    lines = _lines(f"/proc/{pid}/status" if thread is None else f"/proc/{pid}/task/{thread}/status")
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def namespace_pids(pid: int) -> list[int]:
+    """The pids of a process in all PID namespaces that it is in: the reader's first, its own last."""
+    return [int(word) for word in status(pid).get("NSpid", "").split()]
+
+
+def tracer(pid: int) -> int:
+    """The pid of a process that has attached to any thread of this one, as a debugger does; 0 for none."""
+    found = (int(status(pid, thread).get("TracerPid") or 0) for thread in threads(pid))
+    return next(filter(None, found), 0)
+
+
+def scheduler_mark(pid: int, thread: int) -> str | None:
+    """A text that changes whenever the thread runs: its time on CPU in ns and number of timeslices.
+
+    Where the kernel does not count these, the numbers of its context switches, and empty while it runs; None of a
+    thread that is gone.
+    """
+    mark = _read(f"/proc/{pid}/task/{thread}/schedstat")
+    if mark and mark.split()[:1] != ["0"]:
+        return mark
+    lines = status(pid, thread)
+    if not lines:
+        return None
+    is_running = lines.get("State", "").startswith("R")
+    return "" if is_running else " ".join(value for name, value in lines.items() if "ctxt_switches" in name)
+
+
+def name(pid: int) -> str:
+    """The name of a process's program, cut to 15 characters."""
+    return _read(f"/proc/{pid}/comm").strip()
+
+
+def arguments(pid: int, count: int) -> list[str]:
+    """The first arguments of a process, without its program."""
+    return _read(f"/proc/{pid}/cmdline", MAX_ARGUMENTS).split("\0")[1 : 1 + count]
+
+
+def program(pid: int) -> str:
+    """The path of a process's program."""
+    return _link(f"/proc/{pid}/exe")
+
+
+def working_directory(pid: int) -> str:
+    """The directory a process is in, the root where that is not shown."""
+    return _link(f"/proc/{pid}/cwd") or "/"
+
+
+# Permissions
+
+
+def owner(pid: int) -> int | None:
+    """The user that owns the process's files in ``/proc``: root where the process is not dumpable."""
+    with contextlib.suppress(OSError):
+        return os.stat(f"/proc/{pid}/mem").st_uid
+    return None
+
+
+def ptrace_scope() -> int:
+    """``kernel.yama.ptrace_scope``, 0 where the kernel has none."""
+    text = _read(PTRACE_SCOPE).strip()
+    return int(text) if text.isdecimal() else 0
+
+
+# File descriptors
+
+
+def file_at(pid: int, descriptor: int | str) -> str:
+    """What a file descriptor refers to, such as ``pipe:[INODE]``."""
+    return _link(f"/proc/{pid}/fd/{descriptor}")
+
+
+def can_write(pid: int, file: str) -> bool:
+    """Whether a process can write to a file, by what its descriptors refer to."""
+    descriptors = (one for one in _names(f"/proc/{pid}/fd") if file_at(pid, one) == file)
+    return any(_is_writable(pid, descriptor) for descriptor in descriptors)
+
+
+def _is_writable(pid: int, descriptor: str) -> bool:
+    lines = _lines(f"/proc/{pid}/fdinfo/{descriptor}")
+    flags = next((line.split()[1] for line in lines if line.startswith("flags:")), None)
+    return flags is not None and int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+# System calls
+
+
+@dataclass(frozen=True)
+class SystemCall:
+    """A system call in which a thread is blocked."""
+
+    number: int
+    arguments: tuple[int, ...]
+
+    @property
+    def is_sleep(self) -> bool:
+        """Whether it is ``time.sleep``'s, which calls these from CPython 3.11 on: it ends by itself."""
+        return self.number in (NANOSLEEP, CLOCK_NANOSLEEP)
+
+    @property
+    def futex(self) -> int | None:
+        """The address of the futex it waits for, which is that of the semaphore it belongs to."""
+        return self.arguments[0] if self.number == FUTEX else None
+
+    @property
+    def awaited_pid(self) -> int | None:
+        """The one child process whose end it waits for, as the process itself knows it."""
+        pid = self.arguments[0] & 0xFFFFFFFF if self.number == WAIT4 else 0
+        return pid if 0 < pid < 1 << 31 else None
+
+    @property
+    def read_from(self) -> int | None:
+        """The file descriptor it reads from."""
+        return self.arguments[0] if self.number == READ else None
+
+    @property
+    def futex_deadline(self) -> int | None:
+        """Where the time stands at which it stops to wait for the futex, if it ever does."""
+        return self.arguments[3] or None if self.number == FUTEX else None
+
+
+def system_call(pid: int, thread: int) -> SystemCall | None:
+    """The call a thread is blocked in; None while it runs, or where the kernel does not say."""
+    words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
+    with contextlib.suppress(ValueError):
+        if len(words) > 2:  # else it runs, or is blocked without having called
+            return SystemCall(int(words[0]), tuple(int(word, 16) for word in words[1:-2]))
+    return None
+
+
+# Mapped memory
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Some of a process's memory, and the file it shows from ``offset`` on, if any.
+
+    ``file`` is its device and inode, which are the same under every path and in every container of this host; ``path``
+    is where the process has it.
+    """
+
+    start: int
+    end: int
+    offset: int
+    file: tuple[str, str] | None
+    path: str
+
+
+def mappings(pid: int) -> list[Mapping]:
+    """All of a process's memory, lowest first."""
+    return [_mapping(line) for line in _lines(f"/proc/{pid}/maps")]
+
+
+def has_mapped(pid: int, part: str) -> bool:
+    """Whether a process has mapped a file with this in its path."""
+    return part in _read(f"/proc/{pid}/maps")
+
+
+def address_in(pid: int, own_address: int) -> int | None:
+    """Where a process has what stands at ``own_address`` here, if it has mapped the same file."""
+    own = mappings(os.getpid())
+    here = next((one for one in own if one.start <= own_address < one.end), None)
+    if here is None:
+        return None
+    if not here.file:  # zeroed data that follows what is in the file
+        before = [one for one in own if one.end <= here.start and one.file]
+        if not before:
+            return None
+        here = before[-1]
+    base = _base(own, here.file)
+    there = _base(mappings(pid), here.file)
+    return None if base is None or there is None else own_address - base + there
+
+
+def _mapping(line: str) -> Mapping:
+    where, _, offset, device, inode, *path = line.split(None, 5)
+    start, _, end = where.partition("-")
+    file = (device, inode) if inode != "0" else None
+    return Mapping(int(start, 16), int(end, 16), int(offset, 16), file, "".join(path))
+
+
+def _base(among: list[Mapping], file: tuple[str, str] | None) -> int | None:
+    return next((one.start for one in among if one.file == file and one.offset == 0), None)
+
+
+# Files
+
+
+def _stat(pid: int | str) -> list[str]:
+    """The words of ``stat`` from the state on: the name before them may contain anything."""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def _read(path: str, size: int = -1) -> str:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        return file.read(size)
+    return ""
+
+
+def _lines(path: str) -> list[str]:
+    """Its lines; ``str.splitlines`` would also split at other characters, which paths and names may contain."""
+    return [line for line in _read(path).split("\n") if line]
+
+
+def _link(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(path)
+    return ""
+
+
+def _names(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []

@@ -1,0 +1,194 @@
+"""Everything that crosses between a node's probe and its caller, as plain data that both sides are checked against.
+
+The values become those of :mod:`dstack.model`, whose field names they have; that module says what each means. The
+caller validates an answer against these types before it uses it. TypedDicts, since the probe has only the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+# What a probe is asked
+
+
+class ThreadContext(TypedDict):
+    """Where ``_raylet.so`` keeps a thread's task, see :mod:`dstack.probes.raylet_symbols`; offsets in bytes."""
+
+    note_at: int
+    note: str
+    module_at: int
+    offset: int
+
+
+class RefusedPython(TypedDict):
+    """A Python whose memory dstack cannot interpret, with the reason."""
+
+    refused: str
+
+
+class ForeignPython(TypedDict):
+    """The Python of a process that runs another build than the probe: minor version, and where ``_PyRuntime`` is."""
+
+    version: tuple[int, int]
+    runtime: int
+
+
+class _Target(TypedDict):
+    worker_id: str
+    pid: int
+    port: int
+    is_driver: bool
+
+
+class Target(_Target, total=False):
+    """A process to read. ``python`` and ``thread_context`` are given where it runs another Python than the probe."""
+
+    python: ForeignPython | RefusedPython
+    thread_context: ThreadContext | None
+
+
+class Options(TypedDict):
+    """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now."""
+
+    native: bool
+    locals: bool
+    pause: bool
+    children: bool
+    deadline_s: float
+    thread_context: ThreadContext | None
+
+
+# What it answers
+
+
+class FrameData(TypedDict):
+    """A :class:`dstack.model.Frame`."""
+
+    function: str
+    file: str
+    line: int
+    origin: str
+
+
+class _CallData(TypedDict):
+    kind: str
+    frame: int
+
+
+class CallData(_CallData, total=False):
+    """A :class:`dstack.model.BlockedCall`."""
+
+    refs: list[str]
+    owners: list[str]
+    num_returns: int | None
+    timeout_s: float | None
+    threads: list[int]
+    all_of: list[list[int]]
+    coroutines: list[str]
+    others: int
+    child_pids: list[int]
+    inferred: str | None
+    held: bool
+    assumed: str | None
+    object_id: str | None
+    what: str | None
+    unread: str | None
+
+
+class _ThreadData(TypedDict):
+    os_thread_id: int
+    name: str
+    stack: int
+    role: str
+
+
+class ThreadData(_ThreadData, total=False):
+    """A :class:`dstack.model.Thread`; ``stack`` is an index into the answer's ``stacks``."""
+
+    on_cpu: bool
+    still: bool
+    torn: bool
+    task_id: str | None
+    call: CallData
+    locals: dict[str, dict[str, str]]
+
+
+class _CoroutineData(TypedDict):
+    coroutine_id: str
+    name: str
+    stack: int
+
+
+class CoroutineData(_CoroutineData, total=False):
+    """A :class:`dstack.model.Coroutine`; ``stack`` is an index into the answer's ``stacks``."""
+
+    os_thread_id: int | None
+    task_id: str | None
+    is_task: bool
+    still: bool
+    call: CallData
+
+
+class _ProcessData(TypedDict):
+    pid: int
+    started_at: float
+    threads: list[ThreadData]
+
+
+class ProcessData(_ProcessData, total=False):
+    """A :class:`dstack.model.Process`; ``children`` are processes that it has started."""
+
+    parent_pid: int | None
+    name: str
+    access: str
+    cpu_s: float
+    rss_bytes: int
+    num_threads: int
+    state: str
+    paused_ms: float
+    tasks_read: bool
+    coroutines_read: bool
+    concurrency_groups: dict[str, str] | None
+    coroutines: list[CoroutineData]
+    children: list[ProcessData]
+    children_left_out: int
+
+
+class _FailureData(TypedDict):
+    stage: str
+    reason: str
+    cause: str
+
+
+class FailureData(_FailureData, total=False):
+    """A :class:`dstack.model.Failure`."""
+
+    remedy: str | None
+    pid: int
+    worker_id: str
+    elapsed_s: float
+
+
+class HostData(TypedDict, total=False):
+    """Figures of the host, as :class:`dstack.model.Node` has them; the caller adds ``clock_ahead_s``."""
+
+    cpu_count: int | None
+    load_1m: float
+    memory_total_bytes: int
+    memory_available_bytes: int
+    clock_ahead_s: float | None
+
+
+class Answer(TypedDict):
+    """One sample of one node. ``stacks`` are indices of ``frames``, leaf first; ``sources`` are lines by file, number.
+
+    ``processes`` are by worker id, ``clock`` is the node's Unix time when the probe began and ended.
+    """
+
+    frames: list[FrameData]
+    stacks: list[list[int]]
+    sources: dict[str, dict[int, str]]
+    processes: dict[str, ProcessData]
+    failures: list[FailureData]
+    host: HostData
+    clock: tuple[float, float]
