@@ -21,7 +21,7 @@ from dstack.probes.mapped_file import MappedFile
 from dstack.probes.node.cpython.debug_offsets import (
     CANDIDATE,
     FIRST_VERSION,
-    HEADER,
+    HEADER_SIZE,
     parse_header,
     read_debug_offsets,
     require_version,
@@ -132,7 +132,7 @@ class Image:
             return None
         assert self._runtime is not None
         try:
-            require_version(parse_header(self._data(self._runtime, HEADER.size)), version)
+            require_version(parse_header(self._data(self._runtime, HEADER_SIZE)), version)
         except Unreadable as error:
             return str(error)
         return None

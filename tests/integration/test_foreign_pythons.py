@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 from dstack.probes import foreign_pythons
 from dstack.probes.foreign_pythons import Image, foreign_python
-from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER, read_debug_offsets, with_debug_offsets
+from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.probe import NodeProbe
@@ -167,7 +167,7 @@ def test_what_a_process_states_of_itself_is_what_was_saved(version: str, tmp_pat
 
 
 def test_a_process_that_contradicts_what_dstack_takes_for_granted_is_refused(tmp_path: Path) -> None:
-    offset = HEADER.size + 8 * FIELDS[3, 13].index("pyobject.ob_type")
+    offset = HEADER_SIZE + 8 * FIELDS[3, 13].index("pyobject.ob_type")
 
     with running_changed(tmp_path, "_PyRuntime", offset, 24) as odd:
         assert foreign_python(odd.pid) == {

@@ -19,6 +19,7 @@ from dstack.probes.node.cpython.debug_offsets import (
     COOKIE,
     FIELDS,
     HEADER,
+    HEADER_SIZE,
     DebugOffsets,
     read_debug_offsets,
     with_debug_offsets,
@@ -52,7 +53,9 @@ def plausible(version: tuple[int, int]) -> dict[str, int]:
 def stated(version: tuple[int, int], header: bytes = b"", **changes: int) -> bytes:
     """What stands at the ``_PyRuntime`` of such a target; a change is written as ``group__field``."""
     values = plausible(version) | {name.replace("__", "."): value for name, value in changes.items()}
-    return (header or HEADER.pack(COOKIE, number(version), 0)) + struct.pack(f"<{len(values)}Q", *values.values())
+    return (header or struct.pack(HEADER, COOKIE, number(version), 0)) + struct.pack(
+        f"<{len(values)}Q", *values.values()
+    )
 
 
 def read(data: bytes, version: tuple[int, int]) -> DebugOffsets:
@@ -125,18 +128,18 @@ def never() -> Layout:
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        (b"\0" * HEADER.size, "its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on"),
+        (b"\0" * HEADER_SIZE, "its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on"),
         (
-            HEADER.pack(COOKIE, number((3, 14)), 1),
+            struct.pack(HEADER, COOKIE, number((3, 14)), 1),
             "it runs a free-threaded build of Python 3.14, which dstack cannot read",
         ),
-        (HEADER.pack(COOKIE, number((3, 15)), 0), "it runs Python 3.15, which dstack cannot read"),
-        (HEADER.pack(COOKIE, number((3, 12)), 0), "it runs Python 3.12, which dstack cannot read"),
+        (struct.pack(HEADER, COOKIE, number((3, 15)), 0), "it runs Python 3.15, which dstack cannot read"),
+        (struct.pack(HEADER, COOKIE, number((3, 12)), 0), "it runs Python 3.12, which dstack cannot read"),
         (
-            HEADER.pack(COOKIE, number((3, 14), 0xB3), 0),
+            struct.pack(HEADER, COOKIE, number((3, 14), 0xB3), 0),
             "it runs a pre-release of Python 3.14, which dstack cannot read",
         ),
-        (HEADER.pack(COOKIE, number((3, 13)), 0), "its debug offsets are of Python 3.13, not 3.14"),
+        (struct.pack(HEADER, COOKIE, number((3, 13)), 0), "its debug offsets are of Python 3.13, not 3.14"),
     ],
 )
 def test_what_dstack_cannot_read_is_refused(header: bytes, said: str) -> None:
@@ -147,7 +150,7 @@ def test_what_dstack_cannot_read_is_refused(header: bytes, said: str) -> None:
 
 
 def test_a_release_candidate_is_laid_out_as_its_release() -> None:
-    candidate = HEADER.pack(COOKIE, number((3, 14), 0xC2), 0)
+    candidate = struct.pack(HEADER, COOKIE, number((3, 14), 0xC2), 0)
 
     assert read(stated((3, 14), candidate), (3, 14)) == read(stated((3, 14)), (3, 14))
 
@@ -185,7 +188,7 @@ def test_any_bytes_are_refused_or_stay_within_their_structs(
     version: tuple[int, int], words: list[int], has_header: bool
 ) -> None:
     data = struct.pack(f"<{len(words)}Q", *words)
-    header = HEADER.pack(COOKIE, number(version), 0) if has_header else b""
+    header = struct.pack(HEADER, COOKIE, number(version), 0) if has_header else b""
 
     with contextlib.suppress(Unreadable):
         offsets = read(header + data, version).offsets

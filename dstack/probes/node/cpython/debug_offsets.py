@@ -35,7 +35,8 @@ from dstack.probes.node.cpython.objects import (
 
 FIRST_VERSION = (3, 13)
 """The first version that has debug offsets."""
-HEADER = struct.Struct("<8sQQ")
+HEADER = "<8sQQ"
+HEADER_SIZE = struct.calcsize(HEADER)
 COOKIE = b"xdebugpy"
 CANDIDATE = 0xC
 """The level of a release, in a version number, from which on nothing is laid out anew."""
@@ -132,11 +133,11 @@ class DebugOffsets:
 
 
 def parse_header(header: bytes) -> tuple[int, int]:
-    """The minor version that debug offsets are of, given their first ``HEADER.size`` bytes or fewer.
+    """The minor version that debug offsets are of, given their first ``HEADER_SIZE`` bytes or fewer.
 
     Raises :class:`Unreadable` where these are no debug offsets, or of an interpreter that dstack cannot read.
     """
-    cookie, number, is_free_threaded = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
+    cookie, number, is_free_threaded = struct.unpack(HEADER, header.ljust(HEADER_SIZE, b"\0"))
     if cookie != COOKIE:
         raise Unreadable("its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on")
     major, minor, level = number >> 24, number >> 16 & 0xFF, number >> 4 & 0xF
@@ -158,9 +159,9 @@ def read_debug_offsets(memory: ProcessMemory, runtime: int, version: tuple[int, 
     Raises :class:`Unreadable` where they are of another version than this, or contradict themselves or
     :mod:`dstack.probes.node.cpython.objects`.
     """
-    require_version(parse_header(memory.read(runtime, HEADER.size)), version)
+    require_version(parse_header(memory.read(runtime, HEADER_SIZE)), version)
     fields = FIELDS[version]
-    values = memory.pointers(runtime + HEADER.size, len(fields))
+    values = memory.pointers(runtime + HEADER_SIZE, len(fields))
     offsets = DebugOffsets(version, dict(zip(fields, values, strict=True)))
     _validate(offsets)
     return offsets
