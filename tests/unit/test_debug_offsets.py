@@ -38,8 +38,8 @@ STRUCT_BYTES = 1 << 12
 has_its_own = pytest.mark.skipif(sys.version_info < (3, 13), reason="debug offsets are there from CPython 3.13 on")
 
 
-def number(version: tuple[int, int], level: int = RELEASE) -> int:
-    return version[0] << 24 | version[1] << 16 | level
+def header_of(version: tuple[int, int], level: int = RELEASE, free_threaded: int = 0) -> bytes:
+    return struct.pack(HEADER, COOKIE, version[0] << 24 | version[1] << 16 | level, free_threaded)
 
 
 def plausible(version: tuple[int, int]) -> dict[str, int]:
@@ -53,9 +53,7 @@ def plausible(version: tuple[int, int]) -> dict[str, int]:
 def stated(version: tuple[int, int], header: bytes = b"", **changes: int) -> bytes:
     """What stands at the ``_PyRuntime`` of such a target; a change is written as ``group__field``."""
     values = plausible(version) | {name.replace("__", "."): value for name, value in changes.items()}
-    return (header or struct.pack(HEADER, COOKIE, number(version), 0)) + struct.pack(
-        f"<{len(values)}Q", *values.values()
-    )
+    return (header or header_of(version)) + struct.pack(f"<{len(values)}Q", *values.values())
 
 
 def read(data: bytes, version: tuple[int, int]) -> DebugOffsets:
@@ -130,16 +128,16 @@ def never() -> Layout:
     [
         (b"\0" * HEADER_SIZE, "its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on"),
         (
-            struct.pack(HEADER, COOKIE, number((3, 14)), 1),
+            header_of((3, 14), free_threaded=1),
             "it runs a free-threaded build of Python 3.14, which dstack cannot read",
         ),
-        (struct.pack(HEADER, COOKIE, number((3, 15)), 0), "it runs Python 3.15, which dstack cannot read"),
-        (struct.pack(HEADER, COOKIE, number((3, 12)), 0), "it runs Python 3.12, which dstack cannot read"),
+        (header_of((3, 15)), "it runs Python 3.15, which dstack cannot read"),
+        (header_of((3, 12)), "it runs Python 3.12, which dstack cannot read"),
         (
-            struct.pack(HEADER, COOKIE, number((3, 14), 0xB3), 0),
+            header_of((3, 14), 0xB3),
             "it runs a pre-release of Python 3.14, which dstack cannot read",
         ),
-        (struct.pack(HEADER, COOKIE, number((3, 13)), 0), "its debug offsets are of Python 3.13, not 3.14"),
+        (header_of((3, 13)), "its debug offsets are of Python 3.13, not 3.14"),
     ],
 )
 def test_what_dstack_cannot_read_is_refused(header: bytes, said: str) -> None:
@@ -150,7 +148,7 @@ def test_what_dstack_cannot_read_is_refused(header: bytes, said: str) -> None:
 
 
 def test_a_release_candidate_is_laid_out_as_its_release() -> None:
-    candidate = struct.pack(HEADER, COOKIE, number((3, 14), 0xC2), 0)
+    candidate = header_of((3, 14), 0xC2)
 
     assert read(stated((3, 14), candidate), (3, 14)) == read(stated((3, 14)), (3, 14))
 
@@ -188,7 +186,7 @@ def test_any_bytes_are_refused_or_stay_within_their_structs(
     version: tuple[int, int], words: list[int], has_header: bool
 ) -> None:
     data = struct.pack(f"<{len(words)}Q", *words)
-    header = struct.pack(HEADER, COOKIE, number(version), 0) if has_header else b""
+    header = header_of(version) if has_header else b""
 
     with contextlib.suppress(Unreadable):
         offsets = read(header + data, version).offsets

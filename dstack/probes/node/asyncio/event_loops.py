@@ -1,9 +1,9 @@
 """asyncio's event loops in another process: their tasks, the one that each is in the middle of, and their threads.
 
-``asyncio.tasks`` has all tasks of all loops in a set of weak references and the tasks at work in a dict, both under
-names that differ between CPython 3.10 to 3.13. From CPython 3.14 on these have only tasks that are not asyncio's own;
-its own are linked to each other, see :mod:`dstack.probes.node.cpython.task_lists`. Tasks written in C are read, as
-asyncio makes them, also on uvloop.
+Up to CPython 3.13 ``asyncio.tasks`` has all tasks of all loops in a set of weak references and the running ones in a
+dict, under names that differ. From 3.14 on these have only tasks that are not asyncio's own; its own are linked to each
+other, see :mod:`dstack.probes.node.cpython.task_lists`. Tasks written in C are read, as asyncio makes them, also on
+uvloop.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ LARGEST_NUMBER = 2**32 - 1
 LONGEST_NUMBER = 6
 """Bytes of a number in a table, of six bits each: as much as an ``int`` may take."""
 NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
-"""Kinds of entries in a line table of CPython 3.11 to 3.13; those below tell columns on the same line."""
+"""Kinds of entries in a line table of CPython 3.11 to 3.14; those below tell columns on the same line."""
 
 
 class Code:
@@ -107,7 +107,7 @@ def exception_table(table: bytes) -> list[tuple[int, int, int]]:
 
 
 def lines(table: bytes, first: int) -> Iterator[tuple[int, int, int | None]]:
-    """First instruction, the one after the last, and their line, as ``co_lines()`` gives them; CPython 3.11 to 3.13.
+    """First instruction, the one after the last, and their line, as ``co_lines()`` gives them; CPython 3.11 to 3.14.
 
     An entry begins with a byte of its own, the only ones with the highest bit: kind and number of code units.
     """

@@ -1,4 +1,4 @@
-"""The modules that another process has imported, by name. Seen on CPython 3.10 to 3.13."""
+"""The modules that another process has imported, by name. Seen on CPython 3.10 to 3.14."""
 
 from __future__ import annotations
 

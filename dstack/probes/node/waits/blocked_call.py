@@ -1,6 +1,6 @@
 """What a thread is blocked in, and for what or whom it waits there.
 
-Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.13. Names and locals of frames are py-spy's; what they do not tell is
+Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.14. Names and locals of frames are py-spy's; what they do not tell is
 read from memory. A thread counts as waiting only where its innermost frame is a known wait, or the kernel shows
 that it sleeps on a lock of that frame.
 """
