@@ -11,10 +11,10 @@ Two pairs run side by side, each prints when it is done. Ends with 1 where tests
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -108,47 +108,49 @@ def main() -> None:
         ends = list(side_by_side.map(partial(outcome, workers=workers), pairs))
     for pair, end in zip(pairs, ends, strict=True):
         print(f"{pair}: {end}")
-    sys.exit(any(end == FAILED for end in ends))
+    sys.exit(any(end.startswith(FAILED) for end in ends))
 
 
 def outcome(pair: Pair, workers: int) -> str:
     """``PASSED``, ``FAILED``, or that the pair was skipped and why."""
     python = find(pair.python)
-    reason = f"there is no Python {pair.python} on the PATH or under pyenv"
-    if python is None and pair.python in IN_CHROOT:
-        missing = Chroot.missing()
+    tree = chroot(pair.python) if python is None and pair.python in IN_CHROOT else None
+    if python is None:
+        reason = f"there is no Python {pair.python} on the PATH or under pyenv"
+        missing = Chroot.missing() if tree else None
         if missing:
             return f"SKIPPED: {reason}, and {missing}"
-        return in_chroot(pair, workers)
-    if python is None:
-        print(f"{pair}: {reason}", file=sys.stderr)
-        return FAILED
-    return ended(pair, python, workers, lambda *command: list(command))
+        if tree is None:
+            return f"{FAILED}: {reason}"
+    try:
+        return PASSED if passes(pair, workers, python or f"python{pair.python}", tree) else FAILED
+    except subprocess.CalledProcessError as error:
+        return f"{FAILED}: {shlex.join(error.cmd[-6:])} ended with {error.returncode}"
 
 
-def in_chroot(pair: Pair, workers: int) -> str:
-    tree = chroot(pair.python)
-    tree.make()
-    environment = {CLUSTER: sys.executable, "EFFORT": os.environ.get("EFFORT", "quick")}
-    enter = partial(tree.command, directory=ROOT, environment=environment)
-    return ended(pair, f"python{pair.python}", workers, enter)
+def passes(pair: Pair, workers: int, python: str, tree: Chroot | None) -> bool:
+    """Runs the pair's tests in its environment, which is made where it is missing, as is the Debian tree for it."""
+    variables = {CLUSTER: sys.executable}
 
+    def command(*words: str) -> list[str]:
+        in_tree = {**variables, "EFFORT": os.environ.get("EFFORT", "quick")}
+        return tree.command(*words, directory=ROOT, environment=in_tree) if tree else list(words)
 
-def ended(pair: Pair, python: str, workers: int, command_of: Callable[..., list[str]]) -> str:
-    """Runs the pair's tests in its environment, which is made where it is missing."""
+    if tree:
+        tree.make()
     venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
     own = str(venv / "bin/python")
     if not (venv / "ready").exists():
-        run(*command_of(python, "-m", "venv", "--clear", str(venv)))
+        run(*command(python, "-m", "venv", "--clear", str(venv)))
         packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.besides)
-        run(*command_of(own, "-m", "pip", "install", "--quiet", *packages))
+        run(*command(own, "-m", "pip", "install", "-qq", *packages))
         (venv / "ready").touch()
     options = ("-q", "-p", "no:cacheprovider", f"--numprocesses={workers}")
-    environment = {**os.environ, CLUSTER: sys.executable}
-    command = command_of(own, "-m", "pytest", *options, *pair.tests)
-    process = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    print(f"{pair}:\n{process.stdout}", flush=True)
-    return FAILED if process.returncode else PASSED
+    test = command(own, "-m", "pytest", *options, *pair.tests)
+    environment = {**os.environ, **variables}
+    ended = subprocess.run(test, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    print(f"{pair}:\n{ended.stdout}", flush=True)
+    return ended.returncode == 0
 
 
 def chroot(python: str) -> Chroot:
