@@ -14,9 +14,6 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from dstack.probes.mapped_file import MappedFile
 from dstack.probes.node import wire
 from dstack.probes.node.cpython.debug_offsets import (
@@ -94,6 +91,9 @@ def _interpreters(pid: int, files: list[Mapping]) -> dict[tuple[str, str] | None
 @cache
 def _image(file: MappedFile) -> Python | None:
     """As :func:`foreign_python`, with ``runtime`` counted from where the file begins in memory; None if not CPython."""
+    from elftools.common.exceptions import ELFError  # loaded only for a process under another Python
+    from elftools.elf.elffile import ELFFile
+
     try:
         with open(file.path, "rb") as stream:
             return Image(ELFFile(stream), PurePath(file.path).name).found()
