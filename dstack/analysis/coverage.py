@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
 
 from dstack.diagnosis import Coverage, Ratio, Vertex
 from dstack.model import ACCESSES, Access, Snapshot
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import Key, UnknownKey
 
 Sight = Literal["seen", "partly seen", "not seen"]
 
@@ -45,16 +45,36 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
+class Hole(NamedTuple):
+    """Something that was not observed and could change a verdict: what it is, and in which way it was not."""
+
+    kind: Literal["worker", "access", "failure", "dependency"]
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
 def has_holes(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
-    """Whether somebody who was not observed could be stuck, or be what others wait for."""
-    if any(sight != "seen" for sight in sights(snapshot).values()):
-        return True
-    if any(access != "memory" for access in access_of(snapshot).values()):
-        return True
-    if any(failure.stage in ("control plane", "core worker", "node probe") for failure in snapshot.failures):
-        return True
-    waits = [vertex.wait for vertex in vertices.values() if vertex.wait]
-    return any(vertices[t.vertex].unobserved for wait in waits for group in wait.groups for t in group.targets)
+    """Whether something that was not observed could be stuck, or be what others wait for."""
+    return next(holes_of(snapshot, vertices), None) is not None
+
+
+def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hole]:
+    """All that makes a diagnosis incomplete: workers, failures, and the dependencies of waits."""
+    yield from (Hole("worker", sight) for sight in sights(snapshot).values() if sight != "seen")
+    yield from (Hole("access", access) for access in access_of(snapshot).values() if access != "memory")
+    for failure in snapshot.failures:
+        if failure.stage in ("control plane", "core worker", "node probe"):
+            yield Hole("failure", f"{failure.stage}, {failure.cause}")
+    for wait in (vertex.wait for vertex in vertices.values() if vertex.wait):
+        for group in wait.groups:
+            unobserved = (vertices[target.vertex] for target in group.targets if vertices[target.vertex].unobserved)
+            yield from (Hole("dependency", f"{wait.kind} of {_what(vertex.key)}") for vertex in unobserved)
+
+
+def _what(key: Key) -> str:
+    return key.what if isinstance(key, UnknownKey) else str(key)
 
 
 def seen_workers(snapshot: Snapshot) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dstack.analysis.confirm import completed, confirm
+from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.situation import Situation, targets_of
@@ -30,7 +30,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         coverage = coverage_of(snapshot)
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     first = Observed(snapshot, snapshot.samples[0])
-    vertices = with_bounds(snapshot, first, _graph(snapshot, first))
+    vertices = with_bounds(snapshot, first, confirmed_graph(snapshot, first))
     situation = Situation(first, vertices, _watched_s(snapshot))
     found = tuple(find_all(situation))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
@@ -101,15 +101,6 @@ def _is_unresolved(vertex: Vertex, vertices: Mapping[Key, Vertex]) -> bool:
         return False
     targets = (target.vertex for group in vertex.wait.groups for target in group.targets)
     return any(vertices[key].unobserved or (isinstance(key, UnknownKey) and key.is_scheduler) for key in targets)
-
-
-def _graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
-    before = wait_for_graph(first)
-    if len(snapshot.samples) == 1:
-        return before
-    second = Observed(snapshot, snapshot.samples[1])
-    after = wait_for_graph(Observed(snapshot, completed(first.sample, second.sample)))
-    return confirm(first, before, second, after)
 
 
 def _workers_of(vertex: Vertex, observed: Observed) -> set[str]:
