@@ -171,7 +171,12 @@ def new_workers(snapshot: Snapshot) -> frozenset[str]:
 
 def is_readable(execution: Thread | Coroutine) -> bool:
     """Whether it was read while it did not run, and so was what it waits for."""
-    return execution.still and not (execution.call and execution.call.unread)
+    return execution.still and (execution.call is None or is_known(execution.call))
+
+
+def is_known(call: BlockedCall | None) -> bool:
+    """Whether what a call waits for was read."""
+    return call is not None and call.unread is None and not call.held
 
 
 def usable(first: Sample, second: Sample) -> Sample:
@@ -215,7 +220,7 @@ def _with_calls(worker: WorkerSample, before: Process | None) -> WorkerSample:
 def _with_call(after: Execution, before: Execution | None) -> Execution:
     if before is None or before.call is None or is_readable(after) or _differ(before, after):
         return after
-    if after.call is not None and after.call.unread is None:
+    if is_known(after.call) or not is_known(before.call):
         return after
     return replace(after, call=before.call, still=before.still)
 
@@ -226,11 +231,7 @@ def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
         return True
     if None not in (before.task_id, after.task_id) and before.task_id != after.task_id:
         return True
-    return _is_known(before.call) and _is_known(after.call) and before.call != after.call
-
-
-def _is_known(call: BlockedCall | None) -> bool:
-    return call is not None and call.unread is None
+    return is_known(before.call) and is_known(after.call) and before.call != after.call
 
 
 def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:

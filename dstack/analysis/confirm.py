@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dstack.analysis.changes import Changes, carried_over, ended_workers, usable
+from dstack.analysis.changes import Changes, carried_over, ended_workers, is_known, usable
 from dstack.analysis.graph import waits_for
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
@@ -60,31 +60,37 @@ class _Confirmation:
         for key, vertex in self._before.items():
             graph[key] = self._confirmed(vertex)
         for key, vertex in self._after.items():
-            if key in found:
-                graph[key] = vertex
-            elif key not in self._before:
+            if key not in self._before:
                 is_kept = isinstance(key, AnyKey) or self._changes.was_hidden(vertex)
                 graph[key] = vertex if is_kept else _proceeding(vertex)
         for key, task in found.items():
+            graph[key] = graph[key] if graph[key].wait else self._after[key]
             graph[task] = _running_as(graph[task], key)
         return graph
 
     def _found_at_last(self) -> dict[Key, Key]:
-        """The executions of running tasks of which the first sample could not tell which they are, with the tasks."""
+        """The executions of running tasks that the first sample could not find, with the vertices of the tasks there.
+
+        Those were running, or their workers had not answered: they may have been where they are all the while.
+        """
         unresolved = {
             vertex.task_id: key
             for key, vertex in self._before.items()
-            if isinstance(key, TaskKey) and vertex.worker_id is not None and self._is_unobserved(vertex, self._before)
+            if isinstance(key, TaskKey) and self._is_unobserved(vertex, self._before) and self._may_have_run(vertex)
         }
         executions = ((key, vertex) for key, vertex in self._after.items() if vertex.kind == "execution")
-        found = {key: unresolved[vertex.task_id] for key, vertex in executions if vertex.task_id in unresolved}
-        return {key: task for key, task in found.items() if not self._changes.has_ended(self._before[task])}
+        return {key: unresolved[vertex.task_id] for key, vertex in executions if vertex.task_id in unresolved}
+
+    def _may_have_run(self, vertex: Vertex) -> bool:
+        if vertex.worker_id is not None:
+            return not self._changes.has_ended(vertex)
+        worker_id = self._second.running_on.get(vertex.task_id or "")
+        return worker_id in self._first.seen and self._first.is_silent(worker_id)
 
     def _confirmed(self, vertex: Vertex) -> Vertex:
         again = self._after.get(vertex.key)
         if vertex.wait is None and vertex.never is None:
-            begun = again is not None and again.task_id not in (None, vertex.task_id)
-            return _proceeding(again) if again and begun else vertex
+            return self._without_wait(vertex, again)
         if self._changes.has_ended(vertex):
             return _proceeding(vertex)
         if not self._was_looked_at(vertex):
@@ -94,6 +100,15 @@ class _Confirmation:
         if again is not None and self._is_same(vertex, again):
             return msgspec.structs.replace(again, label=vertex.label, stands=True)
         return vertex if self._may_come_back(vertex) else _proceeding(vertex)
+
+    def _without_wait(self, vertex: Vertex, again: Vertex | None) -> Vertex:
+        """What seemed to proceed in the first sample, unless only the second could read what it waits for."""
+        if again is None:
+            return vertex
+        if vertex.kind == "execution" and self._is_read_at_last(vertex, again):
+            return again
+        has_begun = again.task_id not in (None, vertex.task_id)
+        return _proceeding(again) if has_begun else vertex
 
     def _as_far_as_known(self, vertex: Vertex, again: Vertex | None) -> Vertex:
         """A wait that the second sample could not show, for what of its dependencies is still not given then."""
@@ -107,7 +122,7 @@ class _Confirmation:
         """Whether the second sample could have shown the wait."""
         if vertex.kind == "execution":
             is_shown = self._changes.is_readable_again(vertex) or self._changes.has_left(vertex)
-            return is_shown or _is_for_held(self._second, vertex)
+            return is_shown or (_is_for_held(self._first, vertex) and _is_for_held(self._second, vertex))
         if vertex.kind == "task" and vertex.task_id is not None:
             task = self._first.tasks.get(vertex.task_id)
             owner = self._second.seen.get(task.owner_id) if task else None
@@ -118,11 +133,12 @@ class _Confirmation:
         """Whether only the second sample tells what it waits for: that was seen once."""
         if vertex.kind == "execution":
             before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
-            if before is None or after is None or before.call is None or after.call is None:
+            if before is None or after is None or self._changes.has_left(vertex):
                 return False
-            return before.call.unread is not None and after.call.unread is None and before.stack == after.stack
-        is_known = self._is_unobserved(vertex, self._before) and not self._is_unobserved(again, self._after)
-        return is_known and self._is_same(vertex, again)
+            was_unread = not before.still if before.call is None else not is_known(before.call)
+            return was_unread and after.still and is_known(after.call)
+        is_new = self._is_unobserved(vertex, self._before) and not self._is_unobserved(again, self._after)
+        return is_new and self._is_same(vertex, again)
 
     def _is_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether two samples show one instance of a wait."""
@@ -130,14 +146,14 @@ class _Confirmation:
             return False
         if vertex.wait and again.wait and vertex.wait.kind != again.wait.kind:
             return False
-        if vertex.task_id != again.task_id:
-            return False
+        if vertex.task_id != again.task_id and (vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)):
+            return False  # of an execution, one sample may not know the task
         before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
         if before and after and _progress(before) != _progress(after):
             return False
         if vertex.kind == "execution":
-            is_known = not _is_for_held(self._second, vertex) or _targets(vertex) == _targets(again)
-            return is_known and self._is_same_call(vertex)
+            is_for_the_same = not _is_for_held(self._second, vertex) or _targets(vertex) == _targets(again)
+            return is_for_the_same and self._is_same_call(vertex)
         return self._depends_on_the_same(vertex, again)
 
     def _is_same_call(self, vertex: Vertex) -> bool:

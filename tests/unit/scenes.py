@@ -130,9 +130,9 @@ class Strand:
         ids, owners = _ids(refs), _owners(refs)
         return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=ids, owners=owners, timeout_s=timeout_s))
 
-    def gets_what_it_holds(self, **terms: Any) -> Strand:
-        """Is blocked in ``ray.get`` for refs that could not be read."""
-        return self._is_in(BlockedCall(kind="ray.get", frame=0, held=True, **terms))
+    def gets_what_it_holds(self, kind: CallKind = "ray.get", **terms: Any) -> Strand:
+        """Is blocked in ``ray.get``, or another call of Ray's, for refs that could not be read."""
+        return self._is_in(BlockedCall(kind=kind, frame=0, held=True, **terms))
 
     def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``ray.wait``."""
