@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
+from dstack.analysis.changes import ended_workers, new_workers
 from dstack.diagnosis import Coverage, Ratio, Vertex
-from dstack.model import ACCESSES, Access, Snapshot
+from dstack.model import ACCESSES, Access, Failure, Snapshot
 from dstack.vertex_keys import Key, UnknownKey
 
 Sight = Literal["seen", "partly seen", "not seen"]
@@ -61,16 +62,31 @@ def has_holes(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
 
 
 def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hole]:
-    """All that makes a diagnosis incomplete: workers, failures, and the dependencies of waits."""
-    yield from (Hole("worker", sight) for sight in sights(snapshot).values() if sight != "seen")
-    yield from (Hole("access", access) for access in access_of(snapshot).values() if access != "memory")
+    """All that makes a diagnosis incomplete: workers, failures, and the dependencies of waits.
+
+    What began or ended between the samples is no part of a deadlock that stood all the while; of what only the second
+    sample failed to read, the first one tells.
+    """
+    transient = ended_workers(snapshot) | new_workers(snapshot)
+    lasting = [worker.worker_id for worker in snapshot.workers if worker.worker_id not in transient]
+    seen, access = sights(snapshot), access_of(snapshot)
+    yield from (Hole("worker", seen[one]) for one in lasting if seen[one] != "seen")
+    yield from (Hole("access", access[one]) for one in lasting if access[one] != "memory")
     for failure in snapshot.failures:
-        if failure.stage in ("control plane", "core worker", "node probe"):
+        if failure.worker_id not in transient and _may_hide(failure):
             yield Hole("failure", f"{failure.stage}, {failure.cause}")
     for wait in (vertex.wait for vertex in vertices.values() if vertex.wait):
         for group in wait.groups:
             unobserved = (vertices[target.vertex] for target in group.targets if vertices[target.vertex].unobserved)
             yield from (Hole("dependency", f"{wait.kind} of {_what(vertex.key)}") for vertex in unobserved)
+
+
+def _may_hide(failure: Failure) -> bool:
+    """Whether something that is stuck may have escaped because of a failure, though every worker was seen.
+
+    Those without an answer, or on a node without one, are not seen; one that told of a part of its tasks only, is.
+    """
+    return failure.stage == "control plane" or (failure.stage == "core worker" and failure.cause == "truncated")
 
 
 def _what(key: Key) -> str:

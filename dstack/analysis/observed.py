@@ -57,6 +57,12 @@ class Observed:
         return {worker.worker_id: worker for worker in self.snapshot.workers}
 
     @cached_property
+    def present_workers(self) -> tuple[Worker, ...]:
+        """The workers that were there when this sample was taken: not those that only another sample has."""
+        elsewhere = {w.worker_id for sample in self.snapshot.samples for w in sample.workers} - self.seen.keys()
+        return tuple(worker for worker in self.snapshot.workers if worker.worker_id not in elsewhere)
+
+    @cached_property
     def gone_workers(self) -> dict[str, GoneWorker]:
         """Dead workers by id, as far as somebody waits for what they owned."""
         return {worker.worker_id: worker for worker in self.snapshot.gone_workers}
