@@ -146,7 +146,9 @@ class _Confirmation:
             return False
         if vertex.wait and again.wait and vertex.wait.kind != again.wait.kind:
             return False
-        if vertex.task_id != again.task_id and (vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)):
+        if vertex.task_id != again.task_id and (
+            vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)
+        ):
             return False  # of an execution, one sample may not know the task
         before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
         if before and after and _progress(before) != _progress(after):

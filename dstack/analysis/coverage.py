@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from dstack.analysis.changes import ended_workers, new_workers
+from dstack.analysis.requirements import doubtful, targets_of
 from dstack.diagnosis import Coverage, Ratio, Vertex
 from dstack.model import ACCESSES, Access, Failure, Snapshot
 from dstack.vertex_keys import Key, UnknownKey
@@ -75,10 +76,10 @@ def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hol
     for failure in snapshot.failures:
         if failure.worker_id not in transient and _may_hide(failure):
             yield Hole("failure", f"{failure.stage}, {failure.cause}")
-    for wait in (vertex.wait for vertex in vertices.values() if vertex.wait):
-        for group in wait.groups:
-            unobserved = (vertices[target.vertex] for target in group.targets if vertices[target.vertex].unobserved)
-            yield from (Hole("dependency", f"{wait.kind} of {_what(vertex.key)}") for vertex in unobserved)
+    hidden = doubtful(vertices)
+    for vertex in vertices.values():
+        found = (target for target in targets_of(vertex) if target in hidden)
+        yield from (Hole("dependency", f"{vertex.wait.kind} of {_what(key)}") for key in found if vertex.wait)
 
 
 def _may_hide(failure: Failure) -> bool:

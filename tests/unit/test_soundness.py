@@ -174,7 +174,18 @@ def test_what_goes_on_between_two_looks_makes_nobody_stuck(
     assert confirmed <= stuck(world)
 
 
-FAIR = ("", "", "silent", "unseen", "lost", "without stacks", "moving", "unreadable", "refs unread", "coroutines unread")
+FAIR = (
+    "",
+    "",
+    "silent",
+    "unseen",
+    "lost",
+    "without stacks",
+    "moving",
+    "unreadable",
+    "refs unread",
+    "coroutines unread",
+)
 """What may go wrong with a reading and shows in it: what is missing is known to be missing."""
 fair_hidings = st.lists(st.sampled_from(FAIR), min_size=12, max_size=12)
 
