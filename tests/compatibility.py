@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 READING = (
-    "tests/unit/test_calls.py",
+    "tests/unit/test_blocked_call.py",
     "tests/unit/test_procfs.py",
     "tests/unit/test_memory_reader.py",
     "tests/unit/test_report.py",
