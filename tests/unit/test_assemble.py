@@ -43,7 +43,9 @@ def answer() -> bytes:
     target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
     result = NodeProbe().sample([target], OPTIONS)
     over.set()
-    result["processes"]["w"]["threads"][0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
+    threads = result["processes"]["w"]["threads"]
+    threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the thread that reads may show no frames
+    threads[0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
     return json.dumps(result).encode()
 
 
