@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tests.chroot import Chroot
 
 READING = (
-    "tests/unit/test_calls.py",
+    "tests/unit/test_blocked_call.py",
     "tests/unit/test_procfs.py",
     "tests/unit/test_memory_reader.py",
     "tests/unit/test_debug_offsets.py",
