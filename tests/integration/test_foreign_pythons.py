@@ -18,10 +18,10 @@ from elftools.elf.elffile import ELFFile
 from dstack.probes import foreign_pythons
 from dstack.probes.foreign_pythons import Image, foreign_python
 from dstack.probes.node import wire
-from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.proc import Mapping
 from tests.compatibility import find
 from tests.processes import Child, running
+from tests.sampling import Plain, sample, target
 
 WHERE_IT_IS = """
 import ctypes
@@ -32,10 +32,8 @@ for line in open("/proc/self/maps"):
         print(at, line.split()[-1])
 """
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
-OPTIONS = {"native": False, "locals": False, "nonblocking": True, "thread_context": None, "deadline_s": 60.0}
 VERSIONS = {"3.10", "3.11", "3.12", "3.13"}
 OTHERS = sorted(VERSIONS - {f"3.{sys.version_info[1]}"})
-Plain = dict[str, Any]
 
 
 def interpreter(version: str) -> str:
@@ -164,9 +162,7 @@ def running_changed(tmp_path: Path, symbol: str, offset: int, value: int) -> Ite
 
 
 def look_at(pid: int) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": foreign_python(pid)}
-    result: Plain = NodeProbe().sample([target], OPTIONS)
-    return result
+    return sample(target(pid, python=foreign_python(pid)))
 
 
 def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path) -> None:
