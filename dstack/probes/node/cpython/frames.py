@@ -44,20 +44,14 @@ class Frame:
     """
 
     def __init__(
-        self,
-        frames: Frames,
-        address: int,
-        code: Code,
-        instruction: int,
-        top: int | None = None,
-        name: str | None = None,
+        self, frames: Frames, address: int, code: Code, instruction: int, position: Position, top: int | None = None
     ) -> None:
         self._frames = frames
         self._top = top
         self.address = address
         self.code = code
         self.instruction = instruction
-        self.position: Position = frames.codes.position(code, instruction, name)
+        self.position = position
 
     @property
     def file(self) -> str:
@@ -129,6 +123,7 @@ class Frames:
         self.codes = CodeObjects(objects, layout, known)
         kind = "i" if layout.version == (3, 10) else "Q"
         self._head = Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
+        self._places: dict[tuple[int, int], tuple[Code, int, Position] | None] = {}
         self._is_tagged = layout.version >= (3, 14)
 
     @cached_property
@@ -217,10 +212,21 @@ class Frames:
 
     def _frames(self, steps: Sequence[Step]) -> Iterator[Frame]:
         """Without frames in which C called Python: these have no code from 3.13 on, and code of their own on 3.12."""
-        for address, code_address, instruction in steps:
-            code = self.codes.get(self._code_of(code_address))
-            if code is not None and code.function != TRAMPOLINE:
-                yield Frame(self, address, code, self._offset(code, instruction))
+        places = self._places
+        for address, executable, instruction in steps:
+            key = executable, instruction
+            if key not in places:
+                places[key] = self._place(executable, instruction)
+            place = places[key]
+            if place is not None:
+                yield Frame(self, address, *place)
+
+    def _place(self, executable: int, instruction: int) -> tuple[Code, int, Position] | None:
+        code = self.codes.get(self._code_of(executable))
+        if code is None or code.function == TRAMPOLINE:
+            return None
+        offset = self._offset(code, instruction)
+        return code, offset, self.codes.position(code, offset)
 
     def _code_of(self, executable: int) -> int:
         return executable & TAGS if self._is_tagged else executable
@@ -248,7 +254,9 @@ class Frames:
         executable, instruction, _ = self._head.unpack(self._memory.read(address, self._head.size))
         code = self.codes.code(self._code_of(executable))
         name = self._objects.text(self._memory.pointer(generator + layout.generator_qualname))
-        return Frame(self, address, code, self._offset(code, instruction), self._depth(address, code), name)
+        offset = self._offset(code, instruction)
+        position = self.codes.position(code, offset, name)
+        return Frame(self, address, code, offset, position, self._depth(address, code))
 
     def _depth(self, frame: int, code: Code) -> int:
         """How many words of a suspended frame's stack are live."""

@@ -253,17 +253,34 @@ class Objects:
 
         ``places`` remembers where the name was found, which is validated.
         """
-        entries = self.entries(address)
         places = {} if places is None else places
-        at = places.get((address, name), len(entries))
-        if at < len(entries) and self._is_text(entries[at][0], name):
-            return entries[at][1]
-        self.memory.prefetch((key for key, _ in entries), TEXT_HEAD_BYTES)
-        for at, (key, value) in enumerate(entries):
+        if (address, name) in places:
+            key, value = self._entry(address, places[address, name])
             if self._is_text(key, name):
-                places[address, name] = at
                 return value
+        with self.memory.temporary():
+            entries = self.entries(address)
+            self.memory.prefetch((key for key, _ in entries), TEXT_HEAD_BYTES)
+            for key, value in entries:
+                if self._is_text(key, name):
+                    places[address, name] = self._place_of(address, key)
+                    return value
         return 0
+
+    def _place_of(self, address: int, wanted: int) -> int:
+        """The number of an entry among all places of a dict, by its key."""
+        keys, _ = self.memory.pointers(address + DICT_KEYS, 2)
+        return next(at for at, (key, _) in enumerate(self._entries(keys, MAX_ENTRIES)) if key == wanted)
+
+    def _entry(self, address: int, at: int) -> tuple[int, int]:
+        """The key and value at a place of a dict; nothing where the dict has no such place now."""
+        self.expect(address, "dict")
+        keys, values = self.memory.pointers(address + DICT_KEYS, 2)
+        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        if values or not at < count:
+            return 0, 0
+        words = self.memory.pointers(start + 8 * width * at, width)
+        return words[-2], words[-1]
 
     def _is_text(self, address: int, expected: str) -> bool:
         """Whether there is a string with this content."""

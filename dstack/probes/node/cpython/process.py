@@ -26,12 +26,14 @@ MemoryThread = PythonThread[Frame]
 class Known:
     """What an earlier reading of a process has learned; all of it is validated before it is used again.
 
-    ``pages`` are the addresses that were read then: they are read first, in one system call.
+    ``pages`` are the addresses that were read then: they are read first, in one system call. ``os_thread_ids`` are the
+    threads that ran Python.
     """
 
     codes: dict[int, Code] = field(default_factory=dict)
     places: dict[tuple[int, str], int] = field(default_factory=dict)
     pages: Collection[int] = ()
+    os_thread_ids: Collection[int] = ()
 
 
 class PythonProcess:
