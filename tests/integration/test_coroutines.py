@@ -8,28 +8,23 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.probe import NodeProbe
 from tests.compatibility import find
 from tests.effort import tries
 from tests.processes import Child, running, wait_until
+from tests.sampling import Plain, sample, target
 
 PROGRAMS = Path(__file__).with_name("programs")
-OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
 OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
-Plain = dict[str, Any]
 
 
 def look_at(pid: int) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": foreign_python(pid)}
-    result: Plain = NodeProbe().sample([target], OPTIONS)
-    return result
+    return sample(target(pid, python=foreign_python(pid)))
 
 
 def said_by(program: Child) -> Plain:

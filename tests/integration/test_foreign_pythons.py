@@ -21,11 +21,11 @@ from dstack.probes.node import wire
 from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.proc import Mapping
 from tests.compatibility import find
 from tests.processes import Child, running
 from tests.pythons import python_or_skip
+from tests.sampling import Plain, sample, target
 
 WHERE_IT_IS = """
 import ctypes
@@ -36,11 +36,9 @@ for line in open("/proc/self/maps"):
         print(at, line.split()[-1])
 """
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
-OPTIONS = {"native": False, "locals": False, "nonblocking": True, "thread_context": None, "deadline_s": 60.0}
 OTHERS = sorted({f"{major}.{minor}" for major, minor in TABLES} - {f"3.{sys.version_info[1]}"})
 WITHOUT_OFFSETS = "does not begin with debug offsets, as in every Python from 3.13 on"
 FREE_THREADED = "it runs a free-threaded build of Python 3.13, which dstack cannot read"
-Plain = dict[str, Any]
 
 
 def interpreter(version: str) -> str:
@@ -192,9 +190,7 @@ def running_changed(tmp_path: Path, symbol: str, offset: int, value: int) -> Ite
 
 
 def look_at(pid: int) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": foreign_python(pid)}
-    result: Plain = NodeProbe().sample([target], OPTIONS)
-    return result
+    return sample(target(pid, python=foreign_python(pid)))
 
 
 def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path) -> None:

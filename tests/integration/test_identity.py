@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from dstack.probes.node.procfs.worker_pid import NotThisWorker, port_owners, require_worker
+from dstack.probes.node.procfs.worker_pid import NotThisWorker, PortOwners, require_worker
 from tests.processes import wait_until
 
 LISTENS = """
@@ -36,7 +36,7 @@ def listener(*before: str, program: str = LISTENS) -> Iterator[tuple[int, int]]:
 
 def objection(pid: int, port: int) -> str | None:
     try:
-        require_worker(pid, port, port_owners())
+        require_worker(pid, port, PortOwners())
     except NotThisWorker as error:
         return str(error)
     return None

@@ -8,24 +8,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dstack.probes.foreign_pythons import foreign_python
-from dstack.probes.node import probe
+from dstack.probes.node.cpython import interpreter
 from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import ForeignPython, RefusedPython
 from tests.processes import Child, running, wait_until
 from tests.pythons import python_or_skip
+from tests.sampling import Plain, sample, target
 
 PROGRAM = Path(__file__).with_name("programs") / "threads.py"
-OPTIONS = {"native": False, "locals": False, "nonblocking": True, "thread_context": None, "deadline_s": 60.0}
 OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
-Plain = dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=["own", *OTHERS])
@@ -60,14 +58,11 @@ def seen(program: Child, said: Plain) -> Plain:
 
 
 def look_at(pid: int) -> Plain:
-    python = foreign_python(pid)
-    return look_at_python(pid, dict(python) if python else None)
+    return look_at_python(pid, foreign_python(pid))
 
 
-def look_at_python(pid: int, python: Plain | None) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": python}
-    result: Plain = NodeProbe().sample([target], OPTIONS)
-    return result
+def look_at_python(pid: int, python: ForeignPython | RefusedPython | None) -> Plain:
+    return sample(target(pid, python=python))
 
 
 def threads_by_name(result: Plain, said: Plain) -> Plain:
@@ -135,7 +130,7 @@ def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
     def refuse() -> Layout:
         raise Unreadable("memory of this Python is not known")
 
-    monkeypatch.setattr(probe, "calibrate", refuse)
+    monkeypatch.setattr(interpreter, "calibrate", refuse)
 
     result = look_at_python(program.pid, None)
     threads = threads_by_name(result, said)

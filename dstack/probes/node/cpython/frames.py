@@ -87,9 +87,12 @@ class Frame:
         return self._frames.blocks(self.address, self.code, self.instruction)
 
     def local(self, name: str) -> int:
-        """The address of what a local refers to, 0 where it has no value or there is none of that name."""
+        """The address of what a local refers to, 0 where it has no value or there is none of that name.
+
+        CPython 3.10 names an argument that a closure uses twice, and the value is in the last place.
+        """
         names = self.names
-        return self.locals[names.index(name)] if name in names else 0
+        return self.locals[-1 - names[::-1].index(name)] if name in names else 0
 
     def has(self, name: str) -> bool:
         """Whether a local of this name has a value; no where that cannot be read."""
