@@ -15,8 +15,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from functools import cache
-from types import ModuleType
+from typing import Any
 
 _REAL = "ray.core.generated"
 
@@ -33,8 +32,7 @@ def _folders() -> list[str]:
 __path__ = _folders()
 
 
-@cache
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """The module of that name, which ends in ``_pb2`` or ``_pb2_grpc``."""
     if not name.endswith(("_pb2", "_pb2_grpc")):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
