@@ -67,7 +67,7 @@ data = dumps(taken)
 marks.append(("", *spent()))
 open(sys.argv[2], "wb").write(data)
 """
-"""As :mod:`dstack.collector` does it. Sample 1 includes the choice of targets for sample 2, which is measured once more on
+"""As :mod:`dstack.collector` does it. Sample 1 includes the choice of targets for sample 2, which is also measured on
 its own."""
 
 EXPLAINING = """
