@@ -65,4 +65,7 @@ def test_a_pause_is_suggested_beside_another_remedy() -> None:
 
     (found,) = with_pause_as_remedy([one], [worker("w")], {"n"}, sample=1)
 
-    assert found.remedy == "Run it as root. Or add --pause: Ray's agent on the node can read stacks with a pause of some ms."
+    assert (
+        found.remedy
+        == "Run it as root. Or add --pause: Ray's agent on the node can read stacks with a pause of some ms."
+    )
