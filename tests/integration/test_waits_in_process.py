@@ -18,8 +18,8 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.wire import ForeignPython, RefusedPython
-from tests.compatibility import find
 from tests.processes import Child, running, wait_until
+from tests.pythons import python_or_skip
 from tests.sampling import Plain, sample, target
 
 PROGRAM = Path(__file__).with_name("programs") / "threads.py"
@@ -29,10 +29,9 @@ OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN
 @pytest.fixture(scope="module", params=["own", *OTHERS])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
-    python = sys.executable if request.param == "own" else find(request.param)
-    assert python, f"there is no Python {request.param} on the PATH or under pyenv"
+    python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
     log = tmp_path_factory.mktemp("threads") / "log"
-    with running([python, str(PROGRAM)], {}, log) as child:
+    with running([*python, str(PROGRAM)], {}, log) as child:
         child.wait_for_line("ready", deadline_s=30)
         yield child
 
@@ -147,12 +146,12 @@ def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
 def test_a_python_that_cannot_be_read_is_one_failure_and_the_rest_is_seen(
     program: Child, seen: Plain, said: Plain
 ) -> None:
-    result = look_at_python(program.pid, {"refused": "it runs Python 3.14, which dstack cannot read"})
+    result = look_at_python(program.pid, {"refused": "it runs Python 3.15, which dstack cannot read"})
     threads = threads_by_name(result, said)
 
     (failure,) = result["failures"]
     assert failure["stage"] == "memory"
-    assert failure["reason"] == "its memory could not be read: it runs Python 3.14, which dstack cannot read"
+    assert failure["reason"] == "its memory could not be read: it runs Python 3.15, which dstack cannot read"
     assert threads.keys() == seen.keys()
     assert threads["event"]["call"]["what"] == "threading.Event.wait"
     assert "call" not in threads["rlock"]

@@ -24,7 +24,14 @@ from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
 from tests.mutations import ByValues
 
-OPTIONS = {"native": False, "locals": True, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
+OPTIONS: wire.Options = {
+    "native": False,
+    "locals": True,
+    "pause": False,
+    "children": False,
+    "deadline_s": 20.0,
+    "thread_context": None,
+}
 MUTATIONS = 600
 CHILD = [{"pid": 2, "started_at": 1.0, "threads": []}]
 
@@ -33,10 +40,12 @@ def answer() -> bytes:
     """A probe's, of this process with a blocked thread, as it comes from another node."""
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
-    target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
-    result = NodeProbe().sample([target], {**OPTIONS, "children": False})
+    target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
+    result = NodeProbe().sample([target], OPTIONS)
     over.set()
-    result["processes"]["w"]["threads"][0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
+    threads = result["processes"]["w"]["threads"]
+    threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the thread that reads may show no frames
+    threads[0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
     return json.dumps(result).encode()
 
 

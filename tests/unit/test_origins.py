@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from dstack.probes.node.stacks.table import Origins
+from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.threads import Position, ShownFrame
 
 
 @pytest.mark.parametrize(
@@ -23,4 +24,15 @@ from dstack.probes.node.stacks.table import Origins
     ],
 )
 def test_whose_code_it_is(file: str, origin: str) -> None:
-    assert Origins().of({"name": "f", "filename": file, "module": None, "line": 1, "locals": None}) == origin
+    frame = ShownFrame(Position(file, "f", "C.f", 1))
+    origins = Origins()
+
+    assert (origins.of(frame), origins.of_position(frame.position), origins.is_user(frame)) == (
+        origin,
+        origin,
+        origin == "user",
+    )
+
+
+def test_a_shared_library_is_a_librarys() -> None:
+    assert Origins().of(ShownFrame(Position("/home/me/train.c", "f", "f", 0, "/home/me/train.so"))) == "library"

@@ -34,13 +34,14 @@ def test_a_text_is_read() -> None:
 
     assert stacks is not None
     assert (stacks.pid, stacks.title) == (30972, "ray::A.ping")
-    assert [(t["os_thread_id"], t["thread_name"], t["active"], len(t["frames"])) for t in stacks.threads] == [
+    assert [(t.os_thread_id, t.name, t.is_running, len(t.frames)) for t in stacks.threads] == [
         (30972, "MainThread", False, 3),
         (31094, "", True, 1),
-        (None, 'a \\"name\\": (idle)', False, 1),
+        (0, 'a \\"name\\": (idle)', False, 1),
     ]
-    assert [(f["name"], f["filename"], f["line"]) for f in stacks.threads[0]["frames"]][1] == ("A.ping", "a (b).py", 6)
-    assert stacks.threads[2]["frames"][0]["line"] == 0
+    position = stacks.threads[0].frames[1].position
+    assert (position.qualified, position.function, position.file, position.line) == ("A.ping", "ping", "a (b).py", 6)
+    assert stacks.threads[2].frames[0].position.line == 0
 
 
 @pytest.mark.parametrize("text", ["", "Error: no", "Thread 1 (idle)\n    f (x.py:1)\n", '[{"pid": 1}]'])
@@ -56,7 +57,7 @@ def test_too_much_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     stacks = parse(many)
 
     assert stacks is not None
-    assert [len(thread["frames"]) for thread in stacks.threads] == [2, 0, 0]
+    assert [len(thread.frames) for thread in stacks.threads] == [2, 0, 0]
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from(TEXT.splitlines()))))
@@ -64,7 +65,7 @@ def test_nothing_breaks_it(lines: list[str]) -> None:
     stacks = parse("\n".join(["Process 1: x", *lines]))
 
     assert stacks is not None
-    assert all(len(frame["name"]) <= pyspy_text.MAX_NAME for t in stacks.threads for frame in t["frames"])
+    assert all(len(f.position.qualified) <= pyspy_text.MAX_NAME for t in stacks.threads for f in t.frames)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +109,11 @@ def test_mutations_are_threads_of_the_right_types() -> None:
     for _ in range(tries(10_000)):
         stacks = parse(by_bytes(TEXT.encode(), chance).decode(errors="replace"))
         for thread in stacks.threads if stacks else ():
-            assert type(thread["os_thread_id"]) in (int, type(None))
-            assert type(thread["thread_name"]) is str
-            for frame in thread["frames"]:
-                assert (type(frame["name"]), type(frame["filename"]), type(frame["line"])) == (str, str, int)
-                assert 0 <= frame["line"] <= pyspy_text.MAX_NUMBER
+            assert (type(thread.os_thread_id), type(thread.name), type(thread.is_running)) == (int, str, bool)
+            assert 0 <= thread.os_thread_id <= pyspy_text.MAX_NUMBER
+            for position in (frame.position for frame in thread.frames):
+                assert (type(position.qualified), type(position.file), type(position.line)) == (str, str, int)
+                assert 0 <= position.line <= pyspy_text.MAX_NUMBER
 
     assert time.process_time() - began < 20
 

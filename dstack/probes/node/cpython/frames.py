@@ -16,7 +16,7 @@ from dstack.probes.node.cpython.code_objects import Code, CodeObjects
 from dstack.probes.node.cpython.coroutine_layout import SUSPENDED_STATES
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
-from dstack.probes.node.cpython.objects import BOUND_TO, Objects
+from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
 from dstack.probes.node.cpython.records import Record
 from dstack.probes.node.threads import Position
 
@@ -30,8 +30,6 @@ STATE_3_10 = 4
 TRAMPOLINE = "<interpreter trampoline>"
 READ_AHEAD = 2 * PAGE
 """Callers of a frame lie below it."""
-TAGS = ~3
-"""CPython 3.14 keeps tags in the lowest two bits of what frames refer to."""
 
 Step = tuple[int, int, int]
 """A frame's address, its code object's, and its instruction: an offset, an address, or on 3.10 a number."""
@@ -232,7 +230,7 @@ class Frames:
         return code, offset, self.codes.position(code, offset)
 
     def _code_of(self, executable: int) -> int:
-        return executable & TAGS if self._is_tagged else executable
+        return reference(executable) if self._is_tagged else executable
 
     def _offset(self, code: Code, instruction: int) -> int:
         """The instruction in hand, as an offset into its code."""
@@ -278,17 +276,23 @@ class Frames:
         return int(struct.unpack("<b", self._memory.read(where, 1))[0])
 
     def held(self, frame: Frame) -> Iterator[int]:
-        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block."""
+        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block.
+
+        Until CPython 3.13 a block has the bound method, from 3.14 on the function, then the object (``LOAD_SPECIAL``).
+        """
         if not frame.blocks:
             return
-        for word in frame.stack[: frame.blocks]:
+        kept = frame.stack[: frame.blocks]
+        for word, after in zip(kept, (*kept, 0)[1:], strict=True):
             if self._objects.is_a(word, "builtin_function_or_method", "method"):
                 yield self._memory.pointer(word + BOUND_TO)
+            elif after and self._is_tagged and self._objects.is_a(word, "function", "method_descriptor"):
+                yield after
 
     def words(self, frame: int, count: int, start: int = 0) -> tuple[int, ...]:
         """So many words of a frame's locals and stack."""
         words = self._memory.pointers(frame + self._layout.frame_locals + 8 * start, count)
-        return tuple(word & TAGS for word in words) if self._is_tagged else words
+        return tuple(map(reference, words)) if self._is_tagged else words
 
     def stack(self, frame: int, code: Code, locals_count: int, depth: int | None) -> tuple[int, ...]:
         """The value stack of a frame, of which ``depth`` words are live where that is known."""

@@ -66,7 +66,7 @@ class PythonProcess:
     @cached_property
     def layout(self) -> Layout:
         """Where its version of CPython keeps what."""
-        return self._interpreter.layout()
+        return self._interpreter.layout(self.memory)
 
     @cached_property
     def frames(self) -> Frames:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.source_lines import MAX_BYTES, find_source, read_source
-from dstack.probes.node.stacks.table import Origins, StackTable
-from dstack.probes.node.waits.known_waits import RawFrame
+from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.threads import Position, ShownFrame
 from dstack.snapshot_file import save
 from tests.hostile_text import naming
 from tests.tui.sources import recorded
@@ -94,9 +95,7 @@ def test_a_file_that_is_swapped_after_it_was_looked_at_is_still_the_one_looked_a
 
 def test_a_process_cannot_have_its_node_read_other_files_to_it(folder: Path) -> None:
     table = StackTable(Origins())
-    frames: list[RawFrame] = [
-        {"name": "f", "module": None, "filename": name, "line": 1, "locals": None} for name in [*NO_SOURCES, "good.py"]
-    ]
+    frames = [ShownFrame(Position(name, "f", "f", 1)) for name in [*NO_SOURCES, "good.py"]]
 
     table.add(frames, str(folder))
 

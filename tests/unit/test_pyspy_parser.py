@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from dstack.probes.node.process_sampler import Look
 
 from dstack.probes.answers import validated
 from dstack.probes.assemble import Assembly
-from dstack.probes.node.cpython.layout import calibrate
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.process import Process
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy import runner
 from dstack.probes.node.pyspy.parser import threads_of
+from dstack.probes.node.pyspy.reader import PySpyReader
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
-from dstack.probes.node.stacks.table import Origins, StackTable
+from dstack.probes.node.reading import Problem
+from dstack.probes.node.serialiser import Serialiser
+from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.threads import PythonThread, ShownFrame
+from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
 from tests.effort import tries
 from tests.mutations import ByValues, by_bytes
 
-ORIGINS, FAMILIES = Origins(), Families()
+ORIGINS = Origins()
 MUTATIONS = tries(10_000)
-READ_WITH_MEMORY = tries(100)
+READ_BY_PROBE = tries(100)
 PROGRAM = """
 import asyncio, queue, threading
 lock = threading.Lock(); lock.acquire()
@@ -39,7 +46,14 @@ for target in (queue.Queue().get, lambda: hold({"a": [1, "x"]}), lambda: asyncio
 print("ready", flush=True)
 threading.Event().wait()
 """
-OPTIONS = {"native": False, "locals": True, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
+OPTIONS: Options = {
+    "native": False,
+    "locals": True,
+    "pause": False,
+    "children": False,
+    "deadline_s": 20.0,
+    "thread_context": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +85,17 @@ def test_it_is_read_as_py_spy_prints_it(dump: bytes) -> None:
 
     assert len(threads) == len(printed) == 4
     for thread, as_printed in zip(threads, printed, strict=True):
-        assert as_printed.items() >= {key: value for key, value in thread.items() if key != "frames"}.items()
-        for frame, frame_as_printed in zip(thread["frames"], as_printed["frames"], strict=True):
-            assert frame_as_printed.items() >= {key: value for key, value in frame.items() if key != "locals"}.items()
-            assert len(frame["locals"] or ()) == len(frame_as_printed["locals"] or ())
+        assert (thread.thread_id, thread.os_thread_id) == (as_printed["thread_id"], as_printed["os_thread_id"])
+        assert (thread.name, thread.is_running) == (as_printed["thread_name"] or "", as_printed["active"])
+        for frame, frame_as_printed in zip(thread.frames, as_printed["frames"], strict=True):
+            position = frame.position
+            assert (position.qualified, position.file) == (frame_as_printed["name"], frame_as_printed["filename"])
+            assert (position.line, position.module) == (frame_as_printed["line"], frame_as_printed["module"])
+            assert position.function == frame_as_printed["name"].rpartition(".")[2]
+            variables = frame_as_printed["locals"] or ()
+            assert frame.values == {one["name"]: one["repr"] or "" for one in variables}
+            assert all(frame.has(one["name"]) for one in variables)
+    assert any(frame.values for thread in threads for frame in thread.frames)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +157,39 @@ def test_names_are_bounded_and_can_be_written_down() -> None:
 
     (thread,) = threads_of(json.dumps([{"thread_id": 1, "thread_name": "é", "frames": [frame]}]).encode())
 
-    json.dumps(thread, ensure_ascii=False).encode()
-    assert len(thread["frames"][0]["filename"]) == 4096
-    assert len(thread["frames"][0]["locals"][0]["repr"]) == 1000
+    json.dumps(dataclasses.asdict(thread), ensure_ascii=False).encode()
+    assert len(thread.frames[0].position.file) == 4096
+    assert len(thread.frames[0].values["v"]) == 1000
 
 
-def look_at(pid: int, threads: list[dict[str, Any]]) -> Look:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
-    look = Look(target, OPTIONS, ORIGINS, calibrate, FAMILIES)
-    look.threads, look.figures = threads, {"pid": pid, "started_at": 1.0}
-    return look
+class Tool(PySpy):
+    """A py-spy that has printed these threads."""
+
+    def __init__(self, threads: list[PythonThread[ShownFrame]]) -> None:
+        super().__init__("py-spy")
+        self._threads = threads
+
+    def dump(self, pid: int, *, blocking: bool, native: bool, timeout_s: float) -> list[PythonThread[ShownFrame]]:
+        return self._threads
+
+
+def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
+    """What a probe answers of a process that py-spy has read."""
+    process = Process({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, Families([]))
+    process.figures = proc.figures(pid)
+    request = process.request(OPTIONS, time.monotonic() + 600)
+    problem = Problem("memory", "not read", "permission")
+    process.reading = PySpyReader(Tool(threads), request, ORIGINS).read(problem, has_calls=True)
+    table = StackTable(ORIGINS)
+    return {
+        "frames": table.frames,
+        "stacks": table.stacks,
+        "sources": table.sources,
+        "processes": {"w": Serialiser(table).process(process)},
+        "failures": [],
+        "host": {},
+        "clock": (1.0, 2.0),
+    }
 
 
 def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Popen[bytes]) -> None:
@@ -157,25 +201,26 @@ def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Pop
         except ValueError:
             continue
         taken += 1
-        table = StackTable(ORIGINS)
-        plain = {"w": look_at(process.pid, threads).as_process(table)}
-        result = {"frames": table.frames, "stacks": table.stacks, "sources": table.sources, "processes": plain}
-        Assembly().add(["n"], validated({**result, "host": {}, "failures": [], "clock": (1.0, 2.0)}), 1)
+        Assembly().add(["n"], validated(answer_of(process.pid, threads)), 1)
 
     assert MUTATIONS / 10 < taken < MUTATIONS
 
 
-def test_hostile_addresses_and_names_are_read_as_far_as_they_go(
+def test_hostile_names_are_handed_on_as_far_as_they_go(
     dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True}
+    """Of a process that runs a Python whose memory cannot be read, so that py-spy is all there is."""
+    python: RefusedPython = {"refused": "another Python"}
+    target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True, "python": python}
     probe = NodeProbe()
 
-    for data in [data for data in mutated(dump, 5 * READ_WITH_MEMORY) if is_dump(data)][:READ_WITH_MEMORY]:
+    for data in [data for data in mutated(dump, 5 * READ_BY_PROBE) if is_dump(data)][:READ_BY_PROBE]:
         done = subprocess.CompletedProcess([], 0, data, b"")
         monkeypatch.setattr(runner, "_run", lambda *_, done=done, **__: done)
-        processes, _ = Assembly().add(["n"], validated(probe.sample([target], OPTIONS)), 1)
-        assert processes.keys() == {"w"}
+        processes, (failure,) = Assembly().add(["n"], validated(probe.sample([target], OPTIONS)), 1)
+        assert len(processes["w"].threads) == len(threads_of(data))
+        assert processes["w"].access == "py-spy"
+        assert failure.reason == "its memory could not be read: another Python"
 
 
 def is_dump(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Secrets are hidden by the names they go by, in what py-spy prints of locals, in command lines and in source."""
+"""Secrets are hidden by the names they go by, in the texts of locals, in command lines and in source."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.stacks.redaction import MASK, masked_command, masked_local, masked_source
+from dstack.probes.node.wire import Answer, Options, Target
 
 NAMES = [
     *("token", "RAY_AUTH_TOKEN", "password", "passwd", "pwd", "db_password", "secret", "client_secret", "key"),
@@ -135,9 +135,16 @@ work(os.environ["PLAIN"], [("credential", os.environ["PLAIN"])], cookie=os.envir
 """
 
 
-def look_at(pid: int, *, with_locals: bool) -> dict[str, Any]:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
-    options = {"native": False, "locals": with_locals, "nonblocking": True, "deadline_s": 20.0, "thread_context": None}
+def sample(pid: int, *, with_locals: bool) -> Answer:
+    target: Target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
+    options: Options = {
+        "native": False,
+        "locals": with_locals,
+        "pause": False,
+        "children": False,
+        "deadline_s": 20.0,
+        "thread_context": None,
+    }
     return NodeProbe().sample([target], options)
 
 
@@ -150,7 +157,7 @@ def test_no_secret_of_a_process_leaves_its_node(tmp_path: Path) -> None:
         try:
             assert program.stdout
             assert program.stdout.readline() == b"ready\n"
-            with_locals, without = (look_at(program.pid, with_locals=one) for one in (True, False))
+            with_locals, without = (sample(program.pid, with_locals=one) for one in (True, False))
         finally:
             program.kill()
 
