@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dstack.probes.foreign_pythons import foreign_python
@@ -201,6 +202,8 @@ def test_what_is_stuck_is_read_right_every_time_beside_what_comes_and_goes(churn
 
 def test_a_process_that_was_stopped_is_read_and_left_stopped(churn: Child) -> None:
     os.kill(churn.pid, signal.SIGSTOP)
+    process = psutil.Process(churn.pid)
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=process.status)
     said = said_by(churn)
 
     result = look_at(churn.pid)
