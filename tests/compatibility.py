@@ -25,7 +25,8 @@ from tests.chroot import Chroot
 READING = (
     "tests/unit/test_blocked_call.py",
     "tests/unit/test_procfs.py",
-    "tests/unit/test_memory_reader.py",
+    "tests/unit/test_memory.py",
+    "tests/unit/test_objects.py",
     "tests/unit/test_debug_offsets.py",
     "tests/unit/test_task_lists.py",
     "tests/unit/test_objects_in_hostile_memory.py",
