@@ -120,8 +120,8 @@ def test_of_too_many_children_the_first_are_looked_at_and_it_is_said(tmp_path: P
 
 
 def test_another_target_or_what_it_started_is_not_shown_as_a_child(tmp_path: Path) -> None:
-    with family("joins_fork", tmp_path) as (parent, pids):
-        result = sample(target(parent.pid, "parent"), target(*pids, "child"), children=True)
+    with family("joins_fork", tmp_path) as (parent, (pid,)):
+        result = sample(target(parent.pid, "parent"), target(pid, "child"), children=True)
 
     assert [process["children"] for process in result["processes"].values()] == [[], []]
 

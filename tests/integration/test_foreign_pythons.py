@@ -158,6 +158,7 @@ def test_what_a_process_states_of_itself_is_what_was_saved(version: str, tmp_pat
         child.wait_for_line("ready", deadline_s=30)
         found = foreign_python(child.pid)
         assert found
+        assert "version" in found
         with open_memory(child.pid) as memory:
             offsets = read_debug_offsets(memory, found["runtime"], found["version"])
 
@@ -201,6 +202,29 @@ def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path)
     assert failure["reason"] == f"its memory could not be read: {FREE_THREADED}"
     (thread,) = result["processes"]["w"]["threads"]
     assert [result["frames"][frame]["function"] for frame in result["stacks"][thread["stack"]]] == ["<module>"]
+
+
+IN_RAY_GET = """
+import time
+class Worker:
+    def get_objects(self, object_refs, timeout):
+        print("ready", flush=True)
+        time.sleep(1000)
+Worker().get_objects([object()], -1)
+"""
+
+
+def test_of_what_is_not_read_rays_calls_are_known_by_their_frames(tmp_path: Path) -> None:
+    file = tmp_path / "ray" / "_private" / "worker.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(IN_RAY_GET)
+    with running([sys.executable, str(file)], dict(os.environ), tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=30)
+        result = sample(target(child.pid, python={"refused": "it runs Python 4.0, which dstack cannot read"}))
+
+    (thread,) = result["processes"]["w"]["threads"]
+    assert thread["os_thread_id"] == child.pid
+    assert (thread["call"]["kind"], thread["call"]["held"], thread["call"]["timeout_s"]) == ("ray.get", True, None)
 
 
 def test_where_py_spy_cannot_read_it_either_the_reason_is_told(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_who_does_not_is_another() -> None:
 def test_a_port_that_nobody_listens_on_is_not_the_pids() -> None:
     with listener() as (pid, _), listener() as (_, ended_port):
         free = ended_port ^ 1
-        while free in port_owners():
+        while free in PortOwners().pids:
             free += 1
         told = objection(pid, free)
 

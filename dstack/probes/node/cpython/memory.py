@@ -130,16 +130,15 @@ class ProcessMemory:
         return self._read_file(spans)
 
     def _read_file(self, spans: Sequence[Sequence[int]]) -> bytes:
-        data = b""
+        parts: list[bytes] = []
         for start, size in spans:
             try:
-                found = os.pread(self._fd, size, start)
+                parts.append(os.pread(self._fd, size, start))
             except (OSError, OverflowError, ValueError):
-                return data
-            data += found
-            if len(found) < size:
-                return data
-        return data
+                break
+            if len(parts[-1]) < size:
+                break
+        return b"".join(parts)
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``."""

@@ -135,10 +135,11 @@ class Objects:
         self.expect(address, *names)
         return self.memory.int64(address + SIZE)
 
-    def items(self, address: int) -> tuple[int, ...]:
-        """Addresses of the items of a live list or tuple."""
+    def items(self, address: int, first: int | None = None) -> tuple[int, ...]:
+        """Addresses of the items of a live list or tuple, or of the ``first`` ones, however many it has."""
         name = self.expect(address, "list", "tuple")
         refcount, _, size = struct.unpack("<qQq", self.memory.read(address, 24))
+        size = size if first is None else min(size, first)
         refcount = refcount & REFERENCES if self.version >= (3, 14) else refcount
         if refcount <= 0 or not 0 <= size <= MAX_ITEMS:
             raise Unreadable(f"a {name} of {size} items and {refcount} references")
@@ -168,9 +169,10 @@ class Objects:
         entries = zip(words[::2], words[1::2], strict=True)
         return tuple(sorted(key for key, hashed in entries if key and hashed != REMOVED))
 
-    def text(self, address: int) -> str:
-        """A string."""
+    def text(self, address: int, first: int | None = None) -> str:
+        """A string, or its ``first`` characters, however long it is."""
         kind, length, state = self.memory.unpack(TEXT_HEAD, address)
+        length = length if first is None else min(length, first)
         if self._name_of_type(kind) != "str":
             raise Unreadable(f"a {self._name_of_type(kind)} where a str was expected")
         width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1

@@ -87,7 +87,9 @@ class PythonProcess:
         """Its Python threads, with their frames."""
         names = self._names()
         return [
-            PythonThread(thread_id, self._os_thread_id(thread_id), names.get(thread_id, ""), frames)
+            PythonThread(
+                thread_id, os_thread_id(self.memory, thread_id, self._os_thread_ids), names.get(thread_id, ""), frames
+            )
             for thread_id, frames in self.frames.stacks(self._chains).items()
         ]
 
@@ -113,13 +115,6 @@ class PythonProcess:
         frames = self.frames.stacks(chains)[thread.thread_id]
         return replace(thread, frames=frames), chains[thread.thread_id].steps
 
-    def _os_thread_id(self, thread_id: int) -> int:
-        try:
-            found = self.memory.int32(thread_id + PTHREAD_TID)
-        except Unreadable:
-            return 0
-        return found if found in self._os_thread_ids else 0
-
     def _names(self) -> Mapping[int, str]:
         """The names that Python has for threads, by the threads' ids; none where they cannot be read."""
         names: dict[int, str] = {}
@@ -130,3 +125,12 @@ class PythonProcess:
                     name = self.objects.attribute(thread, "_name")
                     names[int(self.objects.number(key) or 0)] = self.objects.text(name)
         return names
+
+
+def os_thread_id(memory: ProcessMemory, thread_id: int, known: Collection[int]) -> int:
+    """The OS id of the thread with this pthread id; 0 where it cannot be read, or is none of the known ones."""
+    try:
+        found = memory.int32(thread_id + PTHREAD_TID)
+    except Unreadable:
+        return 0
+    return found if found in known else 0
