@@ -141,8 +141,15 @@ class _Confirmation:
                 return False
             was_unread = not before.still if before.call is None else not is_known(before.call)
             return was_unread and after.still and is_known(after.call)
-        is_new = self._is_unobserved(vertex, self._before) and not self._is_unobserved(again, self._after)
-        return is_new and self._is_same(vertex, again)
+        if (
+            again.wait is None
+            or not self._is_unobserved(vertex, self._before)
+            or self._is_unobserved(again, self._after)
+        ):
+            return False
+        has_begun = vertex.worker_id is None and again.worker_id is not None
+        may_have_run = not has_begun or self._first.is_silent(again.worker_id or "")
+        return may_have_run and self._has_not_moved(vertex) and self._depends_on_the_same(vertex, again)
 
     def _is_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether two samples show one instance of a wait."""
@@ -154,13 +161,17 @@ class _Confirmation:
             vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)
         ):
             return False  # of an execution, one sample may not know the task
-        before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
-        if before and after and _progress(before) != _progress(after):
+        if not self._has_not_moved(vertex):
             return False
         if vertex.kind == "execution":
             is_for_the_same = not _is_for_held(self._second, vertex) or _targets(vertex) == _targets(again)
             return is_for_the_same and self._is_same_call(vertex)
         return self._depends_on_the_same(vertex, again)
+
+    def _has_not_moved(self, vertex: Vertex) -> bool:
+        """Whether the task of a wait has come as far in the one sample as in the other."""
+        before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
+        return before is None or after is None or _progress(before) == _progress(after)
 
     def _is_same_call(self, vertex: Vertex) -> bool:
         was, now = execution_of(self._first, vertex), execution_of(self._second, vertex)
