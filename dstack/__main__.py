@@ -1,17 +1,46 @@
 """The ``dstack`` command, also as ``python -m dstack``. Heeds signals first of all, then loads the rest."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 
 def main() -> None:
     """Runs the command."""
     try:
         from dstack.ending import heed_signals
+        from dstack.loading import Loading
 
         heed_signals()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    from dstack.cli import main as command
+    with Loading():
+        from dstack.cli import main as command
 
-    command(prog_name="dstack")
+    try:
+        command(prog_name="dstack")
+    except SystemExit as ended:
+        _end_at_once(ended)
+
+
+def _end_at_once(ended: SystemExit) -> NoReturn:
+    """Ends without taking apart all that was loaded, which takes 30 ms.
+
+    Output that cannot be written is left for Python to report; a profiler or debugger gets the usual end.
+    """
+    import os
+    import sys
+
+    if not isinstance(ended.code, int) or sys.getprofile() or sys.gettrace():
+        raise ended
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # also where they are closed, or were never open
+        raise ended from None
+    os._exit(ended.code)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -84,6 +83,8 @@ class Commands(click.Group):
     @staticmethod
     def _explain(ctx: click.Context, error: DstackError) -> None:
         if ctx.params.get("verbose"):
+            import traceback
+
             click.echo(visible_lines(traceback.format_exc()), err=True, nl=False)
         click.secho(f"Error: {error.message}", fg="red", err=True)
         if error.remedy:
@@ -288,10 +289,21 @@ def _take(address: str | None, timeout_s: float, options: Collection[str] = ()) 
 
         def note(step: str) -> None:
             progress(step)
-            import dstack.analysis.diagnose  # what explains the snapshot is loaded while it is taken
-            import dstack.report.text  # noqa: F401
+            _load_explanation()
 
-        return Collector(address, timeout_s, options).take(note, lambda _: None)
+        return Collector(address, timeout_s, options).take(note)
+
+
+def _load_explanation() -> None:
+    """Imports what explains a snapshot; on the first progress, while another process takes the snapshot."""
+    from dstack.loading import Loading
+
+    with Loading():
+        import rich.console  # noqa: F401
+
+        import dstack.analysis.diagnose
+        import dstack.report.text
+        import dstack.snapshot_file  # noqa: F401
 
 
 def _load(file: str) -> Snapshot:

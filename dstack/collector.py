@@ -9,19 +9,22 @@ traceback. DEADLINE is the ``time.monotonic()``, the same in all processes of a 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from dstack import errors
 from dstack.child import Messages, send, start_child
 from dstack.errors import ClusterError, as_dstack_error
-from dstack.model import Failure, Snapshot
+from dstack.loading import Loading
+
+if TYPE_CHECKING:  # the child is started before the rest is loaded
+    from dstack.model import Snapshot
 
 LATE_S = 5.0
 """What a snapshot may take beyond its timeout: for its process to start and to hand it over."""
@@ -49,10 +52,11 @@ class Collector:
         self._child: subprocess.Popen[bytes] | None = None
         self._is_cancelled = False
 
-    def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None]) -> Snapshot:
+    def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None] | None = None) -> Snapshot:
         """A new snapshot, at most :data:`LATE_S` after its timeout.
 
-        ``progress`` gets in a few words what is being done, ``early`` the first sample, if there will be a second one.
+        ``progress`` gets in a few words what is being done, at first when the child has been started. ``early`` gets
+        the first sample, if there will be a second one.
         The first sample, with a failure that says so, is the result where the second one does not end in time.
         Raises :class:`dstack.DstackError`, also when it was cancelled meanwhile.
         """
@@ -78,12 +82,13 @@ class Collector:
         messages: Messages,
         deadline: float,
         progress: Callable[[str], None],
-        early: Callable[[Snapshot], None],
+        early: Callable[[Snapshot], None] | None,
     ) -> Snapshot:
+        first: bytes | None = None
+        step = "starting"
+        progress(step)
         from dstack.snapshot_file import loads
 
-        first: Snapshot | None = None
-        step = "starting"
         while True:
             try:
                 kind, payload = messages.receive(deadline)
@@ -93,14 +98,15 @@ class Collector:
                     raise ClusterError(
                         f"No snapshot within {limit_s:g} s; the last step was: {step}.", LONGER
                     ) from None
-                return _without_second_sample(first, limit_s)
+                return _without_second_sample(loads(first), limit_s)
             match kind:
                 case "progress":
                     step = payload.decode("utf-8", "replace")
                     progress(step)
                 case "early":
-                    first = loads(payload)
-                    early(first)
+                    first = payload
+                    if early is not None:
+                        early(loads(payload))
                 case "snapshot":
                     return loads(payload)
                 case "error":
@@ -125,6 +131,8 @@ class _InChild(Exception):
 
 def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
     from msgspec.structs import replace
+
+    from dstack.model import Failure
 
     late = Failure(
         stage="node probe",
@@ -158,6 +166,8 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
         except BrokenPipeError:
             raise
         except Exception as error:
+            import traceback
+
             known = as_dstack_error(error)
             said = [type(known).__name__, known.message, known.remedy, traceback.format_exc()]
             send(messages, "error", json.dumps(said).encode())
@@ -166,9 +176,11 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
 def _take(
     messages: IO[bytes], address: str | None, timeout_s: float, deadline: float, options: Collection[str]
 ) -> None:
-    from dstack import capture  # loads Ray, which takes a second
-    from dstack.snapshot_file import dumps
+    with Loading():
+        from dstack import capture
+        from dstack.snapshot_file import dumps
 
+    gc.freeze()  # what was loaded stays: the collector need not look through it again
     left_s = min(timeout_s, deadline - time.monotonic())
     if left_s <= 0:
         raise ClusterError("dstack's own start took all of the time.", LONGER)

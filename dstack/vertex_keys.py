@@ -125,6 +125,11 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
         """Whether it is the scheduler, for a request that it could place."""
         return self.what == "scheduler"
 
+    @property
+    def is_given(self) -> bool:
+        """Whether it is a value that is there already."""
+        return self.what == "fetched value"
+
 
 class ChildThreadKey(Key, frozen=True, cache_hash=True, gc=False):
     """A thread of a process that a worker has started; it has a page in the TUI, and no vertex."""

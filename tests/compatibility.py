@@ -1,13 +1,17 @@
 """Runs the tests on real Ray and real processes with other versions: ``python tests/compatibility.py [--smoke]``.
 
 Every pair below gets a virtual environment of its own in ``.venv-compatibility``, made by that Python, which must be on
-the PATH or under pyenv. Two run side by side, each prints when it is done. Ends with 1 where tests fail or an
-interpreter is missing. With ``--smoke`` only a few tests run, on the oldest supported Ray, which takes 2 to 3 minutes.
+the PATH or under pyenv. Python 3.14 is else taken from Debian, in a tree beside the environments, which only root can
+make and which needs mmdebstrap (:mod:`tests.chroot`); without these that pair is skipped, and the summary says why.
+
+Two pairs run side by side, each prints when it is done. Ends with 1 where tests fail or an interpreter is missing. With
+``--smoke`` only a few tests run, on the oldest supported Ray, which takes 2 to 3 minutes.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.chroot import Chroot
 
 READING = (
     "tests/unit/test_blocked_call.py",
@@ -26,6 +32,10 @@ READING = (
     "tests/unit/test_saved_layouts.py",
     "tests/unit/test_executors.py",
     "tests/unit/test_waits_in_hostile_memory.py",
+    "tests/unit/test_debug_offsets.py",
+    "tests/unit/test_task_lists.py",
+    "tests/unit/test_objects_in_hostile_memory.py",
+    "tests/unit/test_coroutines_in_hostile_memory.py",
     "tests/unit/test_report.py",
     "tests/unit/test_snapshot_file.py",
     "tests/unit/test_probe_code_by_value.py",
@@ -72,6 +82,7 @@ PAIRS = (
     Pair("3.10", "2.60.0", READING),
     Pair("3.12", "2.60.0", READING, ("uvloop",)),  # where it is installed, Ray's async actors use it
     Pair("3.13", "2.60.0", READING),
+    Pair("3.14", "2.60.0", READING),
 )
 """The longest first. All tests run on the Python that starts them, and the newest Ray."""
 
@@ -93,6 +104,10 @@ SMOKE = (
 CLUSTER = "PYTHON_OF_CLUSTER"
 """The variable that names the Python of the cluster for those tests that look at one of another version."""
 
+IN_CHROOT = ("3.14",)
+"""Versions that are taken from Debian where they are neither on the PATH nor under pyenv."""
+PASSED, FAILED = "passed", "FAILED"
+
 ROOT = Path(__file__).resolve().parent.parent
 DIRECTORY = ROOT / ".venv-compatibility"
 
@@ -100,35 +115,73 @@ DIRECTORY = ROOT / ".venv-compatibility"
 def main() -> None:
     pairs, workers = (SMOKE, 2) if sys.argv[1:] == ["--smoke"] else (PAIRS, 1)
     with ThreadPoolExecutor(2) as side_by_side:
-        passed = list(side_by_side.map(partial(passes, workers=workers), pairs))
-    for pair, it_passed in zip(pairs, passed, strict=True):
-        print(f"{pair}: {'passed' if it_passed else 'FAILED'}")
-    sys.exit(not all(passed))
+        ends = list(side_by_side.map(partial(outcome, workers=workers), pairs))
+    for pair, end in zip(pairs, ends, strict=True):
+        print(f"{pair}: {end}")
+    sys.exit(any(end.startswith(FAILED) for end in ends))
 
 
-def passes(pair: Pair, workers: int) -> bool:
-    interpreter = find(pair.python)
-    if interpreter is None:
-        print(f"There is no Python {pair.python} on the PATH or under pyenv.", file=sys.stderr)
-        return False
+def outcome(pair: Pair, workers: int) -> str:
+    """``PASSED``, ``FAILED``, or that the pair was skipped and why."""
+    python = find(pair.python)
+    tree = chroot(pair.python) if python is None and pair.python in IN_CHROOT else None
+    if python is None:
+        reason = f"there is no Python {pair.python} on the PATH or under pyenv"
+        missing = Chroot.missing() if tree else None
+        if missing:
+            return f"SKIPPED: {reason}, and {missing}"
+        if tree is None:
+            return f"{FAILED}: {reason}"
+    try:
+        return PASSED if passes(pair, workers, python or f"python{pair.python}", tree) else FAILED
+    except subprocess.CalledProcessError as error:
+        return f"{FAILED}: {shlex.join(error.cmd[-6:])} ended with {error.returncode}"
+
+
+def passes(pair: Pair, workers: int, python: str, tree: Chroot | None) -> bool:
+    """Runs the pair's tests in its environment, which is made where it is missing, as is the Debian tree for it."""
+    variables = {CLUSTER: sys.executable}
+
+    def command(*words: str) -> list[str]:
+        in_tree = {**variables, "EFFORT": os.environ.get("EFFORT", "quick")}
+        return tree.command(*words, directory=ROOT, environment=in_tree) if tree else list(words)
+
+    if tree:
+        tree.make()
     venv = DIRECTORY / f"python{pair.python}-ray{pair.ray}"
+    own = str(venv / "bin/python")
     if not (venv / "ready").exists():
-        run(interpreter, "-m", "venv", "--clear", str(venv))
+        run(*command(python, "-m", "venv", "--clear", str(venv)))
         packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.besides)
-        run(str(venv / "bin/python"), "-m", "pip", "install", "--quiet", *packages)
+        run(*command(own, "-m", "pip", "install", "-qq", *packages))
         (venv / "ready").touch()
     options = ("-q", "-p", "no:cacheprovider", f"--numprocesses={workers}")
-    command = [str(venv / "bin/python"), "-m", "pytest", *options, *pair.tests]
-    environment = {**os.environ, CLUSTER: sys.executable}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    test = command(own, "-m", "pytest", *options, *pair.tests)
+    environment = {**os.environ, **variables}
+    ended = subprocess.run(test, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     print(f"{pair}:\n{ended.stdout}", flush=True)
     return ended.returncode == 0
+
+
+def chroot(python: str) -> Chroot:
+    """The Debian tree with this Python, in which the checkout and pyenv's Pythons can be used as outside."""
+    return Chroot(DIRECTORY / f"debian-python{python}", python, (ROOT, Path.home() / ".pyenv"))
 
 
 def find(python: str) -> str | None:
     """An interpreter of this minor version."""
     under_pyenv = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
     return str(under_pyenv[-1]) if under_pyenv else shutil.which(f"python{python}")
+
+
+def command_of(python: str) -> list[str] | None:
+    """What runs an interpreter of this minor version: also the one in a Debian tree that was made before."""
+    interpreter = find(python)
+    if interpreter:
+        return [interpreter]
+    if python not in IN_CHROOT or Chroot.missing() or not chroot(python).is_made:
+        return None
+    return chroot(python).command(f"python{python}", directory=ROOT, environment={})
 
 
 def run(*command: str) -> None:

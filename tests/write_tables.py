@@ -1,19 +1,19 @@
 """Writes ``dstack/probes/node/cpython/saved_layouts.py``: ``python -m tests.write_tables``.
 
-Every Python of a version that dstack reads, under pyenv or in ``/usr/bin``, calibrates itself; those of one minor
-version must agree. Ends with an error where one of the versions is missing.
+Every Python of a version that dstack reads, under pyenv or in ``/usr/bin``, calibrates itself, else one in a Debian
+tree (:mod:`tests.chroot`). Those of one minor version must agree. Ends with an error where a version is missing.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.compatibility import ROOT, run
+from tests.compatibility import IN_CHROOT, ROOT, chroot, run
 
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+VARIABLES = (f"PYTHONPATH={ROOT}", "PYTHONDONTWRITEBYTECODE=1")
 TABLES = ROOT / "dstack/probes/node/cpython/saved_layouts.py"
 CALIBRATE = """
 import platform
@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout
 from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.task_lists import TaskLists
 
 _TABLES = (
 '''
@@ -52,15 +53,20 @@ def main() -> None:
     run(sys.executable, "-m", "ruff", "format", "--quiet", str(TABLES))
 
 
-def interpreters(version: str) -> list[Path]:
+def interpreters(version: str) -> list[list[str]]:
+    """The commands that run a Python of this version with dstack's code."""
     under_pyenv = Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")
-    return sorted((*under_pyenv, *Path("/usr/bin").glob(f"python{version}")))
+    pythons = sorted((*under_pyenv, *Path("/usr/bin").glob(f"python{version}")))
+    if pythons or version not in IN_CHROOT:
+        return [["env", *VARIABLES, str(python)] for python in pythons]
+    tree = chroot(version)
+    tree.make()
+    return [tree.command(f"python{version}", directory=ROOT, environment=dict(one.split("=") for one in VARIABLES))]
 
 
-def calibration(python: Path) -> tuple[str, str]:
+def calibration(python: list[str]) -> tuple[str, str]:
     """Its full version, and its layout as it stands in the tables."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    told = subprocess.run([python, "-c", CALIBRATE], env=environment, check=True, capture_output=True, text=True)
+    told = subprocess.run([*python, "-c", CALIBRATE], check=True, capture_output=True, text=True)
     version, layout = told.stdout.splitlines()
     return version, layout
 

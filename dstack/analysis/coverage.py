@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
 
+from dstack.analysis.changes import ended_workers, new_workers
+from dstack.analysis.requirements import doubtful, targets_of
 from dstack.diagnosis import Coverage, Ratio, Vertex
-from dstack.model import ACCESSES, Access, Snapshot
-from dstack.vertex_keys import Key
+from dstack.model import ACCESSES, Access, Failure, Snapshot
+from dstack.vertex_keys import Key, UnknownKey
 
 Sight = Literal["seen", "partly seen", "not seen"]
 
@@ -45,16 +47,51 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
+class Hole(NamedTuple):
+    """Something that was not observed and could change a verdict: what it is, and in which way it was not."""
+
+    kind: Literal["worker", "access", "failure", "dependency"]
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
 def has_holes(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> bool:
-    """Whether somebody who was not observed could be stuck, or be what others wait for."""
-    if any(sight != "seen" for sight in sights(snapshot).values()):
-        return True
-    if any(access != "memory" for access in access_of(snapshot).values()):
-        return True
-    if any(failure.stage in ("control plane", "core worker", "node probe") for failure in snapshot.failures):
-        return True
-    waits = [vertex.wait for vertex in vertices.values() if vertex.wait]
-    return any(vertices[t.vertex].unobserved for wait in waits for group in wait.groups for t in group.targets)
+    """Whether something that was not observed could be stuck, or be what others wait for."""
+    return next(holes_of(snapshot, vertices), None) is not None
+
+
+def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hole]:
+    """All that makes a diagnosis incomplete: workers, failures, and the dependencies of waits.
+
+    What began or ended between the samples is no part of a deadlock that stood all the while; of what only the second
+    sample failed to read, the first one tells.
+    """
+    transient = ended_workers(snapshot) | new_workers(snapshot)
+    lasting = [worker.worker_id for worker in snapshot.workers if worker.worker_id not in transient]
+    seen, access = sights(snapshot), access_of(snapshot)
+    yield from (Hole("worker", seen[one]) for one in lasting if seen[one] != "seen")
+    yield from (Hole("access", access[one]) for one in lasting if access[one] != "memory")
+    for failure in snapshot.failures:
+        if failure.worker_id not in transient and _may_hide(failure):
+            yield Hole("failure", f"{failure.stage}, {failure.cause}")
+    hidden = doubtful(vertices)
+    for vertex in vertices.values():
+        found = (target for target in targets_of(vertex) if target in hidden)
+        yield from (Hole("dependency", f"{vertex.wait.kind} of {_what(key)}") for key in found if vertex.wait)
+
+
+def _may_hide(failure: Failure) -> bool:
+    """Whether something that is stuck may have escaped because of a failure, though every worker was seen.
+
+    Those without an answer, or on a node without one, are not seen; one that told of a part of its tasks only, is.
+    """
+    return failure.stage == "control plane" or (failure.stage == "core worker" and failure.cause == "truncated")
+
+
+def _what(key: Key) -> str:
+    return key.what if isinstance(key, UnknownKey) else str(key)
 
 
 def seen_workers(snapshot: Snapshot) -> set[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dstack.analysis.confirm import completed, confirm
+from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
 from dstack.analysis.findings import find_all, verdict_of
-from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import may_stand_still
 from dstack.analysis.jobs import find_job
 from dstack.analysis.lasting import with_bounds
 from dstack.analysis.observed import Observed
 from dstack.analysis.outside import outside_waits
+from dstack.analysis.requirements import doubtful, targets_of
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Snapshot, actor_of_task
@@ -30,7 +32,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         coverage = coverage_of(snapshot)
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     first = Observed(snapshot, snapshot.samples[0])
-    vertices = with_bounds(snapshot, first, _graph(snapshot, first))
+    vertices = with_bounds(snapshot, first, confirmed_graph(snapshot, first))
     situation = Situation(first, vertices, _watched_s(snapshot))
     found = tuple(find_all(situation))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
@@ -66,10 +68,11 @@ def of_interest(snapshot: Snapshot) -> Interest:
     first = Observed(snapshot, snapshot.samples[0])
     situation = Situation(first, wait_for_graph(first))
     still = {key for knot in situation.knots if may_stand_still(situation, knot) for key in knot.waiters}
+    unresolved = _unresolved(situation.vertices)
     workers: set[str] = set()
     for vertex in situation.vertices.values():
         is_stuck = vertex.key in situation.stuck or vertex.key in still
-        if is_stuck or _is_unresolved(vertex, situation.vertices) or (vertex.wait and vertex.wait.is_timed):
+        if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
     return Interest(workers, _tasks_of_interest(situation), bool(still))
 
@@ -95,21 +98,20 @@ def _watched_s(snapshot: Snapshot) -> float | None:
     return round(max(0.0, snapshot.samples[1].began_s - snapshot.samples[0].ended_s), 3)
 
 
-def _is_unresolved(vertex: Vertex, vertices: Mapping[Key, Vertex]) -> bool:
-    """Whether it waits for something unobserved; a coroutine stays so, however often one looks."""
-    if vertex.wait is None or vertex.wait.kind == "coroutine":
-        return False
-    targets = (target.vertex for group in vertex.wait.groups for target in group.targets)
-    return any(vertices[key].unobserved or (isinstance(key, UnknownKey) and key.is_scheduler) for key in targets)
-
-
-def _graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
-    before = wait_for_graph(first)
-    if len(snapshot.samples) == 1:
-        return before
-    second = Observed(snapshot, snapshot.samples[1])
-    after = wait_for_graph(Observed(snapshot, completed(first.sample, second.sample)))
-    return confirm(first, before, second, after)
+def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
+    """What waits for something that was not observed, or for a scheduler that may be placing it, also by helpers."""
+    unknown = doubtful(vertices) | {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
+    waiters: dict[Key, list[Key]] = defaultdict(list)
+    for vertex in vertices.values():
+        for target in targets_of(vertex):
+            waiters[target].append(vertex.key)
+    found: set[Key] = set()
+    ahead = list(unknown)
+    while ahead:
+        new = set(waiters.get(ahead.pop(), ())) - found
+        found |= new
+        ahead += (key for key in new if not vertices[key].is_counted)
+    return found
 
 
 def _workers_of(vertex: Vertex, observed: Observed) -> set[str]:

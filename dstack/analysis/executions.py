@@ -87,7 +87,8 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
         label = f"thread that runs {name}, which was not seen"
-        return waits_for("thread", graph.unknown("stack", task_id, label=label, unobserved=True))
+        keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
+        return waits_for("thread", graph.unknown("stack", task_id, label=label, unobserved=True, at_most=keys))
     return wait_of_unseen(graph, worker_id, name, task_id) if not observed.threads(worker_id) else None
 
 

@@ -35,11 +35,18 @@ class Graph:
         self.vertices[vertex.key] = vertex
 
     def unknown(
-        self, kind: Unknown, *ids: Id, label: str, unobserved: bool = False, worker_id: str | None = None
+        self,
+        kind: Unknown,
+        *ids: Id,
+        label: str,
+        unobserved: bool = False,
+        at_most: Iterable[Key] | None = None,
+        worker_id: str | None = None,
     ) -> Target:
         """A target whose waits are not known, so it counts as able to proceed; ``kind`` and ``ids`` identify it.
 
-        ``unobserved`` says that it is one only because it could not be read; ``worker_id`` where it is, if known.
+        ``unobserved`` says that it is one only because it could not be read, and ``at_most`` on what it may depend, if
+        that is known; ``worker_id`` where it is, if known.
         """
         key = UnknownKey(kind, ids)
         if key not in self.vertices:
@@ -49,6 +56,7 @@ class Graph:
                 kind="unknown",
                 label=label,
                 unobserved=unobserved,
+                at_most=None if at_most is None else tuple(dict.fromkeys(at_most)),
                 worker_id=worker_id,
                 os_thread_id=threads[0].os_thread_id if len(threads) == 1 else None,
             )

@@ -140,7 +140,7 @@ class Lifetimes:
 
     def _members(self, job_id: str) -> Iterator[Target]:
         yield from self._driver(job_id)
-        for worker in self._seen.snapshot.workers:
+        for worker in self._seen.present_workers:
             if worker.job_id == job_id and not worker.is_driver:
                 yield from self._in_worker(worker)
         yield from map(self._task, self._of_job[job_id])
@@ -187,7 +187,7 @@ class Lifetimes:
         return self._few("silent", "any", "anybody who was not observed", self._unheard)
 
     def _unheard(self) -> Iterator[Target]:
-        for worker in self._seen.snapshot.workers:
+        for worker in self._seen.present_workers:
             sample = self._seen.seen.get(worker.worker_id)
             if sample is None or sample.running_task_ids is None:
                 yield self._unobserved(worker.worker_id)
@@ -309,7 +309,7 @@ class Lifetimes:
     @cached_property
     def _drivers(self) -> dict[str, list[str]]:
         drivers: dict[str, list[str]] = defaultdict(list)
-        for worker in self._seen.snapshot.workers:
+        for worker in self._seen.present_workers:
             if worker.is_driver and worker.job_id:
                 drivers[worker.job_id].append(worker.worker_id)
         return drivers

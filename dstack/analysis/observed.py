@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from dstack.model import (
@@ -34,9 +34,11 @@ ENDED = ("FINISHED", "FAILED")
 class Observed:
     """What was seen in one sample. Everything is looked up, nothing is concluded but whether a value is there."""
 
-    def __init__(self, snapshot: Snapshot, sample: Sample) -> None:
+    def __init__(self, snapshot: Snapshot, sample: Sample, *, given: Collection[str] = ()) -> None:
+        """``given`` are refs whose values are known to be there by more than this sample."""
         self.snapshot = snapshot
         self.sample = sample
+        self._given = given
 
     @property
     def looked_at(self) -> float:
@@ -52,6 +54,12 @@ class Observed:
     def workers(self) -> dict[str, Worker]:
         """All workers by id."""
         return {worker.worker_id: worker for worker in self.snapshot.workers}
+
+    @cached_property
+    def present_workers(self) -> tuple[Worker, ...]:
+        """The workers that were there when this sample was taken: not those that only another sample has."""
+        elsewhere = {w.worker_id for sample in self.snapshot.samples for w in sample.workers} - self.seen.keys()
+        return tuple(worker for worker in self.snapshot.workers if worker.worker_id not in elsewhere)
 
     @cached_property
     def gone_workers(self) -> dict[str, GoneWorker]:
@@ -185,6 +193,8 @@ class Observed:
         that was lost keeps the size it had, though its task runs again.
         """
         known = self._refs.get(ref, ())
+        if not known and ref in self._given:
+            return True
         return not any(map(_is_remade, known)) and any(one.size_bytes >= 0 or one.state in ENDED for one in known)
 
     def held_refs(self, worker_id: str) -> list[Ref]:

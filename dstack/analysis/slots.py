@@ -45,7 +45,14 @@ class Slots:
             return self._wait_for_running(actor, worker.running_task_ids)
         if not self._seen.has_arrived(task):
             label = f"free slot of {names.actor(actor)}, or its arguments on their way there"
-            slot = self._graph.unknown("slot", actor.actor_id, label=label, unobserved=True, worker_id=actor.worker_id)
+            slot = self._graph.unknown(
+                "slot",
+                actor.actor_id,
+                label=label,
+                unobserved=True,
+                at_most=(self._target(task_id).vertex for task_id in worker.running_task_ids),
+                worker_id=actor.worker_id,
+            )
             return waits_for(KIND, slot)
         wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.on_their_way(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)

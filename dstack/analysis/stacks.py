@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dstack.analysis import names, sentences
-from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.members import execution_of, is_torn, member
 from dstack.analysis.merging import Words
 from dstack.analysis.missing import Lull, Missing, missing
 from dstack.analysis.observed import Observed
 from dstack.analysis.outliers import Outlier, outliers
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, running
 from dstack.analysis.stitching import alike
 from dstack.diagnosis import Vertex

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from dstack.analysis import names
 from dstack.analysis.digraph import Digraph, strong_components, unique
-from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.lasting import of_any
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.reduction import shortest_cycle
+from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
 from dstack.model import Frame, Model
 from dstack.vertex_keys import Key

@@ -19,8 +19,6 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
-
 from dstack.model import Failure, Job, Worker
 from dstack.probes import addresses
 from dstack.probes.answers import validated
@@ -32,6 +30,7 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.waits.frames_only import shallow_call
 from dstack.probes.pyspy_text import TextStacks, parse
+from dstack.probes.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 from dstack.probes.rpc import Call, Refused, call_all
 from dstack.probes.source_terms import Sources
 

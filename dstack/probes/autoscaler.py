@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ray.core.generated import autoscaler_pb2, autoscaler_pb2_grpc, gcs_service_pb2, gcs_service_pb2_grpc
-
+from dstack.probes.ray_stubs import autoscaler_pb2, autoscaler_pb2_grpc, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.rpc import Refused, Request
 
 REQUESTS: dict[str, Request] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import socket
@@ -14,13 +13,15 @@ import grpc.aio
 
 from dstack.errors import ClusterError, UsageError
 from dstack.probes import addresses
+from dstack.probes.credentials import WHERE_TOKENS_ARE, load_token, tls_credentials
+from dstack.probes.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
+from dstack.probes.running_clusters import gcs_addresses, latest_address
 
 SUPPORTED = ((2, 46), (2, 60))
 """First and last Ray minor version this code was run against."""
 
 CONNECT_TIMEOUT_S = 2.0
 NAME_THE_ADDRESS = "Name it with --address HOST:PORT or RAY_ADDRESS."
-WHERE_TOKENS_ARE = "Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put the cluster's token into ~/.ray/auth_token."
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -72,21 +73,20 @@ def open_aio_channel(address: str) -> grpc.aio.Channel:
 
 def _open(module: Any, address: str) -> Any:
     options = [("grpc.max_receive_message_length", 512 << 20), ("grpc.enable_http_proxy", 0)]
-    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
-        return module.secure_channel(address, _tls_credentials(), options=options)
-    return module.insecure_channel(address, options=options)
+    credentials = tls_credentials()
+    if credentials is None:
+        return module.insecure_channel(address, options=options)
+    return module.secure_channel(address, credentials, options=options)
 
 
 def _find_running() -> tuple[str, tuple[str, ...]]:
     """The one cluster running on this machine, or the one ``ray start`` made last."""
-    from ray._private.services import find_bootstrap_address, find_gcs_addresses
-
-    running = sorted(find_gcs_addresses())
+    running = sorted(gcs_addresses())
     if not running:
         raise ClusterError("No Ray cluster runs on this machine.", NAME_THE_ADDRESS)
     if len(running) == 1:
         return running[0], ()
-    latest = find_bootstrap_address(None)
+    latest = latest_address()
     others = ", ".join(other for other in running if other != latest)
     if latest in running:
         return latest, (f"Took {latest}, which `ray start` made last; also running here: {others}.",)
@@ -128,7 +128,7 @@ def _ask_alive(address: str) -> tuple[str | None, str]:
     except grpc.RpcError as error:
         if error.code() != grpc.StatusCode.UNAUTHENTICATED:
             raise _not_a_gcs(address, error) from error
-    token = _load_token()
+    token = load_token()
     if token is None:
         raise ClusterError(f"The cluster at {address} asks for a token and none was found.", WHERE_TOKENS_ARE)
     try:
@@ -140,8 +140,6 @@ def _ask_alive(address: str) -> tuple[str | None, str]:
 
 
 def _check_alive(address: str, metadata: Metadata) -> str:
-    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
-
     with open_channel(address) as channel:
         stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         reply = stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S, metadata=metadata)
@@ -170,34 +168,3 @@ def _require_supported(version: str) -> None:
         f"The cluster runs Ray {version or 'of an unknown version'}; this dstack supports {low} to {high}.",
         "Install a dstack that supports it: pip install --upgrade ray-dstack.",
     )
-
-
-def _load_token() -> str | None:
-    """The token Ray itself would use, whatever RAY_AUTH_MODE says; from the environment or a file."""
-    try:
-        from ray._raylet import AuthenticationTokenLoader
-    except ImportError:  # Ray before token authentication
-        return None
-    loader = AuthenticationTokenLoader.instance()
-    if not loader.has_token(ignore_auth_mode=True):
-        return None
-    header = loader.get_token_for_http_header(ignore_auth_mode=True)
-    value = next((text for key, text in header.items() if key.lower() == "authorization"), "")
-    return str(value).removeprefix("Bearer ") or None
-
-
-def _tls_credentials() -> grpc.ChannelCredentials:
-    for name in ("ray._common.tls_utils", "ray._private.tls_utils"):  # it moved between 2.46 and 2.60
-        try:
-            module = importlib.import_module(name)
-        except ImportError:
-            continue
-        try:
-            certificate, key, authority = module.load_certs_from_env()
-        except (OSError, RuntimeError) as error:
-            raise ClusterError(
-                f"TLS is on but its certificates cannot be read: {error}.",
-                "Check RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT.",
-            ) from error
-        return grpc.ssl_channel_credentials(authority, key, certificate)
-    raise ClusterError("This Ray version's TLS settings are not known.", "Unset RAY_USE_TLS or use a supported Ray.")

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-
 from dstack.errors import ClusterError
 from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
 from dstack.probes import autoscaler
 from dstack.probes.addresses import canonical
 from dstack.probes.connect import Cluster
 from dstack.probes.node.stacks.redaction import masked_command
+from dstack.probes.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.rpc import Call, Refused, Request, call_all
 
 PROBE_NAMESPACE = "_dstack"

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ray.core.generated import common_pb2, core_worker_pb2, core_worker_pb2_grpc
-
 from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes import addresses
 from dstack.probes.connect import Metadata
+from dstack.probes.ray_stubs import common_pb2, core_worker_pb2, core_worker_pb2_grpc
 from dstack.probes.rpc import Call, Refused, call_all
 
 LIMIT = 2_000_000

@@ -1,8 +1,9 @@
 """Which Python a process of this host runs, where that is another build than dstack's own.
 
 dstack may have an environment of its own, under another minor version than the cluster's. A process of that version is
-read by its saved layout (:mod:`dstack.probes.node.cpython.saved_layouts`). Nothing of this is needed on other nodes:
-the probe there runs in a worker of the cluster, under the cluster's own Python.
+read by its saved layout (:mod:`dstack.probes.node.cpython.saved_layouts`), from CPython 3.13 on with the offsets that
+the process itself states. Nothing of this is needed on other nodes: the probe there runs in a worker of the cluster,
+under the cluster's own Python.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from dstack.probes.mapped_file import MappedFile
 from dstack.probes.node import wire
+from dstack.probes.node.cpython.debug_offsets import (
+    CANDIDATE,
+    FIRST_VERSION,
+    HEADER_SIZE,
+    parse_header,
+    read_debug_offsets,
+    require_version,
+)
 from dstack.probes.node.cpython.layout import runtime_address
+from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 
@@ -30,10 +37,6 @@ NOT_FOUND = "no CPython was found in it, or it is stripped of its symbols"
 GLIBC = "libc.so.6"
 DEBUG_SYMBOL = "_Py_NegativeRefcount"
 """There only where CPython counts references for debugging, and with that lays out other things in other ways."""
-CANDIDATE = 0xC
-"""The level of a release, in ``Py_Version``, from which on nothing is laid out anew."""
-COOKIE = b"xdebugpy"
-"""How ``_PyRuntime`` begins from CPython 3.13 on; then the version, and whether it is without the GIL, 8 bytes each."""
 
 
 def foreign_python(pid: int) -> Python | None:
@@ -45,9 +48,23 @@ def foreign_python(pid: int) -> Python | None:
     try:
         if os.path.samefile(f"/proc/{pid}/exe", "/proc/self/exe") or address_in(pid, runtime_address()) is not None:
             return None
-        return _look_at(pid, os.readlink(f"/proc/{pid}/exe"))
+        return _if_it_agrees(_look_at(pid, os.readlink(f"/proc/{pid}/exe")), pid)
     except OSError:
         return None
+
+
+def _if_it_agrees(found: Python, pid: int) -> Python:
+    """What was found in the files of a process, or why it is refused: for what the process itself states in memory."""
+    if "refused" in found or found["version"] < FIRST_VERSION:
+        return found
+    try:
+        with open_memory(pid) as memory:
+            read_debug_offsets(memory, found["runtime"], found["version"])
+    except Unreadable as error:
+        return {"refused": str(error)}
+    except OSError:  # its memory may not be read: the probe says so for all of it
+        return found
+    return found
 
 
 def _look_at(pid: int, program: str) -> Python:
@@ -74,6 +91,9 @@ def _interpreters(pid: int, files: list[Mapping]) -> dict[tuple[str, str] | None
 @cache
 def _image(file: MappedFile) -> Python | None:
     """As :func:`foreign_python`, with ``runtime`` counted from where the file begins in memory; None if not CPython."""
+    from elftools.common.exceptions import ELFError  # loaded only for a process under another Python
+    from elftools.elf.elffile import ELFFile
+
     try:
         with open(file.path, "rb") as stream:
             return Image(ELFFile(stream), PurePath(file.path).name).found()
@@ -98,11 +118,25 @@ class Image:
         version, level = self._version()
         if version is None:
             return {"refused": "it runs a Python of unknown version"}
-        kind = self._other_kind(version, level)
-        if kind or version not in TABLES:
-            return {"refused": f"it runs {kind}Python {version[0]}.{version[1]}, which dstack cannot read"}
+        refusal = self._refusal(version, level)
+        if refusal:
+            return {"refused": refusal}
         first = next(one for one in self._elf.iter_segments("PT_LOAD") if one["p_offset"] == 0)
         return {"version": version, "runtime": self._runtime - first["p_vaddr"]}
+
+    def _refusal(self, version: tuple[int, int], level: int) -> str | None:
+        """Why the saved layout of this version does not hold for the interpreter, if it does not."""
+        kind = self._other_kind(version, level)
+        if kind or version not in TABLES:
+            return f"it runs {kind}Python {version[0]}.{version[1]}, which dstack cannot read"
+        if version < FIRST_VERSION:
+            return None
+        assert self._runtime is not None
+        try:
+            require_version(parse_header(self._data(self._runtime, HEADER_SIZE)), version)
+        except Unreadable as error:
+            return str(error)
+        return None
 
     def _version(self) -> tuple[tuple[int, int] | None, int]:
         """The minor version and the level of the release: ``Py_Version``, or on 3.10 in the name of the file."""
@@ -122,11 +156,7 @@ class Image:
             return "a pre-release of "
         if self._symbol(DEBUG_SYMBOL) is not None:
             return "a debug build of "
-        return "" if version < (3, 13) or self._has_gil() else "a free-threaded "
-
-    def _has_gil(self) -> bool:
-        assert self._runtime is not None
-        return self._data(self._runtime, 8) == COOKIE and self._number(self._runtime + 16) == 0
+        return ""
 
     def _needed(self) -> list[str]:
         return [tag.needed for tag in self._elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")]

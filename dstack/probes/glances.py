@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.core.generated import common_pb2
-
 from dstack.glance import Glance, WorkerGlance
 from dstack.model import Worker
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory, take_roll
 from dstack.probes.core_workers import ENDED, is_from, stats_call
+from dstack.probes.ray_stubs import common_pb2
 from dstack.probes.rpc import Refused, call_all
 
 LIMIT = 5000

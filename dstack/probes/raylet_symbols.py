@@ -13,9 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
 from dstack.probes.mapped_file import MappedFile
 from dstack.probes.node import wire
 from dstack.probes.node.procfs.proc import mapped_files
@@ -32,6 +29,9 @@ def thread_context_layout(library: Path | None = None) -> wire.ThreadContext | N
     ``note_at`` and ``note``: its build id; ``module_at``: where the loader has put the library's thread-local module
     number; ``offset``: of the pointer in that module's block. About 0.1 s.
     """
+    from elftools.common.exceptions import ELFError  # 0.07 s of CPU time, which a background thread spends
+    from elftools.elf.elffile import ELFFile
+
     path = library or _installed()
     if path is None:
         return None

@@ -7,10 +7,9 @@ tell is unknown. Seen on Ray 2.46 and 2.60; 5 ms with few tasks.
 
 from __future__ import annotations
 
-from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
-
 from dstack.model import Failure
 from dstack.probes.connect import Cluster
+from dstack.probes.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.rpc import Call, Refused, call_all
 
 ARRIVED = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-
 from dstack.model import TaskTimes
 from dstack.probes.connect import Cluster
+from dstack.probes.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.rpc import Call, Refused, call_all
 
 MAX_TASKS = 200

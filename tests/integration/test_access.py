@@ -169,4 +169,4 @@ def test_a_pyspy_for_other_machines_is_told_so(in_ray_get: int, place: Path) -> 
     broken.write_bytes(b"\x7fELF" + b"\0" * 60)
     broken.chmod(0o755)
 
-    assert "built for another kind of machine" in reasons(look(in_ray_get, broken))
+    assert "built for another kind of machine" in reasons(look(in_ray_get, broken, AS_NOBODY))

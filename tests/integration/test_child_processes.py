@@ -21,11 +21,10 @@ from dstack.snapshot_file import load
 from tests.clusters import run_example
 from tests.command import check, dstack
 from tests.processes import Child, running, wait_until
+from tests.sampling import OPTIONS, Plain, functions, sample, target
 
 PROGRAMS = Path(__file__).with_name("programs")
-OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 20.0}
 JOIN, RECV = "multiprocessing.Process.join", "multiprocessing.Connection.recv"
-Plain = dict[str, Any]
 
 
 @contextmanager
@@ -39,9 +38,7 @@ def family(way: str, folder: Path) -> Iterator[tuple[Child, list[int]]]:
 
 
 def look_at(pid: int, **options: Any) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
-    result: Plain = NodeProbe().sample([target], {**OPTIONS, "children": True, **options})
-    return result
+    return sample(target(pid), children=True, **options)
 
 
 def settled(pid: int, what: str) -> tuple[Plain, Plain]:
@@ -56,18 +53,14 @@ def settled(pid: int, what: str) -> tuple[Plain, Plain]:
     return wait_until(found, deadline_s=20, what=lambda: f"{what}: {look_at(pid)}")
 
 
-def functions(result: Plain, thread: Plain) -> list[str]:
-    return [result["frames"][index]["function"].rpartition(".")[2] for index in result["stacks"][thread["stack"]]]
-
-
 def test_who_is_below_a_stranger_with_the_workers_pid_is_left_alone(tmp_path: Path) -> None:
     """As below pid 1 of this host, where a driver in a container is its pid 1."""
     tried = tmp_path / "tried"
     probe = NodeProbe()
     probe.equip(f'#!/bin/sh\necho "$@" >>{tried}\n'.encode())
     with family("joins_fork", tmp_path) as (stranger, pids), socket.create_server(("127.0.0.1", 0)) as server:
-        target = {"worker_id": "w", "pid": stranger.pid, "port": server.getsockname()[1], "is_driver": True}
-        result = probe.sample([target], {**OPTIONS, "children": True})
+        port = server.getsockname()[1]
+        result = sample(target(stranger.pid, port=port), probe=probe, children=True)
 
     assert pids
     assert not tried.exists()
@@ -123,16 +116,12 @@ def test_of_too_many_children_the_first_are_looked_at_and_it_is_said(tmp_path: P
     assert [child["pid"] for child in process["children"]] == pids[:MAX_CHILDREN]
     assert process["children_left_out"] == len(pids) - MAX_CHILDREN
     told = [failure["reason"] for failure in result["failures"] if failure["pid"] == parent.pid]
-    assert told == ["4 of its child processes were not looked at: there are too many"], result["failures"]
+    assert told == ["4 of its child processes were not read: there are too many"], result["failures"]
 
 
 def test_another_target_or_what_it_started_is_not_shown_as_a_child(tmp_path: Path) -> None:
-    with family("joins_fork", tmp_path) as (parent, pids):
-        targets = [
-            {"worker_id": name, "pid": pid, "port": 0, "is_driver": True}
-            for name, pid in (("parent", parent.pid), ("child", *pids))
-        ]
-        result = NodeProbe().sample(targets, {**OPTIONS, "children": True})
+    with family("joins_fork", tmp_path) as (parent, (pid,)):
+        result = sample(target(parent.pid, "parent"), target(pid, "child"), children=True)
 
     assert [process["children"] for process in result["processes"].values()] == [[], []]
 

@@ -8,28 +8,24 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.probe import NodeProbe
-from tests.compatibility import find
 from tests.effort import tries
 from tests.processes import Child, running, wait_until
+from tests.pythons import python_or_skip
+from tests.sampling import Plain, sample, target
 
 PROGRAMS = Path(__file__).with_name("programs")
-OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
 OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
-Plain = dict[str, Any]
 
 
 def look_at(pid: int) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": foreign_python(pid)}
-    result: Plain = NodeProbe().sample([target], OPTIONS)
-    return result
+    return sample(target(pid, python=foreign_python(pid)))
 
 
 def said_by(program: Child) -> Plain:
@@ -42,10 +38,9 @@ def said_by(program: Child) -> Plain:
 @pytest.fixture(scope="module", params=["own", *OTHERS])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
-    python = sys.executable if request.param == "own" else find(request.param)
-    assert python, f"there is no Python {request.param} on the PATH or under pyenv"
+    python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
     log = tmp_path_factory.mktemp("coroutines") / "log"
-    with running([python, str(PROGRAMS / "coroutines.py")], dict(os.environ), log) as child:
+    with running([*python, str(PROGRAMS / "coroutines.py")], dict(os.environ), log) as child:
         child.wait_for_line("ready", deadline_s=30)
         yield child
 
@@ -207,6 +202,8 @@ def test_what_is_stuck_is_read_right_every_time_beside_what_comes_and_goes(churn
 
 def test_a_process_that_was_stopped_is_read_and_left_stopped(churn: Child) -> None:
     os.kill(churn.pid, signal.SIGSTOP)
+    process = psutil.Process(churn.pid)
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=process.status)
     said = said_by(churn)
 
     result = look_at(churn.pid)

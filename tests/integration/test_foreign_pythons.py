@@ -18,10 +18,14 @@ from elftools.elf.elffile import ELFFile
 from dstack.probes import foreign_pythons
 from dstack.probes.foreign_pythons import Image, foreign_python
 from dstack.probes.node import wire
-from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
+from dstack.probes.node.cpython.memory import open_memory
+from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping
 from tests.compatibility import find
 from tests.processes import Child, running
+from tests.pythons import python_or_skip
+from tests.sampling import Plain, sample, target
 
 WHERE_IT_IS = """
 import ctypes
@@ -32,10 +36,9 @@ for line in open("/proc/self/maps"):
         print(at, line.split()[-1])
 """
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
-OPTIONS = {"native": False, "locals": False, "nonblocking": True, "thread_context": None, "deadline_s": 60.0}
-VERSIONS = {"3.10", "3.11", "3.12", "3.13"}
-OTHERS = sorted(VERSIONS - {f"3.{sys.version_info[1]}"})
-Plain = dict[str, Any]
+OTHERS = sorted({f"{major}.{minor}" for major, minor in TABLES} - {f"3.{sys.version_info[1]}"})
+WITHOUT_OFFSETS = "does not begin with debug offsets, as in every Python from 3.13 on"
+FREE_THREADED = "it runs a free-threaded build of Python 3.13, which dstack cannot read"
 
 
 def interpreter(version: str) -> str:
@@ -75,7 +78,7 @@ def changed(version: str, folder: Path, symbol: str, offset: int, value: int) ->
 def test_its_version_and_its_runtime_are_where_the_process_itself_has_them(version: str, tmp_path: Path) -> None:
     script = f"{WHERE_IT_IS}\n{SLEEP}"
 
-    with running([interpreter(version), "-c", script], {}, tmp_path / "log") as child:
+    with running([*python_or_skip(version), "-c", script], {}, tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=30)
         found = foreign_python(child.pid)
 
@@ -106,11 +109,12 @@ def test_who_is_gone_is_nobody_to_be_refused() -> None:
 @pytest.mark.parametrize(
     ("version", "symbol", "offset", "value", "said"),
     [
-        ("3.13", "Py_Version", 0, 0x030E00F0, "Python 3.14"),
-        ("3.12", "Py_Version", 0, 0x030900F0, "Python 3.9"),
-        ("3.12", "Py_Version", 0, 0x030C00B4, "a pre-release of Python 3.12"),
-        ("3.13", "_PyRuntime", 16, 1, "a free-threaded Python 3.13"),
-        ("3.13", "_PyRuntime", 0, 0, "a free-threaded Python 3.13"),
+        ("3.13", "Py_Version", 0, 0x030F00F0, "it runs Python 3.15, which dstack cannot read"),
+        ("3.12", "Py_Version", 0, 0x030900F0, "it runs Python 3.9, which dstack cannot read"),
+        ("3.12", "Py_Version", 0, 0x030C00B4, "it runs a pre-release of Python 3.12, which dstack cannot read"),
+        ("3.13", "_PyRuntime", 16, 1, FREE_THREADED),
+        ("3.13", "_PyRuntime", 0, 0, f"its _PyRuntime {WITHOUT_OFFSETS}"),
+        ("3.13", "Py_Version", 0, 0x030E00F0, "its debug offsets are of Python 3.13, not 3.14"),
     ],
 )
 def test_what_has_no_layout_is_refused(
@@ -118,7 +122,7 @@ def test_what_has_no_layout_is_refused(
 ) -> None:
     copy = changed(version, tmp_path, symbol, offset, value)
 
-    assert image(copy) == {"refused": f"it runs {said}, which dstack cannot read"}
+    assert image(copy) == {"refused": said}
 
 
 @pytest.mark.parametrize(
@@ -148,6 +152,29 @@ def test_two_pythons_in_one_process_are_refused(tmp_path: Path, monkeypatch: pyt
     assert found == {"refused": "it has mapped more than one Python"}
 
 
+@pytest.mark.parametrize("version", [version for version in OTHERS if version in ("3.13", "3.14")])
+def test_what_a_process_states_of_itself_is_what_was_saved(version: str, tmp_path: Path) -> None:
+    with running([*python_or_skip(version), "-c", SLEEP], {}, tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=30)
+        found = foreign_python(child.pid)
+        assert found
+        assert "version" in found
+        with open_memory(child.pid) as memory:
+            offsets = read_debug_offsets(memory, found["runtime"], found["version"])
+
+    saved = TABLES[found["version"]]
+    assert with_debug_offsets(saved, offsets) == saved
+
+
+def test_a_process_that_contradicts_what_dstack_takes_for_granted_is_refused(tmp_path: Path) -> None:
+    offset = HEADER_SIZE + 8 * FIELDS[3, 13].index("pyobject.ob_type")
+
+    with running_changed(tmp_path, "_PyRuntime", offset, 24) as odd:
+        assert foreign_python(odd.pid) == {
+            "refused": "its debug offset of pyobject.ob_type is 24 in a struct of 16 bytes"
+        }
+
+
 @contextlib.contextmanager
 def running_changed(tmp_path: Path, symbol: str, offset: int, value: int) -> Iterator[Child]:
     """A process of a 3.13 whose interpreter has another number there, in its program or in its library."""
@@ -164,9 +191,7 @@ def running_changed(tmp_path: Path, symbol: str, offset: int, value: int) -> Ite
 
 
 def look_at(pid: int) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": foreign_python(pid)}
-    result: Plain = NodeProbe().sample([target], OPTIONS)
-    return result
+    return sample(target(pid, python=foreign_python(pid)))
 
 
 def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path) -> None:
@@ -174,16 +199,38 @@ def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path)
         result = look_at(free_threaded.pid)
 
     (failure,) = result["failures"]
-    told = "it runs a free-threaded Python 3.13, which dstack cannot read"
-    assert failure["reason"] == f"its memory could not be read: {told}"
+    assert failure["reason"] == f"its memory could not be read: {FREE_THREADED}"
     (thread,) = result["processes"]["w"]["threads"]
     assert [result["frames"][frame]["function"] for frame in result["stacks"][thread["stack"]]] == ["<module>"]
 
 
+IN_RAY_GET = """
+import time
+class Worker:
+    def get_objects(self, object_refs, timeout):
+        print("ready", flush=True)
+        time.sleep(1000)
+Worker().get_objects([object()], -1)
+"""
+
+
+def test_of_what_is_not_read_rays_calls_are_known_by_their_frames(tmp_path: Path) -> None:
+    file = tmp_path / "ray" / "_private" / "worker.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(IN_RAY_GET)
+    with running([sys.executable, str(file)], dict(os.environ), tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=30)
+        result = sample(target(child.pid, python={"refused": "it runs Python 4.0, which dstack cannot read"}))
+
+    (thread,) = result["processes"]["w"]["threads"]
+    assert thread["os_thread_id"] == child.pid
+    assert (thread["call"]["kind"], thread["call"]["held"], thread["call"]["timeout_s"]) == ("ray.get", True, None)
+
+
 def test_where_py_spy_cannot_read_it_either_the_reason_is_told(tmp_path: Path) -> None:
-    with running_changed(tmp_path, "Py_Version", 0, 0x030E00F0) as newer:
+    with running_changed(tmp_path, "Py_Version", 0, 0x030F00F0) as newer:
         result = look_at(newer.pid)
 
     (failure,) = result["failures"]
     assert failure["stage"] == "stacks"
-    assert failure["reason"].startswith("it runs Python 3.14, which dstack cannot read (py-spy: ")
+    assert failure["reason"].startswith("it runs Python 3.15, which dstack cannot read (py-spy: ")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from dstack.probes.node.procfs.worker_pid import NotThisWorker, port_owners, require_worker
+from dstack.probes.node.procfs.worker_pid import NotThisWorker, PortOwners, require_worker
 from tests.processes import wait_until
 
 LISTENS = """
@@ -36,7 +36,7 @@ def listener(*before: str, program: str = LISTENS) -> Iterator[tuple[int, int]]:
 
 def objection(pid: int, port: int) -> str | None:
     try:
-        require_worker(pid, port, port_owners())
+        require_worker(pid, port, PortOwners())
     except NotThisWorker as error:
         return str(error)
     return None
@@ -75,7 +75,7 @@ def test_who_does_not_is_another() -> None:
 def test_a_port_that_nobody_listens_on_is_not_the_pids() -> None:
     with listener() as (pid, _), listener() as (_, ended_port):
         free = ended_port ^ 1
-        while free in port_owners():
+        while free in PortOwners().pids:
             free += 1
         told = objection(pid, free)
 

@@ -23,13 +23,13 @@ from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.pyspy.runner import find_pyspy
 from tests.integration.programs import faulty
 from tests.processes import Child, running, wait_until
+from tests.sampling import Plain, sample, target
+from tests.sampling import functions as functions_of
 
 PROGRAMS = Path(__file__).with_name("programs")
 BUDGET_S = 20.0
 LATE_S = 5.0
 """How much longer than its budget a look may take on a busy machine."""
-OPTIONS = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": BUDGET_S}
-Plain = dict[str, Any]
 Start = Callable[..., Child]
 
 
@@ -63,13 +63,10 @@ def look(beside: Child) -> Callable[..., Plain]:
         was_stopped, began = stopped(pid), time.monotonic()
         files, children = open_files(), {*psutil.Process().children()}
 
-        targets = [
-            {"worker_id": name, "pid": one, "port": 0, "is_driver": True}
-            for name, one in (("faulty", pid), ("beside", beside.pid))
-        ]
-        result: Plain = (probe or NodeProbe()).sample(targets, {**OPTIONS, **options})
+        options = {"deadline_s": BUDGET_S, **options}
+        result = sample(target(pid, "faulty"), target(beside.pid, "beside"), probe=probe, **options)
 
-        assert time.monotonic() - began < min(BUDGET_S, options.get("deadline_s", BUDGET_S)) + LATE_S
+        assert time.monotonic() - began < options["deadline_s"] + LATE_S
         assert is_told_right(result["processes"]["beside"])
         assert not [failure for failure in result["failures"] if failure["worker_id"] == "beside"]
         wait_until(lambda: stopped(pid) <= was_stopped, deadline_s=20, what=lambda: f"not left stopped: {states(pid)}")
@@ -111,7 +108,7 @@ def open_files() -> set[str]:
 def main_thread(result: Plain) -> tuple[Plain, list[str]]:
     """The main thread of the process in trouble, and the functions it is in, leaf first."""
     thread: Plain = next(one for one in result["processes"]["faulty"]["threads"] if one["name"] == "MainThread")
-    return thread, [result["frames"][index]["function"] for index in result["stacks"][thread["stack"]]]
+    return thread, functions_of(result, thread)
 
 
 def reasons(result: Plain) -> list[tuple[str, str]]:
@@ -123,9 +120,7 @@ Look = Callable[..., Plain]
 # Troubles that must not keep anything from being seen
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"nonblocking": True}, {"locals": True}], ids=["plain", "nonblocking", "locals"]
-)
+@pytest.mark.parametrize("options", [{}, {"pause": True}, {"locals": True}], ids=["plain", "pause", "locals"])
 @pytest.mark.parametrize(
     ("trouble", "functions", "call"),
     [
@@ -145,7 +140,7 @@ def test_who_has_trouble_of_its_own_is_seen_whole(
 
     thread, stack = main_thread(result)
     assert result["failures"] == []
-    assert [function.rpartition(".")[2] for function in stack] == functions
+    assert stack == functions
     assert (thread.get("call") or {}).get("what") == call
     assert thread["on_cpu"] == (trouble == "loops_in_c")
 
@@ -192,33 +187,41 @@ def test_who_was_stopped_is_read_and_stays_stopped(start: Start, look: Look) -> 
     assert states(child.pid) == {str(child.pid): "T"}
 
 
-def test_of_a_zombie_is_told_that_it_is_one(start: Start, look: Look) -> None:
+def test_a_zombie_is_a_process_that_is_gone(start: Start, look: Look) -> None:
     child = start("waits")
     os.kill(child.pid, signal.SIGKILL)
     wait_until(lambda: states(child.pid)[str(child.pid)] == "Z", deadline_s=20, what=lambda: "a zombie")
 
     result = look(child.pid)
 
-    assert reasons(result) == [("stacks", "the process is a zombie: it has ended and waits for its parent")]
+    assert reasons(result) == [("process", "the process is gone")]
     assert result["processes"]["faulty"]["state"] == "zombie"
 
 
 KILL = "kill -9 {pid}; while [ -d /proc/{pid} ]; do :; done"
 
 
+@pytest.mark.parametrize("option", ["pause", "native"])
 @pytest.mark.parametrize(
-    "script", [f'{KILL}; exec "{{real}}" "$@"', f'"{{real}}" "$@"; {KILL}'], ids=["before", "after"]
+    ("script", "expected"),
+    [
+        (f'{KILL}; exec "{{real}}" "$@"', [("process", "the process is gone")]),
+        (f'"{{real}}" "$@"; {KILL}', []),
+    ],
+    ids=["before it is read", "once it is read"],
 )
-@pytest.mark.parametrize("nonblocking", [False, True])
-def test_who_ends_in_the_middle_of_a_look_is_gone(script: str, nonblocking: bool, start: Start, look: Look) -> None:
-    child = start("waits")
+def test_who_ends_in_the_middle_of_a_look_is_gone_unless_it_was_read(
+    script: str, expected: list[tuple[str, str]], option: str, start: Start, look: Look
+) -> None:
+    child = start("is_deep")
     reaper = threading.Thread(target=child.process.wait)
     reaper.start()
 
-    result = look(child.pid, stand_in(script, child.pid), nonblocking=nonblocking)
+    result = look(child.pid, stand_in(script, child.pid), **{option: True})
 
     reaper.join()
-    assert reasons(result) == [("process", "the process is gone")]
+    assert reasons(result) == expected
+    assert expected or main_thread(result)[1].count("descend") == faulty.DEEP + 1
 
 
 def test_who_begins_is_seen_sooner_or_later_and_nothing_is_claimed_before(tmp_path: Path, look: Look) -> None:
@@ -259,13 +262,15 @@ def test_who_is_traced_by_another_program_is_read_without_a_pause(
     with running(argv, dict(os.environ), tmp_path / "tracer.log") as tracer:
         tracer.wait_for_line("ready", deadline_s=30)
 
-        traced = look(child.pid)
+        plain, traced = look(child.pid), look(child.pid, pause=True)
 
         by = f"another program traces it, {psutil.Process(tracer.pid).name()} (pid {tracer.pid})"
         assert reasons(traced) == [("stacks", f"only read without a pause: {by}")]
-        assert sum(thread["still"] for thread in traced["processes"]["faulty"]["threads"]) == faulty.MANY + 1
+        for result in (plain, traced):
+            assert sum(thread["still"] for thread in result["processes"]["faulty"]["threads"]) >= faulty.MANY + 1
+        assert plain["failures"] == []
         assert psutil.pid_exists(tracer.pid)
-    assert look(child.pid)["failures"] == []
+    assert look(child.pid, pause=True)["failures"] == []
 
 
 def test_beside_a_profiler_that_pauses_it_a_process_is_read(start: Start, look: Look, tmp_path: Path) -> None:
@@ -278,7 +283,8 @@ def test_beside_a_profiler_that_pauses_it_a_process_is_read(start: Start, look: 
         wait_until(lambda: traced_once(child.pid), deadline_s=30, what=lambda: f"attached: {profiler}")
 
         for _ in range(10):
-            result = look(child.pid)
+            assert look(child.pid)["failures"] == []
+            result = look(child.pid, pause=True)
             assert "runs" in main_thread(result)[1]
             assert all(reason.startswith("only read without a pause: ") for _, reason in reasons(result))
         assert profiler.process.poll() is None
@@ -302,7 +308,6 @@ def stand_in(script: str, pid: int = 0) -> NodeProbe:
 
 
 FAILS_SO_OFTEN = """
-case "$*" in *--nonblocking*) exec "{{real}}" "$@";; esac
 echo >>"{tries}"
 [ $(wc -l <"{tries}") -gt {times} ] && exec "{{real}}" "$@"
 echo "Error: lost its way" >&2; exit 1
@@ -313,7 +318,7 @@ echo "Error: lost its way" >&2; exit 1
 def test_a_dump_with_a_pause_that_fails_is_tried_again(times: int, start: Start, look: Look, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
 
-    result = look(start("runs").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=times)))
+    result = look(start("runs").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=times)), pause=True)
 
     assert len(tries.read_text()) == times + 1
     assert result["failures"] == []
@@ -324,7 +329,7 @@ def test_a_dump_with_a_pause_that_fails_is_tried_again(times: int, start: Start,
 def test_where_all_dumps_with_a_pause_fail_the_one_without_stands(start: Start, look: Look, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
 
-    result = look(start("is_deep").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=1000)))
+    result = look(start("is_deep").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=1000)), pause=True)
 
     thread, stack = main_thread(result)
     assert reasons(result) == [("stacks", "only read without a pause: py-spy: lost its way")]

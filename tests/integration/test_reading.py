@@ -21,21 +21,20 @@ import ray
 from dstack.model import Snapshot, Thread, producer_task_id
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.procfs.rest import mark_at_rest
-from dstack.probes.node.procfs.stability import activity, unmoved
+from dstack.probes.node.procfs.stability import mark_at_rest, marks_of, unchanged
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import Example, run_example
 from tests.command import check, dstack, settled_check
 from tests.processes import command_line, wait_until, woken_all_the_time
+from tests.sampling import Plain, sample, target
 from tests.shared_cluster import SharedCluster
 
 PROGRAM = Path(__file__).with_name("programs") / "waits.py"
 IN_PYTHON = inspect.isfunction(ray.ObjectRefGenerator._next_sync)
 GENERATOR = ("generator", None, None) if IN_PYTHON else ("ray.wait", 1, None)
 """Ray 2.46 and 2.49 take the next of a generator in Cython, of which no frame is seen."""
-OPTIONS = {"native": False, "locals": False, "nonblocking": False, "deadline_s": 20.0, "thread_context": None}
 Waits = tuple[dict[str, list[str]], Snapshot, Snapshot]
 
 
@@ -230,12 +229,11 @@ def running(script: str) -> Iterator[psutil.Process]:
             process.kill()
 
 
-def looked_at(pid: int, **options: Any) -> Any:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
-    return NodeProbe().sample([target], {**OPTIONS, **options})
+def looked_at(pid: int, **options: Any) -> Plain:
+    return sample(target(pid), **options)
 
 
-def threads_of(result: Any) -> list[Any]:
+def threads_of(result: Plain) -> list[Any]:
     return list(result["processes"]["w"]["threads"])
 
 
@@ -261,26 +259,27 @@ def test_a_sleeping_thread_is_proven_still_and_not_paused() -> None:
     assert result["processes"]["w"]["paused_ms"] == 0
 
 
-def test_a_running_thread_is_paused_for_a_whole_stack_and_not_called_still() -> None:
+def test_a_running_thread_is_paused_for_an_exact_stack_on_request_and_not_called_still() -> None:
     with running(SPINNER) as process:
         pid = started(process).pid
 
-        def of_one_that_got_a_turn() -> Any:
-            result = looked_at(pid)
+        def of_one_that_got_a_turn() -> Plain | None:
+            result = looked_at(pid, pause=True)
             return result if result["processes"]["w"]["paused_ms"] else None
 
         result = wait_until(of_one_that_got_a_turn, deadline_s=20, what=lambda: "a look that was not too short for it")
         state = process.status()
 
-    assert [(thread["still"], thread["on_cpu"]) for thread in threads_of(result)] == [(False, True)]
+    assert [(one["still"], one["torn"], one["on_cpu"]) for one in threads_of(result)] == [(False, False, True)]
     assert state not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
-def test_nonblocking_never_pauses() -> None:
+def test_a_running_thread_is_not_paused_by_default() -> None:
     with running(SPINNER) as process:
-        result = looked_at(started(process).pid, nonblocking=True)
+        result = looked_at(started(process).pid)
 
     assert result["processes"]["w"]["paused_ms"] == 0
+    assert result["failures"] == []
 
 
 def test_a_stopped_process_is_read_as_it_stands() -> None:
@@ -314,8 +313,7 @@ def test_another_process_behind_the_pid_is_not_taken_for_the_worker() -> None:
         ports = wait_until(
             lambda: [c.laddr.port for c in server.net_connections("tcp")], deadline_s=20, what=lambda: "a port"
         )
-        target = {"worker_id": "w", "pid": other.pid, "port": ports[0], "is_driver": False}
-        result = NodeProbe().sample([target], OPTIONS)
+        result = sample(target(other.pid, port=ports[0]))
 
     assert "another process" in result["failures"][0]["reason"]
 
@@ -327,11 +325,11 @@ def test_pyspy_works_from_memory_where_the_node_has_none() -> None:
     probe.equip(Path(path).read_bytes())
 
     with running(SLEEPER) as process:
-        started(process)
-        target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True}
-        result = probe.sample([target], OPTIONS)
+        result = sample(target(started(process).pid), probe=probe, native=True)
 
+    assert result["failures"] == []
     assert len(threads_of(result)) == 1
+    assert result["processes"]["w"]["paused_ms"] > 0
 
 
 def test_a_pyspy_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
@@ -346,17 +344,17 @@ def test_a_pyspy_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
     assert not [one for one in psutil.process_iter() if seconds in command_line(one)]
 
 
-def test_activity_tells_a_thread_that_ran_from_one_that_did_not() -> None:
+def test_marks_tell_a_thread_that_ran_from_one_that_did_not() -> None:
     asleep, ticking = threading.Event(), threading.Event()
     threads = [threading.Thread(target=asleep.wait), threading.Thread(target=tick, args=(ticking,))]
     for thread in threads:
         thread.start()
     time.sleep(0.1)
 
-    before = activity(os.getpid())
+    before = marks_of(os.getpid())
 
     def the_same_after_a_tick() -> set[int] | None:
-        same = unmoved(before, activity(os.getpid()))
+        same = unchanged(before, marks_of(os.getpid()))
         return None if threads[1].native_id in same else same
 
     same = wait_until(the_same_after_a_tick, deadline_s=20, what=lambda: "a tick")

@@ -27,7 +27,7 @@ from dstack.probes.control_plane import take_inventory
 from dstack.probes.remote import RemoteProbes
 cluster = connect(sys.argv[1])
 nodes = {node.node_id: [] for node in take_inventory(cluster, 10).nodes}
-options = {"native": False, "locals": False, "pause": False, "nonblocking": True, "children": False}
+options = {"native": False, "locals": False, "pause": False, "children": False}
 options |= {"deadline_s": 60.0, "thread_context": None}
 probes = RemoteProbes(cluster)
 for node, result in probes.sample(nodes, options, {}, time.monotonic() + 60):

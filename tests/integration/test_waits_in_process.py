@@ -8,33 +8,30 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dstack.probes.foreign_pythons import foreign_python
-from dstack.probes.node import probe
+from dstack.probes.node.cpython import interpreter
 from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.probe import NodeProbe
-from tests.compatibility import find
+from dstack.probes.node.wire import ForeignPython, RefusedPython
 from tests.processes import Child, running, wait_until
+from tests.pythons import python_or_skip
+from tests.sampling import Plain, functions, sample, target
 
 PROGRAM = Path(__file__).with_name("programs") / "threads.py"
-OPTIONS = {"native": False, "locals": False, "nonblocking": True, "thread_context": None, "deadline_s": 60.0}
 OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
-Plain = dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=["own", *OTHERS])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
-    python = sys.executable if request.param == "own" else find(request.param)
-    assert python, f"there is no Python {request.param} on the PATH or under pyenv"
+    python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
     log = tmp_path_factory.mktemp("threads") / "log"
-    with running([python, str(PROGRAM)], {}, log) as child:
+    with running([*python, str(PROGRAM)], {}, log) as child:
         child.wait_for_line("ready", deadline_s=30)
         yield child
 
@@ -61,14 +58,11 @@ def seen(program: Child, said: Plain) -> Plain:
 
 
 def look_at(pid: int) -> Plain:
-    python = foreign_python(pid)
-    return look_at_python(pid, dict(python) if python else None)
+    return look_at_python(pid, foreign_python(pid))
 
 
-def look_at_python(pid: int, python: Plain | None) -> Plain:
-    target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True, "python": python}
-    result: Plain = NodeProbe().sample([target], OPTIONS)
-    return result
+def look_at_python(pid: int, python: ForeignPython | RefusedPython | None) -> Plain:
+    return sample(target(pid, python=python))
 
 
 def threads_by_name(result: Plain, said: Plain) -> Plain:
@@ -136,7 +130,7 @@ def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
     def refuse() -> Layout:
         raise Unreadable("memory of this Python is not known")
 
-    monkeypatch.setattr(probe, "calibrate", refuse)
+    monkeypatch.setattr(interpreter, "calibrate", refuse)
 
     result = look_at_python(program.pid, None)
     threads = threads_by_name(result, said)
@@ -144,23 +138,27 @@ def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
     (failure,) = result["failures"]
     assert failure["stage"] == "memory"
     assert failure["reason"].endswith("memory of this Python is not known")
-    assert threads["event"]["call"]["what"] == "threading.Event.wait"
-    assert threads["join"]["call"]["threads"] == [said["threads"]["joined"]]
-    assert "call" not in threads["rlock"]
+    assert result["processes"]["w"]["access"] == "py-spy"
+    assert_seen_without_calls(result, threads, seen)
 
 
 def test_a_python_that_cannot_be_read_is_one_failure_and_the_rest_is_seen(
     program: Child, seen: Plain, said: Plain
 ) -> None:
-    result = look_at_python(program.pid, {"refused": "it runs Python 3.14, which dstack cannot read"})
+    result = look_at_python(program.pid, {"refused": "it runs Python 3.15, which dstack cannot read"})
     threads = threads_by_name(result, said)
 
     (failure,) = result["failures"]
     assert failure["stage"] == "memory"
-    assert failure["reason"] == "its memory could not be read: it runs Python 3.14, which dstack cannot read"
+    assert failure["reason"] == "its memory could not be read: it runs Python 3.15, which dstack cannot read"
+    assert_seen_without_calls(result, threads, seen)
+
+
+def assert_seen_without_calls(result: Plain, threads: Plain, seen: Plain) -> None:
+    """All threads have their stacks, and of none is it said what it waits for."""
     assert threads.keys() == seen.keys()
-    assert threads["event"]["call"]["what"] == "threading.Event.wait"
-    assert "call" not in threads["rlock"]
+    assert functions(result, threads["event"])[:2] == ["wait", "wait"]
+    assert not [name for name, thread in threads.items() if "call" in thread]
 
 
 def test_calibration_leaves_no_thread_behind() -> None:

@@ -131,9 +131,9 @@ class Strand:
         ids, owners = _ids(refs), _owners(refs)
         return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=ids, owners=owners, timeout_s=timeout_s))
 
-    def gets_what_it_holds(self, **terms: Any) -> Strand:
-        """Is blocked in ``ray.get`` for refs that could not be read."""
-        return self._is_in(BlockedCall(kind="ray.get", frame=0, held=True, **terms))
+    def gets_what_it_holds(self, kind: CallKind = "ray.get", **terms: Any) -> Strand:
+        """Is blocked in ``ray.get``, or another call of Ray's, for refs that could not be read."""
+        return self._is_in(BlockedCall(kind=kind, frame=0, held=True, **terms))
 
     def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``ray.wait``."""
@@ -570,15 +570,15 @@ class Scene:
     # What was seen
 
     def look(self, only: Iterable[str] | None = None) -> Scene:
-        """Takes a sample of all workers, or of ``only`` those."""
-        wanted = [proc for proc in self.procs if only is None or proc.worker_id in set(only)]
-        answering = [proc for proc in wanted if not proc.is_silent]
+        """Takes a sample: the state of all workers, and the processes of all or of ``only`` those."""
+        wanted = {proc.worker_id for proc in self.procs} if only is None else set(only)
+        answering = [proc for proc in self.procs if not proc.is_silent]
         began_s = float(len(self.samples))
         self.samples.append(
             Sample(
                 began_s=began_s,
                 ended_s=began_s + 0.5,
-                workers=tuple(map(self._seen, wanted)),
+                workers=tuple(self._seen(proc, is_wanted=proc.worker_id in wanted) for proc in self.procs),
                 tasks=tuple(call.task for proc in answering for call in proc.submitted),
                 refs=tuple(ref for proc in answering for ref in proc.refs.values()),
                 placement_groups=tuple(self.groups),
@@ -590,8 +590,9 @@ class Scene:
         return self
 
     def look_again(self) -> Scene:
-        """Takes a second sample, of those whom the first makes suspect."""
-        return self.look(only=of_interest(self.snapshot()).workers)
+        """Takes a second sample, as a snapshot does: of nobody's process, there is none."""
+        wanted = of_interest(self.snapshot()).workers
+        return self.look(only=wanted) if wanted else self
 
     def snapshot(self) -> Snapshot:
         """All that was seen; the scene is looked at once if it was not yet."""
@@ -653,7 +654,7 @@ class Scene:
         by.submitted.append(call)
         return call
 
-    def _seen(self, proc: Proc) -> WorkerSample:
+    def _seen(self, proc: Proc, *, is_wanted: bool = True) -> WorkerSample:
         process = Process(
             pid=proc.worker.pid,
             started_at=proc.started_at,
@@ -667,7 +668,7 @@ class Scene:
         return WorkerSample(
             worker_id=proc.worker_id,
             running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
-            process=None if proc.is_unseen else process,
+            process=process if is_wanted and not proc.is_unseen else None,
             held=dict(proc.held),
         )
 

@@ -85,7 +85,7 @@ def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None]
     early: list[Snapshot] = []
 
     assert take(steps=steps, early=early) == taken
-    assert (steps, early) == (["reading"], [taken])
+    assert (steps, early) == (["starting", "reading"], [taken])
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_those_who_take_part_or_wait_for_it_are_looked_at_again() -> None:
 
     scene.look().look_again()
 
-    seen = {worker.worker_id for worker in scene.samples[1].workers}
+    seen = {worker.worker_id for worker in scene.samples[1].workers if worker.process}
     assert seen == {proc.worker_id for proc in (scene.driver_, scene.left, scene.right)}
 
 
@@ -70,7 +70,7 @@ def test_nobody_is_looked_at_again_where_nobody_is_stuck() -> None:
 
     scene.look().look_again()
 
-    assert scene.samples[1].workers == ()
+    assert len(scene.samples) == 1
 
 
 def test_the_labels_stay_those_of_the_first_look() -> None:

@@ -51,13 +51,14 @@ def hide(proc: Proc, how: str) -> None:
     proc.is_silent = how in ("silent", "lost")
     proc.is_unseen = how in ("unseen", "lost")
     proc.has_no_stacks = how == "without stacks"
+    proc.access = "text stack" if how == "refs unread" else "memory"
     for strand in proc.strands:
         strand.is_still = how != "moving"
         if how == "unreadable" and strand.call and strand.call.kind == "ray.get":
             strand.waits_unreadably("its memory moved")
         if how == "refs unread" and strand.call and strand.call.kind in ("ray.get", "ray.wait"):
             proc.holds_what_is_awaited(strand.call)
-            strand.gets_what_it_holds(timeout_s=strand.call.timeout_s)
+            strand.gets_what_it_holds(strand.call.kind, timeout_s=strand.call.timeout_s)
     for coro in proc.coros:
         coro.is_still = how != "moving"
         if how == "unreadable" and coro.call:
@@ -171,6 +172,74 @@ def test_what_goes_on_between_two_looks_makes_nobody_stuck(
     }
 
     assert confirmed <= stuck(world)
+
+
+FAIR = (
+    "",
+    "",
+    "silent",
+    "unseen",
+    "lost",
+    "without stacks",
+    "moving",
+    "unreadable",
+    "refs unread",
+    "coroutines unread",
+)
+"""What may go wrong with a reading and shows in it: what is missing is known to be missing."""
+fair_hidings = st.lists(st.sampled_from(FAIR), min_size=12, max_size=12)
+
+
+@given(worlds(exact=True), fair_hidings, fair_hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@many
+def test_who_was_stuck_all_the_while_makes_no_check_conclusive(
+    world: World, before: list[str], after: list[str], steps: int, order: random.Random
+) -> None:
+    is_stuck = bool(stuck(world))
+    show = Show(world)
+    look_while(show, world, before, after, steps, order)
+
+    diagnosis = show.scene.diagnose()
+
+    event(f"{'stuck' if is_stuck else 'not stuck'}: {diagnosis.verdict}{', incomplete' * diagnosis.incomplete}")
+    assert not is_stuck or diagnosis.is_stuck or diagnosis.incomplete
+
+
+@given(coroutine_worlds(), fair_hidings, fair_hidings, st.integers(0, 6), st.randoms(use_true_random=False))
+@many
+def test_coroutines_that_were_stuck_all_the_while_make_no_check_conclusive(
+    world: CoroutineWorld, before: list[str], after: list[str], steps: int, order: random.Random
+) -> None:
+    is_stuck = bool(stuck(world))
+    show = CoroutineShow(world)
+    after = ["" if how == was == "moving" else how for was, how in zip(before, after, strict=True)]  # it seems to run
+    look_while(show, world, before, after, steps, order)
+
+    diagnosis = show.scene.diagnose()
+
+    event(f"{'stuck' if is_stuck else 'not stuck'}: {diagnosis.verdict}{', incomplete' * diagnosis.incomplete}")
+    assert not is_stuck or diagnosis.is_stuck or diagnosis.incomplete
+
+
+def look_while(
+    show: Show | CoroutineShow,
+    world: World | CoroutineWorld,
+    before: list[str],
+    after: list[str],
+    steps: int,
+    order: random.Random,
+) -> None:
+    """Takes both samples of a world that goes on between them, with something amiss in each."""
+    for proc, how in zip(show.scene.procs, before, strict=False):
+        hide(proc, how)
+    show.scene.look()
+    world.go_on(order, steps)
+    for proc in show.scene.procs:
+        hide(proc, "")
+    show.update()
+    for proc, how in zip(show.scene.procs, after, strict=False):
+        hide(proc, how)
+    show.scene.look_again()
 
 
 # Who holds resources, and can end those who do

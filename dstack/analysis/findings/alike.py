@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack.analysis import names
-from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller, more
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import at
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import Actor

@@ -9,9 +9,10 @@ import msgspec
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings.alike import Gathering, gatherings, memberships
-from dstack.analysis.findings.situation import Situation, targets_of
+from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import others
 from dstack.analysis.findings.telling import Teller, alike_steps, more
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import at, doing, introduced
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step
 from dstack.vertex_keys import Key

@@ -8,8 +8,9 @@ from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import open_chain
 from dstack.analysis.findings.open_chain import finding_of, summary
-from dstack.analysis.findings.situation import Situation, is_outside, targets_of
+from dstack.analysis.findings.situation import Situation, is_outside
 from dstack.analysis.findings.telling import Teller
+from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]

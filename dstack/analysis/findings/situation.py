@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from dstack.analysis import reduction
@@ -14,11 +14,10 @@ from dstack.analysis.libraries import machinery
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
+from dstack.analysis.requirements import targets_of, waits_of
 from dstack.diagnosis import Vertex
 from dstack.model import Thread, job_of_task
 from dstack.vertex_keys import Key
-
-Waits = dict[Key, list[tuple[int, list[Key]]]]
 
 
 class Situation:
@@ -163,29 +162,6 @@ class Situation:
         return tuple(sorted({job for key in keys if (job := self.job_of(self.vertices[key]))}))
 
 
-def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False) -> Waits:
-    """The reduction's view: a wait with a timeout is none, and what can never be given waits for nobody.
-
-    With ``if_not``, nothing is assumed.
-    """
-    waits: Waits = {}
-    for vertex in vertices:
-        if vertex.never is not None:
-            waits[vertex.key] = [(1, [])]
-        elif vertex.wait is not None and not vertex.wait.is_timed:
-            groups = vertex.wait.if_not if if_not and vertex.wait.assumed else vertex.wait.groups
-            waits[vertex.key] = [(group.needs, [t.vertex for t in group.targets]) for group in groups]
-    return waits
-
-
 def is_outside(vertex: Vertex) -> bool:
     """Whether a vertex is something outside of what Ray runs, that ends a call: whoever does, or a child process."""
     return vertex.other_side_of is not None or vertex.child_pid is not None
-
-
-def targets_of(vertex: Vertex) -> Iterator[Key]:
-    """All that a vertex waits for."""
-    if vertex.wait is not None:
-        for group in vertex.wait.groups:
-            for target in group.targets:
-                yield target.vertex

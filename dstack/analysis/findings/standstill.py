@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dstack.analysis.chains import Knot
-from dstack.analysis.findings.situation import Situation, is_outside, targets_of
+from dstack.analysis.findings.situation import Situation, is_outside
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
+from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Vertex
 from dstack.model import Process
 

@@ -79,15 +79,16 @@ class MemoryReader:
 
     def read(self) -> ProcessReading:
         """Everything: first all at once, then again those threads that ran meanwhile."""
-        before = marks_of(self._request.pid)
+        before = marks_of(self._request.pid, self._known.python.os_thread_ids)
         groups: dict[str, str] | None = None
         with self._process(before) as process:
             states = self._read_all(process)
-            still = unchanged(before, marks_of(self._request.pid)) - process.broken
+            still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, before)
+            self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
             self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
             known_states = process.frames.threads
         deadline = min(self._request.deadline, time.monotonic() + ALL_ATTEMPTS_S)
@@ -157,7 +158,7 @@ class MemoryReader:
             self._loops = LoopState()
             return set(before)
         self._loops = LoopState.read(lambda: self._coroutines(process))
-        still = unchanged(dict(before), marks_of(self._request.pid))
+        still = unchanged(before, marks_of(self._request.pid, before))
         if still.issuperset(thread.os_thread_id for thread in process.threads):
             self._loops.prove_all()
         else:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.children import Families, is_helper, is_python
 from dstack.probes.node.procfs.permissions import DumpFailed
@@ -24,7 +25,6 @@ class Process:
         self.pid = target["pid"]
         self.worker_id = target["worker_id"]
         self.parent_pid = parent_pid
-        self.below = families.below(self.pid)
         self.title = ""
         self.figures: proc.Figures | None = None
         self.reading = ProcessReading()
@@ -33,6 +33,11 @@ class Process:
         self.problems: list[Problem] = []
         self.elapsed_s = 0.0
         self._families = families
+
+    @cached_property
+    def below(self) -> dict[int, int]:
+        """The parent, by pid, of each process that it or one of these has started."""
+        return self._families.below(self.pid)
 
     def identify(self, owners: PortOwners, verified: dict[int, tuple[proc.Birth, int]]) -> None:
         """Find its figures, and validate that the pid is this worker's.
@@ -70,7 +75,7 @@ class Process:
             title=self.title,
             is_driver=self.target["is_driver"],
             is_child=self.parent_pid is not None,
-            below=self.below,
+            below=lambda: self.below,
             thread_context=self.target.get("thread_context", options["thread_context"]),
             options=options,
             deadline=deadline,

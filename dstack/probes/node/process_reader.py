@@ -82,7 +82,7 @@ class ProcessReader:
 
     def _through_pyspy(self, request: Request, problem: Problem, refused: str | None = None) -> ProcessReading:
         """As this user, and where that is refused, as root, if no password is asked for that."""
-        has_calls = problem.cause == "permission"
+        has_calls = refused is not None or problem.cause == "permission"
         try:
             return PySpyReader(self._tool(), request, self.origins).read(problem, has_calls=has_calls)
         except DumpFailed as error:

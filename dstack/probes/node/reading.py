@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
@@ -12,7 +12,7 @@ from dstack.probes.node.wire import CallData, Options, ThreadContext
 
 @dataclass(frozen=True)
 class Request:
-    """A process to read; ``below`` are the processes that it has started, ``title`` is what it calls itself.
+    """A process to read; ``below`` gives the processes that it has started, ``title`` is what it calls itself.
 
     ``is_child`` is one that a worker or driver has started: of it only the threads are read. ``deadline`` is a
     ``time.monotonic()``.
@@ -22,7 +22,7 @@ class Request:
     title: str
     is_driver: bool
     is_child: bool
-    below: Collection[int]
+    below: Callable[[], Collection[int]]
     thread_context: ThreadContext | None
     options: Options
     deadline: float

@@ -1,6 +1,6 @@
 """Await chains: from an asyncio task's coroutine through all that it awaits down to a future.
 
-A suspended coroutine has what it awaits on top of its stack. Seen on CPython 3.10 to 3.13; Ray runs its tasks in a
+A suspended coroutine has what it awaits on top of its stack. Seen on CPython 3.10 to 3.14; Ray runs its tasks in a
 coroutine of Cython's, seen on Ray 2.46 and 2.60.
 """
 
@@ -20,7 +20,7 @@ from dstack.probes.node.waits.locks import lock_of
 GENERATORS = ("coroutine", "generator", "async_generator")
 CYTHON = "_cython_"
 WRAPPED = 16
-"""Where ``anext(generator, default)`` keeps what it awaits; CPython 3.10 to 3.13."""
+"""Where ``anext(generator, default)`` keeps what it awaits; CPython 3.10 to 3.14."""
 MAX_TASKS = 20_000
 MAX_DEPTH = 1_000
 MAX_CYTHON_BYTES = 1024

@@ -1,7 +1,7 @@
 """What a suspended coroutine waits for: read from the future that its await chain ends in.
 
 Ray and executors leave the future's source in its callbacks, ``gather`` and ``shield`` what they are for; of a future
-that is only there to wake somebody up, the innermost function of asyncio tells. Seen on CPython 3.10 to 3.13 and Ray
+that is only there to wake somebody up, the innermost function of asyncio tells. Seen on CPython 3.10 to 3.14 and Ray
 2.46 to 2.60.
 """
 

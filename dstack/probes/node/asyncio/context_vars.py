@@ -1,6 +1,6 @@
 """Context variables of asyncio tasks, which tell what Ray task each belongs to.
 
-A context keeps its variables in a hash array mapped trie, laid out alike in CPython 3.10 to 3.13.
+A context keeps its variables in a hash array mapped trie, laid out alike in CPython 3.10 to 3.14.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """asyncio's event loops in another process: their tasks, the one that each is in the middle of, and their threads.
 
-``asyncio.tasks`` has all tasks of all loops in a set of weak references and the tasks at work in a dict, both under
-names that differ between CPython 3.10 to 3.13. Tasks written in C are read, as asyncio makes them, also on uvloop.
+Up to CPython 3.13 ``asyncio.tasks`` has all tasks of all loops in a set of weak references and the running ones in a
+dict, under names that differ. From 3.14 on these have only tasks that are not asyncio's own; its own are linked to each
+other, see :mod:`dstack.probes.node.cpython.task_lists`. Tasks written in C are read, as asyncio makes them, also on
+uvloop.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.task_lists import TaskLists
 from dstack.probes.node.threads import AnyThread
 from dstack.probes.node.waits.known_waits import ASYNCIO
 
@@ -23,8 +26,11 @@ ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 CURRENT_TASKS = "_current_tasks"
 REFERENT = 16
 PENDING = 0
+HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle")
+"""The last one is what ``call_soon_threadsafe`` makes from CPython 3.14 on."""
 HANDLE_BYTES = 80
 MAX_READY = 2_000
+MAX_LINKED = 1 << 16
 LOOP_THREAD = "AsyncIO Thread"
 """How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
@@ -37,11 +43,41 @@ class EventLoops:
     def __init__(self, process: PythonProcess) -> None:
         self._objects = process.objects
         self._memory = process.memory
+        self._frames = process.frames
         self._modules = process.modules
         self._layout = process.layout.coroutines
 
     def tasks(self) -> Iterator[int]:
         """All asyncio tasks that have not ended, as far as they do not come or go meanwhile."""
+        lists = self._layout.task_lists
+        yield from self._linked(lists) if lists else self._referenced()
+
+    def _linked(self, lists: TaskLists) -> Iterator[int]:
+        """The tasks in the lists of all threads, and of threads that have ended."""
+        heads = [thread + lists.thread_tasks for thread in self._frames.threads.values()]
+        seen: set[int] = set()
+        for head in (*heads, self._frames.interpreter + lists.interpreter_tasks):
+            with contextlib.suppress(Unreadable):
+                for node in self._nodes(head, seen):
+                    task = node - lists.task_node
+                    if self._objects.is_kind_of(task, TASK) and self.is_pending(task):
+                        yield task
+        if len(seen) >= MAX_LINKED:
+            raise Unreadable(f"it has more than {MAX_LINKED} tasks")
+
+    def _nodes(self, head: int, seen: set[int]) -> Iterator[int]:
+        """The nodes of one list that were not seen yet, up to where the list is being changed."""
+        before, node = head, self._memory.pointer(head)
+        while node != head and node not in seen and len(seen) < MAX_LINKED:
+            seen.add(node)
+            after, back = self._memory.pointers(node, 2)
+            if back != before:
+                return
+            yield node
+            before, node = node, after
+
+    def _referenced(self) -> Iterator[int]:
+        """The tasks in the set of weak references."""
         weak_set = self._named(*ALL_TASKS)
         if not weak_set:
             return
@@ -54,10 +90,23 @@ class EventLoops:
     @cached_property
     def current(self) -> dict[int, int]:
         """The task that each loop is in the middle of, by loop; none where that changes while it is read."""
+        lists = self._layout.task_lists
+        if lists:
+            return self._in_hand(lists)
         current = self._named(CURRENT_TASKS)
         with contextlib.suppress(Unreadable):
             return dict(self._objects.entries(current)) if current else {}
         return {}
+
+    def _in_hand(self, lists: TaskLists) -> dict[int, int]:
+        """The task that each thread has in hand, by the loop that it runs."""
+        found = {}
+        for thread in self._frames.threads.values():
+            with contextlib.suppress(Unreadable):
+                loop, task = (self._memory.pointer(thread + at) for at in (lists.thread_loop, lists.thread_task))
+                if loop and task:
+                    found[loop] = task
+        return found
 
     def _named(self, *names: str) -> int:
         found = (self._modules.lookup("asyncio.tasks", name) for name in names)
@@ -80,7 +129,7 @@ class EventLoops:
             return
         for handle in handles:
             with contextlib.suppress(Unreadable):
-                self._objects.expect(handle, "Handle", "TimerHandle")
+                self._objects.expect(handle, *HANDLES)
                 words = self._memory.pointers(handle, HANDLE_BYTES // 8)
                 yield from (word for word in words if self._objects.is_a(word, "function"))
 

@@ -92,7 +92,7 @@ class CodeObjects:
     def _validated(self, address: int) -> Code | None:
         """The known code object, a new one that is still to be read, or None where there is none."""
         try:
-            mark = tuple(self._record.unpack(self._memory.read(address, self._record.size)))
+            mark = self._record.unpack(self._memory.read(address, self._record.size))
             if not self._objects.is_type(mark[0], "code"):
                 return None
         except Unreadable:

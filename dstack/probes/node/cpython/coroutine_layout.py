@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dstack.probes.node.cpython.memory import ProcessMemory
-from dstack.probes.node.cpython.objects import OWN_VERSION
+from dstack.probes.node.cpython.objects import OWN_VERSION, reference
+from dstack.probes.node.cpython.task_lists import TaskLists, calibrate_task_lists
 
 INTERPRETER_BYTES = 1 << 17
 GENERATOR_BYTES = 160
-SUSPENDED_STATES = {(3, 10): (-1,), (3, 11): (-1,), (3, 12): (-1,), (3, 13): (-2, -1)}
+SUSPENDED_STATES = {(3, 10): (-1,), (3, 11): (-1,), (3, 12): (-1,), (3, 13): (-2, -1), (3, 14): (-2, -1)}
 """What stands in the frame of a generator that has begun and waits; the last value if it awaits or yields from."""
-CREATED = {(3, 10): -2, (3, 11): -2, (3, 12): -2, (3, 13): -3}
+CREATED = {(3, 10): -2, (3, 11): -2, (3, 12): -2, (3, 13): -3, (3, 14): -3}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class CoroutineLayout:
     """Offsets in bytes. A generator here is any of generator, coroutine and asynchronous generator.
 
     ``generator_frame`` is a pointer to its frame on 3.10, the frame itself later. ``generator_state`` and
-    ``code_qualname`` are None on 3.10, which keeps the one in the frame and has no other.
+    ``code_qualname`` are None on 3.10, which keeps the one in the frame and has no other. At ``frame_stack_top`` is the
+    number of words in use, or from 3.14 on a pointer behind them. ``task_lists`` are None before 3.14.
     """
 
     interpreter_modules: int
@@ -60,6 +62,7 @@ class CoroutineLayout:
     task_context: int
     context_variables: int
     variable_name: int
+    task_lists: TaskLists | None = None
 
 
 def calibrate_coroutines(memory: ProcessMemory, interpreter: int, frame_code: int) -> CoroutineLayout:
@@ -181,10 +184,15 @@ class Calibration:
             task_name=self._task_name(),
             **self._context(),
             variable_name=self._in(specimen.variable, specimen.variable.name),
+            task_lists=calibrate_task_lists(self._memory, interpreter) if OWN_VERSION >= (3, 14) else None,
         )
 
     def _find(self, address: int, size: int, value: int) -> int:
         return 8 * self._memory.mapped_words(address, size).index(value)
+
+    def _references(self, address: int, size: int) -> tuple[int, ...]:
+        """Words of a frame, those that are references without their flags."""
+        return tuple(map(reference, self._memory.mapped_words(address, size)))
 
     def _in(self, whole: object, part: object) -> int:
         """Where an object has a pointer to another, which is not its type."""
@@ -194,7 +202,7 @@ class Calibration:
         """On 3.10 where the frame object is; later where the frame begins, from where its code is."""
         if OWN_VERSION == (3, 10):
             return self._in(self._suspended, self._suspended.cr_frame)
-        words = self._memory.mapped_words(id(self._suspended), GENERATOR_BYTES)
+        words = self._references(id(self._suspended), GENERATOR_BYTES)
         return 8 * (len(words) - 1 - words[::-1].index(id(Pausing.pause.__code__))) - self._frame_code
 
     def _generator_state(self, frame: int) -> int:
@@ -209,14 +217,17 @@ class Calibration:
         return next(at for at in range(frame - 1, 16, -1) if (states[0][at], states[1][at]) == expected)
 
     def _stack_top(self, frame: int) -> int:
-        """The number of words in use: of the stack alone on 3.10, later of locals and stack."""
+        """The number of words in use: of the stack alone on 3.10, later of locals and stack; a pointer from 3.14 on."""
         awaited = id(self._suspended.cr_await)
         if OWN_VERSION == (3, 10):
             start, size = id(self._suspended.cr_frame), sys.getsizeof(self._suspended.cr_frame)
         else:
             start, size = id(self._suspended) + frame, GENERATOR_BYTES
-        words = self._memory.mapped_words(start, size)
+        words = self._references(start, size)
         first = next(at for at in range(len(words)) if words[at : at + 2] == tuple(map(id, self._specimen.markers)))
+        if OWN_VERSION >= (3, 14):
+            end = start + 8 * (words.index(awaited, first) + 1)
+            return self._find(start, 8 * first, end)
         count = words.index(awaited, first) - first + 1 - (2 if OWN_VERSION == (3, 10) else 0)
         numbers = struct.unpack(f"<{2 * first}i", self._memory.read(start, 8 * first))
         if OWN_VERSION == (3, 10):  # comes after the pointers to where the stack begins, and to what traces the frame

@@ -16,7 +16,7 @@ from dstack.probes.node.cpython.code_objects import Code, CodeObjects
 from dstack.probes.node.cpython.coroutine_layout import SUSPENDED_STATES
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
-from dstack.probes.node.cpython.objects import BOUND_TO, Objects
+from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
 from dstack.probes.node.cpython.records import Record
 from dstack.probes.node.threads import Position
 
@@ -30,8 +30,6 @@ STATE_3_10 = 4
 TRAMPOLINE = "<interpreter trampoline>"
 READ_AHEAD = 2 * PAGE
 """Callers of a frame lie below it."""
-TAGS = ~3
-"""CPython 3.14 keeps tags in the lowest two bits of what frames refer to."""
 
 Step = tuple[int, int, int]
 """A frame's address, its code object's, and its instruction: an offset, an address, or on 3.10 a number."""
@@ -44,20 +42,14 @@ class Frame:
     """
 
     def __init__(
-        self,
-        frames: Frames,
-        address: int,
-        code: Code,
-        instruction: int,
-        top: int | None = None,
-        name: str | None = None,
+        self, frames: Frames, address: int, code: Code, instruction: int, position: Position, top: int | None = None
     ) -> None:
         self._frames = frames
         self._top = top
         self.address = address
         self.code = code
         self.instruction = instruction
-        self.position: Position = frames.codes.position(code, instruction, name)
+        self.position = position
 
     @property
     def file(self) -> str:
@@ -95,9 +87,12 @@ class Frame:
         return self._frames.blocks(self.address, self.code, self.instruction)
 
     def local(self, name: str) -> int:
-        """The address of what a local refers to, 0 where it has no value or there is none of that name."""
+        """The address of what a local refers to, 0 where it has no value or there is none of that name.
+
+        CPython 3.10 names an argument that a closure uses twice, and the value is in the last place.
+        """
         names = self.names
-        return self.locals[names.index(name)] if name in names else 0
+        return self.locals[-1 - names[::-1].index(name)] if name in names else 0
 
     def has(self, name: str) -> bool:
         """Whether a local of this name has a value; no where that cannot be read."""
@@ -129,6 +124,7 @@ class Frames:
         self.codes = CodeObjects(objects, layout, known)
         kind = "i" if layout.version == (3, 10) else "Q"
         self._head = Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
+        self._places: dict[tuple[int, int], tuple[Code, int, Position] | None] = {}
         self._is_tagged = layout.version >= (3, 14)
 
     @cached_property
@@ -217,13 +213,24 @@ class Frames:
 
     def _frames(self, steps: Sequence[Step]) -> Iterator[Frame]:
         """Without frames in which C called Python: these have no code from 3.13 on, and code of their own on 3.12."""
-        for address, code_address, instruction in steps:
-            code = self.codes.get(self._code_of(code_address))
-            if code is not None and code.function != TRAMPOLINE:
-                yield Frame(self, address, code, self._offset(code, instruction))
+        places = self._places
+        for address, executable, instruction in steps:
+            key = executable, instruction
+            if key not in places:
+                places[key] = self._place(executable, instruction)
+            place = places[key]
+            if place is not None:
+                yield Frame(self, address, *place)
+
+    def _place(self, executable: int, instruction: int) -> tuple[Code, int, Position] | None:
+        code = self.codes.get(self._code_of(executable))
+        if code is None or code.function == TRAMPOLINE:
+            return None
+        offset = self._offset(code, instruction)
+        return code, offset, self.codes.position(code, offset)
 
     def _code_of(self, executable: int) -> int:
-        return executable & TAGS if self._is_tagged else executable
+        return reference(executable) if self._is_tagged else executable
 
     def _offset(self, code: Code, instruction: int) -> int:
         """The instruction in hand, as an offset into its code."""
@@ -248,7 +255,9 @@ class Frames:
         executable, instruction, _ = self._head.unpack(self._memory.read(address, self._head.size))
         code = self.codes.code(self._code_of(executable))
         name = self._objects.text(self._memory.pointer(generator + layout.generator_qualname))
-        return Frame(self, address, code, self._offset(code, instruction), self._depth(address, code), name)
+        offset = self._offset(code, instruction)
+        position = self.codes.position(code, offset, name)
+        return Frame(self, address, code, offset, position, self._depth(address, code))
 
     def _depth(self, frame: int, code: Code) -> int:
         """How many words of a suspended frame's stack are live."""
@@ -267,17 +276,23 @@ class Frames:
         return int(struct.unpack("<b", self._memory.read(where, 1))[0])
 
     def held(self, frame: Frame) -> Iterator[int]:
-        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block."""
+        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block.
+
+        Until CPython 3.13 a block has the bound method, from 3.14 on the function, then the object (``LOAD_SPECIAL``).
+        """
         if not frame.blocks:
             return
-        for word in frame.stack[: frame.blocks]:
+        kept = frame.stack[: frame.blocks]
+        for word, after in zip(kept, (*kept, 0)[1:], strict=True):
             if self._objects.is_a(word, "builtin_function_or_method", "method"):
                 yield self._memory.pointer(word + BOUND_TO)
+            elif after and self._is_tagged and self._objects.is_a(word, "function", "method_descriptor"):
+                yield after
 
     def words(self, frame: int, count: int, start: int = 0) -> tuple[int, ...]:
         """So many words of a frame's locals and stack."""
         words = self._memory.pointers(frame + self._layout.frame_locals + 8 * start, count)
-        return tuple(word & TAGS for word in words) if self._is_tagged else words
+        return tuple(map(reference, words)) if self._is_tagged else words
 
     def stack(self, frame: int, code: Code, locals_count: int, depth: int | None) -> tuple[int, ...]:
         """The value stack of a frame, of which ``depth`` words are live where that is known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from dstack.probes.node.cpython.debug_offsets import FIRST_VERSION, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
@@ -39,7 +40,8 @@ class Interpreter:
     """What must be known of a process's Python for its memory to be read.
 
     ``foreign`` is what :mod:`dstack.probes.foreign_pythons` found, None where it is the reader's own build; ``files``
-    are the files that the process has mapped. Methods raise :class:`Unreadable`, all of them with the same reason
+    are the files that the process has mapped. From CPython 3.13 on, the offsets that the target states itself replace
+    those that were calibrated or saved. Methods raise :class:`Unreadable`, all of them with the same reason
     where dstack cannot read this Python.
     """
 
@@ -49,6 +51,7 @@ class Interpreter:
         self._foreign = foreign
         self._own = own
         self._files = files
+        self._layout: Layout | None = None
 
     @property
     def refused(self) -> str | None:
@@ -57,12 +60,17 @@ class Interpreter:
 
     def objects(self, memory: ProcessMemory) -> Objects:
         """The objects in the process's memory."""
-        return Objects(memory, lambda: self.layout().cached_keys, self._version())
+        return Objects(memory, lambda: self.layout(memory).cached_keys, self._version())
 
-    def layout(self) -> Layout:
-        """Where this Python keeps what."""
-        version = self._version()
-        return TABLES[version] if self._foreign else self._own.layout()
+    def layout(self, memory: ProcessMemory) -> Layout:
+        """Where this Python keeps what, in a process with this memory; read once."""
+        if self._layout is None:
+            version = self._version()
+            layout = TABLES[version] if self._foreign else self._own.layout()
+            if version >= FIRST_VERSION:
+                layout = with_debug_offsets(layout, read_debug_offsets(memory, self.runtime(), version))
+            self._layout = layout
+        return self._layout
 
     def runtime(self) -> int:
         """Where the process has its ``_PyRuntime``."""

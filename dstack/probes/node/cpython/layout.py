@@ -12,6 +12,7 @@ import os
 import queue
 import struct
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from types import FrameType
 
 from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout, calibrate_coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
+from dstack.probes.node.cpython.objects import OWN_VERSION, Objects, reference
 
 RUNTIME_BYTES = 1 << 16
 INTERPRETER_BYTES = 1 << 17
@@ -30,7 +31,7 @@ KEYS_BYTES, TYPE_BYTES = 256, 1024
 NO_ARGUMENT = ("PyThreadState_Get", "PyInterpreterState_Head")
 START_S = 5.0
 LOCK_SEMAPHORE = 16
-"""Where locks, RLocks and, before 3.13, SimpleQueues keep the semaphore that waiters sleep on; CPython 3.10 to 3.13."""
+"""Where an object keeps a pointer to the semaphore that its waiters sleep on, or the byte that they are parked at."""
 BLOCK_STACK_BYTES, BLOCK_BYTES = 240, 12
 """CPython 3.10: a frame's 20 blocks stand right before its locals, and their number 8 bytes before them."""
 
@@ -68,13 +69,24 @@ class Layout:
 
 def calibrate() -> Layout:
     """The layout of the interpreter this runs in. Raises :class:`Unreadable` where it is not as expected."""
-    if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 13):
+    if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 14):
         raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not known")
+    if kind := _other_kind():
+        raise Unreadable(
+            f"it runs a {kind} build of Python {OWN_VERSION[0]}.{OWN_VERSION[1]}, which dstack cannot read"
+        )
     try:
         with open_memory(os.getpid()) as memory, Specimen() as specimen:
             return Calibration(memory, specimen).layout()
     except (LookupError, ValueError, StopIteration, OSError) as error:
         raise Unreadable(f"this interpreter is not laid out as expected: {error}") from error
+
+
+def _other_kind() -> str | None:
+    """What this interpreter is if it lays out objects in another way than a release with the GIL."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "free-threaded"
+    return "debug" if hasattr(sys, "gettotalrefcount") else None
 
 
 def runtime_address() -> int:
@@ -145,7 +157,7 @@ class Calibration:
         first = _api("PyInterpreterState_ThreadHead")(interpreter)
         state = self._specimen.state
         leaf = self._address_of(self._frame)
-        frame_code = self._find(leaf, FRAME_BYTES, id(self._code))
+        frame_code = 8 * self._references(leaf, FRAME_BYTES).index(id(self._code))
         start = id(self._code.co_code) if self._version == (3, 10) else id(self._code) + type(self._code).__basicsize__
         return Layout(
             version=self._version,
@@ -174,6 +186,10 @@ class Calibration:
         """Where among these bytes a word has this value."""
         return 8 * self._memory.mapped_words(address, size).index(value)
 
+    def _references(self, address: int, size: int) -> tuple[int, ...]:
+        """The words of a frame, those that are references without their flags."""
+        return tuple(map(reference, self._memory.mapped_words(address, size)))
+
     def _address_of(self, frame: FrameType | None) -> int:
         """Where the interpreter keeps a frame: in the frame object on 3.10, later elsewhere, and that points there."""
         if frame is None:
@@ -181,7 +197,7 @@ class Calibration:
         if self._version == (3, 10):
             return id(frame)
         for pointer in self._memory.mapped_words(id(frame), FRAME_OBJECT_BYTES)[2:]:
-            if pointer and id(frame.f_code) in self._memory.mapped_words(pointer, FRAME_BYTES):
+            if pointer and id(frame.f_code) in self._references(pointer, FRAME_BYTES):
                 return pointer
         raise LookupError("a frame object does not lead to its frame")
 
@@ -204,7 +220,7 @@ class Calibration:
         return 4 * numbers.index(self._frame.f_lasti // 2, 4)
 
     def _locals(self, leaf: int) -> int:
-        words = self._memory.mapped_words(leaf, FRAME_BYTES + 8 * 64)
+        words = self._references(leaf, FRAME_BYTES + 8 * 64)
         wanted = (id(self._specimen), *map(id, self._specimen.markers))
         return 8 * next(i for i in range(len(words)) if words[i : i + 3] == wanted)
 

@@ -85,6 +85,16 @@ class ProcessMemory:
             self._missing.update(pages[count : count + 1])  # the first one that is not mapped ends a system call
             del pages[: count + 1]
 
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[None]:
+        """Forget the pages that are read in a ``with`` block: they are needed only there."""
+        count = len(self.pages)
+        try:
+            yield
+        finally:
+            for page in list(self.pages)[count:]:
+                del self.pages[page]
+
     def _fetch(self, pages: Sequence[int]) -> int:
         """Read pages, which are in order; returns how many of them could be read before one could not."""
         spans: list[list[int]] = []
@@ -110,12 +120,12 @@ class ProcessMemory:
         """What these spans hold, one after another, up to the first byte that cannot be read."""
         if self._readv is not None:
             total = sum(size for _, size in spans)
-            buffer = ctypes.create_string_buffer(total)
-            local = struct.pack("<QQ", ctypes.addressof(buffer), total)
+            data = bytearray(total)
+            local = struct.pack("<QQ", ctypes.addressof(ctypes.c_char.from_buffer(data)), total)
             remote = b"".join(struct.pack("<QQ", *span) for span in spans)
             count = self._readv(self.pid, local, 1, remote, len(spans), 0)
             if count >= 0 or ctypes.get_errno() == errno.EFAULT:
-                return bytes(memoryview(buffer)[: max(0, count)])
+                return bytes(data if count == total else data[: max(0, count)])
             self._readv = None  # forbidden, as by a container's seccomp filter: the file may still be read
         return self._read_file(spans)
 

@@ -2,7 +2,7 @@
 
 Every object is checked by the name of its type before it is used and every size is bounded, so memory that moved
 or was never what it seemed gives :class:`Unreadable`, not nonsense. The offsets that stand here as numbers are the same
-in CPython 3.10 to 3.13 on x86-64 with the GIL; those that differ are calibrated, see
+in CPython 3.10 to 3.14 on x86-64 with the GIL; those that differ are calibrated, see
 :mod:`dstack.probes.node.cpython.layout`.
 """
 
@@ -16,8 +16,11 @@ from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 
 REFCOUNT, TYPE, SIZE = 0, 8, 16
 BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, BASE, DICT_OFFSET = 32, 24, 168, 256, 288
-ITEMS = 24
-"""Behind a list's pointer here, or of a tuple from here on."""
+LIST_ITEMS = 24
+TAG_BITS = 3
+"""CPython 3.14: flags in a reference that a frame holds; both are set in a number that refers to no object."""
+REFERENCES = 2**32 - 1
+"""CPython 3.14: the bits of an object's first word that count references; its flags are above."""
 DICT_KEYS, DICT_VALUES = 32, 40
 SET_MASK, SET_TABLE = 32, 40
 REMOVED = 2**64 - 1
@@ -25,6 +28,7 @@ REMOVED = 2**64 - 1
 BOUND_TO = 24
 """The object of a bound method, also of a built-in one."""
 BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 16, 24
+TEXT_STATE = 32
 TEXT_HEAD = "<8xQq8xI"
 """How a string begins: its type, its length and its state."""
 TEXT_HEAD_BYTES = struct.calcsize(TEXT_HEAD)
@@ -48,6 +52,16 @@ MAX_NAME = 1 << 10
 MAX_DATA = 1 << 20
 MAX_DIGITS = 4
 OWN_VERSION = sys.version_info[:2]
+
+
+def tuple_items(version: tuple[int, int]) -> int:
+    """Where a tuple has its items; from CPython 3.14 on, after its hash."""
+    return 32 if version >= (3, 14) else 24
+
+
+def reference(word: int) -> int:
+    """The address of the object that a word of a frame refers to, without the flags that CPython 3.14 has in it."""
+    return word & ~TAG_BITS
 
 
 class Objects:
@@ -121,13 +135,16 @@ class Objects:
         self.expect(address, *names)
         return self.memory.int64(address + SIZE)
 
-    def items(self, address: int) -> tuple[int, ...]:
-        """Addresses of the items of a live list or tuple."""
+    def items(self, address: int, first: int | None = None) -> tuple[int, ...]:
+        """Addresses of the items of a live list or tuple, or of the ``first`` ones, however many it has."""
         name = self.expect(address, "list", "tuple")
         refcount, _, size = struct.unpack("<qQq", self.memory.read(address, 24))
+        size = size if first is None else min(size, first)
+        refcount = refcount & REFERENCES if self.version >= (3, 14) else refcount
         if refcount <= 0 or not 0 <= size <= MAX_ITEMS:
             raise Unreadable(f"a {name} of {size} items and {refcount} references")
-        start = self.memory.pointer(address + ITEMS) if name == "list" else address + ITEMS
+        is_list = name == "list"
+        start = self.memory.pointer(address + LIST_ITEMS) if is_list else address + tuple_items(self.version)
         return self.memory.pointers(start, size)
 
     def deque_items(self, address: int) -> Iterator[int]:
@@ -152,9 +169,10 @@ class Objects:
         entries = zip(words[::2], words[1::2], strict=True)
         return tuple(sorted(key for key, hashed in entries if key and hashed != REMOVED))
 
-    def text(self, address: int) -> str:
-        """A string."""
+    def text(self, address: int, first: int | None = None) -> str:
+        """A string, or its ``first`` characters, however long it is."""
         kind, length, state = self.memory.unpack(TEXT_HEAD, address)
+        length = length if first is None else min(length, first)
         if self._name_of_type(kind) != "str":
             raise Unreadable(f"a {self._name_of_type(kind)} where a str was expected")
         width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
@@ -253,17 +271,34 @@ class Objects:
 
         ``places`` remembers where the name was found, which is validated.
         """
-        entries = self.entries(address)
         places = {} if places is None else places
-        at = places.get((address, name), len(entries))
-        if at < len(entries) and self._is_text(entries[at][0], name):
-            return entries[at][1]
-        self.memory.prefetch((key for key, _ in entries), TEXT_HEAD_BYTES)
-        for at, (key, value) in enumerate(entries):
+        if (address, name) in places:
+            key, value = self._entry(address, places[address, name])
             if self._is_text(key, name):
-                places[address, name] = at
                 return value
+        with self.memory.temporary():
+            entries = self.entries(address)
+            self.memory.prefetch((key for key, _ in entries), TEXT_HEAD_BYTES)
+            for key, value in entries:
+                if self._is_text(key, name):
+                    places[address, name] = self._place_of(address, key)
+                    return value
         return 0
+
+    def _place_of(self, address: int, wanted: int) -> int:
+        """The number of an entry among all places of a dict, by its key."""
+        keys, _ = self.memory.pointers(address + DICT_KEYS, 2)
+        return next(at for at, (key, _) in enumerate(self._entries(keys, MAX_ENTRIES)) if key == wanted)
+
+    def _entry(self, address: int, at: int) -> tuple[int, int]:
+        """The key and value at a place of a dict; nothing where the dict has no such place now."""
+        self.expect(address, "dict")
+        keys, values = self.memory.pointers(address + DICT_KEYS, 2)
+        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        if values or not at < count:
+            return 0, 0
+        words = self.memory.pointers(start + 8 * width * at, width)
+        return words[-2], words[-1]
 
     def _is_text(self, address: int, expected: str) -> bool:
         """Whether there is a string with this content."""

@@ -26,12 +26,14 @@ MemoryThread = PythonThread[Frame]
 class Known:
     """What an earlier reading of a process has learned; all of it is validated before it is used again.
 
-    ``pages`` are the addresses that were read then: they are read first, in one system call.
+    ``pages`` are the addresses that were read then: they are read first, in one system call. ``os_thread_ids`` are the
+    threads that ran Python.
     """
 
     codes: dict[int, Code] = field(default_factory=dict)
     places: dict[tuple[int, str], int] = field(default_factory=dict)
     pages: Collection[int] = ()
+    os_thread_ids: Collection[int] = ()
 
 
 class PythonProcess:
@@ -64,7 +66,7 @@ class PythonProcess:
     @cached_property
     def layout(self) -> Layout:
         """Where its version of CPython keeps what."""
-        return self._interpreter.layout()
+        return self._interpreter.layout(self.memory)
 
     @cached_property
     def frames(self) -> Frames:
@@ -85,7 +87,9 @@ class PythonProcess:
         """Its Python threads, with their frames."""
         names = self._names()
         return [
-            PythonThread(thread_id, self._os_thread_id(thread_id), names.get(thread_id, ""), frames)
+            PythonThread(
+                thread_id, os_thread_id(self.memory, thread_id, self._os_thread_ids), names.get(thread_id, ""), frames
+            )
             for thread_id, frames in self.frames.stacks(self._chains).items()
         ]
 
@@ -111,13 +115,6 @@ class PythonProcess:
         frames = self.frames.stacks(chains)[thread.thread_id]
         return replace(thread, frames=frames), chains[thread.thread_id].steps
 
-    def _os_thread_id(self, thread_id: int) -> int:
-        try:
-            found = self.memory.int32(thread_id + PTHREAD_TID)
-        except Unreadable:
-            return 0
-        return found if found in self._os_thread_ids else 0
-
     def _names(self) -> Mapping[int, str]:
         """The names that Python has for threads, by the threads' ids; none where they cannot be read."""
         names: dict[int, str] = {}
@@ -128,3 +125,12 @@ class PythonProcess:
                     name = self.objects.attribute(thread, "_name")
                     names[int(self.objects.number(key) or 0)] = self.objects.text(name)
         return names
+
+
+def os_thread_id(memory: ProcessMemory, thread_id: int, known: Collection[int]) -> int:
+    """The OS id of the thread with this pthread id; 0 where it cannot be read, or is none of the known ones."""
+    try:
+        found = memory.int32(thread_id + PTHREAD_TID)
+    except Unreadable:
+        return 0
+    return found if found in known else 0

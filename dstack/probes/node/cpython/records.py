@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable
+from operator import itemgetter
 
 SIZES = {"Q": 8, "q": 8, "i": 4, "I": 4}
 
 
 class Record:
-    """Fields at fixed offsets, each with its format character of :mod:`struct`; little endian."""
+    """At least two fields at fixed offsets, each with its format character of :mod:`struct`; little endian.
+
+    The same field may be given more than once; fields do not overlap otherwise.
+    """
 
     def __init__(self, *fields: tuple[int, str]) -> None:
-        order = sorted(range(len(fields)), key=lambda index: fields[index][0])
+        order = sorted(set(fields))
         layout, end = "<", 0
-        for index in order:
-            offset, kind = fields[index]
+        for offset, kind in order:
             layout += f"{offset - end}x{kind}"
             end = offset + SIZES[kind]
         self._struct = struct.Struct(layout)
-        self._places = [order.index(index) for index in range(len(fields))]
+        self._ordered: Callable[[tuple[int, ...]], tuple[int, ...]] = itemgetter(*map(order.index, fields))
         self.size = end
 
-    def unpack(self, data: bytes, offset: int = 0) -> Sequence[int]:
+    def unpack(self, data: bytes, offset: int = 0) -> tuple[int, ...]:
         """The fields' values, in the order in which they were given."""
-        values = self._struct.unpack_from(data, offset)
-        return [values[place] for place in self._places]
+        return self._ordered(self._struct.unpack_from(data, offset))

@@ -1,13 +1,14 @@
 """Where each minor version of CPython keeps what, for processes that run another one than their reader.
 
 Written by ``python -m tests.write_tables``; a test holds each against the interpreter that runs it. As calibrated on
-x86-64 with glibc by 3.10.13, 3.11.7, 3.11.2, 3.12.1, 3.13.0.
+x86-64 with glibc by 3.10.13, 3.11.7, 3.11.2, 3.12.1, 3.13.0, 3.14.8.
 """
 
 from __future__ import annotations
 
 from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout
 from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.task_lists import TaskLists
 
 _TABLES = (
     Layout(
@@ -55,6 +56,7 @@ _TABLES = (
             task_context=176,
             context_variables=24,
             variable_name=16,
+            task_lists=None,
         ),
     ),
     Layout(
@@ -102,6 +104,7 @@ _TABLES = (
             task_context=152,
             context_variables=24,
             variable_name=16,
+            task_lists=None,
         ),
     ),
     Layout(
@@ -149,6 +152,7 @@ _TABLES = (
             task_context=152,
             context_variables=24,
             variable_name=16,
+            task_lists=None,
         ),
     ),
     Layout(
@@ -196,6 +200,57 @@ _TABLES = (
             task_context=136,
             context_variables=24,
             variable_name=16,
+            task_lists=None,
+        ),
+    ),
+    Layout(
+        version=(3, 14),
+        runtime_interpreter=808,
+        interpreter_threads=7344,
+        thread_next=8,
+        thread_id=152,
+        thread_frame=(72,),
+        frame_previous=8,
+        frame_code=0,
+        frame_instruction=56,
+        frame_locals=80,
+        code_file=112,
+        code_function=120,
+        code_names=(96,),
+        code_stack_size=64,
+        code_start=208,
+        code_exceptions=40,
+        cached_keys=880,
+        rlock_owner=24,
+        queue_items=40,
+        coroutines=CoroutineLayout(
+            interpreter_modules=7688,
+            generator_frame=72,
+            generator_state=67,
+            generator_qualname=32,
+            frame_stack_top=64,
+            code_first_line=68,
+            code_lines=136,
+            code_qualname=128,
+            function_code=48,
+            function_closure=72,
+            function_qualname=40,
+            send_generator=16,
+            wrapper_coroutine=16,
+            iterator_future=16,
+            future_loop=16,
+            future_callback=24,
+            future_callbacks=40,
+            future_state=104,
+            task_waiter=120,
+            task_coroutine=128,
+            task_name=136,
+            task_context=144,
+            context_variables=24,
+            variable_name=16,
+            task_lists=TaskLists(
+                task_node=152, thread_tasks=880, thread_loop=864, thread_task=872, interpreter_tasks=10880
+            ),
         ),
     ),
 )

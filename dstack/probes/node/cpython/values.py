@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
@@ -33,39 +33,43 @@ def shown_locals(objects: Objects, frame: Frame) -> dict[str, str]:
 
 
 def text_of(objects: Objects, address: int, depth: int = 0) -> str:
-    """A value as text of about ``MAX_CHARACTERS``. Raises :class:`Unreadable`."""
+    """A value as text of about ``MAX_CHARACTERS``; only its type where it is too large, or cannot be read.
+
+    Raises :class:`Unreadable` where its type cannot be read.
+    """
     kind = objects.type_name(address)
+    try:
+        content = _content(objects, address, kind, depth)
+    except Unreadable:
+        content = None
+    return f"<{kind} at {address:#x}>" if content is None else content
+
+
+def _content(objects: Objects, address: int, kind: str, depth: int) -> str | None:
+    """The text of a value of a type that is shown, else None."""
     match kind:
         case "NoneType":
             return "None"
         case "bool":
             return str(objects.truth(address))
         case "int" | "float":
-            return _number(objects, address, kind)
+            return repr(objects.number(address))
         case "str":
-            text = objects.text(address)
+            text = objects.text(address, MAX_CHARACTERS + 1)
             return f'"{text[:MAX_CHARACTERS]}{MORE * (len(text) > MAX_CHARACTERS)}"'
     if depth < MAX_DEPTH:
         match kind:
             case "list":
-                return f"[{_joined(_items(objects, objects.items(address), depth))}]"
+                return f"[{_joined(_items(objects, address, depth))}]"
             case "tuple":
-                return f"({_joined(_items(objects, objects.items(address), depth))})"
+                return f"({_joined(_items(objects, address, depth))})"
             case "dict":
                 return f"{{{_joined(_pairs(objects, address, depth))}}}"
-    return f"<{kind} at {address:#x}>"
+    return None
 
 
-def _number(objects: Objects, address: int, kind: str) -> str:
-    try:
-        number = objects.number(address)
-    except Unreadable:  # an int of many digits
-        return f"<{kind} at {address:#x}>"
-    return repr(number)
-
-
-def _items(objects: Objects, addresses: Iterable[int], depth: int) -> Iterator[str]:
-    return (text_of(objects, address, depth + 1) for address in addresses)
+def _items(objects: Objects, address: int, depth: int) -> Iterator[str]:
+    return (text_of(objects, item, depth + 1) for item in objects.items(address, MAX_CHARACTERS))
 
 
 def _pairs(objects: Objects, address: int, depth: int) -> Iterator[str]:

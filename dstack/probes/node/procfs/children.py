@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.procfs import proc
@@ -67,17 +67,17 @@ def is_helper(pid: int, parent: int) -> bool:
     return any(map(HELPERS.match, words)) and words != proc.arguments(parent, FIRST_WORDS)
 
 
-def awaited_children(pid: int, call: proc.SystemCall, below: Collection[int]) -> tuple[str, list[int]]:
-    """The processes below one whose end it waits for, or who alone can write to the pipe it reads from; and its name.
+def awaited_children(pid: int, call: proc.SystemCall, below: Callable[[], Collection[int]]) -> tuple[str, list[int]]:
+    """What a system call is called, and the processes ``below`` that it waits for: their end, or what they write.
 
-    Nobody where the process itself could write there too.
+    Of a pipe that the process itself can write to as well, no process is known to be waited for.
     """
     if call.awaited_pid is not None:
-        return "os.waitpid", [one for one in below if one == call.awaited_pid]
+        return "os.waitpid", [one for one in below() if one == call.awaited_pid]
     if call.read_from is not None:
         file = proc.file_at(pid, call.read_from)
         if file.startswith("pipe:") and not proc.can_write(pid, file):
-            return "reading from a pipe", [one for one in below if proc.can_write(one, file)]
+            return "reading from a pipe", [one for one in below() if proc.can_write(one, file)]
     return "", []
 
 

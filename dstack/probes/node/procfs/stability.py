@@ -7,7 +7,7 @@ consistent state, without stopping it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from dstack.probes.node.cpython.memory import ProcessMemory
@@ -19,13 +19,13 @@ Marks = dict[int, str]
 T = TypeVar("T")
 
 
-def marks_of(pid: int) -> Marks:
-    """The marks of all threads of a process; threads that end meanwhile are left out."""
-    marks = ((thread, proc.scheduler_mark(pid, thread)) for thread in proc.threads(pid))
+def marks_of(pid: int, threads: Collection[int] = ()) -> Marks:
+    """The marks of these threads of a process, or of all; threads that have ended are left out."""
+    marks = ((thread, proc.scheduler_mark(pid, thread)) for thread in threads or proc.threads(pid))
     return {thread: mark for thread, mark in marks if mark is not None}
 
 
-def unchanged(before: Marks, after: Marks) -> set[int]:
+def unchanged(before: Mapping[int, str], after: Mapping[int, str]) -> set[int]:
     """The threads that did not run between the two."""
     return {thread for thread, mark in before.items() if mark and after.get(thread) == mark}
 

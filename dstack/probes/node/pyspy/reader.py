@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from dstack.probes.node.cpython.memory import open_memory
+from dstack.probes.node.cpython.process import os_thread_id
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.procfs.stability import marks_of, unchanged
 from dstack.probes.node.pyspy.runner import PySpy, SudoRefused
@@ -42,7 +45,7 @@ class PySpyReader:
         for attempt in range(ATTEMPTS):
             before = marks_of(self._request.pid)
             try:
-                threads = self._dump(blocking=False)
+                threads = self._with_os_ids(self._dump(blocking=False), before)
             except DumpFailed as error:
                 if error.is_refused or isinstance(error, SudoRefused) or attempt == ATTEMPTS - 1:
                     raise
@@ -112,6 +115,17 @@ class PySpyReader:
     def _role(self, thread: PythonThread[ShownFrame], task_id: str | None) -> str:
         request = self._request
         return role_of(thread, task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
+
+    def _with_os_ids(self, threads: Threads, known: Collection[int]) -> Threads:
+        """py-spy finds the OS ids of threads only with a pause on CPython 3.10 and earlier; seen on 0.4.3."""
+        if all(thread.os_thread_id for thread in threads):
+            return threads
+        with contextlib.suppress(OSError), open_memory(self._request.pid) as memory:
+            return [
+                one if one.os_thread_id else replace(one, os_thread_id=os_thread_id(memory, one.thread_id, known))
+                for one in threads
+            ]
+        return threads
 
     def _dump(self, *, blocking: bool) -> Threads:
         left_s = min(DUMP_TIMEOUT_S, self._request.deadline - time.monotonic())

@@ -1,7 +1,7 @@
 """In which concurrency group an actor's methods run, as its class declares with ``@ray.method(concurrency_group=...)``.
 
 Read from the functions of the live class: Ray leaves the group's name there as an attribute. Seen on Ray 2.46 and 2.60
-and CPython 3.10 to 3.13.
+and CPython 3.10 to 3.14.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXECUTOR = "actor_method_executor"
 """The function that calls an actor's method."""
 GROUP = "__ray_concurrency_group__"
 BASE, CLASS_DICT = 256, 264
-"""Where a type keeps its base and its dict; CPython 3.10 to 3.13."""
+"""Where a type keeps its base and its dict; CPython 3.10 to 3.14."""
 MAX_BASES = 64
 
 

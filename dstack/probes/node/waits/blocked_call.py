@@ -47,7 +47,7 @@ NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multipr
 class BlockedCalls:
     """The calls that the threads of one process are blocked in.
 
-    ``is_user`` says which frames are the user's, ``below`` are the processes that this one has started. ``unreadable``
+    ``is_user`` says which frames are the user's, ``below`` gives the processes that it has started. ``unreadable``
     says, by OS thread id, why it could not be read what a thread sleeps on.
     """
 
@@ -55,7 +55,7 @@ class BlockedCalls:
         self,
         process: PythonProcess,
         is_user: Callable[[AnyFrame], bool],
-        below: Collection[int] = (),
+        below: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self._process = process
         self._objects = process.objects
@@ -156,7 +156,7 @@ class BlockedCalls:
             return None
         frames = thread.frames
         leaf = place_of(frames[0], IN_LEAF)
-        name, children = awaited_children(self._pid, blocked_in, self._below) if self._below else ("", [])
+        name, children = awaited_children(self._pid, blocked_in, self._below)
         if children:
             call = self._known_wait(frames, leaf or Place("", "", name, ""), None)
             return {**call, "child_pids": children} if call else None

@@ -17,7 +17,7 @@ IDLE = ""
 ASYNCIO = "/asyncio/"
 EVENT_LOOP = "asyncio event loop"
 """The name of an event loop that waits for what comes; not one that is blocked in a call."""
-ALL_PYTHONS = "Python 3.10 to 3.13"
+ALL_PYTHONS = "Python 3.10 to 3.14"
 BOTH_RAYS = "Ray 2.46 and 2.60"
 NOT_RUN = "torch's own names, not run"
 

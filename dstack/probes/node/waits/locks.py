@@ -22,7 +22,11 @@ from dstack.probes.node.procfs.proc import SystemCall
 LOCK, RLOCK = "_thread.lock", "_thread.RLock"
 SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"
 SLEPT_ON = (LOCK, RLOCK, SIMPLE_QUEUE, PROCESS_LOCK)
-"""Objects that keep a pointer to their semaphore in the same place; CPython 3.10 to 3.13."""
+"""Objects that have in the same place a pointer to their semaphore, or a byte; CPython 3.10 to 3.14."""
+PARKS_FROM = {SIMPLE_QUEUE: (3, 13), LOCK: (3, 14), RLOCK: (3, 14)}
+"""Since when the waiters of an object are parked: each sleeps on a semaphore of its own, and notes where it waits."""
+PARKED_AT = -8
+"""Where that address stands, from the semaphore on (``struct wait_entry``); seen on CPython 3.13.0 and 3.14.8."""
 MAX_ARGUMENTS = 3
 
 
@@ -46,9 +50,11 @@ class Locks:
 
     def slept_on(self, leaf: Frame, call: SystemCall) -> SleptOn | None:
         """What a thread's innermost frame waits for, if that is a lock or the like."""
+        if call.futex is None:
+            return None
         for word in (*leaf.stack, *leaf.locals):
             for address in self._and_what_it_is_bound_to(word):
-                if self._objects.is_a(address, *SLEPT_ON) and self._semaphore(address) == call.futex:
+                if self._objects.is_a(address, *SLEPT_ON) and self._is_slept_on(address, call.futex):
                     timeout_s = self._timeout_s(leaf, word, call.futex_deadline) if call.futex_deadline else None
                     return SleptOn(address, self._objects.type_name(address), timeout_s)
         return None
@@ -71,8 +77,12 @@ class Locks:
                     holders.append(thread)
         return holders
 
-    def _semaphore(self, address: int) -> int:
-        return self._objects.memory.pointer(address + LOCK_SEMAPHORE)
+    def _is_slept_on(self, address: int, futex: int) -> bool:
+        """Whether a thread that sleeps on this semaphore waits for this object."""
+        parks_from = PARKS_FROM.get(self._objects.type_name(address))
+        if parks_from and self._objects.version >= parks_from:
+            return self._objects.memory.pointer(futex + PARKED_AT) == address + LOCK_SEMAPHORE
+        return self._objects.memory.pointer(address + LOCK_SEMAPHORE) == futex
 
     def _and_what_it_is_bound_to(self, word: int) -> Iterator[int]:
         yield word

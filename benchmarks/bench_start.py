@@ -1,0 +1,166 @@
+"""What a cold ``dstack check`` costs besides reading processes: start, imports, connection, hand-over, report.
+
+Everything is measured in one run, in turns, on the same blocked actors: the whole command beside ``import ray`` and
+``ray status``; then the phases of the process that takes the snapshot, and of the one that explains it. Each phase is
+run in a fresh interpreter, from bytecode, as pip leaves it where it installs. CPU time is that of the process and its
+children, without Ray's own processes.
+
+    python -m benchmarks.bench_start [ROUNDS] [WORKERS]
+"""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+import dstack
+from benchmarks.bench_snapshot import ring_of
+from benchmarks.tables import Results
+
+DSTACK = (sys.executable, "-m", "dstack")
+RAY = str(Path(sys.executable).with_name("ray"))
+Cost = tuple[float, float]
+"""Wall and CPU seconds."""
+
+COLLECTING = """
+import resource, sys, time
+
+def spent():
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter(), own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+marks = [("import dstack.collector", *spent())]
+import dstack.collector
+marks.append(("import dstack.capture", *spent()))
+from dstack import capture
+from dstack.snapshot_file import dumps
+marks.append(("connect", *spent()))
+has_first = False
+
+def progress(step):
+    name = {"connecting": "connect", "reading the control plane": "control plane"}.get(step, "")
+    name = name or ("sample 2" if has_first else "sample 1")
+    if name != marks[-1][0]:
+        marks.append((name, *spent()))
+
+def early(one):
+    global has_first
+    has_first = True
+    marks.append(("sample 2", *spent()))
+
+taken = capture.snapshot(sys.argv[1], progress=progress, early=early)
+marks.append(("choose targets of sample 2, again", *spent()))
+from dstack.analysis.diagnose import of_interest
+of_interest(taken)
+marks.append(("serialize", *spent()))
+data = dumps(taken)
+marks.append(("", *spent()))
+open(sys.argv[2], "wb").write(data)
+"""
+"""As :mod:`dstack.collector` does it. Sample 1 includes the choice of targets for sample 2, which is also measured on
+its own."""
+
+EXPLAINING = """
+import resource, sys, time
+
+def spent():
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return time.perf_counter(), own.ru_utime + own.ru_stime
+
+data = open(sys.argv[2], "rb").read()
+marks = [("import dstack.cli", *spent())]
+import dstack.cli
+marks.append(("import analysis, report", *spent()))
+import dstack.collector, dstack.snapshot_file, dstack.analysis.diagnose, dstack.report.text, rich.console
+marks.append(("parse", *spent()))
+taken = dstack.snapshot_file.loads(data)
+marks.append(("diagnose", *spent()))
+diagnosis = dstack.analysis.diagnose.diagnose(taken)
+marks.append(("print", *spent()))
+dstack.cli._rendered(taken, diagnosis, False)
+marks.append(("", *spent()))
+"""
+
+REPORTED = """
+import json
+print(json.dumps([(name, then[1] - now[1], then[2] - now[2])
+    for (name, *_), now, then in zip(marks, marks, marks[1:])]))
+"""
+
+
+def cost(command: list[str], environment: Mapping[str, str], ends_with: int = 0) -> Cost:
+    """Of one run of a command, with its children."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    took = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == ends_with, done.stderr
+    return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def phases(program: str, *arguments: str) -> list[tuple[str, Cost]]:
+    """The phases of a program in a fresh interpreter, in order."""
+    command = [sys.executable, "-c", program + REPORTED, *arguments]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return [(name, (wall, cpu)) for name, wall, cpu in json.loads(done.stdout.splitlines()[-1])]
+
+
+def commands(address: str) -> dict[str, tuple[list[str], int]]:
+    """What is compared as a whole, with the exit code that is right."""
+    return {
+        "python -c pass": ([sys.executable, "-c", "pass"], 0),
+        "python -c 'import ray'": ([sys.executable, "-c", "import ray"], 0),
+        "ray status": ([RAY, "status", "--address", address], 0),
+        "dstack --help": ([*DSTACK, "--help"], 0),
+        "dstack check": ([*DSTACK, "check", "--address", address], 1),
+        "dstack check, address found": ([*DSTACK, "check"], 1),
+    }
+
+
+def row(costs: list[Cost]) -> tuple[str, ...]:
+    walls, cpus = zip(*costs, strict=True)
+    wall = f"{median(walls) * 1000:.0f}", f"{min(walls) * 1000:.0f}-{max(walls) * 1000:.0f}"
+    return *wall, f"{median(cpus) * 1000:.0f}", f"{min(cpus) * 1000:.0f}-{max(cpus) * 1000:.0f}"
+
+
+def measure(rounds: int, workers: int) -> tuple[Results, Results]:
+    """Whole commands, and the phases of one."""
+    wholes: dict[str, list[Cost]] = defaultdict(list)
+    parts: dict[str, list[Cost]] = defaultdict(list)
+    compileall.compile_dir(str(Path(dstack.__file__).parent), quiet=1)
+    with ring_of(workers) as ring, tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "snapshot.json")
+        environment = {**os.environ, "RAY_AUTH_MODE": "token"}  # else `ray status` does not send the token
+        for _ in range(rounds + 1):
+            for name, (command, code) in commands(ring.address).items():
+                wholes[name].append(cost(command, environment, code))
+            for process, program in {"collector": COLLECTING, "command": EXPLAINING}.items():
+                for name, spent in phases(program, ring.address, file):
+                    parts[f"{process}: {name}"].append(spent)
+    columns = ("", "wall ms", "min-max", "CPU ms", "min-max")
+    about = f"{workers} blocked workers on one node, n = {rounds}, {os.cpu_count()} cores"
+    tables = Results(f"Commands, {about}", columns), Results(f"Phases of dstack check, {about}", columns)
+    for table, costs in zip(tables, (wholes, parts), strict=True):
+        for name, some in costs.items():
+            table.add(name, *row(some[1:]))  # the first round fills the page cache
+    return tables
+
+
+def main() -> None:
+    rounds, workers = map(int, [*sys.argv[1:], *("5", "25")[len(sys.argv) - 1 :]])
+    for table in measure(rounds, workers):
+        table.show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""What has changed between the two samples: which processes and tasks ended, which values came, which waits moved.
+
+A wait whose dependency changed was transient. A change is only claimed where the second sample proves it: a process
+that is not listed any more, a task that its worker does not run or its owner does not list any more, another stack or
+call. What the second sample could not read has not changed; as much is known of it as the first sample told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from dstack.analysis.members import execution_of
+from dstack.analysis.observed import Observed
+from dstack.analysis.promises import is_returned
+from dstack.diagnosis import Vertex
+from dstack.model import (
+    BlockedCall,
+    Coroutine,
+    Process,
+    Sample,
+    Snapshot,
+    Thread,
+    WorkerSample,
+    actor_of_task,
+    producer_task_id,
+)
+from dstack.vertex_keys import TaskKey
+
+Execution = TypeVar("Execution", Thread, Coroutine)
+
+
+class Changes:
+    """The differences of two samples of one snapshot."""
+
+    def __init__(self, first: Observed, second: Observed) -> None:
+        self._first = first
+        self._second = second
+
+    # Processes
+
+    @cached_property
+    def ended_workers(self) -> frozenset[str]:
+        """The workers that ended between the samples."""
+        return ended_workers(self._first.snapshot)
+
+    def is_new(self, worker_id: str) -> bool:
+        """Whether a worker started after the first sample had begun."""
+        return worker_id not in self._first.seen and worker_id in self._second.seen
+
+    def _has_restarted(self, worker_id: str) -> bool:
+        before, after = self._first.process(worker_id), self._second.process(worker_id)
+        return before is not None and after is not None and before.started_at != after.started_at
+
+    # Tasks
+
+    def has_ended(self, vertex: Vertex) -> bool:
+        """Whether what waited is gone: its process, the task that it ran, or the process that submitted it."""
+        worker_id = vertex.worker_id
+        if worker_id is None:
+            task = self._first.tasks.get(vertex.task_id or "")
+            return isinstance(vertex.key, TaskKey) and task is not None and task.owner_id in self.ended_workers
+        if worker_id in self.ended_workers or self._has_restarted(worker_id):
+            return True
+        sample = self._second.seen.get(worker_id)
+        if sample is None or sample.running_task_ids is None or vertex.kind not in ("execution", "task"):
+            return False
+        task_id = self._task_of(vertex)
+        if task_id is None:
+            return self._is_for_tasks(vertex) and sample.running_task_ids == ()
+        return task_id not in sample.running_task_ids
+
+    def _task_of(self, vertex: Vertex) -> str | None:
+        """The task with whose end the execution ends, also where its worker did not list it when it was asked."""
+        if vertex.task_id is not None:
+            return vertex.task_id
+        execution = execution_of(self._first, vertex)
+        if isinstance(execution, Coroutine):
+            return execution.task_id if execution.is_task else None
+        knows = self._is_for_tasks(vertex) and self._first.knows_tasks(vertex.worker_id or "")
+        return execution.task_id if knows and execution and self._may_run(vertex, execution.task_id) else None
+
+    def _is_for_tasks(self, vertex: Vertex) -> bool:
+        thread = self._first.thread(vertex.worker_id, vertex.os_thread_id)
+        worker = self._first.workers.get(vertex.worker_id or "")
+        return thread is not None and thread.role == "task" and worker is not None and not worker.is_driver
+
+    def _may_run(self, vertex: Vertex, task_id: str | None) -> bool:
+        """Whether the task's id names its worker's actor, or none: Ray makes up ids for threads of the user's own."""
+        worker = self._first.workers[vertex.worker_id or ""]
+        return task_id is not None and actor_of_task(task_id) == worker.actor_id
+
+    # Values
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The refs that were waited for in the first sample and whose tasks have ended since, by their owners.
+
+        An owner lists all of its unfinished tasks, and the ref was made before it was waited for.
+        """
+        pairs = _refs_and_owners(self._first.sample.workers)
+        return frozenset(ref for ref, owner in pairs if is_returned(ref) and self._has_ended(ref, owner))
+
+    def _has_ended(self, ref: str, owner_id: str) -> bool:
+        task_id = producer_task_id(ref)
+        known = self._first.tasks.get(task_id)
+        owner = self._second.seen.get(owner_id or (known.owner_id if known else ""))
+        answered = owner is not None and owner.running_task_ids is not None
+        is_listed = task_id in self._second.tasks or task_id in self._second.running_on
+        return answered and not is_listed and owner is not None and owner.worker_id not in self._second.cut_short
+
+    # Threads and coroutines
+
+    def has_left(self, vertex: Vertex) -> bool:
+        """Whether a thread or coroutine was seen elsewhere, or would have been seen if it were still there."""
+        before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
+        if after is None:
+            return self._reads(vertex)
+        return before is not None and _differ(before, after)
+
+    def is_readable_again(self, vertex: Vertex) -> bool:
+        """Whether the second sample shows what a thread or coroutine does."""
+        execution = execution_of(self._second, vertex)
+        return execution is not None and is_readable(execution)
+
+    def _reads(self, vertex: Vertex) -> bool:
+        worker_id = vertex.worker_id or ""
+        is_coroutine = vertex.coroutine_id is not None
+        return self._second.reads_coroutines(worker_id) if is_coroutine else bool(self._second.threads(worker_id))
+
+    # What only the second sample shows
+
+    def was_hidden(self, vertex: Vertex) -> bool:
+        """Whether the first sample could not have shown what only the second one does."""
+        worker_id = vertex.worker_id
+        if vertex.kind == "execution" and worker_id is not None:
+            if self.is_new(worker_id) or self._has_restarted(worker_id):
+                return False
+            if vertex.coroutine_id is not None:
+                return not self._first.reads_coroutines(worker_id)
+            return not self._first.threads(worker_id)
+        if not isinstance(vertex.key, TaskKey):
+            return False
+        task = self._second.tasks.get(vertex.task_id or "")
+        teller = worker_id or (task.owner_id if task else None)
+        return teller is not None and not self.is_new(teller) and self._first.is_silent(teller)
+
+
+def ended_workers(snapshot: Snapshot) -> frozenset[str]:
+    """The workers that were there in the first sample and ended before the second.
+
+    The second sample has all workers that are listed by then but those of which the first waited for an answer in vain.
+    """
+    if len(snapshot.samples) < 2:
+        return frozenset()
+    before, after = ({worker.worker_id for worker in sample.workers} for sample in snapshot.samples[:2])
+    not_asked = {f.worker_id for f in snapshot.failures if f.stage == "core worker" and f.cause == "timeout"}
+    return frozenset(before - after - not_asked)
+
+
+def new_workers(snapshot: Snapshot) -> frozenset[str]:
+    """The workers that started after the first sample had begun."""
+    if len(snapshot.samples) < 2:
+        return frozenset()
+    before, after = ({worker.worker_id for worker in sample.workers} for sample in snapshot.samples[:2])
+    return frozenset(after - before)
+
+
+def is_readable(execution: Thread | Coroutine) -> bool:
+    """Whether it was read while it did not run, and so was what it waits for."""
+    return execution.still and (execution.call is None or is_known(execution.call))
+
+
+def is_known(call: BlockedCall | None) -> bool:
+    """Whether what a call waits for was read."""
+    return call is not None and call.unread is None and not call.held
+
+
+def usable(first: Sample, second: Sample) -> Sample:
+    """The second sample without processes of which it shows less than the first: those were not read again."""
+    before = {worker.worker_id: worker.process for worker in first.workers}
+    workers = (
+        replace(worker, process=None) if _shows_less(worker.process, before.get(worker.worker_id)) else worker
+        for worker in second.workers
+    )
+    return replace(second, workers=tuple(workers))
+
+
+def carried_over(first: Sample, second: Sample) -> Sample:
+    """The second sample, with the calls of those who are at the same place as in the first and were not readable."""
+    before = {worker.worker_id: worker.process for worker in first.workers}
+    return replace(
+        second, workers=tuple(_with_calls(worker, before.get(worker.worker_id)) for worker in second.workers)
+    )
+
+
+def _shows_less(process: Process | None, before: Process | None) -> bool:
+    if process is None or before is None or process.started_at != before.started_at:
+        return False
+    return (before.tasks_read and not process.tasks_read) or (before.coroutines_read and not process.coroutines_read)
+
+
+def _with_calls(worker: WorkerSample, before: Process | None) -> WorkerSample:
+    process = worker.process
+    if process is None or before is None or process.started_at != before.started_at:
+        return worker
+    threads = {thread.os_thread_id: thread for thread in before.threads}
+    coroutines = {coroutine.coroutine_id: coroutine for coroutine in before.coroutines}
+    process = replace(
+        process,
+        threads=tuple(_with_call(thread, threads.get(thread.os_thread_id)) for thread in process.threads),
+        coroutines=tuple(_with_call(one, coroutines.get(one.coroutine_id)) for one in process.coroutines),
+    )
+    return replace(worker, process=process)
+
+
+def _with_call(after: Execution, before: Execution | None) -> Execution:
+    if before is None or before.call is None or is_readable(after) or _differ(before, after):
+        return after
+    if is_known(after.call) or not is_known(before.call):
+        return after
+    return replace(after, call=before.call, still=before.still)
+
+
+def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
+    """Whether it is not where it was; only what was read can differ."""
+    if before.stack != after.stack or _identity(before) != _identity(after):
+        return True
+    if None not in (before.task_id, after.task_id) and before.task_id != after.task_id:
+        return True
+    return is_known(before.call) and is_known(after.call) and before.call != after.call
+
+
+def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
+    """What tells a coroutine from a later one at the same address; a thread is known by its id alone."""
+    if isinstance(execution, Coroutine):
+        return execution.name, execution.task_id, execution.is_task, execution.os_thread_id
+    return ()
+
+
+def _refs_and_owners(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, str]]:
+    for worker in workers:
+        for call in worker.process.calls() if worker.process else ():
+            owners: Mapping[int, str] = dict(enumerate(call.owners))
+            yield from ((ref, owners.get(index, "")) for index, ref in enumerate(call.refs))

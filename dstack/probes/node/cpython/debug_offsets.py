@@ -1,0 +1,218 @@
+"""The offsets that CPython 3.13 and later states itself: ``_Py_DebugOffsets``, at the start of ``_PyRuntime``.
+
+They are those of the target's own build, so they take precedence over calibrated and saved offsets. The struct differs
+between minor versions, so that of an unknown version is refused. It has nothing of futures, functions, contexts, locks,
+queues, keys cached by types, a code object's stack size and exception table, or the qualified name of a generator; on
+3.13 also nothing of generators. Those stay as they were calibrated or saved. Seen on CPython 3.13.0 and 3.14.8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout
+from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.objects import (
+    BYTES_DATA,
+    DICT_KEYS,
+    DICT_VALUES,
+    FLOAT_VALUE,
+    INT_DIGITS,
+    LIST_ITEMS,
+    SET_MASK,
+    SET_TABLE,
+    SIZE,
+    TEXT_HEADERS,
+    TEXT_STATE,
+    TYPE,
+    TYPE_FLAGS,
+    TYPE_NAME,
+    tuple_items,
+)
+
+FIRST_VERSION = (3, 13)
+"""The first version that has debug offsets."""
+HEADER = "<8sQQ"
+HEADER_SIZE = struct.calcsize(HEADER)
+COOKIE = b"xdebugpy"
+CANDIDATE = 0xC
+"""The level of a release, in a version number, from which on nothing is laid out anew."""
+MAX_STRUCT = 1 << 24
+
+_STRUCT_3_13 = """
+runtime_state size finalizing interpreters_head
+interpreter_state size id next threads_head gc imports_modules sysdict builtins ceval_gil gil_runtime_state
+    gil_runtime_state_enabled gil_runtime_state_locked gil_runtime_state_holder
+thread_state size prev next interp current_frame thread_id native_thread_id datastack_chunk status
+interpreter_frame size previous executable instr_ptr localsplus owner
+code_object size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds co_code_adaptive
+pyobject size ob_type
+type_object size tp_name tp_repr tp_flags
+tuple_object size ob_item ob_size
+list_object size ob_item ob_size
+dict_object size ma_keys ma_values
+float_object size ob_fval
+long_object size lv_tag ob_digit
+bytes_object size ob_size ob_sval
+unicode_object size state length asciiobject_size
+gc size collecting
+"""
+_STRUCT_3_14 = """
+runtime_state size finalizing interpreters_head
+interpreter_state size id next threads_head threads_main gc imports_modules sysdict builtins ceval_gil
+    gil_runtime_state gil_runtime_state_enabled gil_runtime_state_locked gil_runtime_state_holder
+    code_object_generation tlbc_generation
+thread_state size prev next interp current_frame thread_id native_thread_id datastack_chunk status
+interpreter_frame size previous executable instr_ptr localsplus owner stackpointer tlbc_index
+code_object size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds
+    co_code_adaptive co_tlbc
+pyobject size ob_type
+type_object size tp_name tp_repr tp_flags
+tuple_object size ob_item ob_size
+list_object size ob_item ob_size
+set_object size used table mask
+dict_object size ma_keys ma_values
+float_object size ob_fval
+long_object size lv_tag ob_digit
+bytes_object size ob_size ob_sval
+unicode_object size state length asciiobject_size
+gc size collecting
+gen_object size gi_name gi_iframe gi_frame_state
+"""
+"""Fields of 8 bytes each, by group, in their order; further groups of 3.14 are not read."""
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    """The names of the fields, each as ``group.field``."""
+    lines = text.strip().replace("\n    ", " ").splitlines()
+    return tuple(f"{group}.{field}" for group, *fields in map(str.split, lines) for field in fields)
+
+
+FIELDS = {(3, 13): _fields(_STRUCT_3_13), (3, 14): _fields(_STRUCT_3_14)}
+
+BUILT_IN_TYPES = {
+    "pyobject.ob_type": TYPE,
+    "type_object.tp_name": TYPE_NAME,
+    "type_object.tp_flags": TYPE_FLAGS,
+    "tuple_object.ob_size": SIZE,
+    "list_object.ob_size": SIZE,
+    "list_object.ob_item": LIST_ITEMS,
+    "set_object.mask": SET_MASK,
+    "set_object.table": SET_TABLE,
+    "dict_object.ma_keys": DICT_KEYS,
+    "dict_object.ma_values": DICT_VALUES,
+    "float_object.ob_fval": FLOAT_VALUE,
+    "long_object.lv_tag": SIZE,
+    "long_object.ob_digit": INT_DIGITS,
+    "bytes_object.ob_size": SIZE,
+    "bytes_object.ob_sval": BYTES_DATA,
+    "unicode_object.length": SIZE,
+    "unicode_object.state": TEXT_STATE,
+    "unicode_object.asciiobject_size": TEXT_HEADERS[0],
+}
+"""What :mod:`dstack.probes.node.cpython.objects` takes for granted, and the target must state as well."""
+
+
+@dataclass(frozen=True)
+class DebugOffsets:
+    """Offsets in bytes that a target of this minor ``version`` states, by ``group.field``."""
+
+    version: tuple[int, int]
+    offsets: Mapping[str, int]
+
+    def __getitem__(self, field: str) -> int:
+        return self.offsets[field]
+
+    @property
+    def has_generators(self) -> bool:
+        """Whether generators and the stack pointers of frames are among them: from 3.14 on."""
+        return "gen_object.gi_iframe" in self.offsets
+
+
+def parse_header(header: bytes) -> tuple[int, int]:
+    """The minor version that debug offsets are of, given their first ``HEADER_SIZE`` bytes or fewer.
+
+    Raises :class:`Unreadable` where these are no debug offsets, or of an interpreter that dstack cannot read.
+    """
+    cookie, number, is_free_threaded = struct.unpack(HEADER, header.ljust(HEADER_SIZE, b"\0"))
+    if cookie != COOKIE:
+        raise Unreadable("its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on")
+    major, minor, level = number >> 24, number >> 16 & 0xFF, number >> 4 & 0xF
+    kind = "a free-threaded build of " if is_free_threaded else "a pre-release of " if level < CANDIDATE else ""
+    if kind or (major, minor) not in FIELDS:
+        raise Unreadable(f"it runs {kind}Python {major}.{minor}, which dstack cannot read")
+    return major, minor
+
+
+def require_version(found: tuple[int, int], expected: tuple[int, int]) -> None:
+    """Raises :class:`Unreadable` where debug offsets are of another minor version than the interpreter."""
+    if found != expected:
+        raise Unreadable(f"its debug offsets are of Python {found[0]}.{found[1]}, not {expected[0]}.{expected[1]}")
+
+
+def read_debug_offsets(memory: ProcessMemory, runtime: int, version: tuple[int, int]) -> DebugOffsets:
+    """The offsets that the target states at ``runtime``, the address of its ``_PyRuntime``.
+
+    Raises :class:`Unreadable` where they are of another version than this, or contradict themselves or
+    :mod:`dstack.probes.node.cpython.objects`.
+    """
+    require_version(parse_header(memory.read(runtime, HEADER_SIZE)), version)
+    fields = FIELDS[version]
+    values = memory.pointers(runtime + HEADER_SIZE, len(fields))
+    offsets = DebugOffsets(version, dict(zip(fields, values, strict=True)))
+    _validate(offsets)
+    return offsets
+
+
+def _validate(offsets: DebugOffsets) -> None:
+    for field, value in offsets.offsets.items():
+        group, _, name = field.partition(".")
+        size = offsets[f"{group}.size"]
+        if not 0 < size <= MAX_STRUCT or (value >= size and name != "size"):
+            raise Unreadable(f"its debug offset of {field} is {value} in a struct of {size} bytes")
+    expected = {**BUILT_IN_TYPES, "tuple_object.ob_item": tuple_items(offsets.version)}
+    for field, value in expected.items():
+        if offsets.offsets.get(field, value) != value:
+            raise Unreadable(f"its debug offset of {field} is {offsets[field]}, not {value}")
+
+
+def with_debug_offsets(layout: Layout, offsets: DebugOffsets) -> Layout:
+    """The calibrated or saved layout of the same minor version, with what the target itself states instead."""
+    return replace(
+        layout,
+        runtime_interpreter=offsets["runtime_state.interpreters_head"],
+        interpreter_threads=offsets["interpreter_state.threads_head"],
+        thread_next=offsets["thread_state.next"],
+        thread_id=offsets["thread_state.thread_id"],
+        thread_frame=(offsets["thread_state.current_frame"],),
+        frame_previous=offsets["interpreter_frame.previous"],
+        frame_code=offsets["interpreter_frame.executable"],
+        frame_instruction=offsets["interpreter_frame.instr_ptr"],
+        frame_locals=offsets["interpreter_frame.localsplus"],
+        code_file=offsets["code_object.filename"],
+        code_function=offsets["code_object.name"],
+        code_names=(offsets["code_object.localsplusnames"],),
+        code_start=offsets["code_object.co_code_adaptive"],
+        coroutines=_coroutines(layout.coroutines, offsets),
+    )
+
+
+def _coroutines(layout: CoroutineLayout, offsets: DebugOffsets) -> CoroutineLayout:
+    stated = replace(
+        layout,
+        interpreter_modules=offsets["interpreter_state.imports_modules"],
+        code_first_line=offsets["code_object.firstlineno"],
+        code_lines=offsets["code_object.linetable"],
+        code_qualname=offsets["code_object.qualname"],
+    )
+    if not offsets.has_generators:
+        return stated
+    return replace(
+        stated,
+        generator_frame=offsets["gen_object.gi_iframe"],
+        generator_state=offsets["gen_object.gi_frame_state"],
+        frame_stack_top=offsets["interpreter_frame.stackpointer"],
+    )

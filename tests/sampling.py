@@ -1,0 +1,42 @@
+"""Samples of real processes by a node's probe in this process."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import ForeignPython, Options, RefusedPython, Target
+
+Plain = dict[str, Any]
+"""A part of an :class:`~dstack.probes.node.wire.Answer`, of which tests pick fields by variable names."""
+
+OPTIONS: Options = {
+    "native": False,
+    "locals": False,
+    "pause": False,
+    "children": False,
+    "deadline_s": 60.0,
+    "thread_context": None,
+}
+
+
+def target(
+    pid: int, worker_id: str = "w", *, port: int = 0, python: ForeignPython | RefusedPython | None = None
+) -> Target:
+    """A driver; ``python`` is what :func:`dstack.probes.foreign_pythons.foreign_python` says of it."""
+    found: Target = {"worker_id": worker_id, "pid": pid, "port": port, "is_driver": True}
+    if python is not None:
+        found["python"] = python
+    return found
+
+
+def sample(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
+    """An answer of ``probe``, or of a new one, with these of its options changed."""
+    changed = cast(Options, {**OPTIONS, **options})
+    return cast(Plain, (probe or NodeProbe()).sample(targets, changed))
+
+
+def functions(answer: Plain, thread: Plain) -> list[str]:
+    """The plain names of the functions that a thread is in, leaf first."""
+    frames = (answer["frames"][index] for index in answer["stacks"][thread["stack"]])
+    return [frame["function"].rpartition(".")[2] for frame in frames]

@@ -1,0 +1,67 @@
+"""What `make compatibility` says of a pair of versions that cannot be run here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import compatibility
+from tests.chroot import TOOLS, Chroot
+from tests.compatibility import FAILED, PAIRS, Pair, main, outcome
+
+IN_DEBIAN = next(pair for pair in PAIRS if pair.python in compatibility.IN_CHROOT)
+NOT_HERE = f"there is no Python {IN_DEBIAN.python} on the PATH or under pyenv"
+
+
+@pytest.fixture(autouse=True)
+def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compatibility, "find", lambda python: None)
+
+
+def test_without_root_the_pair_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+    assert (
+        outcome(IN_DEBIAN, 1) == f"SKIPPED: {NOT_HERE}, and a Debian tree with it can only be made and entered by root"
+    )
+
+
+def test_without_mmdebstrap_the_pair_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda tool: None if tool == "mmdebstrap" else f"/usr/bin/{tool}")
+
+    assert outcome(IN_DEBIAN, 1) == f"SKIPPED: {NOT_HERE}, and this machine has no mmdebstrap"
+
+
+def test_all_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda tool: None)
+
+    assert Chroot.missing() == f"this machine has no {' and no '.join(TOOLS)}"
+
+
+def test_a_python_that_must_be_here_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = Pair("3.12", "2.60.0", ())
+    monkeypatch.setattr(compatibility, "PAIRS", (pair,))
+    monkeypatch.setattr("sys.argv", ["compatibility.py"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 1
+    assert capsys.readouterr().out == f"{pair}: {FAILED}: there is no Python 3.12 on the PATH or under pyenv\n"
+
+
+def test_a_skipped_pair_alone_does_not_fail_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(compatibility, "PAIRS", (IN_DEBIAN,))
+    monkeypatch.setattr("sys.argv", ["compatibility.py"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"{IN_DEBIAN}: SKIPPED: ")
