@@ -154,7 +154,11 @@ def test_many_are_read_in_few_system_calls(memory: ProcessMemory) -> None:
     assert calls < 40
 
 
-@pytest.mark.parametrize("address", [0, 8, id(None), id(CodeType), id("text"), 2**46, 2**64 - 8])
+@pytest.mark.parametrize(
+    "address",
+    [0, 8, id(None), id(CodeType), id("text"), 2**46, 2**64 - 8],
+    ids=["null", "low", "None", "a type", "a text", "high", "highest"],
+)
 def test_what_is_no_code_is_none(memory: ProcessMemory, address: int) -> None:
     found = code_objects(memory)
 

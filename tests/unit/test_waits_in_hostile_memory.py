@@ -17,7 +17,7 @@ from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.values import shown_locals, text_of
 from dstack.probes.node.procfs.proc import FUTEX, SystemCall
 from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
-from dstack.probes.node.threads import PythonThread
+from dstack.probes.node.threads import Position, PythonThread
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
 from tests.effort import examples
@@ -104,7 +104,7 @@ def frame_at(frames: Frames, start: int, function: str, name: str) -> Frame:
     code = Code(start, (start,) * 20)
     code.file, code.function = EXECUTOR, function
     code.names = (*(f"local {number}" for number in range(5)), name)
-    return Frame(frames, start, code, 0)
+    return Frame(frames, start, code, 0, Position(EXECUTOR, function, function, 1))
 
 
 def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
