@@ -62,9 +62,9 @@ class _Confirmation:
         for key, vertex in self._after.items():
             if key not in self._before:
                 is_kept = isinstance(key, AnyKey) or self._changes.was_hidden(vertex)
-                graph[key] = vertex if is_kept else _proceeding(vertex)
+                graph[key] = self._seen_once(vertex) if is_kept else _proceeding(vertex)
         for key, task in found.items():
-            graph[key] = graph[key] if graph[key].wait else self._after[key]
+            graph[key] = graph[key] if graph[key].wait else self._seen_once(self._after[key])
             graph[task] = _running_as(graph[task], key)
         return graph
 
@@ -96,7 +96,7 @@ class _Confirmation:
         if not self._was_looked_at(vertex):
             return self._as_far_as_known(vertex, again)
         if again is not None and self._is_read_at_last(vertex, again):
-            return again
+            return self._seen_once(again)
         if again is not None and self._is_same(vertex, again):
             return msgspec.structs.replace(again, label=vertex.label, stands=True)
         return vertex if self._may_come_back(vertex) else _proceeding(vertex)
@@ -106,9 +106,13 @@ class _Confirmation:
         if again is None:
             return vertex
         if vertex.kind == "execution" and self._is_read_at_last(vertex, again):
-            return again
+            return self._seen_once(again)
         has_begun = again.task_id not in (None, vertex.task_id)
         return _proceeding(again) if has_begun else vertex
+
+    def _seen_once(self, vertex: Vertex) -> Vertex:
+        """A wait that only the second sample shows, though it may have stood in the first."""
+        return _proceeding(vertex) if self._changes.is_new_wait(vertex) else vertex
 
     def _as_far_as_known(self, vertex: Vertex, again: Vertex | None) -> Vertex:
         """A wait that the second sample could not show, for what of its dependencies is still not given then."""
