@@ -8,7 +8,7 @@ import os
 from dstack.probes.node.cpython.frames import Frames
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.layout import Layout
-from dstack.probes.node.cpython.memory import ProcessMemory
+from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.procfs import proc
@@ -20,9 +20,11 @@ def own_interpreter() -> Interpreter:
     return Interpreter(None, OwnPython(), proc.mapped_files(os.getpid()))
 
 
+@functools.cache
 def own_layout() -> Layout:
     """Where this Python keeps what."""
-    return own_interpreter().layout()
+    with open_memory(os.getpid()) as memory:
+        return own_interpreter().layout(memory)
 
 
 def own_objects(memory: ProcessMemory) -> Objects:
