@@ -9,13 +9,13 @@ from dstack.probes.node.cpython.objects import Objects
 
 MODULE_DICT = 16
 DICT_USED = 16
-"""Where a dict has the number of its entries; CPython 3.10 to 3.14."""
+"""The offset of the number of entries in a dict; CPython 3.10 to 3.14."""
 
 
 class Modules:
     """The modules of one process. Every method raises :class:`Unreadable`.
 
-    ``places`` remembers where in a dict a name was found, so that large dicts are searched once for a process.
+    ``places`` has the place in a dict where a name was found, so that a large dict is searched once for a process.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class Modules:
         return self._objects.memory.pointer(self._frames.interpreter + self._layout.interpreter_modules)
 
     def lookup(self, module: str, name: str) -> int:
-        """The address of what a module has under a name, 0 where it has not, or was not imported."""
+        """The address of a module's attribute, 0 where there is none or the module was not imported."""
         if module not in self._dicts:
             found = self._objects.lookup(self._modules, module, self._places)
             self._dicts[module] = self._objects.memory.pointer(found + MODULE_DICT) if found else 0
         return self._objects.lookup(self._dicts[module], name, self._places) if self._dicts[module] else 0
 
     def has(self, module: str) -> bool:
-        """Whether a module was imported. One that is not there is looked for again when there are more modules."""
+        """Whether a module was imported. If not, it is searched again only when the number of modules has changed."""
         count = self._objects.memory.int64(self._modules + DICT_USED)
         absent = (self._modules, f"no {module}")
         if self._places.get(absent) == count:
