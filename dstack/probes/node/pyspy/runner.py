@@ -159,7 +159,7 @@ def _said(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, by
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it. One that runs as root cannot be killed: it ends when it writes without a reader, and a thread reaps it."""
+    """Kill it. One that runs as root cannot be killed: it ends at a write without a reader, and a thread reaps it."""
     for stream in (process.stdout, process.stderr):
         if stream:
             stream.close()

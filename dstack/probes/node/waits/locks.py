@@ -24,7 +24,7 @@ SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"
 SLEPT_ON = (LOCK, RLOCK, SIMPLE_QUEUE, PROCESS_LOCK)
 """Objects with a pointer to their semaphore, or a byte, at the same offset; CPython 3.10 to 3.14."""
 PARKS_FROM = {SIMPLE_QUEUE: (3, 13), LOCK: (3, 14), RLOCK: (3, 14)}
-"""First versions that park an object's waiters: each sleeps on its own semaphore, beside the address that it waits at."""
+"""First versions that park waiters of an object: each sleeps on its own semaphore, beside the address it waits at."""
 PARKED_AT = -8
 """The offset of that address from the semaphore (``struct wait_entry``); seen on CPython 3.13.0 and 3.14.8."""
 MAX_ARGUMENTS = 3
