@@ -13,10 +13,10 @@ from typing import Literal, TypeVar
 from dstack.analysis import names
 from dstack.analysis.amounts import in_group, summed
 from dstack.analysis.coverage import Sight, sights
-from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.members import Member, execution_of, member
 from dstack.analysis.observed import ENDED, Observed
 from dstack.analysis.placing import is_users
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import deed, sentence
 from dstack.analysis.stitching import likeness
 from dstack.diagnosis import Diagnosis, Vertex
