@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +127,11 @@ class Recorder(ProcessMemory):
     def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
         self.touch([address], struct.calcsize(layout))
         return super().unpack(layout, address)
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[None]:
+        """Forgets nothing: a copy has all pages that were read."""
+        yield
 
     def touch(self, addresses: Iterable[int], size: int) -> None:
         """Note that so many bytes at each address were read."""

@@ -151,7 +151,7 @@ Read = Callable[..., CallData | None]
 
 def calls_of(threads: Sequence[MemoryThread], own: PythonProcess, below: Sequence[int] = ()) -> BlockedCalls:
     process = cast(PythonProcess, RecordedProcess(own, list(threads)))
-    return BlockedCalls(process, lambda frame: frame.position.file == APP, below)
+    return BlockedCalls(process, lambda frame: frame.position.file == APP, lambda: below)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.diagnosis import Diagnosis
-from dstack.model import Bundle, Failure
+from dstack.model import Bundle, Failure, Worker
 from tests.unit.scenes import Proc, Scene
 
 NOTHING = ("clear", False)
@@ -511,10 +512,8 @@ def test_a_worker_that_ended_takes_its_waits_and_its_tasks_with_it() -> None:
     assert outcome(diagnose_with(scene, everybody)) == NOTHING
 
 
-def diagnose_with(scene: Scene, workers: tuple[object, ...]) -> Diagnosis:
+def diagnose_with(scene: Scene, workers: tuple[Worker, ...]) -> Diagnosis:
     """The diagnosis of a snapshot that lists these workers."""
-    from dstack.analysis.diagnose import diagnose
-
     return diagnose(replace(scene.snapshot(), workers=workers))
 
 
@@ -564,6 +563,17 @@ def test_a_node_that_was_read_only_in_the_first_sample_is_no_hole() -> None:
     scene.look(only=())
 
     assert of(scene) == ("blocked", False)
+
+
+def test_a_process_that_was_not_read_is_read_again_unless_that_would_fail_again() -> None:
+    scene = Scene()
+    scene.driver().computes()
+    late, forbidden = scene.worker(), scene.worker()
+    late.is_unseen = forbidden.is_unseen = True
+    reason = Failure(stage="process", reason="not allowed", cause="permission", worker_id=forbidden.worker_id)
+    scene.failures.append(reason)
+
+    assert of_interest(scene.snapshot()).workers == {late.worker_id}
 
 
 def test_a_deadlock_of_processes_that_only_the_second_sample_could_read_is_not_dropped() -> None:
