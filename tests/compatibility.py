@@ -30,6 +30,8 @@ READING = (
     "tests/unit/test_code_objects.py",
     "tests/unit/test_frames.py",
     "tests/unit/test_saved_layouts.py",
+    "tests/unit/test_modules.py",
+    "tests/unit/test_values.py",
     "tests/unit/test_executors.py",
     "tests/unit/test_waits_in_hostile_memory.py",
     "tests/unit/test_debug_offsets.py",

@@ -66,6 +66,10 @@ class _Confirmation:
         for key, task in found.items():
             graph[key] = graph[key] if graph[key].wait else self._seen_once(self._after[key])
             graph[task] = _running_as(graph[task], key)
+        for key, vertex in self._before.items():
+            lost = TaskKey(vertex.task_id or "")
+            if vertex.kind == "execution" and lost in self._after and lost not in self._before and graph[key].wait:
+                graph[lost] = _running_as(graph[lost], key)  # only the first sample could tell what runs it
         return graph
 
     def _found_at_last(self) -> dict[Key, Key]:
@@ -95,10 +99,10 @@ class _Confirmation:
             return _proceeding(vertex)
         if not self._was_looked_at(vertex):
             return self._as_far_as_known(vertex, again)
-        if again is not None and self._is_read_at_last(vertex, again):
-            return self._seen_once(again)
         if again is not None and self._is_same(vertex, again):
             return msgspec.structs.replace(again, label=vertex.label, stands=True)
+        if again is not None and self._is_read_at_last(vertex, again):
+            return self._seen_once(again)
         return vertex if self._may_come_back(vertex) else _proceeding(vertex)
 
     def _without_wait(self, vertex: Vertex, again: Vertex | None) -> Vertex:
@@ -118,8 +122,9 @@ class _Confirmation:
         """A wait that the second sample could not show, for what of its dependencies is still not given then."""
         if vertex.kind != "execution" or again is None or again.wait is None:
             return vertex
-        if _is_for_held(self._first, vertex):
-            return vertex  # which of the refs it holds it waits for is not known, nor whether it was one that came
+        execution = execution_of(self._first, vertex)
+        if execution is not None and execution.call is not None and not is_known(execution.call):
+            return vertex  # what it waits for is not known, nor whether it was something that came
         return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
 
     def _was_looked_at(self, vertex: Vertex) -> bool:
@@ -149,7 +154,9 @@ class _Confirmation:
             return False
         has_begun = vertex.worker_id is None and again.worker_id is not None
         may_have_run = not has_begun or self._first.is_silent(again.worker_id or "")
-        return may_have_run and self._has_not_moved(vertex) and self._depends_on_the_same(vertex, again)
+        known = {target for target in _targets(vertex) if not self._before[target.vertex].unobserved}
+        is_same = _instances(known, self._before) <= _instances(_targets(again), self._after)
+        return may_have_run and self._has_not_moved(vertex) and is_same
 
     def _is_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether two samples show one instance of a wait."""
@@ -186,8 +193,7 @@ class _Confirmation:
         before, after = _targets(vertex), _targets(again)
         if vertex.wait and vertex.wait.resources and before <= after:
             return True
-        known = {target for target in before if not self._before[target.vertex].unobserved}
-        return _instances(known, self._before) <= _instances(after, self._after)
+        return _instances(before, self._before) <= _instances(after, self._after)
 
     def _may_come_back(self, vertex: Vertex) -> bool:
         """Whether it waited with a timeout for what is still not there: it moves between its readings of that."""

@@ -120,7 +120,8 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
     more = (objects.entries, objects.named, objects.truth, lambda at: list(objects.deque_items(at)))
     return [
         *(lambda read=read: read(start) for read in (*single, *more)),
-        lambda: objects.lookup(start, "name", {(start, "name"): 3}),
+        lambda: objects.places_of(start, {"name"}),
+        lambda: objects.value_at(start, 3, "name"),
         lambda: text_of(objects, start),
         lambda: shown_locals(objects, own_frames[0]),
         lambda: object_refs(objects, [start]),
