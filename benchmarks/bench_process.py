@@ -155,7 +155,7 @@ def measure_pauses(rounds: int) -> tuple[Disturbed, Results]:
         ("", "median ms", "min-max ms", "stopped, traced or signalled"),
     )
     with process_of(PAUSED) as process:
-        ways = {NOTHING: partial(time.sleep, WINDOW_S), **ways_to_read(process.pid)}
+        ways: dict[str, Action] = {NOTHING: partial(time.sleep, WINDOW_S), **ways_to_read(process.pid)}
         gaps: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(rounds):
             for name, action in ways.items():
