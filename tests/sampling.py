@@ -40,3 +40,9 @@ def functions(answer: Plain, thread: Plain) -> list[str]:
     """The plain names of the functions that a thread is in, leaf first."""
     frames = (answer["frames"][index] for index in answer["stacks"][thread["stack"]])
     return [frame["function"].rpartition(".")[2] for frame in frames]
+
+
+def frames_of(answer: Plain, thread: Plain) -> list[tuple[str, str, int]]:
+    """File, qualified name and line of a thread's frames, leaf first."""
+    frames = (answer["frames"][index] for index in answer["stacks"][thread["stack"]])
+    return [(frame["file"], frame["function"], frame["line"]) for frame in frames]

@@ -13,7 +13,7 @@ from dstack.probes.node.cpython.records import Record
 from dstack.probes.node.threads import Position
 
 MAX_STACK = 1 << 12
-MAX_TABLE = 1 << 18
+MAX_TABLE = 1 << 20
 MAX_NAME = 4096
 """The longest path that Linux knows."""
 NAME_BYTES, TABLE_BYTES = 200, 512
@@ -103,11 +103,16 @@ class CodeObjects:
     def _read(self, code: Code) -> None:
         try:
             code.file, code.function, code.qualified = map(self._text, code.mark[1:4])
-            code.table = self._objects.data(code.mark[4], MAX_TABLE)
+            code.table = self._line_table(code.mark[4])
         except Unreadable:
             self._valid[code.address] = None
             return
         self._known[code.address] = code
+
+    def _line_table(self, address: int) -> bytes:
+        """A code object's line table; without one that is too large, its frames are shown on line 0."""
+        is_too_large = self._objects.size(address, "bytes") > MAX_TABLE
+        return b"" if is_too_large else self._objects.data(address, MAX_TABLE)
 
     def _text(self, address: int) -> str:
         if address not in self._texts:
@@ -163,6 +168,9 @@ class CodeObjects:
         return code.positions[key]
 
     def _line(self, code: Code, instruction: int) -> int:
+        """A frame that has not begun is on the first line, as ``f_lineno`` has it: seen in trace functions."""
+        if instruction < 0:
+            return code.mark[-2]
         if len(code.positions) < MANY_POSITIONS:
             entries = self._lines(code)
             return next((line or 0 for start, end, line in entries if start <= instruction < end), 0)

@@ -14,14 +14,14 @@ USUAL = frozenset(
     {"threading", "asyncio.tasks", "ray._private.worker", "uvloop", "_active", "global_worker"}
     | {"_scheduled_tasks", "_all_tasks", "_current_tasks"}
 )
-"""Modules and their attributes that are usually looked up: a search for one of them finds the others, too."""
+"""Modules and names in them that are usually asked for: a search for one of them finds the others, too."""
 
 
 class Modules:
     """The modules of one process. Every method raises :class:`Unreadable`.
 
-    ``places`` has the place in a dict where a name was found, so that a large dict is searched once for a process. For a
-    missing name it is -1 - n, with the number n of the dict's entries. Both are validated.
+    ``places`` remembers where in a dict a name was found, so that large dicts are searched once for a process; of a
+    name that is not there it has the number of the dict's entries, less than 0. Both are validated.
     """
 
     def __init__(

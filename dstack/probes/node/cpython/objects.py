@@ -268,7 +268,7 @@ class Objects:
         return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
 
     def places_of(self, address: int, names: Collection[str]) -> dict[str, int]:
-        """The places of these names in a dict, without missing ones: one search through a large dict."""
+        """At which places of a dict these names are, as far as they are there: one search through a large dict."""
         self.expect(address, "dict")
         keys, _ = self.memory.pointers(address + DICT_KEYS, 2)
         lengths = set(map(len, names))
@@ -283,7 +283,7 @@ class Objects:
         return found
 
     def value_at(self, address: int, place: int, name: str) -> int:
-        """The address of the value at a place of a dict, 0 where the place has another name by now."""
+        """The address of the value at a place of a dict, 0 where the place has another name now."""
         self.expect(address, "dict")
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
         start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
