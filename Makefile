@@ -55,4 +55,5 @@ clean:
 $(READY): pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m compileall -q dstack # as pip does for others, even with PYTHONDONTWRITEBYTECODE: dstack starts 0.2 s earlier
 	touch $@

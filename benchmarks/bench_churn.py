@@ -28,6 +28,7 @@ from dstack import api
 from dstack.analysis.coverage import holes_of
 from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Diagnosis
+from dstack.errors import ClusterError
 from dstack.model import Snapshot
 from dstack.snapshot_file import save
 from tests.clusters import ray_cluster
@@ -35,6 +36,12 @@ from tests.clusters import ray_cluster
 WORKLOAD = Path(__file__).with_name("workloads") / "churn.py"
 HOG = "while True: pass"
 CONCLUSIVE, STUCK, INCONCLUSIVE = 0, 1, 4
+MEANINGS = {
+    CONCLUSIVE: "conclusive",
+    STUCK: "false alarm",
+    ClusterError.exit_code: "failed",
+    INCONCLUSIVE: "inconclusive",
+}
 """Exit codes of `dstack check`."""
 SHOWN_REASONS = 15
 
@@ -89,29 +96,40 @@ def measure(checks: int, hog_count: int, keep: Path | None) -> Tally:
         workload = stack.enter_context(cluster.run_example(WORKLOAD))
         stack.enter_context(hogs(hog_count))
         for number in range(checks):
-            began = time.monotonic()
-            taken = api.snapshot(cluster.address)
-            diagnosis = diagnose(taken)
-            code = tally.add(taken, diagnosis, time.monotonic() - began)
-            print(f"{number + 1}/{checks}: exit code {code}, {diagnosis.verdict}", file=sys.stderr, flush=True)
-            if keep and code:
-                save(taken, keep / f"churn-{number + 1}-exit-{code}.json.gz", force=True)
+            code = check(cluster.address, tally, keep / f"churn-{number + 1}.json.gz" if keep else None)
+            print(f"{number + 1}/{checks}: exit code {code}", file=sys.stderr, flush=True)
             require_alive(workload)
     return tally
 
 
+def check(address: str, tally: Tally, kept: Path | None) -> int:
+    """One check; gives its exit code, and keeps the snapshot if that is not 0."""
+    began = time.monotonic()
+    try:
+        taken = api.snapshot(address)
+    except ClusterError as error:
+        tally.codes[error.exit_code] += 1
+        tally.reasons[f"no snapshot: {error.message}"] += 1
+        return error.exit_code
+    diagnosis = diagnose(taken)
+    code = tally.add(taken, diagnosis, time.monotonic() - began)
+    if kept and code:
+        save(taken, kept, force=True)
+    return code
+
+
 def as_table(tally: Tally, hog_count: int) -> Results:
-    title = f"Checks of a healthy application that never rests, {hog_count} CPU hogs, n = {len(tally.seconds)}"
+    title = f"Checks of a healthy application that never rests, {hog_count} CPU hogs, n = {tally.codes.total()}"
     results = Results(title, ("", "checks"))
-    for code, meaning in ((CONCLUSIVE, "conclusive"), (STUCK, "false alarm"), (INCONCLUSIVE, "inconclusive")):
+    for code, meaning in MEANINGS.items():
         results.add(f"exit code {code}, {meaning}", str(tally.codes[code]))
     for verdict, count in tally.verdicts.most_common():
         results.add(f"verdict {verdict}", str(count))
     for reason, count in tally.reasons.most_common(SHOWN_REASONS):
-        results.add(f"inconclusive: {reason}", str(count))
+        results.add(f"not conclusive for {reason}", str(count))
     between = f"{median(tally.between_s):.2f} s" if tally.between_s else "none had two samples"
     results.notes.append(
-        f"One check: median {median(tally.seconds):.2f} s, max {max(tally.seconds):.2f} s. "
+        f"One check: median {median(tally.seconds or [0]):.2f} s, max {max(tally.seconds, default=0):.2f} s. "
         f"From the beginning of the first sample to the end of the second: median {between}. "
         f"{os.cpu_count()} cores."
     )

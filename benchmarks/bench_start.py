@@ -2,13 +2,15 @@
 
 Everything is measured in one run, in turns, on the same blocked actors: the whole command beside ``import ray`` and
 ``ray status``; then the phases of the process that takes the snapshot, and of the one that explains it. Each phase is
-run in a fresh interpreter. CPU time is that of the process and its children, without Ray's own processes.
+run in a fresh interpreter, from bytecode, as pip leaves it where it installs. CPU time is that of the process and its
+children, without Ray's own processes.
 
     python -m benchmarks.bench_start [ROUNDS] [WORKERS]
 """
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import resource
@@ -21,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
+import dstack
 from benchmarks.bench_snapshot import ring_of
 from benchmarks.tables import Results
 
@@ -41,25 +44,34 @@ import dstack.collector
 marks.append(("import dstack.capture", *spent()))
 from dstack import capture
 from dstack.snapshot_file import dumps
+marks.append(("find the clusters on this machine", *spent()))
+from dstack.probes.running_clusters import gcs_addresses
+gcs_addresses()
 marks.append(("connect", *spent()))
-first = True
+has_first = False
 
 def progress(step):
     name = {"connecting": "connect", "reading the control plane": "control plane"}.get(step, "")
-    name = name or ("sample 2" if any(mark[0] == "choose targets of sample 2" for mark in marks) else "sample 1")
+    name = name or ("sample 2" if has_first else "sample 1")
     if name != marks[-1][0]:
         marks.append((name, *spent()))
 
 def early(one):
-    marks.append(("choose targets of sample 2", *spent()))
+    global has_first
+    has_first = True
+    marks.append(("sample 2", *spent()))
 
 taken = capture.snapshot(sys.argv[1], progress=progress, early=early)
+marks.append(("choose targets of sample 2, again", *spent()))
+from dstack.analysis.diagnose import of_interest
+of_interest(taken)
 marks.append(("serialize", *spent()))
 data = dumps(taken)
 marks.append(("", *spent()))
 open(sys.argv[2], "wb").write(data)
 """
-"""As :mod:`dstack.collector` does it; ``early`` comes when the targets of the second sample are known."""
+"""As :mod:`dstack.collector` does it. Sample 1 includes the choice of targets for sample 2, which is also measured on
+its own."""
 
 EXPLAINING = """
 import resource, sys, time
@@ -114,7 +126,6 @@ def commands(address: str) -> dict[str, tuple[list[str], int]]:
         "ray status": ([RAY, "status", "--address", address], 0),
         "dstack --help": ([*DSTACK, "--help"], 0),
         "dstack check": ([*DSTACK, "check", "--address", address], 1),
-        "dstack check, address found": ([*DSTACK, "check"], 1),
     }
 
 
@@ -128,6 +139,7 @@ def measure(rounds: int, workers: int) -> tuple[Results, Results]:
     """Whole commands, and the phases of one."""
     wholes: dict[str, list[Cost]] = defaultdict(list)
     parts: dict[str, list[Cost]] = defaultdict(list)
+    compileall.compile_dir(str(Path(dstack.__file__).parent), quiet=1)
     with ring_of(workers) as ring, tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "snapshot.json")
         environment = {**os.environ, "RAY_AUTH_MODE": "token"}  # else `ray status` does not send the token

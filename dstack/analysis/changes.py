@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import zip_longest
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.promises import is_returned
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Target, Vertex
 from dstack.model import (
     BlockedCall,
     Coroutine,
@@ -101,16 +102,29 @@ class Changes:
 
         An owner lists all of its unfinished tasks, and the ref was made before it was waited for.
         """
-        pairs = _refs_and_owners(self._first.sample.workers)
-        return frozenset(ref for ref, owner in pairs if is_returned(ref) and self._has_ended(ref, owner))
+        executions = _executions(self._second.sample.workers)
+        again = {ref for _, one in executions if one.call and is_readable(one) for ref in one.call.refs}
+        pairs = (pair for where, one in _executions(self._first.sample.workers) for pair in _owned(one.call, where))
+        return frozenset(ref for ref, owner in pairs if ref not in again and self._has_ended(ref, owner))
 
     def _has_ended(self, ref: str, owner_id: str) -> bool:
-        task_id = producer_task_id(ref)
-        known = self._first.tasks.get(task_id)
-        owner = self._second.seen.get(owner_id or (known.owner_id if known else ""))
-        answered = owner is not None and owner.running_task_ids is not None
-        is_listed = task_id in self._second.tasks or task_id in self._second.running_on
-        return answered and not is_listed and owner is not None and owner.worker_id not in self._second.cut_short
+        known = self._first.tasks.get(producer_task_id(ref))
+        owner_id = owner_id or (known.owner_id if known else "")
+        return is_returned(ref) and _denies(self._second, owner_id, producer_task_id(ref))
+
+    def is_new_wait(self, vertex: Vertex) -> bool:
+        """Whether a wait of the second sample needs a task that its owner did not list in the first: it began later."""
+        execution = execution_of(self._second, vertex)
+        owners = dict(_owned(execution.call, vertex.worker_id or "")) if execution else {}
+        groups = vertex.wait.groups if vertex.wait else ()
+        return any(all(self._is_new(target, owners) for target in group.targets) for group in groups if group.targets)
+
+    def _is_new(self, target: Target, owners: Mapping[str, str]) -> bool:
+        if target.ref is None or not is_returned(target.ref):
+            return False
+        task_id = producer_task_id(target.ref)
+        known = self._second.tasks.get(task_id)
+        return _denies(self._first, known.owner_id if known else owners.get(target.ref, ""), task_id)
 
     # Threads and coroutines
 
@@ -200,7 +214,12 @@ def carried_over(first: Sample, second: Sample) -> Sample:
 def _shows_less(process: Process | None, before: Process | None) -> bool:
     if process is None or before is None or process.started_at != before.started_at:
         return False
-    return (before.tasks_read and not process.tasks_read) or (before.coroutines_read and not process.coroutines_read)
+    pairs = (
+        (before.threads, process.threads),
+        (before.tasks_read, process.tasks_read),
+        (before.coroutines_read, process.coroutines_read),
+    )
+    return any(had and not has for had, has in pairs)
 
 
 def _with_calls(worker: WorkerSample, before: Process | None) -> WorkerSample:
@@ -241,8 +260,25 @@ def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
     return ()
 
 
-def _refs_and_owners(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, str]]:
+def _denies(observed: Observed, owner_id: str, task_id: str) -> bool:
+    """Whether a worker that told of all its unfinished tasks does not list this one, and nothing runs it."""
+    owner = observed.seen.get(owner_id)
+    if owner is None or owner.running_task_ids is None or owner_id in observed.cut_short:
+        return False
+    return task_id not in observed.tasks and task_id not in observed.running_on
+
+
+def _executions(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, Thread | Coroutine]]:
+    """All threads and coroutines, each with the id of its worker."""
     for worker in workers:
-        for call in worker.process.calls() if worker.process else ():
-            owners: Mapping[int, str] = dict(enumerate(call.owners))
-            yield from ((ref, owners.get(index, "")) for index, ref in enumerate(call.refs))
+        if worker.process is not None:
+            executions: tuple[Thread | Coroutine, ...] = (*worker.process.threads, *worker.process.coroutines)
+            yield from ((worker.worker_id, execution) for execution in executions)
+
+
+def _owned(call: BlockedCall | None, worker_id: str) -> Iterator[tuple[str, str]]:
+    """The refs of a call with their owners, as far as known; only its owner can take from a generator."""
+    if call is None:
+        return
+    owners = call.owners or (worker_id,) * (call.kind == "generator")
+    yield from zip_longest(call.refs, owners[: len(call.refs)], fillvalue="")

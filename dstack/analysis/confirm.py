@@ -62,10 +62,14 @@ class _Confirmation:
         for key, vertex in self._after.items():
             if key not in self._before:
                 is_kept = isinstance(key, AnyKey) or self._changes.was_hidden(vertex)
-                graph[key] = vertex if is_kept else _proceeding(vertex)
+                graph[key] = self._seen_once(vertex) if is_kept else _proceeding(vertex)
         for key, task in found.items():
-            graph[key] = graph[key] if graph[key].wait else self._after[key]
+            graph[key] = graph[key] if graph[key].wait else self._seen_once(self._after[key])
             graph[task] = _running_as(graph[task], key)
+        for key, vertex in self._before.items():
+            lost = TaskKey(vertex.task_id or "")
+            if vertex.kind == "execution" and lost in self._after and lost not in self._before and graph[key].wait:
+                graph[lost] = _running_as(graph[lost], key)  # only the first sample could tell what runs it
         return graph
 
     def _found_at_last(self) -> dict[Key, Key]:
@@ -95,10 +99,10 @@ class _Confirmation:
             return _proceeding(vertex)
         if not self._was_looked_at(vertex):
             return self._as_far_as_known(vertex, again)
-        if again is not None and self._is_read_at_last(vertex, again):
-            return again
         if again is not None and self._is_same(vertex, again):
             return msgspec.structs.replace(again, label=vertex.label, stands=True)
+        if again is not None and self._is_read_at_last(vertex, again):
+            return self._seen_once(again)
         return vertex if self._may_come_back(vertex) else _proceeding(vertex)
 
     def _without_wait(self, vertex: Vertex, again: Vertex | None) -> Vertex:
@@ -106,16 +110,21 @@ class _Confirmation:
         if again is None:
             return vertex
         if vertex.kind == "execution" and self._is_read_at_last(vertex, again):
-            return again
+            return self._seen_once(again)
         has_begun = again.task_id not in (None, vertex.task_id)
         return _proceeding(again) if has_begun else vertex
+
+    def _seen_once(self, vertex: Vertex) -> Vertex:
+        """A wait that only the second sample shows, though it may have stood in the first."""
+        return _proceeding(vertex) if self._changes.is_new_wait(vertex) else vertex
 
     def _as_far_as_known(self, vertex: Vertex, again: Vertex | None) -> Vertex:
         """A wait that the second sample could not show, for what of its dependencies is still not given then."""
         if vertex.kind != "execution" or again is None or again.wait is None:
             return vertex
-        if _is_for_held(self._first, vertex):
-            return vertex  # which of the refs it holds it waits for is not known, nor whether it was one that came
+        execution = execution_of(self._first, vertex)
+        if execution is not None and execution.call is not None and not is_known(execution.call):
+            return vertex  # what it waits for is not known, nor whether it was something that came
         return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
 
     def _was_looked_at(self, vertex: Vertex) -> bool:
@@ -137,8 +146,17 @@ class _Confirmation:
                 return False
             was_unread = not before.still if before.call is None else not is_known(before.call)
             return was_unread and after.still and is_known(after.call)
-        is_new = self._is_unobserved(vertex, self._before) and not self._is_unobserved(again, self._after)
-        return is_new and self._is_same(vertex, again)
+        if (
+            again.wait is None
+            or not self._is_unobserved(vertex, self._before)
+            or self._is_unobserved(again, self._after)
+        ):
+            return False
+        has_begun = vertex.worker_id is None and again.worker_id is not None
+        may_have_run = not has_begun or self._first.is_silent(again.worker_id or "")
+        known = {target for target in _targets(vertex) if not self._before[target.vertex].unobserved}
+        is_same = _instances(known, self._before) <= _instances(_targets(again), self._after)
+        return may_have_run and self._has_not_moved(vertex) and is_same
 
     def _is_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether two samples show one instance of a wait."""
@@ -150,13 +168,17 @@ class _Confirmation:
             vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)
         ):
             return False  # of an execution, one sample may not know the task
-        before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
-        if before and after and _progress(before) != _progress(after):
+        if not self._has_not_moved(vertex):
             return False
         if vertex.kind == "execution":
             is_for_the_same = not _is_for_held(self._second, vertex) or _targets(vertex) == _targets(again)
             return is_for_the_same and self._is_same_call(vertex)
         return self._depends_on_the_same(vertex, again)
+
+    def _has_not_moved(self, vertex: Vertex) -> bool:
+        """Whether the task of a wait has come as far in the one sample as in the other."""
+        before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
+        return before is None or after is None or _progress(before) == _progress(after)
 
     def _is_same_call(self, vertex: Vertex) -> bool:
         was, now = execution_of(self._first, vertex), execution_of(self._second, vertex)
@@ -171,8 +193,7 @@ class _Confirmation:
         before, after = _targets(vertex), _targets(again)
         if vertex.wait and vertex.wait.resources and before <= after:
             return True
-        known = {target for target in before if not self._before[target.vertex].unobserved}
-        return _instances(known, self._before) <= _instances(after, self._after)
+        return _instances(before, self._before) <= _instances(after, self._after)
 
     def _may_come_back(self, vertex: Vertex) -> bool:
         """Whether it waited with a timeout for what is still not there: it moves between its readings of that."""

@@ -77,7 +77,7 @@ def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hol
         if failure.worker_id not in transient and _may_hide(failure):
             yield Hole("failure", f"{failure.stage}, {failure.cause}")
     hidden = doubtful(vertices)
-    for vertex in vertices.values():
+    for vertex in vertices.values() if hidden else ():
         found = (target for target in targets_of(vertex) if target in hidden)
         yield from (Hole("dependency", f"{vertex.wait.kind} of {_what(key)}") for key in found if vertex.wait)
 

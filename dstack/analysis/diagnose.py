@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from dstack.analysis.confirm import confirmed_graph
@@ -18,8 +18,11 @@ from dstack.analysis.outside import outside_waits
 from dstack.analysis.requirements import doubtful, targets_of
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex
-from dstack.model import Snapshot, actor_of_task
+from dstack.model import Cause, Snapshot, actor_of_task
 from dstack.vertex_keys import Key, UnknownKey
+
+LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace", "identity", "missing")
+"""Causes of failures that a second attempt a moment later does not change."""
 
 
 def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
@@ -60,8 +63,8 @@ def of_interest(snapshot: Snapshot) -> Interest:
     """The workers to look at again, and the tasks that findings will be about, the most telling first.
 
     Looked at again are all that take part in what seems stuck in the first sample, may stand still, or wait with a
-    timeout; and who waits for something nobody could see, which a moment later may be seen: a task on its way, or
-    for a scheduler that may be placing it just now.
+    timeout; those that wait for something that was not observed, which a moment later may be: a task on its way, or for
+    a scheduler that may be placing it just now; and those whose stacks could not be read.
     """
     if not snapshot.samples:
         return Interest(set(), [], False)
@@ -69,7 +72,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
     situation = Situation(first, wait_for_graph(first))
     still = {key for knot in situation.knots if may_stand_still(situation, knot) for key in knot.waiters}
     unresolved = _unresolved(situation.vertices)
-    workers: set[str] = set()
+    workers = set(_unread(snapshot))
     for vertex in situation.vertices.values():
         is_stuck = vertex.key in situation.stuck or vertex.key in still
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
@@ -98,11 +101,20 @@ def _watched_s(snapshot: Snapshot) -> float | None:
     return round(max(0.0, snapshot.samples[1].began_s - snapshot.samples[0].ended_s), 3)
 
 
+def _unread(snapshot: Snapshot) -> Iterator[str]:
+    """The workers whose stacks the first sample did not read, though a second attempt may."""
+    lasting = {failure.worker_id for failure in snapshot.failures if failure.cause in LASTING}
+    for worker in snapshot.samples[0].workers:
+        is_read = worker.process is not None and bool(worker.process.threads)
+        if not is_read and worker.running_task_ids is not None and worker.worker_id not in lasting:
+            yield worker.worker_id
+
+
 def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
     """What waits for something that was not observed, or for a scheduler that may be placing it, also by helpers."""
     unknown = doubtful(vertices) | {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
     waiters: dict[Key, list[Key]] = defaultdict(list)
-    for vertex in vertices.values():
+    for vertex in vertices.values() if unknown else ():
         for target in targets_of(vertex):
             waiters[target].append(vertex.key)
     found: set[Key] = set()

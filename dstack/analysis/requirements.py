@@ -40,8 +40,10 @@ def doubtful(vertices: Mapping[Key, Vertex]) -> set[Key]:
     Of some it is known what they depend on at most (:attr:`Vertex.at_most`). As long as nothing more can never proceed
     even if each of these needed all of that, they change nothing.
     """
-    awaited = {target for vertex in vertices.values() for target in targets_of(vertex)}
-    unobserved = {key for key in awaited if vertices[key].unobserved}
+    unobserved = {key for key, vertex in vertices.items() if vertex.unobserved}
+    if not unobserved:
+        return unobserved
+    unobserved &= {target for vertex in vertices.values() for target in targets_of(vertex)}
     bounded = {key: vertices[key].at_most for key in unobserved if vertices[key].at_most is not None}
     waits = waits_of(vertices.values())
     at_worst = waits | {key: [(1, [target]) for target in targets or ()] for key, targets in bounded.items()}

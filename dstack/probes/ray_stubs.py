@@ -15,21 +15,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ray.core.generated import autoscaler_pb2 as autoscaler_pb2
-    from ray.core.generated import autoscaler_pb2_grpc as autoscaler_pb2_grpc
-    from ray.core.generated import common_pb2 as common_pb2
-    from ray.core.generated import core_worker_pb2 as core_worker_pb2
-    from ray.core.generated import core_worker_pb2_grpc as core_worker_pb2_grpc
-    from ray.core.generated import gcs_pb2 as gcs_pb2
-    from ray.core.generated import gcs_service_pb2 as gcs_service_pb2
-    from ray.core.generated import gcs_service_pb2_grpc as gcs_service_pb2_grpc
-    from ray.core.generated import reporter_pb2 as reporter_pb2
-    from ray.core.generated import reporter_pb2_grpc as reporter_pb2_grpc
+from typing import Any
 
 _REAL = "ray.core.generated"
 
@@ -46,8 +32,7 @@ def _folders() -> list[str]:
 __path__ = _folders()
 
 
-@cache
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     """The module of that name, which ends in ``_pb2`` or ``_pb2_grpc``."""
     if not name.endswith(("_pb2", "_pb2_grpc")):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,9 +15,9 @@ import pytest
 from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from tests.compatibility import find
 from tests.effort import tries
 from tests.processes import Child, running, wait_until
+from tests.pythons import python_or_skip
 from tests.sampling import Plain, sample, target
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -38,10 +38,9 @@ def said_by(program: Child) -> Plain:
 @pytest.fixture(scope="module", params=["own", *OTHERS])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
-    python = sys.executable if request.param == "own" else find(request.param)
-    assert python, f"there is no Python {request.param} on the PATH or under pyenv"
+    python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
     log = tmp_path_factory.mktemp("coroutines") / "log"
-    with running([python, str(PROGRAMS / "coroutines.py")], dict(os.environ), log) as child:
+    with running([*python, str(PROGRAMS / "coroutines.py")], dict(os.environ), log) as child:
         child.wait_for_line("ready", deadline_s=30)
         yield child
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, Unreadable
 
@@ -24,20 +26,47 @@ class TooMuch(BaseException):
 class CountedMemory(ProcessMemory):
     """Memory that is not a process's, and that ends the test where it is read without end."""
 
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._pages = None
+    def __init__(self, *, keeps_pages: bool = True) -> None:
+        super().__init__(os.getpid(), keeps_pages=keeps_pages)
+        os.close(self._fd)
         self.reads = 0
         self.bytes = 0
 
+    def close(self) -> None:
+        self._is_sealed = True
+
+    def read(self, address: int, size: int) -> bytes:
+        self._count(0)
+        return super().read(address, size)
+
+    def pointer(self, address: int) -> int:
+        self._count(0)
+        return super().pointer(address)
+
+    def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
+        self._count(0)
+        return super().unpack(layout, address)
+
     def _read(self, address: int, size: int) -> bytes:
+        self._count(size)
+        if not 0 <= address <= END - size:
+            raise Unreadable("not mapped")
+        return self.bytes_at(address, size)
+
+    def _read_spans(self, spans: Sequence[Sequence[int]]) -> bytes:
+        pages = []
+        for page in (page for start, size in spans for page in range(start, start + size, PAGE)):
+            try:
+                pages.append(self._read(page, PAGE))
+            except Unreadable:
+                break
+        return b"".join(pages)
+
+    def _count(self, size: int) -> None:
         self.reads += 1
         self.bytes += size
         if self.reads > MOST_READS or self.bytes > MOST_BYTES:
             raise TooMuch(f"{self.reads} reads of {self.bytes} bytes")
-        if not 0 <= address <= END - size:
-            raise Unreadable("not mapped")
-        return self.bytes_at(address, size)
 
     def bytes_at(self, address: int, size: int) -> bytes:
         raise NotImplementedError
@@ -59,16 +88,16 @@ class Change:
 class Copied(CountedMemory):
     """Pages of this process as they once were, changed."""
 
-    def __init__(self, pages: dict[int, bytes], changes: list[Change]) -> None:
-        super().__init__()
+    def __init__(self, pages: dict[int, bytes], changes: list[Change], *, keeps_pages: bool = True) -> None:
+        super().__init__(keeps_pages=keeps_pages)
         self._copied, self._changes = pages, changes
 
     def bytes_at(self, address: int, size: int) -> bytes:
         start = address - address % PAGE
-        data = b"".join(self._page(page) for page in range(start, address + size, PAGE))
+        data = b"".join(self._changed(page) for page in range(start, address + size, PAGE))
         return data[address - start : address - start + size]
 
-    def _page(self, address: int) -> bytes:
+    def _changed(self, address: int) -> bytes:
         if address not in self._copied:
             raise Unreadable("not mapped")
         data = bytearray(self._copied[address])
@@ -81,18 +110,33 @@ class Copied(CountedMemory):
 
 
 class Recorder(ProcessMemory):
-    """This process's memory, of which it keeps the pages and the words that are read."""
+    """This process's memory, of which it keeps the pages, and the words that are read."""
 
     def __init__(self) -> None:
-        super().__init__(os.getpid())
-        self.kept: dict[int, bytes] = {}
+        super().__init__(os.getpid(), keeps_pages=True)
         self.touched: set[int] = set()
 
-    def _read(self, address: int, size: int) -> bytes:
-        for page in range(address - address % PAGE, address + size, PAGE):
-            self.kept.setdefault(page, super()._read(page, PAGE))
-        self.touched.update(range(address - address % 8, address + min(size, 256), 8))
-        return super()._read(address, size)
+    def read(self, address: int, size: int) -> bytes:
+        self.touch([address], size)
+        return super().read(address, size)
+
+    def pointer(self, address: int) -> int:
+        self.touch([address], 8)
+        return super().pointer(address)
+
+    def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
+        self.touch([address], struct.calcsize(layout))
+        return super().unpack(layout, address)
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[None]:
+        """Forgets nothing: a copy has all pages that were read."""
+        yield
+
+    def touch(self, addresses: Iterable[int], size: int) -> None:
+        """Note that so many bytes at each address were read."""
+        for address in addresses:
+            self.touched.update(range(address - address % 8, address + min(size, 256), 8))
 
 
 def ends_well(memory: CountedMemory, read: Callable[[], object]) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from dstack.model import Job, Node, Worker
-from dstack.probes import cluster
+from dstack.probes import cluster, node_readers
 from dstack.probes.background import begin, within
-from dstack.probes.cluster import ClusterProbe, Options
+from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory
 from dstack.probes.core_workers import CoreWorkerStats
+from dstack.probes.node_readers import Options
 
 LONG_S = 60.0
 NODE, WORKER = "aa" * 28, "bb" * 28
@@ -63,10 +64,11 @@ def test_a_reading_that_blocks_costs_its_node_and_nothing_else(
 
     monkeypatch.setattr(cluster, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
     monkeypatch.setattr(cluster, "take_inventory", lambda *_, **__: inventory)
+    monkeypatch.setattr(cluster, "take_roll", lambda *_: inventory)
     monkeypatch.setattr(cluster, "ask_core_workers", lambda *_: ({WORKER: stats}, []))
-    monkeypatch.setattr(cluster, "thread_context_layout", released.wait)
-    monkeypatch.setattr(cluster, "NodeProbe", Blocked)
-    monkeypatch.setattr(cluster, "OVERRUN_S", 0.1)
+    monkeypatch.setattr(node_readers, "thread_context_layout", released.wait)
+    monkeypatch.setattr(node_readers, "NodeProbe", Blocked)
+    monkeypatch.setattr(node_readers, "OVERRUN_S", 0.1)
 
     with ClusterProbe(None, Options(), lambda _: None) as probe:
         probe.look(0.2)

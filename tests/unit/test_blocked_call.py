@@ -1,4 +1,4 @@
-"""What a thread waits for, by its frames as py-spy recorded them on Ray 2.60 and CPython 3.11 (others where named).
+"""What a thread waits for, by frames as they were recorded on Ray 2.60 and CPython 3.11 (others where named).
 
 Objects that the frames refer to are this process's own, so that their memory is read as a worker's would be. The kernel
 says what a test gives it; threads that sleep on real locks are asked for themselves. Nothing here needs Ray.
@@ -6,6 +6,7 @@ says what a test gives it; threads that sleep on real locks are asked for themse
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import ctypes
@@ -17,20 +18,22 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.thread import _WorkItem
-from types import FrameType
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 
-from dstack.probes.node.cpython.interpreter import Interpreter
-from dstack.probes.node.cpython.layout import Layout, calibrate
-from dstack.probes.node.cpython.memory import open_memory
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
+from dstack.probes.node.cpython.memory import Unreadable, open_memory
+from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.proc import FUTEX, NANOSLEEP, READ, WAIT4, SystemCall
-from dstack.probes.node.pyspy.parser import RawThread
+from dstack.probes.node.threads import Position, PythonThread
 from dstack.probes.node.waits import blocked_call
-from dstack.probes.node.waits.blocked_call import Call, Reader
-from dstack.probes.node.waits.known_waits import CHANNELS, EVENT_LOOP, IDLE, NAMES, WAITS, Place, RawFrame
+from dstack.probes.node.waits.blocked_call import BlockedCalls
+from dstack.probes.node.waits.known_waits import CHANNELS, EVENT_LOOP, IDLE, NAMES, WAITS, Place
+from dstack.probes.node.wire import CallData
 from tests.processes import wait_until
 
 LIB = "/usr/lib/python3.11"
@@ -48,31 +51,85 @@ USER = f"load {APP}:7"
 # What frames and threads are made of
 
 
-def recorded(*lines: str, **values: object) -> list[RawFrame]:
-    """Frames, leaf first, from lines of ``FUNCTION FILE:LINE LOCAL=REPR ...``.
+@dataclass(frozen=True)
+class RecordedFrame:
+    """A frame that was recorded, whose locals are objects of this process; it has no stack and is in no block."""
 
-    A local whose text is the name of one of ``values`` is that object.
+    position: Position
+    values: dict[str, object]
+    stack: Sequence[int] = ()
+    blocks: int = 0
+    code: None = None
+
+    @property
+    def file(self) -> str:
+        return self.position.file
+
+    @property
+    def function(self) -> str:
+        return self.position.function
+
+    @property
+    def line(self) -> int:
+        return self.position.line
+
+    @property
+    def names(self) -> Sequence[str]:
+        return list(self.values)
+
+    @property
+    def locals(self) -> Sequence[int]:
+        return [id(value) for value in self.values.values()]
+
+    def local(self, name: str) -> int:
+        return id(self.values[name]) if name in self.values else 0
+
+    def has(self, name: str) -> bool:
+        return name in self.values
+
+
+def recorded(*lines: str, **values: object) -> list[RecordedFrame]:
+    """Frames, leaf first, from lines of ``FUNCTION FILE:LINE LOCAL=VALUE ...``.
+
+    A local whose text is the name of one of ``values`` is that object; else it is the number or constant that the
+    text stands for, or where it stands for none, the text itself.
     """
     return [_frame(line, values) for line in lines]
 
 
-def _frame(line: str, values: dict[str, object]) -> RawFrame:
+def _frame(line: str, values: dict[str, object]) -> RecordedFrame:
     name, place, *found = line.split()
     file, _, number = place.rpartition(":")
     pairs = [one.partition("=")[::2] for one in found]
-    variables = [{"name": key, "addr": id(values[text]) if text in values else 0, "repr": text} for key, text in pairs]
-    frame: RawFrame = {"name": name, "filename": file, "module": None, "line": int(number), "locals": variables}
-    return {**frame, "kept": values}  # addresses alone keep nothing alive
+    position = Position(file, name.rpartition(".")[2], name, int(number))
+    return RecordedFrame(position, {key: values[text] if text in values else _value(text) for key, text in pairs})
 
 
-def thread(frames: list[RawFrame], os_thread_id: int | None = MAIN, name: str = "MainThread") -> RawThread:
-    identity = {"thread_id": 0x7F00 + (os_thread_id or 0), "os_thread_id": os_thread_id}
-    return {**identity, "thread_name": name, "active": False, "frames": frames}
+def _value(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def thread(frames: Sequence[RecordedFrame], os_thread_id: int = MAIN, name: str = "MainThread") -> MemoryThread:
+    return PythonThread(0x7F00 + os_thread_id, os_thread_id, name, cast(Sequence[Frame], frames))
+
+
+@dataclass
+class RecordedProcess:
+    """This process's objects, modules and frames, and threads that were recorded."""
+
+    own: PythonProcess
+    threads: list[MemoryThread] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
 
 
 @pytest.fixture(scope="module")
-def layout() -> Layout:
-    return calibrate()
+def interpreter() -> Interpreter:
+    return Interpreter(None, OwnPython(), proc.mapped_files(os.getpid()))
 
 
 Kernel = Callable[[SystemCall | None], None]
@@ -89,18 +146,21 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return says
 
 
-Read = Callable[..., Call | None]
+Read = Callable[..., CallData | None]
+
+
+def calls_of(threads: Sequence[MemoryThread], own: PythonProcess, below: Sequence[int] = ()) -> BlockedCalls:
+    process = cast(PythonProcess, RecordedProcess(own, list(threads)))
+    return BlockedCalls(process, lambda frame: frame.position.file == APP, lambda: below)
 
 
 @pytest.fixture
-def read(layout: Layout) -> Iterator[Read]:
+def read(interpreter: Interpreter) -> Iterator[Read]:
     """Reads the call of the first of these threads."""
     with open_memory(os.getpid()) as memory:
 
-        def read(*threads: RawThread, below: Sequence[int] = ()) -> Call | None:
-            interpreter = Interpreter(None, lambda: layout)
-            reader = Reader(threads, memory, interpreter, lambda frame: frame["filename"] == APP, below)
-            return reader.call_of(threads[0])
+        def read(*threads: MemoryThread, below: Sequence[int] = ()) -> CallData | None:
+            return calls_of(threads, PythonProcess(memory, interpreter), below).call_of(threads[0])
 
         yield read
 
@@ -250,13 +310,19 @@ def test_the_next_item_of_a_generator(read: Read, refs: Refs) -> None:
     assert "num_returns" not in call
 
 
-@pytest.mark.parametrize("count", ["None", "<function>"])
-def test_ray_wait_without_a_number_is_unread(read: Read, refs: Refs, count: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        ("None", "num_returns is not a number"),
+        ("<function>", "a str where a int or float or NoneType was expected"),
+    ],
+)
+def test_ray_wait_without_a_number_is_unread(read: Read, refs: Refs, count: str, reason: str) -> None:
     (ref, _) = refs.make()
 
     call = read(thread(recorded(ray_wait(num_returns=count), USER, refs=[ref])))
 
-    assert call == {"kind": "ray.wait", "frame": 0, "unread": "num_returns is not a number"}
+    assert call == {"kind": "ray.wait", "frame": 0, "unread": reason}
 
 
 # Threads
@@ -269,7 +335,7 @@ JOINS = pytest.mark.parametrize(
 )
 
 
-def run_by(os_thread_id: int, value: object) -> RawThread:
+def run_by(os_thread_id: int, value: object) -> MemoryThread:
     """A thread that runs this Thread object."""
     bootstrap = f"Thread._bootstrap_inner {LIB}/threading.py:1045 self=thread"
     return thread(recorded(USER, bootstrap, thread=value), os_thread_id, "joined")
@@ -407,14 +473,14 @@ def test_a_known_wait_that_the_kernel_does_not_show_blocked_is_none(read: Read, 
 
 def test_threads_without_frames_or_ids_have_no_call(read: Read) -> None:
     assert read(thread([])) is None
-    assert read(thread(recorded(CONDITION), None)) is None
+    assert read(thread(recorded(CONDITION), 0)) is None
 
 
 # Real threads on real locks
 
 
 @contextlib.contextmanager
-def asleep(target: Callable[[], object]) -> Iterator[RawThread]:
+def asleep(target: Callable[[], object]) -> Iterator[threading.Thread]:
     """A thread that sleeps on a futex in this function; the caller lets it go on."""
     started = threading.Thread(target=target, daemon=True)
     started.start()
@@ -429,21 +495,27 @@ def asleep(target: Callable[[], object]) -> Iterator[RawThread]:
         return call is not None and call.futex is not None and marks[-1] == marks[-2]
 
     wait_until(rests, deadline_s=60, what=lambda: "it to sleep")
-    frames = list(_live_frames(sys._current_frames()[started.ident or 0]))
-    yield {**thread(frames, tid), "thread_id": started.ident}
+    yield started
     started.join(60)
 
 
-def _live_frames(leaf: FrameType | None) -> Iterator[RawFrame]:
-    while leaf is not None:
-        code = leaf.f_code
-        name = getattr(code, "co_qualname", code.co_name).rpartition(".")[2]
-        found = [{"name": key, "addr": id(value), "repr": repr(value)} for key, value in leaf.f_locals.items()]
-        yield {"name": name, "filename": code.co_filename, "module": None, "line": leaf.f_lineno, "locals": found}
-        leaf = leaf.f_back
+ReadLive = Callable[[threading.Thread], CallData | None]
 
 
-def test_a_lock_is_held_by_the_thread_in_its_with_block(read: Read) -> None:
+@pytest.fixture
+def read_live(interpreter: Interpreter) -> ReadLive:
+    """Reads the call of a thread of this process, with all of its threads, from memory."""
+
+    def read(waiter: threading.Thread) -> CallData | None:
+        with open_memory(os.getpid(), keeps_pages=True) as memory:
+            process = PythonProcess(memory, interpreter, os_thread_ids=proc.threads(os.getpid()))
+            (found,) = [one for one in process.threads if one.os_thread_id == waiter.native_id]
+            return BlockedCalls(process, lambda frame: frame.position.file == APP).call_of(found)
+
+    return read
+
+
+def test_a_lock_is_held_by_the_thread_in_its_with_block(read_live: ReadLive) -> None:
     lock, over = threading.Lock(), threading.Event()
 
     def hold() -> None:
@@ -454,7 +526,7 @@ def test_a_lock_is_held_by_the_thread_in_its_with_block(read: Read) -> None:
         lock.acquire()
 
     with asleep(hold) as holder, asleep(want) as waiter:
-        call = read(waiter, holder)
+        call = read_live(waiter)
         over.set()
 
     assert call == {
@@ -463,18 +535,18 @@ def test_a_lock_is_held_by_the_thread_in_its_with_block(read: Read) -> None:
         "what": "threading.Lock.acquire",
         "timeout_s": None,
         "object_id": hex(id(lock)),
-        "threads": [holder["os_thread_id"]],
+        "threads": [holder.native_id],
         "coroutines": [],
         "inferred": "it is in a with block of the lock",
     }
 
 
-def test_a_lock_that_no_thread_is_seen_to_hold(read: Read) -> None:
+def test_a_lock_that_no_thread_is_seen_to_hold(read_live: ReadLive) -> None:
     lock = threading.Lock()
     lock.acquire()
 
     with asleep(lambda: lock.acquire(timeout=600)) as waiter:
-        call = read(waiter)
+        call = read_live(waiter)
         lock.release()
 
     assert call is not None
@@ -482,7 +554,7 @@ def test_a_lock_that_no_thread_is_seen_to_hold(read: Read) -> None:
     assert not call.keys() & {"threads", "inferred"}
 
 
-def test_an_rlock_names_its_owner(read: Read) -> None:
+def test_an_rlock_names_its_owner(read_live: ReadLive) -> None:
     lock, over = threading.RLock(), threading.Event()
 
     def hold() -> None:
@@ -495,31 +567,31 @@ def test_an_rlock_names_its_owner(read: Read) -> None:
             pass
 
     with asleep(hold) as holder, asleep(want) as waiter:
-        call = read(waiter, holder)
+        call = read_live(waiter)
         over.set()
 
     assert call is not None
     assert (call["kind"], call["what"]) == ("lock", "threading.RLock.acquire")
-    assert call["threads"] == [holder["os_thread_id"]]
+    assert call["threads"] == [holder.native_id]
     assert "inferred" not in call
 
 
-def test_a_simple_queue(read: Read) -> None:
+def test_a_simple_queue(read_live: ReadLive) -> None:
     items: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     with asleep(lambda: items.get()) as waiter:
-        call = read(waiter)
+        call = read_live(waiter)
         items.put(None)
 
     assert call is not None
     assert (call["kind"], call["what"], call["object_id"]) == ("other", "queue.SimpleQueue.get", hex(id(items)))
 
 
-def test_a_condition_with_a_timeout(read: Read) -> None:
+def test_a_condition_with_a_timeout(read_live: ReadLive) -> None:
     event = threading.Event()
 
     with asleep(lambda: event.wait(600)) as waiter:
-        call = read(waiter)
+        call = read_live(waiter)
         event.set()
 
     assert call is not None
@@ -527,7 +599,7 @@ def test_a_condition_with_a_timeout(read: Read) -> None:
     assert call["object_id"] == hex(id(event))
 
 
-def test_a_condition_that_was_notified_waits_for_its_lock(read: Read) -> None:
+def test_a_condition_that_was_notified_waits_for_its_lock(read_live: ReadLive) -> None:
     """Then its innermost frame is still ``Condition.wait``."""
     condition = threading.Condition(threading.Lock())
 
@@ -538,21 +610,18 @@ def test_a_condition_that_was_notified_waits_for_its_lock(read: Read) -> None:
     with asleep(wait) as waiter:
         condition.acquire()
         condition.notify()
-        frames = waiter["frames"]
         lock = condition._lock  # type: ignore[attr-defined]
         wait_until(lambda: is_wanted(waiter, lock), deadline_s=60, what=lambda: "it to take its lock back")
-        for local in frames[0]["locals"]:
-            local["repr"] = "True" if local["name"] == "gotit" else local["repr"]
-        call = read(waiter)
+        call = read_live(waiter)
         condition.release()
 
     assert call is not None
     assert (call["kind"], call["object_id"]) == ("lock", hex(id(lock)))
 
 
-def is_wanted(waiter: RawThread, lock: object) -> bool:
+def is_wanted(waiter: threading.Thread, lock: object) -> bool:
     """Whether the thread sleeps on this lock by now."""
-    call = proc.system_call(os.getpid(), waiter["os_thread_id"])
+    call = proc.system_call(os.getpid(), waiter.native_id or 0)
     if call is None or call.futex is None:
         return False
     with open_memory(os.getpid()) as memory:
@@ -561,13 +630,23 @@ def is_wanted(waiter: RawThread, lock: object) -> bool:
         return memory.pointer(id(lock) + 16) == call.futex
 
 
-def test_what_cannot_be_read_of_a_sleeping_thread_is_said_of_that_thread(layout: Layout, kernel: Kernel) -> None:
-    lost = thread(recorded(USER))
-    with open_memory(os.getpid()) as memory:
-        reader = Reader([lost], memory, Interpreter(None, lambda: layout), lambda frame: True)
+class LostFrame(RecordedFrame):
+    """A frame whose memory is gone."""
 
-        assert reader.call_of(lost) is None
-        assert list(reader.unreadable) == [MAIN]
+    @property
+    def locals(self) -> Sequence[int]:
+        raise Unreadable("not mapped")
+
+
+def test_what_cannot_be_read_of_a_sleeping_thread_is_said_of_that_thread(
+    interpreter: Interpreter, kernel: Kernel
+) -> None:
+    lost = thread([LostFrame(Position(APP, "load", "load", 7), {})])
+    with open_memory(os.getpid()) as memory:
+        calls = calls_of([lost], PythonProcess(memory, interpreter))
+
+        assert calls.call_of(lost) is None
+        assert calls.unreadable == {MAIN: "not mapped"}
 
 
 # Futures
@@ -577,7 +656,7 @@ RESULT = f"Future.result {FUTURES}/_base.py:451 self=future timeout=4"
 WORKER = f"_worker {FUTURES}/thread.py:83 executor_reference=ref work_queue=queue work_item=item"
 
 
-def result_of(future: object, line: str = RESULT) -> RawThread:
+def result_of(future: object, line: str = RESULT) -> MemoryThread:
     return thread(recorded(CONDITION, line, USER, condition=threading.Condition(), future=future))
 
 
@@ -586,13 +665,13 @@ def item_of(future: Future[None]) -> Any:
     return _WorkItem(future, *arguments)
 
 
-def runs(item: object, items: object, os_thread_id: int) -> RawThread:
+def runs(item: object, items: object, os_thread_id: int) -> MemoryThread:
     """A thread of an executor that runs this item."""
     lines = (USER, f"_WorkItem.run {FUTURES}/thread.py:58 self=item", WORKER)
     return thread(recorded(*lines, item=item, queue=items), os_thread_id, "ThreadPoolExecutor-0_0")
 
 
-def is_free(items: object, os_thread_id: int) -> RawThread:
+def is_free(items: object, os_thread_id: int) -> MemoryThread:
     return thread(recorded(WORKER, queue=items), os_thread_id, "ThreadPoolExecutor-0_1")
 
 
@@ -624,7 +703,7 @@ def test_a_future_in_the_queue_is_given_by_any_thread_of_its_executor(read: Read
     assert call["inferred"] == "a future that is still queued may be run by any thread of its executor"
 
 
-def wait_for(when: str, *futures: Future[None]) -> RawThread:
+def wait_for(when: str, *futures: Future[None]) -> MemoryThread:
     line = f"wait {FUTURES}/_base.py:305 fs=futures timeout=None return_when=when"
     event = f"Event.wait {LIB}/threading.py:629 self=event timeout=None signaled=False"
     values = {"futures": set(futures), "when": when, "condition": threading.Condition()}
@@ -652,7 +731,7 @@ def test_the_next_of_several_futures(read: Read, kernel: Kernel) -> None:
     line = f"as_completed {FUTURES}/_base.py:243 fs=list timeout=None pending=waited_for"
     runner = runs(item_of(known), items, OTHER)
 
-    def call_for(*futures: Future[None]) -> Call | None:
+    def call_for(*futures: Future[None]) -> CallData | None:
         values = {"condition": threading.Condition(), "waited_for": set(futures)}
         return read(thread(recorded(CONDITION, line, USER, **values)), runner)
 

@@ -14,13 +14,15 @@ import pytest
 
 from dstack.model import Cause, Failure, Job, Node, Snapshot, Worker
 from dstack.probes import cluster as probes
+from dstack.probes import node_readers
 from dstack.probes.agents import Agents
 from dstack.probes.answers import MALFORMED, NodeFailure, validated
-from dstack.probes.cluster import ClusterProbe, Options
+from dstack.probes.cluster import ClusterProbe
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory
 from dstack.probes.core_workers import CoreWorkerStats
 from dstack.probes.node import wire
+from dstack.probes.node_readers import Options
 from dstack.probes.remote import Result
 from dstack.snapshot_file import dumps, loads
 
@@ -28,6 +30,7 @@ DEADLINE_S = 60.0
 NODE, OTHER = "aa" * 28, "ab" * 28
 NO_RIGHT = "no permission: dstack runs without the capability SYS_PTRACE, as in a container"
 Plain = dict[str, Any]
+DEFAULT = Options()
 
 
 class Simulated:
@@ -38,6 +41,10 @@ class Simulated:
         self.causes: dict[str, Cause] = {}
         self.asked: list[set[str]] = []
         self.remote: list[set[str]] = []
+        self.rolls = 0
+        self.unlisted: set[str] = set()
+        self.agents = {OTHER}
+        self.asked_agents: list[set[str]] = []
         self.remote_failures: dict[str, Plain] = {}
         self.remote_failure: NodeFailure | None = None
         self.remote_clock = (0.0, 0.0)
@@ -45,6 +52,15 @@ class Simulated:
     def inventory(self, *_: Any, **__: Any) -> Inventory:
         nodes = (Node(node_id=NODE, ip="127.0.0.1"), Node(node_id=OTHER, ip="192.0.2.9"))
         return Inventory(nodes=nodes, jobs=(Job(job_id="01000000"),), workers=tuple(self.workers))
+
+    def roll(self, *_: Any) -> Inventory:
+        self.rolls += 1
+        listed = tuple(worker for worker in self.workers if worker.worker_id not in self.unlisted)
+        return Inventory(workers=listed)
+
+    def stacks(self, workers: Sequence[Worker], *_: Any) -> tuple[wire.Answer, list[Failure]]:
+        self.asked_agents.append({worker.worker_id for worker in workers})
+        return validated(EMPTY), []
 
     def ask(
         self, workers: Sequence[Worker], metadata: Any, timeout_s: float, sample: int = 1
@@ -85,10 +101,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
 
     monkeypatch.setattr(probes, "connect", lambda address: Cluster("127.0.0.1:1", "2.60.0"))
     monkeypatch.setattr(probes, "take_inventory", simulated.inventory)
+    monkeypatch.setattr(probes, "take_roll", simulated.roll)
     monkeypatch.setattr(probes, "ask_core_workers", simulated.ask)
-    monkeypatch.setattr(probes, "thread_context_layout", lambda: None)
-    monkeypatch.setattr(Agents, "stacks_of", lambda *_: (validated(EMPTY), []))
-    monkeypatch.setattr(probes, "RemoteProbes", Remote)
+    monkeypatch.setattr(node_readers, "thread_context_layout", lambda: None)
+    monkeypatch.setattr(Agents, "stacks_of", simulated.stacks)
+    monkeypatch.setattr(Agents, "present_on", lambda _, nodes, timeout_s: nodes & simulated.agents)
+    monkeypatch.setattr(node_readers, "RemoteProbes", Remote)
     return simulated
 
 
@@ -103,8 +121,10 @@ EMPTY: Plain = {
 }
 
 
-def looked_at(again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated) -> Snapshot:
-    with ClusterProbe(None, Options(), lambda text: None) as probe:
+def looked_at(
+    again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated, options: Options = DEFAULT
+) -> Snapshot:
+    with ClusterProbe(None, options, lambda text: None) as probe:
         probe.look(DEADLINE_S)
         if again:
             probe.look_again(again(of), DEADLINE_S)
@@ -183,6 +203,7 @@ def test_a_node_whose_only_worker_has_ended_gets_no_remote_probe(simulated: Simu
 def test_a_node_without_an_answer_is_a_failure_with_its_cause(simulated: Simulated, why: NodeFailure) -> None:
     simulated.worker(1, 0, node_id=OTHER)
     simulated.remote_failure = why
+    simulated.agents = set()
 
     snapshot = looked_at(of=simulated)
 
@@ -214,3 +235,40 @@ def test_who_did_not_answer_in_time_is_not_asked_again_and_others_are(simulated:
     assert slow in simulated.asked[0]
     assert [ids for ids in simulated.asked if slow in ids] == simulated.asked[:1]
     assert {broken, good} in simulated.asked
+
+
+@pytest.mark.parametrize(
+    "options", [DEFAULT, Options(pause=True), Options(native=True)], ids=["default", "pause", "native"]
+)
+def test_agents_which_pause_processes_are_asked_only_where_that_is_allowed(
+    simulated: Simulated, options: Options
+) -> None:
+    unread = simulated.worker(1, 0, node_id=OTHER)
+    simulated.remote_failures[unread] = {
+        "stage": "stacks",
+        "reason": NO_RIGHT,
+        "cause": "permission",
+        "worker_id": unread,
+        "pid": 1,
+    }
+
+    snapshot = looked_at(lambda _: {unread}, of=simulated, options=options)
+
+    assert simulated.asked_agents == ([{unread}] * 2 if options.pauses else [])
+    suggested = (
+        None if options.pauses else "Add --pause: Ray's agent on the node can read stacks with a pause of some ms."
+    )
+    assert [one.remedy for one in snapshot.failures] == [suggested] * 2
+    assert simulated.rolls == 0, "the process is there, and the GCS need not be asked for it"
+
+
+def test_a_worker_that_the_gcs_does_not_list_any_more_has_ended(simulated: Simulated) -> None:
+    gone, there = simulated.worker(1, 0, node_id=OTHER), simulated.worker(2, 0, node_id=OTHER)
+    simulated.causes = {gone: "unreachable", there: "unreachable"}
+    simulated.unlisted = {gone}
+
+    snapshot = looked_at(of=simulated)
+
+    assert simulated.rolls == 1
+    assert [worker.worker_id for worker in snapshot.workers] == [there]
+    assert [one.worker_id for one in snapshot.failures] == [there]

@@ -6,7 +6,7 @@ import pytest
 
 from tests import compatibility
 from tests.chroot import TOOLS, Chroot
-from tests.compatibility import FAILED, PAIRS, Pair, main, outcome
+from tests.compatibility import FAILED, PAIRS, ROOT, SMOKE, Pair, main, outcome
 
 IN_DEBIAN = next(pair for pair in PAIRS if pair.python in compatibility.IN_CHROOT)
 NOT_HERE = f"there is no Python {IN_DEBIAN.python} on the PATH or under pyenv"
@@ -51,6 +51,11 @@ def test_a_python_that_must_be_here_fails_the_run(
 
     assert ended.value.code == 1
     assert capsys.readouterr().out == f"{pair}: {FAILED}: there is no Python 3.12 on the PATH or under pyenv\n"
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, *SMOKE], ids=str)
+def test_what_a_pair_runs_is_there(pair: Pair) -> None:
+    assert [test for test in pair.tests if not (ROOT / test.partition("::")[0]).exists()] == []
 
 
 def test_a_skipped_pair_alone_does_not_fail_the_run(

@@ -17,14 +17,12 @@ from hypothesis import strategies as st
 
 from dstack.probes.node.asyncio import await_targets
 from dstack.probes.node.asyncio.coroutines import Coroutines
-from dstack.probes.node.cpython.frames import Frames
-from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.cpython.memory import ProcessMemory
-from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.waits.executors import Executors
 from tests.effort import examples
 from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
+from tests.unit.own_process import own_layout, own_process
 
 VARIABLES = [contextvars.ContextVar[int](f"variable {number}") for number in range(40)]
 NAMES = ["waits for ", "has ", "asks ", "awaits "]
@@ -109,31 +107,18 @@ class Copy:
 
 
 @pytest.fixture(scope="module")
-def layout() -> Layout:
-    return calibrate()
-
-
-@pytest.fixture(scope="module")
-def copy(layout: Layout) -> Iterator[Copy]:
+def copy() -> Iterator[Copy]:
     with suspended() as tasks:
         recorder = Recorder()
-        for read in reads_of(recorder, layout).values():
+        for read in reads_of(recorder).values():
             read()
         recorder.close()
-        yield Copy(recorder.kept, sorted(recorder.touched), {id(task): task.get_name() for task in tasks})
+        yield Copy(recorder.pages, sorted(recorder.touched), {id(task): task.get_name() for task in tasks})
 
 
-def reads_of(memory: ProcessMemory, layout: Layout, kind: type[Objects] = Objects) -> dict[str, Callable[[], object]]:
-    objects = kind(memory, lambda: layout.cached_keys)
-    frames = Frames(objects, layout, runtime_address())
-    coroutines = Coroutines(
-        objects,
-        frames,
-        Modules(objects, frames, layout),
-        layout,
-        Executors([], objects, layout),
-        [threading.get_ident()],
-    )
+def reads_of(memory: ProcessMemory, kind: type[Objects] = Objects) -> dict[str, Callable[[], object]]:
+    process = own_process(memory, kind(memory, lambda: own_layout().cached_keys))
+    coroutines = Coroutines(process, Executors([], process), [threading.get_ident()])
     return {
         "suspended": lambda: list(coroutines.suspended()),
         "holders": lambda: coroutines.holders,
@@ -141,12 +126,12 @@ def reads_of(memory: ProcessMemory, layout: Layout, kind: type[Objects] = Object
     }
 
 
-def test_an_unchanged_copy_shows_all_tasks(copy: Copy, layout: Layout) -> None:
-    found: Any = reads_of(Copied(copy.pages, []), layout)["suspended"]()
+def test_an_unchanged_copy_shows_all_tasks(copy: Copy) -> None:
+    found: Any = reads_of(Copied(copy.pages, []))["suspended"]()
 
     assert copy.tasks.items() <= {one.address: one.name for one in found}.items()
     assert all((one.call or {}).get("unread") is None for one in found)
-    assert [one.frames[0]["name"] for one in found if one.name == "first"] == ["waits"]
+    assert [one.frames[0].position.function for one in found if one.name == "first"] == ["waits"]
 
 
 class WithoutAttributes(Objects):
@@ -156,9 +141,9 @@ class WithoutAttributes(Objects):
         return {}
 
 
-def test_attributes_that_are_missing_are_no_error_of_the_reader(copy: Copy, layout: Layout) -> None:
+def test_attributes_that_are_missing_are_no_error_of_the_reader(copy: Copy) -> None:
     memory = Copied(copy.pages, [])
-    for read in reads_of(memory, layout, WithoutAttributes).values():
+    for read in reads_of(memory, WithoutAttributes).values():
         ends_well(memory, read)
 
 
@@ -167,23 +152,28 @@ class Counted(ProcessMemory):
 
     left = 500_000
 
-    def _read(self, address: int, size: int) -> bytes:
+    def read(self, address: int, size: int) -> bytes:
+        self._count()
+        return super().read(address, size)
+
+    def pointer(self, address: int) -> int:
+        self._count()
+        return super().pointer(address)
+
+    def _count(self) -> None:
         self.left -= 1
         if not self.left:
             raise TooMuch
-        return super()._read(address, size)
 
 
-def test_gathers_of_gathers_of_the_same_are_not_followed_for_ever(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gathers_of_gathers_of_the_same_are_not_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(await_targets, "MAX_NEEDS", 1 << 10)
     loop = asyncio.new_event_loop()
     end = loop.create_future()
     task = loop.run_until_complete(waits_for_one_thing_in_many_ways(end, doublings=14))
-    memory = Counted(os.getpid())
+    memory = Counted(os.getpid(), keeps_pages=True)
 
-    found: Any = reads_of(memory, layout)["suspended"]()
+    found: Any = reads_of(memory)["suspended"]()
     (call,) = [one.call for one in found if one.address == id(task)]
 
     memory.close()
@@ -205,11 +195,11 @@ async def waits_for_one_thing_in_many_ways(end: Any, doublings: int) -> asyncio.
 
 @examples(150, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_a_changed_copy_is_read_or_refused(copy: Copy, layout: Layout, data: st.DataObject) -> None:
+def test_a_changed_copy_is_read_or_refused(copy: Copy, data: st.DataObject) -> None:
     touched = st.sampled_from(copy.touched)
     value = st.one_of(st.none(), st.sampled_from(HOSTILE), touched, st.sampled_from(sorted(copy.tasks)))
     after = st.one_of(st.just(0), st.integers(0, 3000))
     changes = data.draw(st.lists(st.builds(Change, touched, after, value), min_size=1, max_size=8))
 
-    for read in reads_of(memory := Copied(copy.pages, changes), layout).values():
+    for read in reads_of(memory := Copied(copy.pages, changes)).values():
         ends_well(memory, read)

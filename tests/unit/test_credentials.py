@@ -106,7 +106,7 @@ def test_tls_is_on_where_ray_has_it_on(monkeypatch: pytest.MonkeyPatch, value: s
     if not is_on:
         assert tls_credentials() is None
         return
-    with pytest.raises(ClusterError, match="RAY_TLS_SERVER_CERT are set"):
+    with pytest.raises(ClusterError, match="not all of RAY_TLS_SERVER_CERT"):
         tls_credentials()
     for name in credentials.CERTIFICATES:
         monkeypatch.setenv(name, os.devnull)

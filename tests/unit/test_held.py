@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -13,7 +15,7 @@ from tests.unit.scenes import Proc, Scene
 class Ring:
     """Two actors, each of which runs a call, holds the other's, and is in ``ray.get`` for what it holds."""
 
-    def __init__(self, **terms: object) -> None:
+    def __init__(self, **terms: Any) -> None:
         self.scene = Scene()
         self.driver = self.scene.driver()
         self.left, self.right = self.scene.actor("Left"), self.scene.actor("Right")

@@ -6,6 +6,7 @@ nowhere, pages that vanish, words that change between two reads. What a read cos
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -19,21 +20,25 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dstack.probes.node.cpython.code_objects import exception_table
-from dstack.probes.node.cpython.frames import Frames
-from dstack.probes.node.cpython.layout import Layout, Specimen, calibrate, runtime_address
+from dstack.probes.node.cpython.frames import MAX_FRAMES, Frames
+from dstack.probes.node.cpython.layout import Specimen
 from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
 from tests.effort import examples
 from tests.unit.hostile import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
+from tests.unit.own_process import own_frames, own_layout, own_objects
 
 BASE, WORDS = 0x10000, 64
+FRAME_BYTES = 88
 
 
 class Drawn(CountedMemory):
     """The same words again and again from ``BASE`` to ``end``; the words at ``changes`` change after some reads."""
 
-    def __init__(self, words: list[int], end: int, changes: dict[int, tuple[int, int]]) -> None:
-        super().__init__()
+    def __init__(
+        self, words: list[int], end: int, changes: dict[int, tuple[int, int]], *, keeps_pages: bool = True
+    ) -> None:
+        super().__init__(keeps_pages=keeps_pages)
         self._data, self._end, self._changes = struct.pack(f"<{len(words)}Q", *words), end, changes
 
     def put(self, index: int, word: int) -> None:
@@ -53,11 +58,6 @@ class Drawn(CountedMemory):
             if self.reads > after:
                 struct.pack_into("<Q", data, 8 * index, value)
         return bytes(data)
-
-
-@pytest.fixture(scope="module")
-def layout() -> Layout:
-    return calibrate()
 
 
 # Drawn words
@@ -94,11 +94,11 @@ def types(flags: int, dict_offset: int, size: int) -> list[int]:
 
 
 @st.composite
-def drawn_memory(draw: st.DrawFn) -> Drawn:
+def drawn_memory(draw: st.DrawFn, *, keeps_pages: bool) -> Drawn:
     words = draw(st.lists(WORD, min_size=WORDS, max_size=WORDS))
     flags, offset, size = draw(st.sampled_from([0, 4, 16, 20])), draw(WORD), draw(WORD)
     end = draw(st.sampled_from([BASE + PAGE, BASE + 4 * PAGE, END]))
-    return Drawn(words + types(flags, offset, size), end, draw(CHANGES))
+    return Drawn(words + types(flags, offset, size), end, draw(CHANGES), keeps_pages=keeps_pages)
 
 
 def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable[[], object]]]:
@@ -122,9 +122,9 @@ def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable
 
 @pytest.mark.parametrize("way", reads_of_objects(Objects(CountedMemory()), 0))
 @examples(60)
-@given(memory=drawn_memory(), index=st.integers(0, WORDS - 1))
-def test_an_object_of_any_words_is_read_or_refused(layout: Layout, way: str, memory: Drawn, index: int) -> None:
-    objects = Objects(memory, lambda: layout.cached_keys)
+@given(memory=st.booleans().flatmap(lambda one: drawn_memory(keeps_pages=one)), index=st.integers(0, WORDS - 1))
+def test_an_object_of_any_words_is_read_or_refused(way: str, memory: Drawn, index: int) -> None:
+    objects = own_objects(memory)
     kind, read = reads_of_objects(objects, BASE + 8 * index)[way]
     memory.put((index + TYPE // 8) % WORDS, type_at(kind))
 
@@ -132,30 +132,41 @@ def test_an_object_of_any_words_is_read_or_refused(layout: Layout, way: str, mem
 
 
 @examples(200)
-@given(memory=drawn_memory(), index=st.integers(0, WORDS - 1))
-def test_threads_and_frames_of_any_words_are_read_or_refused(layout: Layout, memory: Drawn, index: int) -> None:
-    frames = Frames(Objects(memory, lambda: layout.cached_keys), layout, BASE + 8 * index)
+@given(memory=drawn_memory(keeps_pages=True), index=st.integers(0, WORDS - 1))
+def test_threads_and_frames_of_any_words_are_read_or_refused(memory: Drawn, index: int) -> None:
+    frames = Frames(own_objects(memory), own_layout(), BASE + 8 * index)
 
     ends_well(memory, lambda: frames.threads)
-    frames.__dict__["threads"] = {1: BASE + 8 * index}
-    ends_well(memory, lambda: list(frames.of(1)))
+    ends_well(memory, lambda: all_of_frames(frames, {1: BASE + 8 * index}))
 
 
-def test_threads_in_a_circle_are_each_read_once(layout: Layout) -> None:
+def all_of_frames(frames: Frames, states: dict[int, int]) -> dict[int, list[str]]:
+    """The functions of these threads; reads all that can be read of each of their frames, as far as it can be."""
+    stacks = frames.stacks(frames.chains(states))
+    for frame in (frame for stack in stacks.values() for frame in stack[:20]):
+        for read in (lambda: frame.locals, lambda: frame.stack, lambda: list(frames.held(frame))):  # noqa: B023
+            with contextlib.suppress(Unreadable):
+                read()
+    return {thread_id: [frame.function for frame in stack] for thread_id, stack in stacks.items()}
+
+
+def test_threads_in_a_circle_are_each_read_once() -> None:
     at = BASE
-    near = replace(layout, runtime_interpreter=0, interpreter_threads=8, thread_id=16, thread_next=8)
+    near = replace(own_layout(), runtime_interpreter=0, interpreter_threads=8, thread_id=16, thread_next=8)
     memory = Drawn([at, at, 77], END, {})
-    frames = Frames(Objects(memory, lambda: layout.cached_keys), near, at)
+    frames = Frames(own_objects(memory), near, at)
 
     assert frames.threads == {77: at}
 
 
-def test_frames_in_a_circle_come_to_an_end(layout: Layout) -> None:
+def test_frames_in_a_circle_come_to_an_end() -> None:
     memory = Drawn([BASE], END, {})
-    frames = Frames(Objects(memory, lambda: layout.cached_keys), layout, BASE)
-    frames.__dict__["threads"] = {1: BASE}
+    frames = Frames(own_objects(memory), own_layout(), BASE)
 
-    assert list(frames.of(1)) == []
+    chains = frames.chains({1: BASE})
+
+    assert len(chains[1].steps) == MAX_FRAMES
+    assert frames.stacks(chains) == {1: []}
 
 
 def test_a_dict_of_long_names_is_not_read_whole() -> None:
@@ -172,7 +183,7 @@ class Names(CountedMemory):
     """This process's memory, in which every name of one dict is the same long text."""
 
     def __init__(self, dictionary: int, text: int) -> None:
-        super().__init__()
+        super().__init__(keeps_pages=False)
         self._text = text
         with open_memory(os.getpid()) as own:
             self._names = {key for key, _ in Objects(own)._entries(own.pointer(dictionary + 32), 4_000)}
@@ -226,7 +237,7 @@ def reads_of_specimens(specimens: dict[str, Any], thread: int) -> dict[str, Call
         "attributes": lambda objects, _: objects.attributes(at["plain"]),
         "own dict": lambda objects, _: objects.attributes(at["with dict"]),
         "threads": lambda _, frames: frames.threads,
-        "frames": lambda _, frames: list(frames.of(thread)),
+        "frames": lambda _, frames: all_of_frames(frames, {thread: frames.threads[thread]}),
     }
 
 
@@ -250,44 +261,43 @@ def specimens() -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def copy(layout: Layout) -> Iterator[Copy]:
+def copy() -> Iterator[Copy]:
     """All the specimens and a thread, read once."""
     with specimens() as values, Specimen() as specimen:
         specimen.frame()
         reads = reads_of_specimens(values, specimen.ident)
         recorder = Recorder()
-        objects = Objects(recorder, lambda: layout.cached_keys)
-        frames = Frames(objects, layout, runtime_address())
+        objects, frames = own_objects(recorder), own_frames(recorder)
         results = {name: read(objects, frames) for name, read in reads.items()}
+        for chain in frames.chains(frames.threads).values():
+            recorder.touch((address for address, _, _ in chain.steps), FRAME_BYTES)
         recorder.close()
-        yield Copy(recorder.kept, sorted(recorder.touched), reads, results)
+        yield Copy(recorder.pages, sorted(recorder.touched), reads, results)
 
 
-def read_again(copied: Copy, layout: Layout, changes: list[Change], name: str) -> tuple[Copied, Callable[[], object]]:
+def read_again(copied: Copy, changes: list[Change], name: str) -> tuple[Copied, Callable[[], object]]:
     memory = Copied(copied.pages, changes)
-    objects = Objects(memory, lambda: layout.cached_keys)
-    frames = Frames(objects, layout, runtime_address())
+    objects, frames = own_objects(memory), own_frames(memory)
     return memory, lambda: copied.reads[name](objects, frames)
 
 
-def test_an_unchanged_copy_reads_like_the_original(copy: Copy, layout: Layout) -> None:
-    again = {name: read_again(copy, layout, [], name)[1]() for name in copy.reads}
+def test_an_unchanged_copy_reads_like_the_original(copy: Copy) -> None:
+    again = {name: read_again(copy, [], name)[1]() for name in copy.reads}
 
-    del again["threads"], again["frames"]
-    assert again == {name: result for name, result in copy.results.items() if name in again}
-    functions = [frame.function for frame in read_again(copy, layout, [], "frames")[1]()]  # type: ignore[attr-defined]
-    assert functions[0] == "_wait"
-    assert threading.get_ident() in read_again(copy, layout, [], "threads")[1]()  # type: ignore[operator]
+    assert again == copy.results
+    ((_, functions),) = again["frames"].items()  # type: ignore[attr-defined]
+    assert functions[:2] == ["_wait", "_run"]
+    assert threading.get_ident() in again["threads"]  # type: ignore[operator]
 
 
 @examples(300, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_a_changed_copy_is_read_or_refused(copy: Copy, layout: Layout, data: st.DataObject) -> None:
+def test_a_changed_copy_is_read_or_refused(copy: Copy, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(copy.reads)))
     touched = st.sampled_from(copy.touched)
     value = st.one_of(st.none(), st.sampled_from(HOSTILE), touched, st.integers(0, 2**64 - 1))
     changes = st.lists(st.builds(Change, touched, st.sampled_from([0, 0, 3, 10, 30]), value), min_size=1, max_size=6)
 
-    memory, read = read_again(copy, layout, data.draw(changes), name)
+    memory, read = read_again(copy, data.draw(changes), name)
 
     ends_well(memory, read)

@@ -33,7 +33,7 @@ from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
 from tests.effort import tries
 from tests.mutations import ByValues, by_bytes
 
-ORIGINS = Origins()
+ORIGINS, FAMILIES = Origins(), Families([])
 MUTATIONS = tries(10_000)
 READ_BY_PROBE = tries(100)
 PROGRAM = """
@@ -175,7 +175,7 @@ class Tool(PySpy):
 
 def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
     """What a probe answers of a process that py-spy has read."""
-    process = Process({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, Families([]))
+    process = Process({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES)
     process.figures = proc.figures(pid)
     request = process.request(OPTIONS, time.monotonic() + 600)
     problem = Problem("memory", "not read", "permission")

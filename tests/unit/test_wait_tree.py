@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.findings.situation import targets_of
 from dstack.analysis.observed import Observed
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.wait_tree import Branch, WaitTree
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot

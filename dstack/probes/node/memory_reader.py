@@ -78,7 +78,16 @@ class MemoryReader:
         self._loops: LoopState | None = None
 
     def read(self) -> ProcessReading:
-        """Everything: first all at once, then again those threads that ran meanwhile."""
+        """Everything: first all at once, then again those threads that ran meanwhile.
+
+        Where a thread begins or ends just then, the list of threads leads nowhere, and all is read again.
+        """
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(Unreadable):
+                return self._read()
+        return self._read()
+
+    def _read(self) -> ProcessReading:
         before = marks_of(self._request.pid, self._known.python.os_thread_ids)
         groups: dict[str, str] | None = None
         with self._process(before) as process:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
 
 from dstack.probes.node.cpython.layout import Layout
@@ -16,6 +18,8 @@ MAX_NAME = 4096
 """The longest path that Linux knows."""
 NAME_BYTES, TABLE_BYTES = 200, 512
 """How much of a name and of a line table is fetched with all others; what is longer is read on its own."""
+MANY_POSITIONS = 20
+"""Of a code object with so many known positions the whole line table is decoded, so that further ones are quick."""
 LARGEST_NUMBER = 2**32 - 1
 LONGEST_NUMBER = 6
 """Bytes of a number in a table, of six bits each: as much as an ``int`` may take."""
@@ -26,7 +30,18 @@ NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
 class Code:
     """One code object, as it was when it was read; ``mark`` changes when another object takes its place."""
 
-    __slots__ = ("address", "exceptions", "file", "function", "mark", "names", "positions", "qualified", "table")
+    __slots__ = (
+        "address",
+        "exceptions",
+        "file",
+        "function",
+        "lines",
+        "mark",
+        "names",
+        "positions",
+        "qualified",
+        "table",
+    )
 
     def __init__(self, address: int, mark: tuple[int, ...]) -> None:
         self.address = address
@@ -36,6 +51,7 @@ class Code:
         self.exceptions: list[tuple[int, int, int]] | None = None
         self.positions: dict[tuple[int, str | None], Position] = {}
         self.table = b""
+        self.lines: tuple[array[int], array[int]] | None = None
 
 
 class CodeObjects:
@@ -152,13 +168,32 @@ class CodeObjects:
         return code.positions[key]
 
     def _line(self, code: Code, instruction: int) -> int:
-        """A frame that has not begun is on the first line, as ``f_lineno`` has it: seen in trace functions."""
-        first = code.mark[-2]
+        """The line of an instruction; of a frame that has not begun the first, as ``f_lineno`` has it."""
         if instruction < 0:
-            return first
+            return code.mark[-2]
+        if len(code.positions) < MANY_POSITIONS:
+            entries = self._lines(code)
+            return next((line or 0 for start, end, line in entries if start <= instruction < end), 0)
+        if code.lines is None:
+            code.lines = _all_lines(self._lines(code))
+        starts, found = code.lines
+        return found[bisect_right(starts, instruction)]
+
+    def _lines(self, code: Code) -> Iterator[tuple[int, int, int | None]]:
         decode = lines_3_10 if self._layout.version == (3, 10) else lines
-        found = decode(code.table, first)
-        return next((line or 0 for start, end, line in found if start <= instruction < end), 0)
+        return decode(code.table, code.mark[-2])
+
+
+def _all_lines(entries: Iterator[tuple[int, int, int | None]]) -> tuple[array[int], array[int]]:
+    """Where each line begins, in order, and the line before each of these; 0 is no line."""
+    starts, found, at = array("q"), array("q", [0]), 0
+    for start, end, line in entries:
+        starts.append(start)
+        found.append(line or 0)
+        at = end
+    starts.append(at)
+    found.append(0)
+    return starts, found
 
 
 def exception_table(table: bytes) -> list[tuple[int, int, int]]:

@@ -50,6 +50,7 @@ class ProcessMemory:
         self.pages: dict[int, bytes] = {}
         self._missing: set[int] = set()
         self._is_sealed = False
+        self.was_short = False
 
     def close(self) -> None:
         """Release the process's memory; pages that were kept can still be read."""
@@ -57,7 +58,10 @@ class ProcessMemory:
         os.close(self._fd)
 
     def read_again(self) -> None:
-        """Read all kept pages again at once; from then on nothing else can be read."""
+        """Read all kept pages again at once; from then on nothing else can be read.
+
+        ``was_short`` then says whether another page was asked for.
+        """
         pages = list(self.pages)
         self.pages.clear()
         self.prefetch(pages)
@@ -130,16 +134,15 @@ class ProcessMemory:
         return self._read_file(spans)
 
     def _read_file(self, spans: Sequence[Sequence[int]]) -> bytes:
-        data = b""
+        parts: list[bytes] = []
         for start, size in spans:
             try:
-                found = os.pread(self._fd, size, start)
+                parts.append(os.pread(self._fd, size, start))
             except (OSError, OverflowError, ValueError):
-                return data
-            data += found
-            if len(found) < size:
-                return data
-        return data
+                break
+            if len(parts[-1]) < size:
+                break
+        return b"".join(parts)
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``."""
@@ -165,6 +168,7 @@ class ProcessMemory:
 
     def _why_unreadable(self, address: int) -> str:
         if self._is_sealed:
+            self.was_short = True
             return f"page at {address:#x}: not read before"
         if len(self.pages) >= MAX_PAGES:
             return f"page at {address:#x}: {MAX_PAGES} others were read already"

@@ -8,14 +8,20 @@ from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.objects import Objects
 
 MODULE_DICT = 16
-DICT_USED = 16
-"""Where a dict has the number of its entries; CPython 3.10 to 3.14."""
+
+
+USUAL = frozenset(
+    {"threading", "asyncio.tasks", "ray._private.worker", "uvloop", "_active", "global_worker"}
+    | {"_scheduled_tasks", "_all_tasks", "_current_tasks"}
+)
+"""Modules and names in them that are usually asked for: a search for one of them finds the others, too."""
 
 
 class Modules:
     """The modules of one process. Every method raises :class:`Unreadable`.
 
-    ``places`` remembers where in a dict a name was found, so that large dicts are searched once for a process.
+    ``places`` remembers where in a dict a name was found, so that large dicts are searched once for a process; of a
+    name that is not there it has the number of the dict's entries, less than 0. Both are validated.
     """
 
     def __init__(
@@ -34,17 +40,23 @@ class Modules:
     def lookup(self, module: str, name: str) -> int:
         """The address of what a module has under a name, 0 where it has not, or was not imported."""
         if module not in self._dicts:
-            found = self._objects.lookup(self._modules, module, self._places)
+            found = self._value(self._modules, module)
             self._dicts[module] = self._objects.memory.pointer(found + MODULE_DICT) if found else 0
-        return self._objects.lookup(self._dicts[module], name, self._places) if self._dicts[module] else 0
+        return self._value(self._dicts[module], name) if self._dicts[module] else 0
 
     def has(self, module: str) -> bool:
-        """Whether a module was imported. One that is not there is looked for again when there are more modules."""
-        count = self._objects.memory.int64(self._modules + DICT_USED)
-        absent = (self._modules, f"no {module}")
-        if self._places.get(absent) == count:
-            return False
-        if self._objects.lookup(self._modules, module, self._places):
-            return True
-        self._places[absent] = count
-        return False
+        """Whether a module was imported."""
+        return bool(self._value(self._modules, module))
+
+    def _value(self, table: int, name: str) -> int:
+        """The address of the value under a name in a dict, 0 where there is none."""
+        place = self._places.get((table, name))
+        used = self._objects.size(table, "dict")
+        if place == -1 - used:
+            return 0
+        found = self._objects.value_at(table, place, name) if place is not None else 0
+        if found:
+            return found
+        places = self._objects.places_of(table, {name, *USUAL})
+        self._places.update({(table, one): places.get(one, -1 - used) for one in (name, *USUAL)})
+        return self._objects.value_at(table, places[name], name) if name in places else 0

@@ -8,9 +8,10 @@ in CPython 3.10 to 3.14 on x86-64 with the GIL; those that differ are calibrated
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 
@@ -266,39 +267,30 @@ class Objects:
             raise Unreadable("a dict that shares its keys")
         return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
 
-    def lookup(self, address: int, name: str, places: dict[tuple[int, str], int] | None = None) -> int:
-        """The address of the value under this name in a dict, 0 where there is none: for large dicts.
-
-        ``places`` remembers where the name was found, which is validated.
-        """
-        places = {} if places is None else places
-        if (address, name) in places:
-            key, value = self._entry(address, places[address, name])
-            if self._is_text(key, name):
-                return value
-        with self.memory.temporary():
-            entries = self.entries(address)
-            self.memory.prefetch((key for key, _ in entries), TEXT_HEAD_BYTES)
-            for key, value in entries:
-                if self._is_text(key, name):
-                    places[address, name] = self._place_of(address, key)
-                    return value
-        return 0
-
-    def _place_of(self, address: int, wanted: int) -> int:
-        """The number of an entry among all places of a dict, by its key."""
+    def places_of(self, address: int, names: Collection[str]) -> dict[str, int]:
+        """At which places of a dict these names are, as far as they are there: one search through a large dict."""
+        self.expect(address, "dict")
         keys, _ = self.memory.pointers(address + DICT_KEYS, 2)
-        return next(at for at, (key, _) in enumerate(self._entries(keys, MAX_ENTRIES)) if key == wanted)
+        lengths = set(map(len, names))
+        found: dict[str, int] = {}
+        with self.memory.temporary():
+            entries = self._entries(keys, MAX_ENTRIES)
+            self.memory.prefetch((key for key, value in entries if value), TEXT_HEAD_BYTES)
+            for place, (key, value) in enumerate(entries):
+                with contextlib.suppress(Unreadable):
+                    if value and self.memory.unpack(TEXT_HEAD, key)[1] in lengths and (text := self.text(key)) in names:
+                        found[text] = place
+        return found
 
-    def _entry(self, address: int, at: int) -> tuple[int, int]:
-        """The key and value at a place of a dict; nothing where the dict has no such place now."""
+    def value_at(self, address: int, place: int, name: str) -> int:
+        """The address of the value at a place of a dict, 0 where the place has another name now."""
         self.expect(address, "dict")
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
         start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
-        if values or not at < count:
-            return 0, 0
-        words = self.memory.pointers(start + 8 * width * at, width)
-        return words[-2], words[-1]
+        if values or not 0 <= place < count:
+            return 0
+        words = self.memory.pointers(start + 8 * width * place, width)
+        return words[-1] if words[-1] and self._is_text(words[-2], name) else 0
 
     def _is_text(self, address: int, expected: str) -> bool:
         """Whether there is a string with this content."""

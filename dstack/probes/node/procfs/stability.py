@@ -54,5 +54,7 @@ def read_at_rest(
         return True, found
     if after and is_all_in_memory(found):
         memory.read_again()
-        return mark_at_rest(memory.pid, thread) == after, read()
+        was_at_rest = mark_at_rest(memory.pid, thread) == after
+        again = read()
+        return was_at_rest and not memory.was_short, again
     return False, found

@@ -1,0 +1,66 @@
+"""Processes that dstack could not read itself, but that Ray's agent on their node may be able to read with a pause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from dstack.model import Failure, Process, Worker, WorkerSample
+
+PAUSED_BY_AGENT = "Ray's agent on the node can read stacks with a pause of some ms."
+
+
+def unread_workers(
+    workers: Sequence[Worker], processes: Mapping[str, Process], failures: Iterable[Failure]
+) -> list[Worker]:
+    """The workers without stacks. Those whose process is missing, or another, by a failure are left out."""
+    wrong = {failure.worker_id for failure in failures if failure.stage == "process"}
+    return [w for w in workers if w.worker_id not in wrong and not _has_threads(processes.get(w.worker_id))]
+
+
+def completed(processes: Mapping[str, Process], stacks: Mapping[str, Process]) -> dict[str, Process]:
+    """The processes, some with the threads that Ray's agents have read."""
+    return {**processes, **{id: _with_threads(processes.get(id, read), read) for id, read in stacks.items()}}
+
+
+def unknown_waits(workers: Iterable[WorkerSample]) -> set[str]:
+    """The workers of which it was not read what their threads wait for, as far as that can be read."""
+    return {worker.worker_id for worker in workers if not _is_whole(worker.process)}
+
+
+def with_pause_as_remedy(
+    failures: Iterable[Failure], unread: Sequence[Worker], nodes: set[str], sample: int
+) -> list[Failure]:
+    """The failures, of which those of a sample's unread workers on nodes with an agent name ``--pause`` as a remedy."""
+    workers = {worker.worker_id for worker in unread if worker.node_id in nodes}
+
+    def is_meant(failure: Failure) -> bool:
+        return failure.sample == sample and _may_be_read_by_agent(failure, workers, nodes)
+
+    return [replace(one, remedy=_remedy(one)) if is_meant(one) else one for one in failures]
+
+
+def _may_be_read_by_agent(failure: Failure, workers: set[str], nodes: set[str]) -> bool:
+    """Whether it says why a process was not read on a node whose agent may be able to."""
+    if failure.stage == "stacks":
+        return failure.worker_id in workers and failure.cause in ("permission", "missing")
+    return failure.stage == "node probe" and failure.node_id in nodes and failure.cause in ("timeout", "ended", "other")
+
+
+def _remedy(failure: Failure) -> str:
+    return (
+        f"{failure.remedy} Or add --pause: {PAUSED_BY_AGENT}" if failure.remedy else f"Add --pause: {PAUSED_BY_AGENT}"
+    )
+
+
+def _with_threads(process: Process, read: Process) -> Process:
+    return replace(process, threads=read.threads, access=read.access, paused_ms=read.paused_ms)
+
+
+def _has_threads(process: Process | None) -> bool:
+    return process is not None and bool(process.threads)
+
+
+def _is_whole(process: Process | None) -> bool:
+    return process is not None and bool(process.threads) and process.access == "memory"

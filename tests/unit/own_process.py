@@ -1,0 +1,47 @@
+"""This process as a reader of memory takes it: the same Python, in real memory or in a stand-in for it."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from dstack.probes.node.cpython.frames import Frames
+from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
+from dstack.probes.node.cpython.layout import Layout
+from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.procfs import proc
+
+
+@functools.cache
+def own_interpreter() -> Interpreter:
+    """The Python of this process."""
+    return Interpreter(None, OwnPython(), proc.mapped_files(os.getpid()))
+
+
+@functools.cache
+def own_layout() -> Layout:
+    """Where this Python keeps what."""
+    with open_memory(os.getpid()) as memory:
+        return own_interpreter().layout(memory)
+
+
+def own_objects(memory: ProcessMemory) -> Objects:
+    """The objects in this memory."""
+    return own_interpreter().objects(memory)
+
+
+def own_frames(memory: ProcessMemory) -> Frames:
+    """The threads and frames in this memory."""
+    return Frames(own_objects(memory), own_layout(), own_interpreter().runtime())
+
+
+def own_process(memory: ProcessMemory, objects: Objects | None = None, frames: Frames | None = None) -> PythonProcess:
+    """All of Python that is in this memory, as these objects and frames show it where they are given."""
+    process = PythonProcess(memory, own_interpreter(), os_thread_ids=proc.threads(os.getpid()))
+    if objects is not None:
+        process.__dict__["objects"] = objects
+    if frames is not None:
+        process.__dict__["frames"] = frames
+    return process

@@ -1,0 +1,590 @@
+"""A wait whose dependency changed between the samples was transient: of every kind, it is no finding and no hole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.diagnosis import Diagnosis
+from dstack.model import Bundle, Failure, Worker
+from tests.unit.scenes import Proc, Scene
+
+NOTHING = ("clear", False)
+UNDECIDED = ("blocked", True)
+
+
+def outcome(diagnosis: Diagnosis) -> tuple[str, bool]:
+    return diagnosis.verdict, diagnosis.incomplete
+
+
+def of(scene: Scene) -> tuple[str, bool]:
+    return outcome(scene.diagnose())
+
+
+class Busy(Scene):
+    """A driver that calls two actors all the time; who waits, waits for a moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver_ = self.driver()
+        self.front, self.back = self.actor("Front"), self.actor("Back")
+        for proc in (self.front, self.back):
+            proc.tasks_read = True
+
+    def call_down(self) -> None:
+        """The driver gets a call of the front actor, which gets one of the back actor, which computes."""
+        for proc in (self.driver_, self.front):
+            proc.submitted.clear()
+        outer = self.call(self.front, "serve", by=self.driver_)
+        inner = self.call(self.back, "work", by=self.front)
+        self.driver_.gets(outer)
+        self.front.runs(outer).gets(inner)
+        self.back.runs(inner).computes()
+
+
+# Calls that ended
+
+
+def test_calls_that_ended_while_others_like_them_began_are_no_finding() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.look()
+
+    scene.call_down()
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+def test_the_states_alone_show_that_calls_have_ended() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.look()
+
+    scene.call_down()
+    scene.look(only=())
+
+    assert of(scene) == NOTHING
+
+
+def test_calls_that_are_the_same_in_both_samples_are_a_finding() -> None:
+    scene = Busy()
+    scene.call_down()
+
+    scene.look().look(only=())
+
+    assert of(scene) == ("blocked", False)
+
+
+def test_a_call_that_ended_waits_no_more_though_its_stack_was_read_for_the_next_one() -> None:
+    """Its worker listed the call before when it was asked, and the thread told of the next when it was read."""
+    scene = Busy()
+    scene.call_down()
+    listed = scene.call(scene.front, "serve", by=scene.driver_)
+    scene.front.running = [listed]
+    scene.look()
+
+    scene.call_down()
+    scene.look(only=())
+
+    assert of(scene) == NOTHING
+
+
+def test_a_thread_of_a_worker_that_runs_nothing_by_now_waits_no_more_whatever_it_ran() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.front.tasks_read = False
+    scene.front.running = []
+    scene.look()
+
+    scene.driver_.submitted.clear()
+    scene.look(only=())
+
+    assert of(scene) == NOTHING
+
+
+# Values
+
+
+def test_a_value_that_its_owner_did_not_list_yet_and_lists_no_more_has_come() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    call = scene.call(actor, "work", by=driver)
+    driver.gets(call)
+    driver.submitted.clear()
+    scene.look()
+
+    driver.strands[0].is_moving().computes()
+    driver.strands[0].gets(call).call = None
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+def unread(driver: Proc) -> None:
+    driver.strands[0].waits_unreadably("its thread was woken during every reading")
+
+
+def not_still(driver: Proc) -> None:
+    driver.strands[0].is_moving()
+
+
+def not_read(driver: Proc) -> None:
+    driver.is_unseen = True
+
+
+@pytest.mark.parametrize("happens", [unread, not_still, not_read])
+def test_a_value_that_came_ends_the_wait_also_where_that_was_not_read_again(happens: Callable[[Proc], None]) -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    driver.gets(scene.call(actor, "work", by=driver))
+    driver.submitted.clear()
+    scene.look()
+
+    happens(driver)
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+@pytest.mark.parametrize("happens", [unread, not_still, not_read])
+def test_a_value_whose_owner_did_not_answer_again_may_still_be_missing(happens: Callable[[Proc], None]) -> None:
+    scene = Scene()
+    driver, actor, owner = scene.driver(), scene.actor(), scene.actor("Owner")
+    driver.gets(scene.call(actor, "work", by=owner))
+    owner.submitted.clear()
+    scene.look()
+
+    happens(driver)
+    owner.is_silent = True
+    scene.look()
+
+    assert of(scene) == UNDECIDED
+
+
+def test_a_value_whose_owner_told_of_a_part_of_its_tasks_may_still_be_missing() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    driver.gets(scene.call(actor, "work", by=driver))
+    driver.submitted.clear()
+    scene.look()
+
+    not_still(driver)
+    truncated = Failure(stage="core worker", reason="1 of 2 tasks", cause="truncated", worker_id=driver.worker_id)
+    scene.failures.append(replace(truncated, sample=2))
+    scene.look()
+
+    assert of(scene) == UNDECIDED
+
+
+def test_who_waits_in_both_samples_for_a_value_that_nobody_knows_may_be_stuck() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    driver.gets(scene.call(actor, "work", by=driver))
+    driver.submitted.clear()
+
+    scene.look().look_again()
+
+    assert of(scene) == UNDECIDED
+
+
+def test_the_item_of_a_generator_that_came_ends_the_wait_for_it() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor()
+    call = scene.call(actor, "produce", by=driver)
+    driver.strands[0].takes_next(f"{call.task.task_id}02000000")
+    driver.submitted.clear()
+    scene.look()
+
+    not_still(driver)
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+# Threads and coroutines that were found only in one sample
+
+
+def test_a_task_whose_thread_is_not_found_in_the_first_sample_and_that_ended_is_no_hole() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.front.strands[0].task_id = None
+    scene.look()
+
+    scene.call_down()
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+def test_a_deadlock_in_which_a_thread_was_not_found_at_first_is_not_dropped() -> None:
+    scene = Busy()
+    scene.call_down()
+    back = scene.call(scene.front, "again", by=scene.back)
+    scene.back.gets(back)
+    scene.front.strands[0].task_id = None
+    scene.look()
+
+    scene.front.strands[0].task_id = scene.front.running[0].task.task_id
+    scene.look()
+
+    diagnosis = scene.diagnose()
+    assert diagnosis.verdict == "deadlock"
+    assert not diagnosis.findings[0].confirmed
+
+
+def in_a_step(scene: Scene) -> Proc:
+    """An async actor with a call that the driver gets, and that was neither suspended nor in its code."""
+    driver, server = scene.driver(), scene.async_actor("Server")
+    server.coroutines_read = server.tasks_read = True
+    call = scene.call(server, "serve", by=driver)
+    driver.gets(call)
+    server.running = [call]
+    return server
+
+
+def test_a_coroutine_between_two_steps_that_is_suspended_a_moment_later_is_no_hole() -> None:
+    scene = Scene()
+    server = in_a_step(scene)
+    scene.look()
+
+    (call,) = server.running
+    server.running = []
+    server.begins(call).sleeps()
+    scene.look_again()
+
+    assert of(scene) == ("blocked", False)
+
+
+def test_a_coroutine_between_two_steps_that_ended_is_no_hole() -> None:
+    scene = Scene()
+    server = in_a_step(scene)
+    scene.look()
+
+    server.running = []
+    scene.procs[0].submitted.clear()
+    scene.procs[0].computes()
+    scene.look_again()
+
+    assert of(scene) == NOTHING
+
+
+def test_a_coroutine_that_is_between_two_steps_in_both_samples_may_be_stuck() -> None:
+    scene = Scene()
+    in_a_step(scene)
+
+    scene.look().look_again()
+
+    assert of(scene) == UNDECIDED
+
+
+def test_another_coroutine_at_the_same_address_waits_anew() -> None:
+    scene = Scene()
+    driver, server = scene.driver(), scene.async_actor("Server")
+    coroutine = server.begins(scene.call(server, "serve", by=driver))
+    coroutine.waits_unreadably("its memory moved")
+    scene.look()
+
+    server.coros.clear()
+    driver.submitted.clear()
+    server.running = []
+    server.begins(scene.call(server, "serve", by=driver)).waits_unreadably("its memory moved")
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+# Pending calls and tasks
+
+
+def test_a_call_that_is_queued_behind_another_call_by_now_is_no_finding() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.call(scene.back, "work", by=scene.front)
+    scene.look()
+
+    done = scene.back.running[0]
+    following = scene.call(scene.back, "work", by=scene.front)
+    scene.front.submitted.remove(done)
+    scene.front.gets(following)
+    scene.back.runs(following).computes()
+    scene.look(only={scene.front.worker_id, scene.back.worker_id})
+
+    diagnosis = scene.diagnose()
+    waiting = scene.front.submitted[0].key
+    assert diagnosis.vertices[waiting].wait is None
+    assert not diagnosis.incomplete
+
+
+def test_a_call_that_may_lack_a_slot_is_no_hole_where_nothing_that_runs_there_could_depend_on_it() -> None:
+    scene = Scene()
+    driver, pool = scene.driver(), scene.threaded_actor(2, "Pool")
+    running, queued = (scene.call(pool, "work", by=driver) for _ in range(2))
+    pool.tasks_read = True
+    pool.running = [running]
+    pool.slots[0].task_id = running.task.task_id
+    driver.gets(queued)
+
+    scene.look().look_again()
+
+    assert of(scene) == ("blocked", False)
+
+
+def test_a_call_that_may_lack_a_slot_is_a_hole_where_a_call_that_runs_there_waits_for_it() -> None:
+    scene = Scene()
+    driver, pool = scene.driver(), scene.threaded_actor(2, "Pool")
+    running = scene.call(pool, "work", by=driver)
+    queued = scene.call(pool, "work", by=pool)
+    pool.tasks_read = True
+    pool.running = [running]
+    pool.slots[0].task_id = running.task.task_id
+    pool.slots[0].gets(queued)
+    driver.gets(running)
+
+    scene.look().look_again()
+
+    assert of(scene) == UNDECIDED
+
+
+def test_a_task_whose_missing_argument_nobody_knows_and_that_was_sent_by_now_is_no_hole() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
+    driver.gets(call)
+    scene.look()
+
+    scene.worker().runs(call.becomes(state="SUBMITTED_TO_WORKER"))
+    scene.look_again()
+
+    assert of(scene)[1] is False
+
+
+def test_a_task_on_its_way_to_a_worker_that_runs_by_now_is_no_hole() -> None:
+    scene = Scene()
+    driver, worker = scene.driver(), scene.worker().idles()
+    call = scene.task("work", by=driver)
+    driver.gets(call)
+    scene.look()
+
+    worker.strands[0].role = "task"
+    worker.runs(call)
+    scene.look_again()
+
+    assert of(scene)[1] is False
+
+
+def test_a_task_that_is_on_its_way_in_both_samples_may_be_stuck() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.gets(scene.task("work", by=driver))
+
+    scene.look().look_again()
+
+    assert of(scene) == UNDECIDED
+
+
+def test_an_actor_that_was_created_in_between_keeps_nobody_waiting() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actor, creation = scene.pending_actor("Late", by=driver, CPU=1.0)
+    first = scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    driver.gets(first)
+    scene.look()
+
+    driver.submitted.remove(creation)
+    first.becomes(state="SUBMITTED_TO_WORKER")
+    scene.look()
+
+    diagnosis = scene.diagnose()
+    assert diagnosis.vertices[creation.key].wait is None
+    assert diagnosis.vertices[first.key].wait is None
+
+
+def test_a_placement_group_that_has_its_place_by_now_is_no_finding() -> None:
+    scene = Scene()
+    scene.node({"CPU": 0.0}, CPU=4.0)
+    group = scene.group("PENDING", Bundle(resources={"CPU": 4.0}))
+    scene.look()
+
+    scene.groups[0] = replace(group, state="CREATED")
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+# Within a process
+
+
+def test_a_lock_that_another_thread_holds_by_now_is_another_wait() -> None:
+    scene = Scene()
+    worker = scene.driver()
+    first, second = worker.strand("first", "user"), worker.strand("second", "user")
+    worker.strands[0].wants_lock("0x1", first)
+    scene.look()
+
+    worker.strands[0].wants_lock("0x1", second).is_moving()
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+def test_a_future_that_another_thread_runs_by_now_is_another_wait() -> None:
+    scene = Scene()
+    worker = scene.driver()
+    first, second = worker.strand("first", "user"), worker.strand("second", "user")
+    worker.strands[0].awaits_future(first)
+    scene.look()
+
+    worker.strands[0].awaits_future(second).is_moving()
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+def test_an_unreadable_wait_that_is_elsewhere_by_now_was_transient() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    unread(driver)
+    scene.look()
+
+    driver.strands[0].line += 1
+    scene.look_again()
+
+    assert of(scene) == NOTHING
+
+
+def test_an_unreadable_wait_of_a_call_that_ended_was_transient() -> None:
+    scene = Busy()
+    scene.call_down()
+    unread(scene.front)
+    scene.look()
+
+    scene.call_down()
+    unread(scene.front)
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+def test_an_unreadable_wait_at_the_same_place_in_both_samples_may_be_stuck() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    unread(driver)
+
+    scene.look().look_again()
+
+    assert of(scene) == UNDECIDED
+
+
+def test_a_poll_of_a_call_that_ended_is_no_finding() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.driver_.gets(scene.front.running[0], timeout_s=1.0)
+    scene.look()
+
+    scene.call_down()
+    scene.driver_.gets(scene.front.running[0], timeout_s=1.0)
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+# Workers that begin and end
+
+
+def test_a_worker_that_ended_takes_its_waits_and_its_tasks_with_it() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    outer, worker = scene.run("outer", by=driver)
+    worker.gets(scene.task("inner", by=worker))
+    driver.gets(outer)
+    scene.look()
+
+    scene.procs.remove(worker)
+    driver.submitted.clear()
+    driver.computes()
+    listed = scene.look().snapshot()
+
+    everybody = (*listed.workers, worker.worker)
+    assert outcome(diagnose_with(scene, everybody)) == NOTHING
+
+
+def diagnose_with(scene: Scene, workers: tuple[Worker, ...]) -> Diagnosis:
+    """The diagnosis of a snapshot that lists these workers."""
+    return diagnose(replace(scene.snapshot(), workers=workers))
+
+
+def test_a_worker_that_ended_before_it_was_seen_is_no_hole() -> None:
+    scene = Scene()
+    driver, ending = scene.driver().computes(), scene.worker()
+    ending.is_silent = ending.is_unseen = True
+    scene.look()
+
+    scene.procs.remove(ending)
+    scene.look()
+
+    assert outcome(diagnose_with(scene, (driver.worker, ending.worker))) == NOTHING
+
+
+def test_a_worker_that_was_not_asked_again_because_it_had_not_answered_is_a_hole() -> None:
+    scene = Scene()
+    driver, silent = scene.driver().computes(), scene.worker()
+    silent.is_silent = True
+    late = Failure(stage="core worker", reason="no answer", cause="timeout", worker_id=silent.worker_id)
+    scene.failures.append(late)
+    scene.look()
+
+    scene.procs.remove(silent)
+    scene.look()
+
+    assert outcome(diagnose_with(scene, (driver.worker, silent.worker))) == ("clear", True)
+
+
+def test_a_worker_that_began_between_the_samples_and_was_not_read_is_no_hole() -> None:
+    scene = Scene()
+    scene.driver().computes()
+    scene.look()
+
+    scene.worker().is_unseen = True
+    scene.look()
+
+    assert of(scene) == NOTHING
+
+
+def test_a_node_that_was_read_only_in_the_first_sample_is_no_hole() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.look()
+
+    scene.failures.append(Failure(stage="node probe", reason="too late", cause="timeout", sample=2))
+    scene.look(only=())
+
+    assert of(scene) == ("blocked", False)
+
+
+def test_a_process_that_was_not_read_is_read_again_unless_that_would_fail_again() -> None:
+    scene = Scene()
+    scene.driver().computes()
+    late, forbidden = scene.worker(), scene.worker()
+    late.is_unseen = forbidden.is_unseen = True
+    reason = Failure(stage="process", reason="not allowed", cause="permission", worker_id=forbidden.worker_id)
+    scene.failures.append(reason)
+
+    assert of_interest(scene.snapshot()).workers == {late.worker_id}
+
+
+def test_a_deadlock_of_processes_that_only_the_second_sample_could_read_is_not_dropped() -> None:
+    scene = Busy()
+    scene.call_down()
+    scene.back.gets(scene.call(scene.front, "again", by=scene.back))
+    scene.back.is_unseen = True
+    scene.look()
+
+    scene.back.is_unseen = False
+    scene.look()
+
+    diagnosis = scene.diagnose()
+    assert (diagnosis.verdict, diagnosis.findings[0].confirmed) == ("deadlock", False)

@@ -1,0 +1,139 @@
+"""Modules and what is in them are found by name, and what an earlier sample knew of their places is validated."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, open_memory
+from dstack.probes.node.cpython.process import Known, PythonProcess
+from tests.unit.own_process import own_interpreter, own_objects
+
+NAME = "a_module_of_dstacks_tests"
+
+
+@pytest.fixture
+def module() -> Iterator[types.ModuleType]:
+    made = sys.modules[NAME] = types.ModuleType(NAME)
+    yield made
+    del sys.modules[NAME]
+
+
+def process_now(known: Known) -> Iterator[PythonProcess]:
+    with open_memory(os.getpid(), keeps_pages=True) as memory:
+        yield PythonProcess(memory, own_interpreter(), known)
+
+
+def looked_up(known: Known, name: str, module: str = NAME) -> int:
+    (found,) = [process.modules.lookup(module, name) for process in process_now(known)]
+    return found
+
+
+def test_what_a_module_has_is_found(module: types.ModuleType) -> None:
+    module.__dict__.update({f"name{number}": object() for number in range(500)})
+
+    for known in (Known(), Known()):
+        for name in ("name0", "name499", "name250"):
+            assert looked_up(known, name) == id(vars(module)[name])
+        assert looked_up(known, "absent") == 0
+        assert looked_up(known, "name0", module="absent") == 0
+
+
+def test_a_known_place_is_validated(module: types.ModuleType) -> None:
+    known = Known()
+    module.__dict__.update({"one": object(), "two": object()})
+    assert looked_up(known, "two") == id(module.two)
+    places = dict(known.places)
+    assert places
+
+    del module.one, module.two
+    assert looked_up(known, "two") == 0
+    module.__dict__.update({f"before{number}": object() for number in range(300)})
+    module.__dict__["two"] = two = object()
+    assert looked_up(known, "two") == id(two)
+    assert known.places != places
+    module.__dict__["two"] = other = object()
+    assert looked_up(known, "two") == id(other)
+
+
+@pytest.mark.parametrize("place", [-1, 0, 1, 10**6, 2**62])
+def test_a_place_that_was_never_right_is_no_error(module: types.ModuleType, place: int) -> None:
+    module.__dict__["wanted"] = wanted = object()
+    known = Known()
+    assert looked_up(known, "wanted") == id(wanted)
+
+    known.places = dict.fromkeys(known.places, place)
+
+    assert looked_up(known, "wanted") == id(wanted)
+
+
+@contextmanager
+def noting(memory: ProcessMemory, reads: list[int]) -> Iterator[None]:
+    """Adds to the last number how many bytes are read."""
+    read_spans = memory._read_spans
+
+    def noted(spans: Sequence[Sequence[int]]) -> bytes:
+        reads[-1] += sum(size for _, size in spans)
+        return read_spans(spans)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_read_spans", noted)
+        yield
+
+
+def test_a_large_dict_is_searched_once(module: types.ModuleType) -> None:
+    module.__dict__.update({f"{'x' * 200}{number}": number for number in range(5_000)})
+    module.__dict__["wanted"] = wanted = object()
+    known = Known()
+    reads: list[int] = []
+
+    for _ in range(2):
+        for process in process_now(known):
+            reads.append(0)
+            with noting(process.memory, reads):
+                assert process.modules.lookup(NAME, "wanted") == id(wanted)
+
+    assert reads[0] > 1_000_000
+    assert reads[1] < 100_000
+
+
+def test_an_absent_module_is_looked_for_when_there_are_more(module: types.ModuleType) -> None:
+    known, later = Known(), "another_module_of_dstacks_tests"
+
+    def has(name: str) -> bool:
+        (found,) = [process.modules.has(name) for process in process_now(known)]
+        return found
+
+    assert has(NAME)
+    assert not has(later)
+    assert not has(later)
+    sys.modules[later] = types.ModuleType(later)
+    try:
+        assert has(later)
+    finally:
+        del sys.modules[later]
+    assert not has(later)
+
+
+def test_known_pages_that_are_gone_are_no_error() -> None:
+    known = Known(pages=[0, PAGE, 2**46, 2**63, id(None) & -PAGE])
+
+    for process in process_now(known):
+        assert process.memory.pages.keys() == {id(None) & -PAGE}
+        assert process.modules.has("threading")
+
+
+def test_places_are_of_one_dict_each() -> None:
+    one, other = {"name": object()}, {"before": 1, "name": object()}
+    places: dict[tuple[int, str], int] = {}
+    with open_memory(os.getpid(), keeps_pages=True) as memory:
+        objects = own_objects(memory)
+        for _ in range(2):
+            assert objects.lookup(id(one), "name", places) == id(one["name"])
+            assert objects.lookup(id(other), "name", places) == id(other["name"])
+    assert places == {(id(one), "name"): 0, (id(other), "name"): 1}

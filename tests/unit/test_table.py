@@ -1,0 +1,105 @@
+"""Frames and stacks stand once in the table of a node, and of very deep stacks both ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dstack.probes.node.stacks import table as module
+from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.table import ENDS, StackTable
+from dstack.probes.node.threads import Position, ShownFrame
+
+
+def frames(*lines: int, file: str = "/srv/app.py") -> list[ShownFrame]:
+    return [ShownFrame(Position(file, "f", "C.f", line)) for line in lines]
+
+
+@pytest.fixture
+def table() -> StackTable:
+    return StackTable(Origins())
+
+
+def lines_of(table: StackTable, stack: int) -> list[int]:
+    return [table.frames[index]["line"] for index in table.stacks[stack]]
+
+
+def test_the_same_stack_is_the_same_entry(table: StackTable) -> None:
+    first, again, other, empty = (table.add(one, "/") for one in (frames(1, 2), frames(1, 2), frames(2, 1), []))
+
+    assert first == again
+    assert len({first, other, empty}) == 3
+    assert (lines_of(table, first), lines_of(table, other), lines_of(table, empty)) == ([1, 2], [2, 1], [])
+    assert table.frames == [
+        {"function": "C.f", "file": "/srv/app.py", "line": line, "origin": "user"} for line in (1, 2)
+    ]
+
+
+def test_a_frame_of_a_shared_library_is_shown_with_that(table: StackTable) -> None:
+    table.add([ShownFrame(Position("a.c", "f", "f", 0, "/lib/libx.so"))], "/")
+
+    assert table.frames == [{"function": "f", "file": "/lib/libx.so", "line": 0, "origin": "library"}]
+
+
+@pytest.mark.parametrize("count", [1, 2 * ENDS - 1, 2 * ENDS])
+def test_a_stack_that_is_not_too_deep_is_whole(table: StackTable, count: int) -> None:
+    assert lines_of(table, table.add(frames(*range(1, count + 1)), "/")) == [*range(1, count + 1)]
+
+
+@pytest.mark.parametrize("count", [2 * ENDS + 1, 100_000])
+def test_of_a_very_deep_stack_both_ends_are_kept_and_the_rest_is_counted(table: StackTable, count: int) -> None:
+    stack = table.add(frames(*range(1, count + 1)), "/")
+
+    kept = lines_of(table, stack)
+    (between,) = [table.frames[index] for index in table.stacks[stack] if not table.frames[index]["file"]]
+    assert kept == [*range(1, ENDS + 1), 0, *range(count - ENDS + 1, count + 1)]
+    assert between == {
+        "function": f"({count - 2 * ENDS} frames left out)",
+        "file": "",
+        "line": 0,
+        "origin": "stdlib",
+    }
+
+
+def test_deep_stacks_of_other_depths_are_different_stacks(table: StackTable) -> None:
+    one, other = (table.add(frames(*[7] * count), "/") for count in (5_000, 5_001))
+
+    assert one != other
+    assert len(table.frames) == 3
+
+
+def test_a_deep_stack_does_not_take_long_where_it_repeats(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recursion has few positions: its source is read once."""
+    reads: list[str] = []
+    monkeypatch.setattr(module, "read_source", lambda path: reads.append(path) or ["text"])  # type: ignore[func-returns-value]
+
+    for count in range(1, 50):
+        table.add(frames(*[1, 2] * count), "/")
+
+    assert reads == ["/srv/app.py"]
+    assert len(table.frames) == 2
+
+
+def test_the_lines_around_a_users_frame_are_kept_masked_and_cut(table: StackTable, tmp_path: Path) -> None:
+    text = ["first", 'password = "hidden"', "third", "x" * 500, "fifth", "sixth", "seventh"]
+    (tmp_path / "app.py").write_text("\n".join(text))
+
+    table.add(frames(3, 99, file="app.py"), str(tmp_path))
+
+    assert table.sources == {
+        "app.py": {1: "first", 2: 'password = "***"', 3: "third", 4: "x" * module.MAX_LINE, 5: "fifth"}
+    }
+
+
+def test_the_same_file_name_in_two_directories_is_read_where_it_was_seen_first(
+    table: StackTable, tmp_path: Path
+) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "app.py").write_text(name)
+
+    stacks = [table.add(frames(1, file="app.py"), str(tmp_path / name)) for name in ("one", "other")]
+
+    assert stacks[0] == stacks[1]
+    assert table.sources == {"app.py": {1: "one"}}

@@ -1,0 +1,167 @@
+"""On any bytes whatever, what threads wait for is read or refused, in little time."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstack.probes.node.cpython.code_objects import Code
+from dstack.probes.node.cpython.frames import Frame, Frames
+from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.values import shown_locals, text_of
+from dstack.probes.node.procfs.proc import FUTEX, SystemCall
+from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
+from dstack.probes.node.threads import Position, PythonThread
+from dstack.probes.node.waits.executors import Executors
+from dstack.probes.node.waits.locks import Locks
+from tests.effort import examples
+from tests.unit.hostile import END, CountedMemory
+from tests.unit.own_process import own_layout, own_objects, own_process
+
+BASE = 0x10000
+LONGEST_S = 5.0
+
+
+class Bytes(CountedMemory):
+    """Memory that is these bytes, again and again, from ``BASE`` on for as far as there are addresses."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._data = data
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        if address < BASE or address + size > END:
+            raise Unreadable("not mapped")
+        start = (address - BASE) % len(self._data)
+        repeated = self._data[start:] + self._data * (size // len(self._data) + 1)
+        return repeated[:size]
+
+
+WORDS = st.lists(
+    st.one_of(
+        st.integers(0, 2**64 - 1),
+        st.integers(0, 64).map(lambda word: BASE + 8 * word),  # points into itself, so also round in a circle
+        st.sampled_from([0, 1, 2**31, 2**62, 2**63, 2**64 - 1]),
+        st.sampled_from([b"list\0", b"tuple\0", b"dict\0", b"set\0", b"str\0", b"int\0", b"code\0", b"Future\0"]).map(
+            lambda name: int.from_bytes(name.ljust(8, b"\0"), "little")
+        ),
+    ),
+    min_size=1,
+    max_size=96,
+)
+PYTHON_TYPES = (
+    "list",
+    "tuple",
+    "dict",
+    "set",
+    "str",
+    "bytes",
+    "int",
+    "float",
+    "code",
+    "method",
+    "Condition",
+    "_WorkItem",
+)
+OTHER_TYPES = ("_thread.lock", "_thread.RLock", "_queue.SimpleQueue", "ray._raylet.ObjectRef", "ObjectRefGenerator")
+STDLIB_TYPES = ("Condition", "_WorkItem")
+TYPE_NAMES = st.sampled_from((*PYTHON_TYPES, *OTHER_TYPES, *STDLIB_TYPES))
+
+
+class Deceived(Objects):
+    """Takes every object for one of whatever type is asked for, so that only sizes and pointers can refuse."""
+
+    def __init__(self, memory: ProcessMemory, names: Callable[[], str], cached_keys: int | None) -> None:
+        super().__init__(memory, lambda: cached_keys)
+        self._draw = names
+
+    def type_name(self, address: int) -> str:
+        self.memory.pointer(address)
+        return self._draw()
+
+    def is_type(self, kind: int, name: str) -> bool:
+        return self._draw() == name
+
+    def expect(self, address: int, *names: str) -> str:
+        self.memory.pointer(address)
+        return names[0]
+
+    def is_a(self, address: int, *names: str) -> bool:
+        return address >= BASE and self.type_name(address) in names
+
+
+EXECUTOR = "/usr/lib/python3/concurrent/futures/thread.py"
+
+
+def frame_at(frames: Frames, start: int, function: str, name: str) -> Frame:
+    """A frame of an executor's, in whatever memory there is; the last local that it may have is of this name."""
+    code = Code(start, (start,) * 20)
+    code.file, code.function = EXECUTOR, function
+    code.names = (*(f"local {number}" for number in range(5)), name)
+    return Frame(frames, start, code, 0, Position(EXECUTOR, function, function, 1))
+
+
+def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
+    """All that can be read of memory, at an address."""
+    frames = Frames(objects, own_layout(), start)
+    process = own_process(objects.memory, objects, frames)
+    locks = Locks(process)
+    own_frames = [frame_at(frames, start, "run", "self"), frame_at(frames, start, "_worker", "work_queue")]
+    thread = PythonThread(1, 1, "", own_frames)
+    executors = Executors([thread], process)
+    call = SystemCall(FUTEX, (start, 0, 0, start))
+    single = (objects.items, objects.set_items, objects.text, objects.data, objects.number, objects.attributes)
+    more = (objects.entries, objects.named, objects.truth, lambda at: list(objects.deque_items(at)))
+    return [
+        *(lambda read=read: read(start) for read in (*single, *more)),
+        lambda: objects.places_of(start, {"name"}),
+        lambda: objects.value_at(start, 3, "name"),
+        lambda: text_of(objects, start),
+        lambda: shown_locals(objects, own_frames[0]),
+        lambda: object_refs(objects, [start]),
+        lambda: owners(objects, [start]),
+        lambda: refs_of(objects, [start]),
+        lambda: frames.stacks(frames.chains({1: start})),
+        lambda: frames.suspended(start),
+        lambda: list(frames.held(own_frames[0])),
+        lambda: locks.slept_on(own_frames[0], call),
+        lambda: locks.holders(start, [thread]),
+        lambda: locks.owner(start),
+        lambda: executors.givers(start),
+        lambda: executors.pending([start]),
+    ]
+
+
+def ends_soon(memory: CountedMemory, read: Callable[[], object]) -> None:
+    memory.begin()
+    began = time.process_time()
+    with contextlib.suppress(Unreadable):
+        read()
+    assert time.process_time() - began < LONGEST_S
+
+
+@examples(60)
+@given(words=WORDS, at=st.integers(0, 95), data=st.data())
+def test_no_bytes_make_the_reader_fail_or_linger(words: list[int], at: int, data: st.DataObject) -> None:
+    memory = Bytes(struct.pack(f"<{len(words)}Q", *words))
+    names = data.draw(st.lists(TYPE_NAMES, min_size=1, max_size=8))
+    turn = iter(range(10**9))
+    objects = Deceived(memory, lambda: names[next(turn) % len(names)], own_layout().cached_keys)
+
+    for read in everything(objects, BASE + 8 * (at % len(words))):
+        ends_soon(memory, read)
+
+
+@examples(60)
+@given(words=WORDS)
+def test_no_bytes_are_taken_for_an_object(words: list[int]) -> None:
+    memory = Bytes(struct.pack(f"<{len(words)}Q", *words))
+
+    for read in everything(own_objects(memory), BASE):
+        ends_soon(memory, read)
