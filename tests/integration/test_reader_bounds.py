@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -137,6 +138,36 @@ def test_processes_that_end_or_begin_another_program_meanwhile_are_no_error(tmp_
     assert whole > tries(100)
     assert {one["cause"] for one in failures} <= CAUSES, failures
     assert {one["stage"] for one in failures} <= {"process", "stacks", "memory"}, failures
+
+
+STARTS_THREADS = """
+import sys, threading, time
+print("ready", flush=True)
+def wait(): threading.Event().wait()
+number = 0
+while True:
+    threading.Thread(target=wait, name=f"t-{number}", daemon=True).start()
+    number += 1
+    time.sleep(0.05)
+"""
+
+
+def test_threads_that_begin_between_samples_are_read_with_their_ids_and_waits(tmp_path: Path) -> None:
+    with program(STARTS_THREADS, tmp_path) as child:
+        probe = NodeProbe()
+        counts = set()
+        for _ in range(20):
+            answer = sample(target(child.pid), probe=probe)
+            os_ids = {one["os_thread_id"] for one in threads_of(answer)}
+            assert 0 not in os_ids
+            counts.add(len(os_ids))
+            time.sleep(0.02)
+        answer = sample(target(child.pid), probe=probe)
+
+    assert len(counts) > 2
+    waiting = [one for one in threads_of(answer) if one["name"].startswith("t-") and one["still"]]
+    assert len(waiting) >= len(threads_of(answer)) - 2
+    assert {one["call"]["what"] for one in waiting} == {"threading.Event.wait"}
 
 
 # Targets that are stopped, or whose memory is elsewhere
