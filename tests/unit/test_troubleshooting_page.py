@@ -9,7 +9,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "troubleshooting.md"
-REASON_AT = {"Failure": "reason", "Problem": 1, "NodeFailure": 0, "fail": 1, "Refused": 0, "DumpFailed": 0, "NotThisWorker": 0}
+REASON_AT = {
+    "Failure": "reason",
+    "Problem": 1,
+    "NodeFailure": 0,
+    "fail": 1,
+    "Refused": 0,
+    "DumpFailed": 0,
+    "NotThisWorker": 0,
+}
 """Where those that record a failure, or raise what becomes one, take its sentence: by name or by position."""
 ERRORS = ("UsageError", "ClusterError", "SnapshotFileError", "DstackError")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
