@@ -46,6 +46,8 @@ READING = (
     "tests/integration/test_coroutines.py",
     "tests/integration/test_waits_in_process.py",
     "tests/integration/test_reading.py",
+    "tests/integration/test_reader_against_pyspy.py",
+    "tests/integration/test_reader_bounds.py",
     "tests/integration/test_slots.py",
     "tests/integration/test_examples.py",
     "tests/integration/another_environment.py",

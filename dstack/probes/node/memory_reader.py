@@ -20,7 +20,7 @@ from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_me
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.stability import marks_of, read_at_rest, unchanged
+from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
@@ -88,7 +88,7 @@ class MemoryReader:
         return self._read()
 
     def _read(self) -> ProcessReading:
-        before = marks_of(self._request.pid, self._known.python.os_thread_ids)
+        before = marks_at_rest(self._request.pid, self._known.python.os_thread_ids)
         groups: dict[str, str] | None = None
         with self._process(before) as process:
             states = self._read_all(process)

@@ -168,7 +168,7 @@ class CodeObjects:
         return code.positions[key]
 
     def _line(self, code: Code, instruction: int) -> int:
-        """A frame that has not begun is on the first line, as ``f_lineno`` has it: seen in trace functions."""
+        """The line of an instruction; of a frame that has not begun the first, as ``f_lineno`` has it."""
         if instruction < 0:
             return code.mark[-2]
         if len(code.positions) < MANY_POSITIONS:

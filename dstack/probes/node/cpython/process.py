@@ -14,6 +14,7 @@ from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.procfs import proc
 from dstack.probes.node.threads import PythonThread
 
 PTHREAD_TID = 720
@@ -128,9 +129,12 @@ class PythonProcess:
 
 
 def os_thread_id(memory: ProcessMemory, thread_id: int, known: Collection[int]) -> int:
-    """The OS id of the thread with this pthread id; 0 where it cannot be read, or is none of the known ones."""
+    """The OS id of the thread with this pthread id; 0 where it cannot be read, or is no thread of the process.
+
+    ``known`` are threads that the kernel has listed; it is asked about any other, which may have begun since.
+    """
     try:
         found = memory.int32(thread_id + PTHREAD_TID)
     except Unreadable:
         return 0
-    return found if found in known else 0
+    return found if found in known or proc.has_thread(memory.pid, found) else 0

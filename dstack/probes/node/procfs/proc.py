@@ -115,6 +115,11 @@ def tracer(pid: int) -> int:
     return next(filter(None, found), 0)
 
 
+def has_thread(pid: int, thread: int) -> bool:
+    """Whether a process has a thread of this id."""
+    return thread > 0 and os.path.exists(f"/proc/{pid}/task/{thread}")
+
+
 def scheduler_mark(pid: int, thread: int) -> str | None:
     """A text that changes whenever the thread runs: its time on CPU in ns and number of timeslices.
 

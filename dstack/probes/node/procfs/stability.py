@@ -24,6 +24,11 @@ def marks_of(pid: int, threads: Collection[int] = ()) -> Marks:
     return {thread: mark for thread, mark in marks if mark is not None}
 
 
+def marks_at_rest(pid: int, threads: Collection[int] = ()) -> Marks:
+    """The marks with which a reading begins: empty, so never unchanged, of threads that run; see mark_at_rest."""
+    return {thread: mark_at_rest(pid, thread) for thread in threads or proc.threads(pid)}
+
+
 def unchanged(before: Mapping[int, str], after: Mapping[int, str]) -> set[int]:
     """The threads that did not run between the two."""
     return {thread for thread, mark in before.items() if mark and after.get(thread) == mark}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import os_thread_id
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.procfs.stability import marks_of, unchanged
+from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, unchanged
 from dstack.probes.node.pyspy.runner import PySpy, SudoRefused
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins
@@ -43,7 +43,7 @@ class PySpyReader:
         readings: list[tuple[Threads, dict[int, CallData]]] = []
         still: set[int] = set()
         for attempt in range(ATTEMPTS):
-            before = marks_of(self._request.pid)
+            before = marks_at_rest(self._request.pid)
             try:
                 threads = self._with_os_ids(self._dump(blocking=False), before)
             except DumpFailed as error:
