@@ -1,6 +1,7 @@
 """Measures all that docs/performance.md reports, and writes it there: tables between two marks, and the picture.
 
-On a machine that does nothing else, with five rounds of everything and 100 checks of an application that never rests:
+On a machine that does nothing else, about half an hour on two cores, with five rounds of everything and 100 checks of
+an application that never rests:
 
     make performance
     python -m benchmarks.performance [ROUNDS] [CHECKS]
@@ -122,8 +123,7 @@ class Measured:
             costs = self.processes[shape][bench_process.WARM]
             took_ms = median(cost.wall_s for cost in costs) * 1000
             yield Budget(f"warm sample of one process of {shape}", limit_ms, took_ms, "ms", self.rounds)
-        ways = bench_snapshot.SAMPLE, bench_snapshot.WARM, bench_snapshot.COLD
-        found = sum(self.disturbed[way] for way in ways)
+        found = sum(self.disturbed[way] for way in (bench_snapshot.SAMPLE, bench_snapshot.WARM))
         found += sum(self.own_disturbed[way] for way in (bench_process.COLD, bench_process.WARM))
         yield Budget("processes paused, traced or signalled", 0, found, "processes", NUMBER + 1)
 
