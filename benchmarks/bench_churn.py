@@ -2,8 +2,9 @@
 
 The application is `benchmarks/workloads/churn.py`: 12 actors in three layers that call each other without rest, and a
 driver with six threads. Each check takes a snapshot in a process of its own, as `dstack check` does, and ends with the
-same exit code: 0 where nothing is stuck, 1 where something is said to be, which would be a false alarm, and 4 where not
-enough was seen to say. With `--hogs 2`, two processes that only burn CPU time run beside it.
+same exit code: 0 where nothing is stuck, 1 where something is said to be, which would be a false alarm, 3 where no
+snapshot could be taken, and 4 where not enough was seen to say. With `--hogs 2`, two processes that only burn CPU time
+run beside it.
 
     python -m benchmarks.bench_churn [CHECKS] [--hogs N] [--keep DIRECTORY]
 """
@@ -28,13 +29,15 @@ from dstack import api
 from dstack.analysis.coverage import holes_of
 from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Diagnosis
+from dstack.errors import ClusterError
 from dstack.model import Snapshot
 from dstack.snapshot_file import save
 from tests.clusters import ray_cluster
 
 WORKLOAD = Path(__file__).with_name("workloads") / "churn.py"
 HOG = "while True: pass"
-CONCLUSIVE, STUCK, INCONCLUSIVE = 0, 1, 4
+CONCLUSIVE, STUCK, FAILED, INCONCLUSIVE = 0, 1, 3, 4
+MEANINGS = {CONCLUSIVE: "conclusive", STUCK: "false alarm", FAILED: "no snapshot", INCONCLUSIVE: "inconclusive"}
 """Exit codes of `dstack check`."""
 SHOWN_REASONS = 15
 
@@ -59,6 +62,13 @@ class Tally:
         if code == INCONCLUSIVE:
             self.reasons.update({str(hole) for hole in holes_of(taken, diagnosis.vertices)})
         return code
+
+    def fail(self, reason: str, took_s: float) -> int:
+        """A check that took no snapshot at all."""
+        self.codes[FAILED] += 1
+        self.seconds.append(took_s)
+        self.reasons[reason] += 1
+        return FAILED
 
 
 def exit_code(diagnosis: Diagnosis) -> int:
@@ -90,12 +100,15 @@ def measure(checks: int, hog_count: int, keep: Path | None) -> Tally:
         stack.enter_context(hogs(hog_count))
         for number in range(checks):
             began = time.monotonic()
-            taken = api.snapshot(cluster.address)
-            diagnosis = diagnose(taken)
-            code = tally.add(taken, diagnosis, time.monotonic() - began)
-            print(f"{number + 1}/{checks}: exit code {code}, {diagnosis.verdict}", file=sys.stderr, flush=True)
-            if keep and code:
-                save(taken, keep / f"churn-{number + 1}-exit-{code}.json.gz", force=True)
+            try:
+                taken = api.snapshot(cluster.address)
+            except ClusterError as error:
+                code = tally.fail(str(error), time.monotonic() - began)
+            else:
+                code = tally.add(taken, diagnose(taken), time.monotonic() - began)
+                if keep and code:
+                    save(taken, keep / f"churn-{number + 1}-exit-{code}.json.gz", force=True)
+            print(f"{number + 1}/{checks}: exit code {code}", file=sys.stderr, flush=True)
             require_alive(workload)
     return tally
 
@@ -103,12 +116,12 @@ def measure(checks: int, hog_count: int, keep: Path | None) -> Tally:
 def as_table(tally: Tally, hog_count: int) -> Results:
     title = f"Checks of a healthy application that never rests, {hog_count} CPU hogs, n = {len(tally.seconds)}"
     results = Results(title, ("", "checks"))
-    for code, meaning in ((CONCLUSIVE, "conclusive"), (STUCK, "false alarm"), (INCONCLUSIVE, "inconclusive")):
+    for code, meaning in MEANINGS.items():
         results.add(f"exit code {code}, {meaning}", str(tally.codes[code]))
     for verdict, count in tally.verdicts.most_common():
         results.add(f"verdict {verdict}", str(count))
     for reason, count in tally.reasons.most_common(SHOWN_REASONS):
-        results.add(f"inconclusive: {reason}", str(count))
+        results.add(f"not conclusive: {reason}", str(count))
     between = f"{median(tally.between_s):.2f} s" if tally.between_s else "none had two samples"
     results.notes.append(
         f"One check: median {median(tally.seconds):.2f} s, max {max(tally.seconds):.2f} s. "

@@ -10,6 +10,7 @@ an application that never rests:
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import sys
@@ -65,7 +66,8 @@ class Budget(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         bound = "at least" if self.floor else "at most"
         met = "yes" if self.is_met else "no"
-        return self.what, f"{bound} {self.limit:g} {self.unit}", f"{self.measured:.3g} {self.unit}", str(self.n), met
+        measured = f"{float(f'{self.measured:.3g}'):g}"
+        return self.what, f"{bound} {self.limit:g} {self.unit}", f"{measured} {self.unit}", str(self.n), met
 
 
 class Measured:
@@ -132,7 +134,7 @@ class Measured:
             about = f"beside {hogs} CPU hogs" if hogs else "on an idle machine"
             conclusive = self.tallies[hogs].codes[bench_churn.CONCLUSIVE]
             what = f"conclusive checks of a healthy application that never rests, {about}"
-            yield Budget(what, share * self.checks, conclusive, "checks", self.checks, floor=True)
+            yield Budget(what, math.ceil(share * self.checks), conclusive, "checks", self.checks, floor=True)
 
     def _of_analysis(self) -> Iterator[Budget]:
         for waits, limit_s in ((10_000, 0.3), (100_000, 5)):
