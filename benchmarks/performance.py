@@ -174,7 +174,7 @@ def write(parts: list[str]) -> None:
 def draw(measured: Measured) -> None:
     """Two panels: time to read by number of workers, and time to explain by size of the graph."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "dstack", "font.family": "sans-serif"})
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 5), layout="constrained")
     for way in next(iter(measured.runs.values())):
         times = [seconds(of_size, way) for of_size in measured.runs.values()]
         left.plot(list(measured.runs), times, marker="o", label=way.replace("`", ""))
@@ -184,7 +184,7 @@ def draw(measured: Measured) -> None:
     right.set(title="Analysis alone", xlabel="waits or workers", ylabel="s, median", xscale="log", yscale="log")
     for panel in (left, right):
         panel.grid(alpha=0.3)
-        panel.legend(fontsize="small")
+        panel.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))  # below the lines
     figure.savefig(PICTURE, metadata={"Date": None})
 
 
