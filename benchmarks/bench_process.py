@@ -39,7 +39,8 @@ OPTIONS: Options = {
 }
 WINDOW_S = 1.0
 NOTHING, COLD, WARM = "not read", "dstack, cold", "dstack, warm"
-DUMP, NONBLOCKING = "py-spy dump --json", "py-spy dump --json --nonblocking"
+DUMP, NONBLOCKING = "py-spy dump", "py-spy dump --nonblocking"
+"""Both print JSON, as a program would read it."""
 
 
 class Shape(NamedTuple):

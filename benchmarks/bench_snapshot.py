@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -112,6 +113,7 @@ class Ring:
         self._ticking = ring[:TICKING]
         ring[0].pass_token.remote()
         time.sleep(3)
+        self.failures: Counter[str] = Counter()
         self._probe = NodeProbe()
         self._targets = [one for one in targets(self.warm().workers) if one["pid"] in self._pids]
         self._options: Options = {
@@ -135,16 +137,26 @@ class Ring:
             ways |= {AGENT: self.agent, DASHBOARD: self.dashboard}
         return ways
 
-    def sample(self) -> Answer:
+    def read(self) -> Answer:
         answer = self._probe.sample(self._targets, self._options)
+        self.failures.update(one["reason"] for one in answer["failures"])
+        return answer
+
+    def sample(self) -> Answer:
+        answer = self.read()
         threads = [thread for process in answer["processes"].values() for thread in process["threads"]]
         assert not answer["failures"], answer["failures"]
         kinds = [thread["call"]["kind"] for thread in threads if "call" in thread]
         assert kinds.count("ray.get") == len(self._pids), kinds
         return answer
 
-    def warm(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         taken = snapshot(self.address)
+        self.failures.update(one.reason for one in taken.failures)
+        return taken
+
+    def warm(self) -> Snapshot:
+        taken = self.snapshot()
         assert any(finding.confirmed for finding in diagnose(taken).findings), taken.failures
         return taken
 
@@ -274,7 +286,7 @@ def measure_pauses(workers: int, rounds: int) -> tuple[dict[str, int], Results]:
     found = {}
     with ring_of(workers) as ring:
         ways: dict[str, Action] = {NOTHING: partial(time.sleep, WINDOW_S), **ring.ways_to_read()}
-        ways |= {WARM: ring.warm, COLD: ring.cold}
+        ways |= {SAMPLE: ring.read, WARM: ring.snapshot}
         gaps: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(rounds):
             for name, action in ways.items():
@@ -282,6 +294,8 @@ def measure_pauses(workers: int, rounds: int) -> tuple[dict[str, int], Results]:
         for name, longest in gaps.items():
             found[name] = ring.disturbed(ways[name])
             results.add(name, f"{median(longest):.1f}", spread(longest, 1), f"{found[name]} of {workers}")
+        reasons = "; ".join(f"{reason} ({count} times)" for reason, count in ring.failures.items())
+    results.notes.append(f"What dstack could not read meanwhile: {reasons or 'nothing'}.")
     return found, results
 
 

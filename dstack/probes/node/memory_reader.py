@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
-from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.asyncio.event_loops import is_event_loop, may_have_loops
 from dstack.probes.node.cpython.frames import Step
 from dstack.probes.node.cpython.interpreter import Interpreter
@@ -91,12 +90,13 @@ class MemoryReader:
         before = marks_at_rest(self._request.pid, self._known.python.os_thread_ids)
         groups: dict[str, str] | None = None
         with self._process(before) as process:
-            states = self._read_all(process)
+            calls = self._calls(process)
+            states = self._read_all(process, calls)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
             if not self._request.is_child:
                 groups = self._read_groups(process)
-                still_with_loops = still & self._read_loops(process, before)
+                still_with_loops = still & self._read_loops(process, calls, before)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
             self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
             known_states = process.frames.threads
@@ -125,8 +125,7 @@ class MemoryReader:
 
     # All threads
 
-    def _read_all(self, process: PythonProcess) -> list[_ThreadState]:
-        calls = BlockedCalls(process, self._origins.is_user, self._request.below)
+    def _read_all(self, process: PythonProcess, calls: BlockedCalls) -> list[_ThreadState]:
         tasks = self._tasks(process.memory, process.threads)
         self._has_tasks = tasks is not None
         states = [
@@ -161,12 +160,13 @@ class MemoryReader:
 
     # Event loops
 
-    def _read_loops(self, process: PythonProcess, before: Mapping[int, str]) -> set[int]:
+    def _read_loops(self, process: PythonProcess, calls: BlockedCalls, before: Mapping[int, str]) -> set[int]:
         """Read the coroutines; returns the threads that did not run from the beginning until these were read."""
         if not may_have_loops(process):
             self._loops = LoopState()
             return set(before)
-        self._loops = LoopState.read(lambda: self._coroutines(process))
+        self._loops = LoopState.read(lambda: calls.coroutines)
+        self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
         still = unchanged(before, marks_of(self._request.pid, before))
         if still.issuperset(thread.os_thread_id for thread in process.threads):
             self._loops.prove_all()
@@ -175,13 +175,13 @@ class MemoryReader:
             self._loops.prove(on_still, self._read_loops_again)
         return still
 
-    def _coroutines(self, process: PythonProcess) -> Coroutines:
-        return BlockedCalls(process, self._origins.is_user, self._request.below).coroutines
+    def _calls(self, process: PythonProcess) -> BlockedCalls:
+        return BlockedCalls(process, self._origins.is_user, self._request.below)
 
     def _read_loops_again(self) -> LoopState:
         try:
-            with self._process(marks_of(self._request.pid), {}) as process:
-                return LoopState.read(lambda: self._coroutines(process))
+            with self._process(marks_of(self._request.pid)) as process:
+                return LoopState.read(lambda: self._calls(process).coroutines)
         except OSError as error:
             return LoopState(unread=str(error))
 
@@ -215,7 +215,7 @@ class MemoryReader:
 
     def _state(self, process: PythonProcess, before: MemoryThread) -> _ThreadState:
         thread, steps = process.thread_again(before)
-        calls = BlockedCalls(process, self._origins.is_user, self._request.below)
+        calls = self._calls(process)
         tasks = self._tasks(process.memory, [thread]) if self._has_tasks else None
         on_loop = calls.coroutines.tasks_on_loops.get(thread.thread_id) if is_event_loop(thread) else None
         return _ThreadState(
