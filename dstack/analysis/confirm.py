@@ -146,11 +146,7 @@ class _Confirmation:
                 return False
             was_unread = not before.still if before.call is None else not is_known(before.call)
             return was_unread and after.still and is_known(after.call)
-        if (
-            again.wait is None
-            or not self._is_unobserved(vertex, self._before)
-            or self._is_unobserved(again, self._after)
-        ):
+        if again.wait is None or not self._is_unobserved(vertex, self._before):
             return False
         has_begun = vertex.worker_id is None and again.worker_id is not None
         may_have_run = not has_begun or self._first.is_silent(again.worker_id or "")
