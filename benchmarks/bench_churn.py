@@ -87,9 +87,8 @@ def hogs(count: int) -> Iterator[None]:
             process.wait()
 
 
-def measure(checks: int, hog_count: int, keep: Path | None) -> Tally:
+def measure(tally: Tally, checks: int, hog_count: int, keep: Path | None) -> None:
     """Checks one after the other, of one application."""
-    tally = Tally()
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_cluster(1, num_cpus=2, auth="off"))
         os.environ.update(cluster.environment)
@@ -99,7 +98,6 @@ def measure(checks: int, hog_count: int, keep: Path | None) -> Tally:
             code = check(cluster.address, tally, keep / f"churn-{number + 1}.json.gz" if keep else None)
             print(f"{number + 1}/{checks}: exit code {code}", file=sys.stderr, flush=True)
             require_alive(workload)
-    return tally
 
 
 def check(address: str, tally: Tally, kept: Path | None) -> int:
@@ -143,7 +141,11 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="for snapshots of checks that do not end with 0")
     options = parser.parse_args()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    as_table(measure(options.checks, options.hogs, options.keep), options.hogs).show()
+    tally = Tally()
+    try:
+        measure(tally, options.checks, options.hogs, options.keep)
+    finally:  # also what was measured before an interruption
+        as_table(tally, options.hogs).show()
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ def usable(first: Sample, second: Sample) -> Sample:
 
 
 def carried_over(first: Sample, second: Sample) -> Sample:
-    """The second sample, with the calls of those who are at the same place as in the first and were not readable."""
+    """The second sample, with the first one's calls of executions that are at the same place and were not readable."""
     before = {worker.worker_id: worker.process for worker in first.workers}
     return replace(
         second, workers=tuple(_with_calls(worker, before.get(worker.worker_id)) for worker in second.workers)

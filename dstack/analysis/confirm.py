@@ -40,7 +40,7 @@ def confirmed_graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
 
 
 class _Confirmation:
-    """What is known to hold at that instant, and what could not be looked at again.
+    """What is known to hold at that instant, and what the second sample could not show.
 
     A wait that stands is taken from the second sample and marked so; one that was transient is dropped. One that the
     second sample could not show stays unmarked, for what of its dependencies is still not given; so does one with a
@@ -97,7 +97,7 @@ class _Confirmation:
             return self._without_wait(vertex, again)
         if self._changes.has_ended(vertex):
             return _proceeding(vertex)
-        if not self._was_looked_at(vertex):
+        if not self._is_shown_again(vertex):
             return self._as_far_as_known(vertex, again)
         if again is not None and self._is_same(vertex, again):
             return msgspec.structs.replace(again, label=vertex.label, stands=True)
@@ -127,7 +127,7 @@ class _Confirmation:
             return vertex  # what it waits for is not known, nor whether it was something that came
         return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
 
-    def _was_looked_at(self, vertex: Vertex) -> bool:
+    def _is_shown_again(self, vertex: Vertex) -> bool:
         """Whether the second sample could have shown the wait."""
         if vertex.kind == "execution":
             is_shown = self._changes.is_readable_again(vertex) or self._changes.has_left(vertex)
@@ -146,11 +146,7 @@ class _Confirmation:
                 return False
             was_unread = not before.still if before.call is None else not is_known(before.call)
             return was_unread and after.still and is_known(after.call)
-        if (
-            again.wait is None
-            or not self._is_unobserved(vertex, self._before)
-            or self._is_unobserved(again, self._after)
-        ):
+        if again.wait is None or not self._is_unobserved(vertex, self._before):
             return False
         has_begun = vertex.worker_id is None and again.worker_id is not None
         may_have_run = not has_begun or self._first.is_silent(again.worker_id or "")
@@ -188,7 +184,7 @@ class _Confirmation:
         """Whether all that something pending waits for is still what it waits for.
 
         Without one of these it may be about to proceed, whatever its state says. A thread that runs another task by
-        now is another dependency, except for who waits for resources: their holders change, the request stands.
+        now is another dependency, except in a request for resources: its holders change, the request stands.
         """
         before, after = _targets(vertex), _targets(again)
         if vertex.wait and vertex.wait.resources and before <= after:

@@ -25,7 +25,7 @@ def of(scene: Scene) -> tuple[str, bool]:
 
 
 class Busy(Scene):
-    """A driver that calls two actors all the time; who waits, waits for a moment."""
+    """A driver that calls two actors all the time; each wait is over in a moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_a_value_whose_owner_told_of_a_part_of_its_tasks_may_still_be_missing() 
     assert of(scene) == UNDECIDED
 
 
-def test_who_waits_in_both_samples_for_a_value_that_nobody_knows_may_be_stuck() -> None:
+def test_a_wait_in_both_samples_for_a_value_that_no_owner_lists_may_be_stuck() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     driver.gets(scene.call(actor, "work", by=driver))
@@ -349,7 +349,7 @@ def test_a_call_that_may_lack_a_slot_is_a_hole_where_a_call_that_runs_there_wait
     assert of(scene) == UNDECIDED
 
 
-def test_a_task_whose_missing_argument_nobody_knows_and_that_was_sent_by_now_is_no_hole() -> None:
+def test_a_task_whose_missing_argument_is_not_known_and_that_was_sent_by_now_is_no_hole() -> None:
     scene = Scene()
     driver = scene.driver()
     call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
@@ -386,7 +386,7 @@ def test_a_task_that_is_on_its_way_in_both_samples_may_be_stuck() -> None:
     assert of(scene) == UNDECIDED
 
 
-def test_an_actor_that_was_created_in_between_keeps_nobody_waiting() -> None:
+def test_an_actor_that_was_created_in_between_is_waited_for_no_more() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, creation = scene.pending_actor("Late", by=driver, CPU=1.0)

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.coverage import coverage_of, has_holes, seen_workers
+from dstack.analysis.coverage import coverage_of, has_holes, holes_of, seen_workers
 from dstack.analysis.inventory import Inventory
 from dstack.analysis.merging import merge
 from dstack.diagnosis import Ratio
-from dstack.model import Snapshot
+from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.source import Look
@@ -180,3 +180,21 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     page = " ".join(line.text.plain for line in branch_page(look.stacks, root, root, {}))
     assert ("not seen: may be anywhere" in page) == bool(missing)
     assert has_holes(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
+
+
+def test_every_hole_is_told_with_its_kind() -> None:
+    scene = cluster()
+    scene.worker().is_silent = True
+    scene.worker().access = "text stack"
+    scene.procs[0].gets("ab" * 24 + "01000000")
+    scene.failures.append(Failure(stage="control plane", reason="no answer", cause="timeout"))
+    snapshot = scene.look().snapshot()
+
+    holes = sorted(map(str, holes_of(snapshot, scene.diagnose().vertices)))
+
+    assert holes == [
+        "access: text stack",
+        "dependency: ray.get of value",
+        "failure: control plane, timeout",
+        "worker: partly seen",
+    ]

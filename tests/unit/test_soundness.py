@@ -197,7 +197,7 @@ fair_hidings = st.lists(st.sampled_from(FAIR), min_size=12, max_size=12)
 
 @given(worlds(exact=True), fair_hidings, fair_hidings, st.integers(0, 6), st.randoms(use_true_random=False))
 @many
-def test_who_was_stuck_all_the_while_makes_no_check_conclusive(
+def test_no_check_is_conclusive_where_works_were_stuck_all_the_while(
     world: World, before: list[str], after: list[str], steps: int, order: random.Random
 ) -> None:
     is_stuck = bool(stuck(world))
@@ -212,12 +212,12 @@ def test_who_was_stuck_all_the_while_makes_no_check_conclusive(
 
 @given(coroutine_worlds(), fair_hidings, fair_hidings, st.integers(0, 6), st.randoms(use_true_random=False))
 @many
-def test_coroutines_that_were_stuck_all_the_while_make_no_check_conclusive(
+def test_no_check_is_conclusive_where_coroutines_were_stuck_all_the_while(
     world: CoroutineWorld, before: list[str], after: list[str], steps: int, order: random.Random
 ) -> None:
     is_stuck = bool(stuck(world))
     show = CoroutineShow(world)
-    before = [how.replace("moving", "") for how in before]  # who moves, runs
+    before = [how.replace("moving", "") for how in before]  # one that moves proceeds
     look_while(show, world, before, after, steps, order)
 
     diagnosis = show.scene.diagnose()
