@@ -3,7 +3,7 @@
 Everything is measured in one run, in turns, on the same process without Ray: what dstack's probe does for it once it is
 warm, with all coroutines, their chains and what they wait for, and ``py-spy dump``, which shows none of them. Each is
 repeated for a second at least. A coroutine in the process ticks every millisecond and notes its longest gap in that
-time, also while nobody looks: that is the noise.
+time, also while the process is not read: that is the noise.
 
     python -m benchmarks.bench_coroutines [ROUNDS] [COROUTINES...]
 """
@@ -15,32 +15,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
-import psutil
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks import bench_process
+from benchmarks.costs import TICK_S, Action, cost_of, in_ms, py_spy, repeat, spread
+from benchmarks.tables import Results
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Options, Target
 
-PYSPY = str(Path(sys.executable).with_name("py-spy"))
-ROUNDS = int(sys.argv[1]) if sys.argv[1:2] != ["target"] and len(sys.argv) > 1 else 10
-NUMBERS = [int(number) for number in sys.argv[2:]] or [100, 1000, 5000]
-OPTIONS: Options = {
-    "native": False,
-    "locals": False,
-    "pause": False,
-    "children": False,
-    "thread_context": None,
-    "deadline_s": 60.0,
-}
-TICK_S = 0.001
+NUMBERS = (100, 1000, 5000)
 WINDOW_S = 1.0
+NOTHING, SAMPLE, DUMP = "not read", "dstack, with all coroutines", "py-spy dump --json, threads only"
 KEPT: list[Any] = []
 
 
@@ -101,7 +89,7 @@ async def tick(gaps: list[float]) -> None:
 
 @contextmanager
 def running(number: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, __file__, "target", str(number)]
+    command = [sys.executable, "-m", "benchmarks.bench_coroutines", "target", str(number)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -111,7 +99,7 @@ def running(number: int) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-# What is done to it
+# How it is read
 
 
 def longest_gap_ms(process: subprocess.Popen[str]) -> float:
@@ -123,78 +111,61 @@ def longest_gap_ms(process: subprocess.Popen[str]) -> float:
     return float(process.stdout.readline())
 
 
-def read(probe: NodeProbe, process: subprocess.Popen[str], number: int) -> None:
+def read(probe: NodeProbe, pid: int, number: int) -> None:
     """As the probe of a node does it for one worker; all coroutines must be found, and proven not to move."""
-    target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True}
-    result = probe.sample([target], OPTIONS)
-    coroutines = result["processes"]["w"]["coroutines"]
-    still = sum(one["still"] for one in coroutines)
-    assert not result["failures"], result["failures"]
+    coroutines = bench_process.sample(probe, pid)["processes"]["w"]["coroutines"]
+    still = sum(one.get("still", False) for one in coroutines)
     assert still >= number, f"{still} of {len(coroutines)} still, of {number}"
 
 
-def dump(process: subprocess.Popen[str]) -> None:
-    subprocess.run([PYSPY, "dump", "--json", "--pid", str(process.pid)], capture_output=True, check=True)
+def window(action: Action, process: subprocess.Popen[str]) -> Window:
+    times = 0
 
-
-def measure(action: Callable[[], None], process: subprocess.Popen[str]) -> Window:
-    longest_gap_ms(process)
-    cpu, began, times = own_cpu_s(), time.perf_counter(), 0
-    while time.perf_counter() < began + WINDOW_S:
+    def count() -> None:
+        nonlocal times
         action()
         times += 1
-    took = time.perf_counter() - began
-    return Window(took / times, (own_cpu_s() - cpu) / times, longest_gap_ms(process))
+
+    longest_gap_ms(process)
+    cost = cost_of(partial(repeat, count, WINDOW_S))
+    return Window(cost.wall_s / times, cost.cpu_s / times, longest_gap_ms(process))
 
 
-def own_cpu_s() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
+def windows_of(number: int, rounds: int) -> dict[str, list[Window]]:
+    """All the runs of each way."""
+    probe = NodeProbe()
+    with running(number) as process:
+        ways: dict[str, Action] = {
+            NOTHING: partial(time.sleep, WINDOW_S),
+            SAMPLE: partial(read, probe, process.pid, number),
+            DUMP: partial(py_spy, process.pid, "--json"),
+        }
+        ways[SAMPLE]()
+        windows: dict[str, list[Window]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, action in ways.items():
+                windows[name].append(window(action, process))
+    return windows
+
+
+def measure(rounds: int, numbers: Sequence[int] = NUMBERS) -> Results:
+    columns = ("", "median ms", "min-max ms", "CPU ms", "longest gap: median ms", "max ms")
+    results = Results(f"Suspended coroutines of one process, n = {rounds}, {os.cpu_count()} cores", columns)
+    for number in numbers:
+        for name, windows in windows_of(number, rounds).items():
+            times, cpus, gaps = zip(*windows, strict=True)
+            took = in_ms(times), spread([1000 * time_s for time_s in times], 1), in_ms(cpus)
+            results.add(f"{number:,} coroutines: {name}", *took, f"{median(gaps):.1f}", f"{max(gaps):.1f}")
+    return results
 
 
 def main() -> None:
-    table = Table(title=f"Suspended coroutines of one process, n = {ROUNDS}, {os.cpu_count()} cores")
-    for column in ("coroutines", "", "wall s", "min-max s", "CPU s", "ratio to py-spy", "longest gap ms", "max ms"):
-        table.add_column(column, justify="left" if not column else "right")
-    for number in NUMBERS:
-        for name, runs, ratio in measured(number):
-            times = [run.took_s for run in runs]
-            gaps = [run.gap_ms for run in runs]
-            table.add_row(
-                f"{number:,}",
-                name,
-                f"{median(times):.3f}",
-                f"{min(times):.3f}-{max(times):.3f}",
-                f"{median(run.cpu_s for run in runs):.3f}",
-                f"{ratio:.1f}",
-                f"{median(gaps):.1f}",
-                f"{max(gaps):.1f}",
-            )
-    Console(width=130).print(table)
-
-
-def measured(number: int) -> Iterator[tuple[str, list[Window], float]]:
-    """All the runs of each way, with the median ratio to the dump of the same round."""
-    probe = NodeProbe()
-    with running(number) as process:
-        actions: dict[str, Callable[[], None]] = {
-            f"nobody looks for {WINDOW_S:g} s": lambda: time.sleep(WINDOW_S),
-            "dstack's probe, with all coroutines": lambda: read(probe, process, number),
-            "py-spy dump --json, threads only": lambda: dump(process),
-        }
-        read(probe, process, number)
-        results: dict[str, list[Window]] = {name: [] for name in actions}
-        for _ in range(ROUNDS):
-            for name, action in actions.items():
-                results[name].append(measure(action, process))
-    *_, dumps = results.values()
-    for name, runs in results.items():
-        pairs = zip(runs, dumps, strict=True)
-        yield name, runs, median(run.took_s / dumped.took_s for run, dumped in pairs)
+    if sys.argv[1:2] == ["target"]:
+        asyncio.run(target(int(sys.argv[2])))
+        return
+    rounds, *numbers = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (5,)
+    measure(rounds, numbers or NUMBERS).show()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["target"]:
-        asyncio.run(target(int(sys.argv[2])))
-    else:
-        main()
+    main()

@@ -1,7 +1,11 @@
-"""One look at one process, by how many threads it has and how deep they are, beside ``py-spy dump``.
+"""One sample of one process without Ray, by its threads and how deep they are, beside ``py-spy dump``.
 
-All threads wait for an event, but one that ticks every millisecond: so the process is read without a pause first, and
-then, for that thread, dumped with one. Everything is measured in one run, in turns, on the same process, without Ray.
+All threads are blocked. A cold sample is a probe's first one, a warm one follows another of the same probe. Everything
+is measured in one run, in turns, on the same process. CPU time is that of the reader with its children.
+
+Then, on one process with a thread that ticks every millisecond: the longest time that this thread was kept from running
+while the process was read without rest, and while it was not read at all, which is the noise; and whether another
+process that polls its state found it stopped, traced or signalled. It blocks all signals, so that none gets lost.
 
     python -m benchmarks.bench_process [ROUNDS]
 """
@@ -9,22 +13,22 @@ then, for that thread, dumped with one. Everything is measured in one run, in tu
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from statistics import median
+from typing import NamedTuple
 
-import psutil
-
+from benchmarks.costs import Action, Cost, disturbed, in_ms, in_turns, longest_gap_ms, py_spy, repeat, spread
 from benchmarks.tables import Results
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.wire import Options, Target
+from dstack.probes.node.wire import Answer, Options, Target
 
-PYSPY = str(Path(sys.executable).with_name("py-spy"))
 OPTIONS: Options = {
     "native": False,
     "locals": False,
@@ -33,13 +37,33 @@ OPTIONS: Options = {
     "thread_context": None,
     "deadline_s": 60.0,
 }
-SHAPES = ((10, 20), (50, 20), (200, 20), (10, 100), (10, 300))
-"""Threads, and how many frames each has."""
-TICK_S = 0.001
+WINDOW_S = 1.0
+NOTHING, COLD, WARM = "not read", "dstack, cold", "dstack, warm"
+DUMP, NONBLOCKING = "py-spy dump --json", "py-spy dump --json --nonblocking"
 
 
-def target(threads: int, depth: int) -> None:
-    """Is the process that is read, until it is killed."""
+class Shape(NamedTuple):
+    """Threads, and how many frames each has."""
+
+    threads: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.threads} threads of {self.depth} frames"
+
+
+MANY, DEEP, PAUSED = Shape(200, 20), Shape(10, 300), Shape(50, 20)
+SHAPES = (Shape(10, 20), Shape(50, 20), MANY, Shape(10, 100), DEEP)
+Costs = dict[Shape, dict[str, list[Cost]]]
+Disturbed = dict[str, int]
+"""How many processes each way has stopped, traced or signalled."""
+
+
+# The process that is read
+
+
+def start_threads(shape: Shape) -> None:
+    """Threads that wait for ever."""
     end = threading.Event()
 
     def wait(deeper: int) -> None:
@@ -48,76 +72,107 @@ def target(threads: int, depth: int) -> None:
         else:
             end.wait()
 
-    for _ in range(threads):
-        threading.Thread(target=wait, args=(depth,), daemon=True).start()
+    for _ in range(shape.threads):
+        threading.Thread(target=wait, args=(shape.depth,), daemon=True).start()
+
+
+def target(shape: Shape) -> None:
+    """Is the process that is read, until it is killed; answers each number of seconds with its longest gap in them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    start_threads(shape)
     print("ready", flush=True)
-    while True:
-        time.sleep(TICK_S)
+    for line in sys.stdin:
+        print(longest_gap_ms(float(line)), flush=True)
+
+
+class Process:
+    """That process, as the benchmark has it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.pid = process.pid
+        self._questions, self._answers = process.stdin, process.stdout
+        assert self._answers.readline() == "ready\n"
+
+    def longest_gap_ms(self, action: Action) -> float:
+        """What its ticking thread felt while the action was repeated."""
+        print(WINDOW_S, file=self._questions, flush=True)
+        repeat(action, WINDOW_S)
+        return float(self._answers.readline())
 
 
 @contextmanager
-def process_of(threads: int, depth: int) -> Iterator[int]:
-    command = [sys.executable, "-m", "benchmarks.bench_process", "target", str(threads), str(depth)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def process_of(shape: Shape) -> Iterator[Process]:
+    command = [sys.executable, "-m", "benchmarks.bench_process", "target", *map(str, shape)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process.pid
+            yield Process(process)
         finally:
             process.kill()
 
 
-def spent() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system + times.children_user + times.children_system)
+# How it is read
 
 
-def timed(action: Callable[[], object]) -> tuple[float, float]:
-    """How long it takes, and of how much CPU time, in s."""
-    began, before = time.perf_counter(), spent()
-    action()
-    return time.perf_counter() - began, spent() - before
-
-
-def measure(rounds: int) -> Results:
-    columns = ("", "dstack s", "CPU s", "answer KiB", "py-spy dump s", "py-spy dump --native s")
-    results = Results(f"One process, by threads and depth, n = {rounds}", columns)
-    probe = NodeProbe()
-    for threads, depth in SHAPES:
-        with process_of(threads, depth) as pid:
-            ways = ways_to_look(probe, pid)
-            answer = ways["dstack"]()
-            runs: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-            for _ in range(rounds):
-                for name, action in ways.items():
-                    runs[name].append(timed(action))
-        took = {name: median(took for took, _ in of_way) for name, of_way in runs.items()}
-        results.add(
-            f"{threads} threads of {depth} frames",
-            f"{took['dstack']:.3f}",
-            f"{median(cpu for _, cpu in runs['dstack']):.3f}",
-            f"{len(json.dumps(answer)) / 1024:.0f}",
-            f"{took['py-spy']:.3f}",
-            f"{took['native']:.3f}",
-        )
-    return results
-
-
-def ways_to_look(probe: NodeProbe, pid: int) -> dict[str, Callable[[], object]]:
+def sample(probe: NodeProbe, pid: int) -> Answer:
     target: Target = {"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}
-    dump = [PYSPY, "dump", "--pid", str(pid)]
+    answer = probe.sample([target], OPTIONS)
+    assert not answer["failures"], answer["failures"]
+    return answer
+
+
+def ways_to_read(pid: int) -> dict[str, Action]:
+    probe = NodeProbe()
+    sample(probe, pid)
     return {
-        "dstack": lambda: probe.sample([target], OPTIONS),
-        "py-spy": lambda: subprocess.run(dump, capture_output=True, check=True),
-        "native": lambda: subprocess.run([*dump, "--native"], capture_output=True, check=True),
+        COLD: lambda: sample(NodeProbe(), pid),
+        WARM: lambda: sample(probe, pid),
+        DUMP: lambda: py_spy(pid, "--json"),
+        NONBLOCKING: lambda: py_spy(pid, "--json", "--nonblocking"),
     }
+
+
+def measure(rounds: int) -> tuple[Costs, Results]:
+    """Wall and CPU time by shape and way."""
+    ways = (COLD, WARM, DUMP, NONBLOCKING)
+    columns = ("", *(f"{way}: {unit}" for way in ways for unit in ("ms", "CPU ms")), "answer KiB")
+    results = Results(f"One process, by threads and depth, n = {rounds}", columns)
+    costs: Costs = {}
+    for shape in SHAPES:
+        with process_of(shape) as process:
+            costs[shape] = in_turns(ways_to_read(process.pid), rounds)
+            kib = len(json.dumps(sample(NodeProbe(), process.pid))) / 1024
+        figures = [in_ms(some) for way in ways for some in zip(*costs[shape][way], strict=True)]
+        results.add(str(shape), *figures, f"{kib:.0f}")
+    return costs, results
+
+
+def measure_pauses(rounds: int) -> tuple[Disturbed, Results]:
+    """What the process feels of each way, read without rest."""
+    results = Results(
+        f"Longest time that a thread was kept from running within {WINDOW_S:g} s, {PAUSED}, n = {rounds}",
+        ("", "median ms", "min-max ms", "stopped, traced or signalled"),
+    )
+    with process_of(PAUSED) as process:
+        ways: dict[str, Action] = {NOTHING: partial(time.sleep, WINDOW_S), **ways_to_read(process.pid)}
+        gaps: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, action in ways.items():
+                gaps[name].append(process.longest_gap_ms(action))
+        found = {name: len(disturbed([process.pid], partial(repeat, ways[name], WINDOW_S))) for name in ways}
+    for name, longest in gaps.items():
+        results.add(name, f"{median(longest):.1f}", spread(longest, 1), f"{found[name]} of 1")
+    return found, results
 
 
 def main() -> None:
     if sys.argv[1:2] == ["target"]:
-        target(*map(int, sys.argv[2:]))
-    else:
-        measure(int(sys.argv[1]) if len(sys.argv) > 1 else 5).show()
+        target(Shape(*map(int, sys.argv[2:])))
+        return
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    for results in (measure(rounds)[1], measure_pauses(rounds)[1]):
+        results.show()
 
 
 if __name__ == "__main__":

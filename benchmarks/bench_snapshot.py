@@ -1,10 +1,14 @@
-"""A snapshot of blocked workers on one node, beside what one would run instead.
+"""Blocked workers on one node, read by dstack and by what one would run instead.
 
-Everything is measured in one run, in turns, on the same hung actors: dstack as a command (cold), dstack in a process
-that has taken a snapshot before (warm), ``py-spy dump --native`` on one worker after another, as ``ray stack`` does it,
-less its sudo; and where Ray's dashboard is installed, its page for one worker's stack, and the agent behind that, one
-worker after the other. Pauses are what targets themselves feel: some actors have a thread that ticks every millisecond
-and notes its longest gap; the same gap while nobody looks is the noise.
+Everything is measured in one run, in turns, on the same hung actors: one sample of the workers by a probe that has read
+them before (warm), a snapshot in a process that has taken one before (warm), and `dstack check` as a command (cold);
+``py-spy dump --native`` on one worker after another, as ``ray stack`` does it, less its sudo; the same with
+``--nonblocking`` and without native frames; and where Ray's dashboard is installed, its page for one worker's stack,
+and the agent behind that, one worker after the other. The same samples are taken of workers with threads of their own.
+
+Then what workers feel: some actors have a thread that ticks every millisecond and notes the longest time it was kept
+from running, while they are read without rest and, for the noise, while nothing reads them. And a process that polls
+the workers' states counts those that were stopped, traced or signalled.
 
     python -m benchmarks.bench_snapshot [ROUNDS] [WORKERS...]
 """
@@ -16,11 +20,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -31,21 +36,28 @@ import ray
 from ray.core.generated import reporter_pb2, reporter_pb2_grpc
 from ray.experimental.internal_kv import _internal_kv_get
 
+from benchmarks.bench_process import Shape, start_threads
+from benchmarks.costs import PYSPY, Action, cost_of, disturbed, longest_gap_ms, py_spy, repeat, spread
 from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.capture import snapshot
 from dstack.model import Snapshot
 from dstack.probes.connect import connect
 from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.wire import Answer, Options
+from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.probes.targets import targets
 
-PYSPY = str(Path(sys.executable).with_name("py-spy"))
 SIZES = (10, 25, 64)
+NUMBER = 25
+"""So many workers have threads of their own, or note what they feel."""
+THREADS, NONE = Shape(10, 20), Shape(0, 0)
 TICKING = 4
-TICK_S = 0.001
+WINDOW_S = 3.0
 HAS_DASHBOARD = importlib.util.find_spec("aiohttp_cors") is not None
 """Whether ``ray[default]`` is installed."""
-NOBODY, WARM, COLD, LOOP = "nobody looks, for 1 s", "dstack, warm", "`dstack check`, cold", "`ray stack`'s loop"
+NOTHING, SAMPLE, WARM, COLD = "not read", "dstack, warm sample", "dstack, warm snapshot", "`dstack check`, cold"
+LOOP, NONBLOCKING = "`ray stack`'s loop", "py-spy dump --nonblocking, in turn"
 AGENT, DASHBOARD = "the agent's GetTraceback, in turn", "the dashboard's page of a stack, in turn"
 
 
@@ -53,28 +65,22 @@ AGENT_AT = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
 
 
 class Run(NamedTuple):
-    """How long one took, of how much CPU time, and the longest gaps in ms that the ticking actors felt meanwhile."""
+    """Wall time, CPU time of the reader with its children, and of Ray's own processes but the workers."""
 
     took_s: float
     cpu_s: float
-    gaps_ms: list[float]
+    ray_cpu_s: float
+
+
+Runs = dict[str, list[Run]]
+"""By way to read."""
 
 
 class Member:
     """Passes a token to its neighbour and waits; the ring never ends."""
 
-    def __init__(self, ticks: bool) -> None:
-        self.gaps: list[float] = []
-        if ticks:
-            threading.Thread(target=self.tick, name="ticker", daemon=True).start()
-
-    def tick(self) -> None:
-        before = time.perf_counter()
-        while True:
-            time.sleep(TICK_S)
-            now = time.perf_counter()
-            self.gaps.append((now - before - TICK_S) * 1000)
-            before = now
+    def __init__(self, threads: Shape) -> None:
+        start_threads(threads)
 
     @ray.method(concurrency_group="book")
     def sit_beside(self, neighbour: Any) -> int:
@@ -82,9 +88,12 @@ class Member:
         return os.getpid()
 
     @ray.method(concurrency_group="book")
-    def take_gaps(self) -> list[float]:
-        taken, self.gaps = self.gaps, []
-        return taken
+    def start_ticking(self, duration_s: float) -> None:
+        self.gap_ms = ThreadPoolExecutor(1).submit(longest_gap_ms, duration_s)
+
+    @ray.method(concurrency_group="book")
+    def longest_gap_ms(self) -> float:
+        return self.gap_ms.result()
 
     def pass_token(self) -> None:
         ray.get(self.neighbour.pass_token.remote())
@@ -93,32 +102,50 @@ class Member:
 class Ring:
     """So many actors on a cluster of their own, all of them waiting for the next."""
 
-    def __init__(self, workers: int, context: Any) -> None:
+    def __init__(self, workers: int, threads: Shape, context: Any) -> None:
         self.address: str = context.address_info["gcs_address"]
         self._dashboard: str = context.dashboard_url
         self._token = connect(self.address).metadata
         actor: Any = ray.remote(num_cpus=0, concurrency_groups={"book": 1})(Member)
-        ring = [actor.remote(number < TICKING) for number in range(workers)]
+        ring = [actor.remote(threads) for _ in range(workers)]
         self._pids = ray.get([member.sit_beside.remote(ring[i - 1]) for i, member in enumerate(ring)])
         self._ticking = ring[:TICKING]
         ring[0].pass_token.remote()
         time.sleep(3)
-
-    def ways(self) -> dict[str, Callable[[], object]]:
-        """What is measured, by name."""
-        ways: dict[str, Callable[[], object]] = {
-            NOBODY: lambda: time.sleep(1),
-            WARM: self.warm,
-            COLD: self.cold,
-            LOOP: self.ray_stack,
+        self._probe = NodeProbe()
+        self._targets = [one for one in targets(self.warm().workers) if one["pid"] in self._pids]
+        self._options: Options = {
+            "native": False,
+            "locals": False,
+            "pause": False,
+            "children": False,
+            "thread_context": thread_context_layout(),
+            "deadline_s": 60.0,
         }
+        self.sample()
+
+    def ways_to_read(self) -> dict[str, Action]:
+        """Those that give the stacks of all workers, and no more."""
+        return {SAMPLE: self.sample, LOOP: self.ray_stack, NONBLOCKING: self.nonblocking}
+
+    def ways(self) -> dict[str, Action]:
+        """What is measured, by name."""
+        ways: dict[str, Action] = {**self.ways_to_read(), WARM: self.warm, COLD: self.cold}
         if HAS_DASHBOARD:
             ways |= {AGENT: self.agent, DASHBOARD: self.dashboard}
         return ways
 
+    def sample(self) -> Answer:
+        answer = self._probe.sample(self._targets, self._options)
+        threads = [thread for process in answer["processes"].values() for thread in process["threads"]]
+        assert not answer["failures"], answer["failures"]
+        kinds = [thread["call"]["kind"] for thread in threads if "call" in thread]
+        assert kinds.count("ray.get") == len(self._pids), kinds
+        return answer
+
     def warm(self) -> Snapshot:
         taken = snapshot(self.address)
-        assert diagnose(taken).findings[0].confirmed
+        assert any(finding.confirmed for finding in diagnose(taken).findings), taken.failures
         return taken
 
     def cold(self) -> None:
@@ -130,7 +157,11 @@ class Ring:
 
     def ray_stack(self) -> None:
         for pid in self._pids:
-            subprocess.run([PYSPY, "dump", "--pid", str(pid), "--native"], capture_output=True, check=True)
+            py_spy(pid, "--native")
+
+    def nonblocking(self) -> None:
+        for pid in self._pids:
+            py_spy(pid, "--json", "--nonblocking")
 
     def agent(self) -> None:
         node_id = ray.get_runtime_context().get_node_id()
@@ -149,89 +180,118 @@ class Ring:
             with urllib.request.urlopen(request, timeout=30) as reply:
                 assert reply.read()
 
-    def measure(self, action: Callable[[], object]) -> Run:
-        """One run, and its CPU time: of this process and its children, and of Ray's own ones but the workers."""
-        ray.get([member.take_gaps.remote() for member in self._ticking])
-        spent = cpu_s()
-        began = time.perf_counter()
-        action()
-        took = time.perf_counter() - began
-        spent = cpu_s() - spent
-        return Run(took, spent, [max(gaps) for gaps in ray.get([one.take_gaps.remote() for one in self._ticking])])
+    def measure(self, action: Action) -> Run:
+        before = ray_cpu_s()
+        cost = cost_of(action)
+        return Run(*cost, ray_cpu_s() - before)
 
-    def answer_bytes(self) -> int:
-        """What a probe on this node would send for a look at all of it."""
-        options = {"native": False, "locals": False, "nonblocking": False, "thread_context": None, "deadline_s": 60.0}
-        return len(json.dumps(NodeProbe().sample(targets(self.warm().workers), options)))  # type: ignore[arg-type]
+    def gaps_ms(self, action: Action) -> list[float]:
+        """What the ticking threads felt while the action was repeated."""
+        ray.get([member.start_ticking.remote(WINDOW_S) for member in self._ticking])
+        repeat(action, WINDOW_S)
+        return list(ray.get([member.longest_gap_ms.remote() for member in self._ticking]))
+
+    def disturbed(self, action: Action) -> int:
+        """How many workers were stopped, traced or signalled."""
+        return len(disturbed(self._pids, action))
 
 
 @contextmanager
-def ring_of(workers: int) -> Iterator[Ring]:
+def ring_of(workers: int, threads: Shape = NONE) -> Iterator[Ring]:
     os.environ["RAY_DASHBOARD_ENABLE_PROFILING"] = "1"
-    os.environ["PATH"] = os.pathsep.join([str(Path(PYSPY).parent), os.environ["PATH"]])  # Ray's agent looks there
+    os.environ["PATH"] = os.pathsep.join([str(Path(PYSPY).parent), os.environ["PATH"]])  # Ray's agent searches there
     context = ray.init(num_cpus=2, include_dashboard=HAS_DASHBOARD, log_to_driver=False)
     try:
-        yield Ring(workers, context)
+        yield Ring(workers, threads, context)
     finally:
         ray.shutdown()
 
 
-def cpu_s() -> float:
-    """The CPU time so far of this process and of Ray's own, with their children that have ended."""
-    mine = psutil.Process()
-    others = [process for process in mine.children(recursive=True) if not process.name().startswith("ray::Member")]
-    times = [process.cpu_times() for process in (mine, *others)]
+def ray_cpu_s() -> float:
+    """The CPU time so far of Ray's own processes, with their children that have ended."""
+    children = psutil.Process().children(recursive=True)
+    times = [process.cpu_times() for process in children if not process.name().startswith("ray::Member")]
     return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
-def paused(taken: Snapshot) -> int:
-    """How many processes were paused at all."""
-    workers = [worker for sample in taken.samples for worker in sample.workers]
-    return len({w.process.pid for w in workers if w.process and w.process.paused_ms})
+def in_turns(ring: Ring, ways: dict[str, Action], rounds: int) -> Runs:
+    runs: Runs = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, action in ways.items():
+            runs[name].append(ring.measure(action))
+    return runs
 
 
-def measure(workers: int, rounds: int) -> tuple[dict[str, list[Run]], Results]:
-    """The runs by way, and a table of them."""
+def measure(workers: int, rounds: int) -> tuple[Runs, Results]:
+    """All ways, on workers that have no threads of their own."""
     with ring_of(workers) as ring:
-        ring.warm()
-        runs: dict[str, list[Run]] = {name: [] for name in ring.ways()}
-        for _ in range(rounds):
-            for name, action in ring.ways().items():
-                runs[name].append(ring.measure(action))
-        first = [sample.ended_s - sample.began_s for sample in (ring.warm().samples[0] for _ in range(rounds))]
-        results = as_table(workers, runs)
-        results.notes.append(
-            f"One warm look at everything, not yet confirmed: median {median(first):.2f} s, max {max(first):.2f} s. "
-            f"dstack paused {paused(ring.warm())} of {workers + 1} processes at all. "
-            f"For a look a node sends {ring.answer_bytes() / 1024:.0f} KiB."
-        )
+        runs = in_turns(ring, ring.ways(), rounds)
+        size = len(json.dumps(ring.sample()))
+    results = as_table(f"{workers} blocked workers on one node", workers, runs)
+    results.notes.append(f"The answer of a node is {size / 1024:.0f} KiB.")
     return runs, results
 
 
-def as_table(workers: int, runs: dict[str, list[Run]]) -> Results:
-    columns = ("", "median s", "min-max s", "ratio to the loop", "CPU s", "longest gap felt: median ms", "max ms")
-    results = Results(f"{workers} blocked workers on one node, n = {len(runs[LOOP])}, {os.cpu_count()} cores", columns)
+def measure_threads(workers: int, rounds: int) -> tuple[Runs, Results]:
+    """The ways that only read, on workers that have threads of their own."""
+    with ring_of(workers, THREADS) as ring:
+        runs = in_turns(ring, ring.ways_to_read(), rounds)
+    return runs, as_table(f"{workers} blocked workers with another {THREADS} each", workers, runs)
+
+
+def as_table(title: str, workers: int, runs: Runs) -> Results:
+    columns = ("", "median s", "min-max s", "the loop takes", "CPU ms a worker", "CPU s of Ray's processes")
+    results = Results(f"{title}, n = {len(runs[LOOP])}, {os.cpu_count()} cores", columns)
     for name, of_way in runs.items():
         times = [run.took_s for run in of_way]
-        gaps = [gap for run in of_way for gap in run.gaps_ms]
-        ratio = median(run.took_s / base.took_s for run, base in zip(of_way, runs[LOOP], strict=True))
         results.add(
             name,
             f"{median(times):.2f}",
-            f"{min(times):.2f}-{max(times):.2f}",
-            "" if name == NOBODY else f"{ratio:.2f}",
-            f"{median(run.cpu_s for run in of_way):.2f}",
-            f"{median(gaps):.1f}",
-            f"{max(gaps):.1f}",
+            spread(times),
+            f"{times_faster(runs, name):.1f} times as long",
+            f"{cpu_ms(of_way) / workers:.1f}",
+            f"{median(run.ray_cpu_s for run in of_way):.2f}",
         )
     return results
+
+
+def times_faster(runs: Runs, way: str) -> float:
+    """How many times as long the loop of ``ray stack`` takes, in the median round."""
+    return median(base.took_s / run.took_s for run, base in zip(runs[way], runs[LOOP], strict=True))
+
+
+def cpu_ms(runs: list[Run]) -> float:
+    """The median CPU time of the reader."""
+    return median(run.cpu_s for run in runs) * 1000
+
+
+def measure_pauses(workers: int, rounds: int) -> tuple[dict[str, int], Results]:
+    """What workers feel of each way, and how many of them it has stopped, traced or signalled."""
+    results = Results(
+        f"Longest time that a worker's thread was kept from running, {workers} workers, n = {rounds * TICKING}",
+        ("", "median ms", "min-max ms", "stopped, traced or signalled"),
+    )
+    found = {}
+    with ring_of(workers) as ring:
+        ways: dict[str, Action] = {NOTHING: partial(time.sleep, WINDOW_S), **ring.ways_to_read()}
+        ways |= {WARM: ring.warm, COLD: ring.cold}
+        gaps: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, action in ways.items():
+                gaps[name] += ring.gaps_ms(action)
+        for name, longest in gaps.items():
+            found[name] = ring.disturbed(ways[name])
+            results.add(name, f"{median(longest):.1f}", spread(longest, 1), f"{found[name]} of {workers}")
+    return found, results
 
 
 def main() -> None:
     rounds, *sizes = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (5,)
     for workers in sizes or SIZES:
-        _, results = measure(workers, rounds)
-        results.show()
+        measure(workers, rounds)[1].show()
+    workers = min(sizes or [NUMBER])
+    measure_threads(workers, rounds)[1].show()
+    measure_pauses(workers, rounds)[1].show()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Measures all that docs/performance.md tells, and writes it there: tables between two marks, and the picture.
+"""Measures all that docs/performance.md reports, and writes it there: tables between two marks, and the picture.
 
-On a machine that does nothing else, about a quarter of an hour on two cores:
+On a machine that does nothing else, with five rounds of everything and 100 checks of an application that never rests:
 
     make performance
+    python -m benchmarks.performance [ROUNDS] [CHECKS]
 """
 
 from __future__ import annotations
@@ -11,40 +12,146 @@ import datetime
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple, TypeVar
 
 import matplotlib as mpl
 import ray
 from matplotlib import pyplot
 
-from benchmarks import bench_analysis, bench_process, bench_snapshot, bench_snapshot_file
-from benchmarks.bench_snapshot import Run
+from benchmarks import (
+    bench_analysis,
+    bench_churn,
+    bench_coroutines,
+    bench_process,
+    bench_reader,
+    bench_snapshot,
+    bench_snapshot_file,
+    bench_start,
+)
+from benchmarks.bench_churn import Tally
+from benchmarks.bench_process import DEEP, MANY
+from benchmarks.bench_snapshot import NUMBER, SAMPLE, THREADS, Runs
 from benchmarks.tables import Results
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 PICTURE = DOCUMENT.parent / "pictures" / "performance.svg"
 BEGIN, END = "<!-- measured: -->\n", "<!-- until here -->"
-Runs = dict[int, dict[str, list[Run]]]
-"""By number of workers and way to look at them."""
+LARGE = 64
+HOGS = 2
+CONCLUSIVE = {0: 0.99, HOGS: 0.95}
+"""By number of CPU hogs, the part of all checks that must be conclusive."""
+
+T = TypeVar("T")
+
+
+class Budget(NamedTuple):
+    """What may be used of something, and what was; ``floor`` says that it is the least, not the most."""
+
+    what: str
+    limit: float
+    measured: float
+    unit: str
+    n: int
+    floor: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return self.measured >= self.limit if self.floor else self.measured <= self.limit
+
+    def cells(self) -> tuple[str, ...]:
+        bound = "at least" if self.floor else "at most"
+        met = "yes" if self.is_met else "no"
+        return self.what, f"{bound} {self.limit:g} {self.unit}", f"{self.measured:.3g} {self.unit}", str(self.n), met
+
+
+class Measured:
+    """Everything that is measured, with a table of each part."""
+
+    def __init__(self, rounds: int, checks: int) -> None:
+        self.rounds, self.checks = rounds, checks
+        self.tables: list[Results] = []
+        self.runs = {workers: self._shown(*bench_snapshot.measure(workers, rounds)) for workers in bench_snapshot.SIZES}
+        self.threads = self._shown(*bench_snapshot.measure_threads(NUMBER, rounds))
+        self.disturbed = self._shown(*bench_snapshot.measure_pauses(NUMBER, rounds))
+        self.processes = self._shown(*bench_process.measure(rounds))
+        self.own_disturbed = self._shown(*bench_process.measure_pauses(rounds))
+        self._show(bench_reader.measure(rounds), bench_coroutines.measure(rounds))
+        self._show(*bench_start.measure(rounds, NUMBER))
+        self.reduced = self._shown(*bench_analysis.reducing(rounds))
+        self.diagnosed = self._shown(*bench_analysis.diagnosing(rounds))
+        self._show(bench_snapshot_file.measure())
+        self.tallies = {hogs: self._tally(hogs) for hogs in CONCLUSIVE}
+
+    def _shown(self, figures: T, table: Results) -> T:
+        self._show(table)
+        return figures
+
+    def _show(self, *tables: Results) -> None:
+        for table in tables:
+            table.show()
+        self.tables += tables
+
+    def _tally(self, hogs: int) -> Tally:
+        tally = bench_churn.measure(self.checks, hogs, keep=None)
+        return self._shown(tally, bench_churn.as_table(tally, hogs))
+
+    def budgets(self) -> Results:
+        """All of them, each with what was measured: medians of the rounds."""
+        found = [*self._of_nodes(), *self._of_processes(), *self._of_checks(), *self._of_analysis()]
+        results = Results("Budgets", ("", "budget", "measured", "n", "met"))
+        for budget in found:
+            results.add(*budget.cells())
+        return results
+
+    def _of_nodes(self) -> Iterator[Budget]:
+        n, runs, large = self.rounds, self.runs[NUMBER], self.runs[LARGE]
+        times = bench_snapshot.times_faster(runs, SAMPLE)
+        cpu_ms = bench_snapshot.cpu_ms(self.threads[SAMPLE]) / NUMBER
+        yield Budget(f"warm sample of {NUMBER} blocked workers on one node", 0.15, seconds(runs, SAMPLE), "s", n)
+        yield Budget("the same, how many times as fast as `ray stack`'s loop", 30, times, "times", n, floor=True)
+        yield Budget(f"warm sample of {LARGE} blocked workers on one node", 0.4, seconds(large, SAMPLE), "s", n)
+        cold_s = seconds(runs, bench_snapshot.COLD)
+        yield Budget(f"confirmed `dstack check`, cold, {NUMBER} blocked workers", 1.2, cold_s, "s", n)
+        yield Budget(f"CPU time per blocked worker with another {THREADS}", 5, cpu_ms, "ms", n)
+
+    def _of_processes(self) -> Iterator[Budget]:
+        for shape, limit_ms in ((MANY, 60), (DEEP, 40)):
+            costs = self.processes[shape][bench_process.WARM]
+            took_ms = median(cost.wall_s for cost in costs) * 1000
+            yield Budget(f"warm sample of one process of {shape}", limit_ms, took_ms, "ms", self.rounds)
+        ways = bench_snapshot.SAMPLE, bench_snapshot.WARM, bench_snapshot.COLD
+        found = sum(self.disturbed[way] for way in ways)
+        found += sum(self.own_disturbed[way] for way in (bench_process.COLD, bench_process.WARM))
+        yield Budget("processes paused, traced or signalled", 0, found, "processes", NUMBER + 1)
+
+    def _of_checks(self) -> Iterator[Budget]:
+        for hogs, share in CONCLUSIVE.items():
+            about = f"beside {hogs} CPU hogs" if hogs else "on an idle machine"
+            conclusive = self.tallies[hogs].codes[bench_churn.CONCLUSIVE]
+            what = f"conclusive checks of a healthy application that never rests, {about}"
+            yield Budget(what, share * self.checks, conclusive, "checks", self.checks, floor=True)
+
+    def _of_analysis(self) -> Iterator[Budget]:
+        for waits, limit_s in ((10_000, 0.3), (100_000, 5)):
+            yield Budget(f"reducing {waits:,} waits", limit_s, self.reduced[waits], "s", self.rounds)
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    tables: list[Results] = []
-    runs: Runs = {}
-    for workers in bench_snapshot.SIZES:
-        runs[workers], table = bench_snapshot.measure(workers, rounds)
-        tables.append(table)
-    tables.append(bench_process.measure(rounds))
-    reduced, table = bench_analysis.reducing(rounds)
-    tables.append(table)
-    diagnosed, table = bench_analysis.diagnosing(rounds)
-    tables += [table, bench_snapshot_file.measure()]
-    for table in tables:
-        table.show()
-    write([conditions(), *(table.markdown() for table in tables)])
-    draw(runs, reduced, diagnosed)
+    rounds, checks = map(int, [*sys.argv[1:], *("5", "100")[len(sys.argv) - 1 :]])
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    measured = Measured(rounds, checks)
+    budgets = measured.budgets()
+    budgets.show()
+    write([conditions(), *(table.markdown() for table in (budgets, *measured.tables))])
+    draw(measured)
+
+
+def seconds(runs: Runs, way: str) -> float:
+    """The median time of a way to read."""
+    return median(run.took_s for run in runs[way])
 
 
 def conditions() -> str:
@@ -62,17 +169,16 @@ def write(parts: list[str]) -> None:
     DOCUMENT.write_text(before + BEGIN + "\n" + "\n".join(parts) + "\n" + END + after, encoding="utf-8")
 
 
-def draw(runs: Runs, reduced: dict[int, float], diagnosed: dict[int, float]) -> None:
-    """Two panels: time to look by number of workers, and time to explain by size of the graph."""
+def draw(measured: Measured) -> None:
+    """Two panels: time to read by number of workers, and time to explain by size of the graph."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "dstack", "font.family": "sans-serif"})
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for way in next(iter(runs.values())):
-        if way != bench_snapshot.NOBODY:
-            times = [median(run.took_s for run in of_size[way]) for of_size in runs.values()]
-            left.plot(list(runs), times, marker="o", label=way.replace("`", ""))
-    left.set(title="Blocked workers on one node", xlabel="workers", ylabel="s, median", ylim=0)
-    right.plot(list(reduced), list(reduced.values()), marker="o", label="reduce waits")
-    right.plot(list(diagnosed), list(diagnosed.values()), marker="s", label="diagnose workers")
+    for way in next(iter(measured.runs.values())):
+        times = [seconds(of_size, way) for of_size in measured.runs.values()]
+        left.plot(list(measured.runs), times, marker="o", label=way.replace("`", ""))
+    left.set(title="Blocked workers on one node", xlabel="workers", ylabel="s, median", yscale="log")
+    right.plot(list(measured.reduced), list(measured.reduced.values()), marker="o", label="reduce waits")
+    right.plot(list(measured.diagnosed), list(measured.diagnosed.values()), marker="s", label="diagnose workers")
     right.set(title="Analysis alone", xlabel="waits or workers", ylabel="s, median", xscale="log", yscale="log")
     for panel in (left, right):
         panel.grid(alpha=0.3)

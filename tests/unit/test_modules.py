@@ -128,12 +128,14 @@ def test_known_pages_that_are_gone_are_no_error() -> None:
         assert process.modules.has("threading")
 
 
-def test_places_are_of_one_dict_each() -> None:
-    one, other = {"name": object()}, {"before": 1, "name": object()}
-    places: dict[tuple[int, str], int] = {}
+def test_names_are_found_again_at_their_places_as_long_as_they_are_there() -> None:
+    table: dict[str, object] = {"before": 1, "name": object(), "more": 2}
     with open_memory(os.getpid(), keeps_pages=True) as memory:
         objects = own_objects(memory)
-        for _ in range(2):
-            assert objects.lookup(id(one), "name", places) == id(one["name"])
-            assert objects.lookup(id(other), "name", places) == id(other["name"])
-    assert places == {(id(one), "name"): 0, (id(other), "name"): 1}
+        assert objects.places_of(id(table), {"name", "more", "absent"}) == {"name": 1, "more": 2}
+        assert objects.value_at(id(table), 1, "name") == id(table["name"])
+        assert not objects.value_at(id(table), 2, "name")
+        assert not objects.value_at(id(table), 3, "name")
+    del table["name"]
+    with open_memory(os.getpid(), keeps_pages=True) as memory:
+        assert not own_objects(memory).value_at(id(table), 1, "name")

@@ -14,8 +14,8 @@ import os, pickle, sys
 sys.modules["dstack"] = None  # whoever imports it now fails
 probe = pickle.load(sys.stdin.buffer)(is_guest=False)
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
-options = {"native": False, "locals": False, "pause": False, "children": False, "deadline_s": 20.0}
-options["thread_context"] = None
+options = {"native": False, "locals": False, "pause": False, "children": False}
+options |= {"deadline_s": 20.0, "thread_context": None}
 print(len(probe.sample([target], options)["processes"]["w"]["threads"]))
 """
 

@@ -1,6 +1,6 @@
-"""What runs on a Ray node, beside the processes it looks at.
+"""The probe that runs on a Ray node, beside the processes that it reads.
 
-This package travels to nodes by value, so nothing of dstack need be installed there: it imports the standard
-library, psutil and Ray (which brings a psutil of its own), and nothing else of dstack. What goes in and out is
-plain data in the shape of :mod:`dstack.model`.
+This package travels to nodes by value, so nothing of dstack needs to be installed there: it imports the standard
+library, psutil (which Ray brings), and nothing else of dstack. Its input and output are the plain data of
+:mod:`dstack.probes.node.wire`.
 """

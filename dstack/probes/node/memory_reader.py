@@ -1,7 +1,7 @@
 """Reads a process from its memory: the frames of its threads, what each of them waits for, and its coroutines.
 
-All threads are read together. What was read of a thread is of one moment if the thread did not run meanwhile. A thread
-that did run is read again on its own, until it did not, or until two readings of its frames agree.
+All threads are read together. A reading of a thread is consistent if the thread did not run meanwhile. A thread that
+ran is read again on its own, until it rests during a reading, or until two readings of its frames agree.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call
 from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
-"""How often a thread that runs is read again."""
+"""The most further readings of a thread that ran."""
 REST_S = 0.001
-"""How long a thread is given to come to rest before it is read for the third time; a multiple of it later."""
+"""The pause before the third further reading of a thread, for it to come to rest; before later ones a multiple."""
 ALL_ATTEMPTS_S = 0.5
-"""For how long threads of one process that run are read again, altogether."""
+"""The time for all further readings of threads of one process."""
 MAX_KNOWN_PAGES = 1 << 14
 
 
@@ -51,7 +51,7 @@ class KnownProcess:
 
 @dataclass(frozen=True)
 class _ThreadState:
-    """What one reading shows of one thread; ``task_on_loop`` is the Ray task that it runs as an event loop."""
+    """One thread in one reading; ``task_on_loop`` is the Ray task that its event loop runs."""
 
     thread: MemoryThread
     steps: Sequence[Step]
@@ -118,7 +118,7 @@ class MemoryReader:
 
     @contextlib.contextmanager
     def _process(self, marks: Mapping[int, str], states: Mapping[int, int] | None = None) -> Iterator[PythonProcess]:
-        """The process in a new reading of its memory. ``states`` is where its threads are kept, if that is known."""
+        """The process in a new reading of its memory; ``states`` are the addresses of its thread states, if known."""
         with open_memory(self._request.pid, keeps_pages=True) as memory:
             known = self._known.python if states is None else replace(self._known.python, pages=())
             yield PythonProcess(memory, self._known.interpreter, known, marks, states)
@@ -193,7 +193,7 @@ class MemoryReader:
     def _read_again(
         self, state: _ThreadState, states: Mapping[int, int], deadline: float, was_still: bool
     ) -> ThreadReading | None:
-        """The thread as it is at rest, or where it never is, as two readings agree on it; None where it has ended."""
+        """The thread at rest, else as two readings agree on it, else torn; None where it has ended."""
         found, agrees = [state], False
         for attempt in range(ATTEMPTS):
             if time.monotonic() > deadline or (agrees and not self._may_wait(found)):
@@ -265,7 +265,7 @@ class MemoryReader:
         )
 
     def _problems(self, threads: Sequence[ThreadReading]) -> Iterator[Problem]:
-        """One problem for all of the application's threads of which it is not known what they sleep on."""
+        """One problem for all blocked threads of the application whose wait could not be read."""
         if self._loops and self._loops.unread:
             yield Problem("memory", f"its coroutines could not be read: {self._loops.unread}", "unreadable")
             return
@@ -276,5 +276,5 @@ class MemoryReader:
 
 
 def _is_in_ref_call(state: _ThreadState) -> bool:
-    """Whether it is in one of Ray's calls, of which all is known by memory, and nothing by the kernel."""
+    """Whether it is in a call of Ray, which is read from memory alone, without the kernel's system call."""
     return state.call is not None and state.call["kind"] in REF_CALLS

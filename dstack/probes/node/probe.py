@@ -1,4 +1,4 @@
-"""Samples the worker and driver processes of the node it runs on."""
+"""Samples the worker and driver processes of its node."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.wire import Answer, FailureData, HostData, Options, ProcessData, Target
 
 PAUSED_AT_ONCE = 2
-"""So many py-spy run at the same time. Memory is read by one thread: a second one would only prolong the readings."""
+"""How many py-spy run at the same time. One thread reads memory: a second one would only prolong the readings."""
 MAX_CHILDREN, MAX_CHILDREN_HERE = 16, 64
-"""So many child processes of one process, and of all on this node, are read."""
+"""The most child processes that are read, of one process and on this node."""
 CHILDREN_SHARE = 0.5
-"""The part of the time in which children are read, so that slow ones cost the workers nothing."""
+"""The share of the remaining time for children, so that slow ones do not delay the answer about workers."""
 
 
 class NodeProbe:
-    """Samples processes of this node, and keeps what it has learned of them between samples.
+    """Samples processes of this node, and keeps what it has learned of them for the next sample.
 
     ``is_guest`` says that it runs in a worker of the cluster, which it then leaves out.
     """
@@ -44,11 +44,11 @@ class NodeProbe:
         return self._reader.tool is not None
 
     def equip(self, binary: bytes) -> None:
-        """Give a node without py-spy the bytes of one."""
+        """Provide a py-spy, as the bytes of its executable, to a node without one."""
         self._reader.tool = PySpy.from_bytes(binary)
 
     def sample(self, targets: Sequence[Target], options: Options) -> Answer:
-        """What the target processes do."""
+        """One sample of the target processes."""
         began_at, deadline = time.time(), time.monotonic() + options["deadline_s"]
         targets = [target for target in targets if target["pid"] != self._own_pid]
         families = Families([target["pid"] for target in targets])
@@ -62,14 +62,14 @@ class NodeProbe:
         return self._answer(processes, began_at)
 
     def _identified(self, processes: Sequence[Process], owners: PortOwners) -> list[Process]:
-        """Those whose process is there, and is the one it is said to be."""
+        """The processes that exist and are the expected ones."""
         for process in processes:
             with process.problems_of():
                 process.identify(owners, self._verified)
         return [process for process in processes if process.figures]
 
     def _read_all(self, processes: Sequence[Process], options: Options, deadline: float) -> None:
-        """Read these processes; those that are not done by the deadline are left to themselves."""
+        """Read these processes; each stops at the deadline."""
         pool = ThreadPoolExecutor(PAUSED_AT_ONCE if options["native"] or options["pause"] else 1)
         try:
             done = [pool.submit(self._read, process, options, deadline) for process in processes]
@@ -106,7 +106,7 @@ class NodeProbe:
 
 
 def _find_children(processes: Sequence[Process]) -> list[Process]:
-    """The first of each process's children, and then of all, which are to be read."""
+    """The children to read: the first ones of each process, and no more than the limit of the node."""
     found: list[Process] = []
     for process in processes:
         found += process.find_children(min(MAX_CHILDREN, MAX_CHILDREN_HERE - len(found)))

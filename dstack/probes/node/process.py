@@ -1,4 +1,4 @@
-"""One process that a probe is asked for: its identity, its children, its reading, and what failed."""
+"""One target process: its identity, its children, its reading, and what failed."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Process:
 
     @cached_property
     def below(self) -> dict[int, int]:
-        """The parent, by pid, of each process that it or one of these has started."""
+        """The parent, by pid, of each of its descendants."""
         return self._families.below(self.pid)
 
     def identify(self, owners: PortOwners, verified: dict[int, tuple[proc.Birth, int]]) -> None:
         """Find its figures, and validate that the pid is this worker's.
 
-        ``verified`` are births and ports by pid that were validated before. Raises :class:`NotThisWorker`, or
+        ``verified`` has births and ports by pid that were validated before. Raises :class:`NotThisWorker`, or
         ``psutil.NoSuchProcess`` where the process has ended.
         """
         figures = proc.figures(self.pid)
@@ -56,7 +56,7 @@ class Process:
         self.figures = figures
 
     def find_children(self, limit: int) -> list[Process]:
-        """Find the Python processes below this one; returns as many as are to be read."""
+        """Find the Python processes below this one; returns the first ``limit`` of them, which are to be read."""
         own = [pid for pid, parent in self.below.items() if not is_helper(pid, parent)]
         found = list(filter(is_python, own))
         self.children_left_out = len(own) - min(len(found), limit)
@@ -69,7 +69,7 @@ class Process:
         return self.children
 
     def request(self, options: Options, deadline: float) -> Request:
-        """What is to be read of it, until ``deadline``, a ``time.monotonic()``."""
+        """The request to read it until ``deadline``, a ``time.monotonic()``."""
         return Request(
             pid=self.pid,
             title=self.title,
@@ -92,7 +92,7 @@ class Process:
 
     @contextmanager
     def problems_of(self) -> Iterator[None]:
-        """Record why its reading could not go on, and after how long."""
+        """Record why its reading failed, and after how long."""
         began = time.monotonic()
         try:
             yield
@@ -105,5 +105,5 @@ class Process:
             self.problems.append(Problem("stacks", error.reason, error.cause, error.remedy))
         finally:
             self.elapsed_s = round(time.monotonic() - began, 2)
-        if self.problems and not psutil.pid_exists(self.pid):  # whatever failed did so for that
+        if self.problems and not psutil.pid_exists(self.pid):  # the reason of whatever failed
             self.has_ended()

@@ -1,4 +1,4 @@
-"""Reads processes by the best way there is: their memory, else py-spy; and both for exact or native stacks."""
+"""Reads each process from memory, else through py-spy; exact and native stacks come from both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request
 from dstack.probes.node.stacks.origins import Origins
 
 MAX_KNOWN = 2_000
-"""Of so many processes it is kept what was learned of them."""
+"""The most processes of which the probe keeps what it has learned."""
 
 
 class ProcessReader:
@@ -72,7 +72,7 @@ class ProcessReader:
         return known
 
     def _require_alive(self, process: Process) -> None:
-        """Raises unless it still is the same process, running the same program."""
+        """Raise unless it is still the same process and runs the same program."""
         now = proc.figures(process.pid)
         if now is None or now.state == "Z":
             raise psutil.NoSuchProcess(process.pid)
@@ -81,7 +81,7 @@ class ProcessReader:
             raise DumpFailed("it began another program while it was read", cause="unreadable")
 
     def _through_pyspy(self, request: Request, problem: Problem, refused: str | None = None) -> ProcessReading:
-        """As this user, and where that is refused, as root, if no password is asked for that."""
+        """Run py-spy as this user, and where that is refused, as root through ``sudo``, which must need no password."""
         has_calls = refused is not None or problem.cause == "permission"
         try:
             return PySpyReader(self._tool(), request, self.origins).read(problem, has_calls=has_calls)
@@ -115,7 +115,7 @@ def _not_read(reason: str, cause: str) -> Problem:
 
 
 def _because_of(refused: str | None, error: DumpFailed) -> DumpFailed:
-    """The failure, which follows from an interpreter that cannot be read either."""
+    """The failure of py-spy, with the reason why dstack cannot read the interpreter."""
     if refused is None:
         return error
     return DumpFailed(f"{refused} ({error.reason})", error.remedy, cause=error.cause, is_refused=error.is_refused)

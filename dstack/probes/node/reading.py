@@ -1,4 +1,4 @@
-"""What is asked of the reading of one process, and what it gives, whichever way the process is read."""
+"""The request to read one process and its result, the same for memory and for py-spy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dstack.probes.node.wire import CallData, Options, ThreadContext
 class Request:
     """A process to read; ``below`` gives the processes that it has started, ``title`` is what it calls itself.
 
-    ``is_child`` is one that a worker or driver has started: of it only the threads are read. ``deadline`` is a
+    ``is_child``: a worker or driver has started it, and only its threads are read. ``deadline`` is a
     ``time.monotonic()``.
     """
 
@@ -40,11 +40,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class ThreadReading:
-    """A thread, what it is for, and the call that it is blocked in.
+    """A thread, its role, and the call that it is blocked in.
 
-    ``is_still`` says that it did not run while it was read, ``is_torn`` that it ran whenever it was read, so that its
-    frames may not belong together. ``task_id`` is the Ray task that it runs. ``locals`` are the values of its locals
-    by frame, where they were asked for.
+    ``is_still``: it did not run while it was read. ``is_torn``: it ran during every reading, so its frames may not
+    belong together. ``task_id`` is the Ray task that it runs. ``locals`` are the values of its locals by frame, if
+    requested.
     """
 
     thread: AnyThread
@@ -60,7 +60,7 @@ class ThreadReading:
 class ProcessReading:
     """The threads and coroutines of a process; ``access`` is how they were read, see :class:`dstack.model.Process`.
 
-    ``has_tasks`` says that it could be read which tasks its threads run. ``loops`` and ``groups``, the concurrency
+    ``has_tasks``: the tasks of its threads could be read. ``loops`` and ``groups``, the concurrency
     groups of an actor's methods, are None where they were not read.
     """
 

@@ -85,7 +85,7 @@ def _task_on(one: ThreadReading, reading: ProcessReading) -> str | None:
 
 
 def failures_of(process: Process, problems: Sequence[Problem]) -> list[FailureData]:
-    """What could not be read of a process."""
+    """The problems of a process as failures."""
     return [
         {
             "stage": problem.stage,

@@ -1,4 +1,4 @@
-"""Threads and frames as all parts of the probe share them, whichever reader they come from."""
+"""Threads and frames, the same for both readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """A line of a function; the same object stands for the same position, so that it can be a key.
+    """A line of a function. Compared by identity: a reader uses one object for each position, so it can be a key.
 
     ``qualified`` is the function's qualified name where that is known. ``module`` is the shared library of a frame of
     C, which has no line of Python.
@@ -27,7 +27,7 @@ class Frame(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where it is."""
+        """Its file, function and line."""
 
     def has(self, name: str) -> bool:
         """Whether a local variable of this name has a value."""
@@ -35,7 +35,7 @@ class Frame(Protocol):
 
 @dataclass(frozen=True)
 class ShownFrame:
-    """A frame as py-spy shows it, with the text of its locals by name; ``values`` is empty where it shows none."""
+    """A frame that is known by its text alone, as from py-spy; ``values`` are the texts of its locals, if any."""
 
     position: Position
     values: Mapping[str, str] = field(default_factory=dict)

@@ -1,14 +1,14 @@
-"""Everything that crosses between a node's probe and its caller, as plain data that both sides are checked against.
+"""Everything that crosses between a node's probe and its caller: plain data, checked by mypy on both sides.
 
-The values become those of :mod:`dstack.model`, whose field names they have; that module says what each means. The
-caller validates an answer against these types. They are TypedDicts, since a probe has only the standard library.
+The fields have the names and meanings of those in :mod:`dstack.model`. The caller validates an answer against these
+types. They are TypedDicts, since a probe has only the standard library.
 """
 
 from __future__ import annotations
 
 from typing import TypedDict, final
 
-# What a probe is asked
+# The request
 
 
 class ThreadContext(TypedDict):
@@ -60,7 +60,7 @@ class Options(TypedDict):
     thread_context: ThreadContext | None
 
 
-# What it answers
+# The answer
 
 
 class FrameData(TypedDict):
@@ -142,7 +142,7 @@ class _ProcessData(TypedDict):
 
 
 class ProcessData(_ProcessData, total=False):
-    """A :class:`dstack.model.Process`; ``children`` are processes that it has started."""
+    """A :class:`dstack.model.Process`; ``children`` are processes below it."""
 
     parent_pid: int | None
     name: str

@@ -1,6 +1,6 @@
-"""Await chains: from an asyncio task's coroutine through all that it awaits down to a future.
+"""Await chains: from an asyncio task's coroutine through everything that it awaits to a future.
 
-A suspended coroutine has what it awaits on top of its stack. Seen on CPython 3.10 to 3.14; Ray runs its tasks in a
+The awaited object is on top of a suspended coroutine's stack. Seen on CPython 3.10 to 3.14; Ray runs its tasks in a
 coroutine of Cython's, seen on Ray 2.46 and 2.60.
 """
 
@@ -20,7 +20,7 @@ from dstack.probes.node.waits.locks import lock_of
 GENERATORS = ("coroutine", "generator", "async_generator")
 CYTHON = "_cython_"
 WRAPPED = 16
-"""Where ``anext(generator, default)`` keeps what it awaits; CPython 3.10 to 3.14."""
+"""The offset in ``anext(generator, default)`` of what it awaits; CPython 3.10 to 3.14."""
 MAX_TASKS = 20_000
 MAX_DEPTH = 1_000
 MAX_CYTHON_BYTES = 1024
@@ -30,7 +30,7 @@ MAX_CYTHON_BYTES = 1024
 class Chain:
     """The frames of an await chain, innermost first, and the future it ends in, or 0.
 
-    ``root`` is the name of the outermost coroutine where that is Cython's. ``mark`` changes whenever the chain does.
+    ``root`` is the name of the outermost coroutine if that is Cython's. ``mark`` changes whenever the chain does.
     """
 
     frames: tuple[Frame, ...]
@@ -64,7 +64,7 @@ class AwaitChains:
     def holders(self) -> dict[int, list[int]]:
         """The tasks that are in a ``with`` or ``async with`` block of an object, by its address.
 
-        Not those that are still on their way into it, and not those that let it go to wait for their condition.
+        Left out are tasks that still enter the block, and tasks that have released the lock to wait for a condition.
         """
         holders: dict[int, list[int]] = {}
         for task, chain in self.by_task.items():
@@ -85,7 +85,7 @@ class AwaitChains:
         return held
 
     def chain(self, coroutine: int) -> Chain:
-        """From a task's coroutine on; what runs or has not begun has no frame of its own."""
+        """The chain from a task's coroutine on; a running coroutine, or one that has not begun, adds no frame."""
         frames: list[Frame] = []
         mark: list[tuple[int, int]] = []
         root, address = "", coroutine
@@ -112,7 +112,7 @@ class AwaitChains:
         return Chain(tuple(reversed(frames)), address if is_future or is_task else 0, root, tuple(mark))
 
     def _inside(self, kind: str, address: int) -> int | None:
-        """What an object stands for that only passes on what another awaits; None for any other."""
+        """The object behind a wrapper that passes on what another awaits; None for any other object."""
         if kind.startswith("async_generator_a"):
             return self._memory.pointer(address + self._layout.send_generator)
         if kind == "coroutine_wrapper":
@@ -126,7 +126,7 @@ class AwaitChains:
         return None
 
     def _cython(self, address: int) -> tuple[str, int]:
-        """The qualified name of a coroutine of Cython's, and what it awaits: found among its fields by their types."""
+        """The qualified name of Cython's coroutine, and what it awaits, both found among its fields by type."""
         size = self._memory.int64(self._memory.pointer(address + TYPE) + BASIC_SIZE)
         if not 0 <= size <= MAX_CYTHON_BYTES:
             raise Unreadable(f"a coroutine of {size} bytes")

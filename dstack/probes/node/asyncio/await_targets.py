@@ -1,8 +1,8 @@
 """What a suspended coroutine waits for: read from the future that its await chain ends in.
 
-Ray and executors leave the future's source in its callbacks, ``gather`` and ``shield`` what they are for; of a future
-that is only there to wake somebody up, the innermost function of asyncio tells. Seen on CPython 3.10 to 3.14 and Ray
-2.46 to 2.60.
+For Ray and executors, the callbacks of the future lead to its source; ``gather`` and ``shield`` refer to their futures.
+For a future that only wakes its waiter, the innermost function of asyncio shows the wait. Seen on CPython 3.10 to 3.14
+and Ray 2.46 to 2.60.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from dstack.probes.node.wire import CallData, Dependencies
 
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
-"""Callbacks of a future that follows a ``concurrent.futures`` one, and of the one that ``shield`` gives."""
+"""Callbacks of a future that follows a ``concurrent.futures`` one, and of the future that ``shield`` returns."""
 RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 GENERATOR_FILE = "ray/_private/object_ref_generator.py"
 WRAPPERS = (("_wrap_awaitable", TASKS_FILE), ("_suppress_exceptions", GENERATOR_FILE))
-"""What runs in a task that is only there to await something else; the second, for a generator's next item, was seen on
-Ray 2.53. It is Cython's, without a frame, on 2.46, and in no task of its own on 2.60."""
+"""Functions of tasks that only await something else. The second, for a generator's next item, was seen on Ray 2.53. It
+is Cython's, without a frame, on 2.46, and in no task of its own on 2.60."""
 CELL_VALUE = 16
 MAX_DEPTH = 20
 MAX_NEEDS = 1 << 15
-"""Of one coroutine; what is needed in two ways counts twice, which doubles with every ``gather`` of two alike."""
+"""The most needs of one coroutine. A need on two paths counts twice, so nested ``gather`` calls may double them."""
 SHIELD = "asyncio.shield"
 OTHERS_OF_GROUP = "of a group among several of which one is enough, it is not told which it needs"
 
 
 @dataclass
 class Needs:
-    """What is needed, all of it or so many: ObjectRefs and coroutines by their addresses, and futures by threads."""
+    """What a coroutine needs: ObjectRefs and coroutines by address, futures by the threads that may give them."""
 
     refs: list[int] = field(default_factory=list)
     coroutines: list[int] = field(default_factory=list)
@@ -53,14 +53,14 @@ class Needs:
 
     @property
     def is_shielded(self) -> bool:
-        """Whether it goes on when who waits for it is cancelled."""
+        """Whether the awaited future continues when its waiter is cancelled."""
         return self.what == SHIELD
 
     def __len__(self) -> int:
         return len(self.refs) + len(self.coroutines) + len(self.futures) + self.others
 
     def add(self, more: Needs) -> None:
-        """Takes in what else is needed. Raises :class:`Unreadable` where that is too much."""
+        """Add further needs. Raises :class:`Unreadable` where they are too many."""
         if len(self) + len(more) > MAX_NEEDS:
             raise Unreadable(f"it waits for more than {MAX_NEEDS} futures")
         self.refs += more.refs
@@ -83,9 +83,9 @@ class AwaitTargets:
         self._chains = chains
 
     def call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
-        """The wait for a task's future, and whether its timeout ends also what it needs.
+        """The wait for a task's future, and whether its timeout also cancels what it needs.
 
-        None where it only sleeps or is about to go on.
+        None where the task only sleeps or is about to continue.
         """
         known = self._known(future, 0) if self._loops.is_pending(future) else Needs()
         inside = list(_of_asyncio(chain.frames))
@@ -103,10 +103,10 @@ class AwaitTargets:
         cancels &= known is None or not known.is_shielded
         return {**call, "timeout_s": timeout_s}, cancels
 
-    # Futures that tell themselves what they are for
+    # Futures that refer to their source
 
     def _known(self, future: int, depth: int) -> Needs | None:
-        """What a future needs to get its result; None where the future itself does not tell."""
+        """What a future needs to get its result; None where the future does not show it."""
         if depth > MAX_DEPTH:
             raise Unreadable("futures of futures without an end")
         if self._objects.is_kind_of(future, TASK):
@@ -141,7 +141,7 @@ class AwaitTargets:
         return needs
 
     def _any_of(self, futures: Iterable[int], depth: int) -> Needs:
-        """What needs several things itself is not told apart: it counts as one of which nothing is known."""
+        """A future with several needs of its own counts as one unknown need."""
         needs = Needs()
         for future in futures:
             if not self._loops.is_pending(future):
@@ -151,7 +151,7 @@ class AwaitTargets:
         return needs
 
     def _of_source(self, source: int) -> Needs:
-        """What gives a ``concurrent.futures`` future: an ObjectRef, a thread of an executor, or a coroutine."""
+        """The source of a ``concurrent.futures`` future: an ObjectRef, a thread of an executor, or a coroutine."""
         ref = self._objects.attributes(source).get("object_ref")
         if ref:
             return Needs(refs=[ref])
@@ -164,7 +164,7 @@ class AwaitTargets:
 
     @cached_property
     def givers(self) -> dict[int, int]:
-        """The asyncio tasks that give ``concurrent.futures`` futures their results, by the future."""
+        """The asyncio tasks that set the results of ``concurrent.futures`` futures, by the future."""
         found = {}
         for task in self._chains.by_task:
             with contextlib.suppress(Unreadable):
@@ -175,7 +175,7 @@ class AwaitTargets:
 
     @cached_property
     def beginners(self) -> dict[int, int]:
-        """The loops that are going to begin a coroutine for such a future, as soon as they can, by the future."""
+        """The loops that have a callback to start the coroutine of such a future, by the future."""
         loops = {*self._loops.current, *map(self._loops.loop_of, self._chains.by_task)}
         found = {}
         for loop in loops:
@@ -197,7 +197,7 @@ class AwaitTargets:
                 yield function
 
     def _enclosed(self, function: int) -> dict[str, int]:
-        """What a function has of the one around it, by name."""
+        """The variables in a function's closure, by name."""
         closure = self._memory.pointer(function + self._layout.function_closure)
         if not closure:
             return {}
@@ -207,7 +207,7 @@ class AwaitTargets:
         values = [self._memory.pointer(cell + CELL_VALUE) for cell in cells if self._objects.is_a(cell, "cell")]
         return dict(zip(names[len(names) - len(values) :], values, strict=False))
 
-    # Futures that only wake somebody up
+    # Futures that only wake their waiter
 
     def _by_frame(self, future: int, chain: Chain, inside: Sequence[Frame]) -> CallData | None:
         """By the innermost functions of asyncio that the chain is in."""
@@ -234,7 +234,7 @@ class AwaitTargets:
         return {"kind": "other", "frame": 0, "what": what, "object_id": hex(identity) if identity else None}
 
     def _wait(self, frame: Frame) -> CallData | None:
-        """``asyncio.wait``; of those with FIRST_EXCEPTION any one may fail, and is enough then."""
+        """``asyncio.wait``; with FIRST_EXCEPTION any one may fail, which is enough."""
         futures = self._local(frame, "fs")
         items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
         return_when = self._objects.text(self._local(frame, "return_when"))
@@ -245,7 +245,7 @@ class AwaitTargets:
         return self._for_needs(self._any_of(items(futures), 0), 1, what="asyncio.wait")
 
     def _as_completed(self, frame: Frame, chain: Chain) -> CallData | None:
-        """``asyncio.as_completed``: an iterator that the coroutine knows itself from 3.13 on, else a generator.
+        """``asyncio.as_completed``: an iterator that is a local from 3.13 on, else a generator.
 
         The generator is one of the words of the frame that iterates over it.
         """
@@ -286,7 +286,7 @@ class AwaitTargets:
         return {**call, **held}
 
     def _named(self, inside: Sequence[Frame]) -> tuple[str, int] | None:
-        """What the outermost function of asyncio is called, and whose method it is."""
+        """The name of the outermost function of asyncio, and the object whose method it is."""
         frames = [frame for frame in inside if frame.function != "wait_for"]
         if not frames:
             return None
@@ -299,7 +299,7 @@ class AwaitTargets:
     # Parts of calls
 
     def _for_needs(self, needs: Needs, count: int | None = None, what: str | None = None) -> CallData | None:
-        """A call for all that is needed, or for so many; None where nothing is."""
+        """A call for all needs, or for ``count`` of them; None where there are none."""
         if not len(needs):
             return None
         call: CallData = {
@@ -315,12 +315,12 @@ class AwaitTargets:
         return {**call, "inferred": needs.inferred, "what": what}
 
     def _local(self, frame: Frame, name: str) -> int:
-        """The address of what a local holds, also where an inner function has it too."""
+        """The address of a local's value, also where an inner function shares the variable."""
         value = frame.local(name)
         return self._memory.pointer(value + CELL_VALUE) if self._objects.is_a(value, "cell") else value
 
     def _timeout(self, frames: Iterable[Frame], inside: Iterable[Frame]) -> tuple[float | None, bool]:
-        """After how long it gives up, if ever, and whether it then cancels what it waits for."""
+        """The timeout of a wait, if any, and whether it cancels what it waits for."""
         waits: list[float | None] = []
         cancels: list[float | None] = []
         given = [frame for frame in inside if frame.function in ("wait_for", "wait", "_wait")]
@@ -337,14 +337,14 @@ class AwaitTargets:
         return self._objects.number(address) if self._objects.is_a(address, "int", "float") else None
 
     def _left(self, timeout: int) -> float | None:
-        """Until a ``Timeout``, of asyncio or of async_timeout, ends its block; None where it does not."""
+        """The time left of a ``Timeout``, of asyncio or async_timeout; None where it has no deadline."""
         attributes = self._objects.attributes(timeout)
         when = self._seconds(attributes.get("_when") or attributes.get("_deadline") or 0)
         return None if when is None else round(max(0.0, when - time.monotonic()), 1)
 
 
 def is_wrapper(chain: Chain) -> bool:
-    """Whether it has no code of its own: asyncio and Ray make such a task of an ObjectRef, where they need one."""
+    """Whether the task only wraps an awaitable: asyncio and Ray make such tasks, as of an ObjectRef."""
     return not chain.root.endswith(RUNS_TASKS) and all(map(_only_wraps, chain.frames))
 
 
@@ -353,7 +353,7 @@ def _only_wraps(frame: Frame) -> bool:
 
 
 def _of_asyncio(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """The innermost frames, as far as they are asyncio's own."""
+    """The innermost frames up to the first that is not asyncio's."""
     for frame in frames:
         if ASYNCIO not in frame.file:
             return

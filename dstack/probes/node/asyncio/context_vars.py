@@ -1,4 +1,4 @@
-"""Context variables of asyncio tasks, which tell what Ray task each belongs to.
+"""Context variables of asyncio tasks, which hold the Ray task that each belongs to.
 
 A context keeps its variables in a hash array mapped trie, laid out alike in CPython 3.10 to 3.14.
 """
@@ -65,7 +65,7 @@ class Contexts:
         raise Unreadable(f"a context of more than {MAX_NODES} parts")
 
     def _pairs(self, node: int) -> tuple[int, ...]:
-        """Each is a variable and its value, or nothing and a further node."""
+        """Words in pairs: a variable and its value, or 0 and a further node."""
         count = self._memory.int64(node + SIZE)
         if not 0 <= count <= 2 * BRANCHES or count % 2:
             raise Unreadable(f"a part of a context of {count} words")

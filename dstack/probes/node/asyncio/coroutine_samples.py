@@ -1,4 +1,4 @@
-"""The coroutines of one process, read until it is known which of them did not move meanwhile."""
+"""The coroutines of one process, read until it is known which of them did not change meanwhile."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ READS = 3
 
 @dataclass
 class LoopState:
-    """What a process's event loops showed.
+    """The event loops of a process as they were read.
 
-    ``still`` are the addresses of the coroutines that did not move. ``on_threads`` has the Ray task that an event loop
-    is in the middle of, by the Python id of its thread. ``unread`` says why nothing could be read.
+    ``still`` are the addresses of the coroutines that did not change. ``on_threads`` has the Ray task that an event
+    loop runs, by the Python id of its thread. ``unread`` says why nothing could be read.
     """
 
     coroutines: list[Suspended] = field(default_factory=list)
@@ -28,7 +28,7 @@ class LoopState:
 
     @classmethod
     def read(cls, get_coroutines: Callable[[], Coroutines]) -> LoopState:
-        """Reads once, which proves nothing yet."""
+        """Read once; ``still`` is empty yet."""
         try:
             coroutines = get_coroutines()
             return cls(list(coroutines.suspended()), on_threads=coroutines.tasks_on_loops)
@@ -36,14 +36,14 @@ class LoopState:
             return cls(unread=str(error))
 
     def prove_all(self) -> None:
-        """No thread ran Python meanwhile: all that was read is of one moment."""
+        """Mark all as unchanged: no thread ran Python meanwhile."""
         self.still = {one.address for one in self.coroutines}
 
     def prove(self, still_threads: Collection[int], read_again: Callable[[], LoopState]) -> None:
-        """Finds those that did not move: their loop's thread did not, or they were read twice alike.
+        """Find those that did not change: their loop's thread did not run, or two readings of them are equal.
 
-        ``still_threads`` are Python ids. Reads again only where something may have moved, and a third time for what
-        one reading has missed while others came and went: that nothing is there at all is such a reading, too.
+        ``still_threads`` are Python ids. Reads again only where something may have changed. A third reading finds
+        coroutines that one reading has missed while others started and ended; an empty reading counts as such.
         """
         known = {one.address: one for one in self.coroutines}
         self.still = {one.address for one in self.coroutines if one.thread_id in still_threads}
@@ -84,7 +84,7 @@ class LoopState:
 
 
 def inherited_timeouts(coroutines: Iterable[Suspended]) -> dict[int, float]:
-    """After how long each coroutine is cancelled by one that waits for it, or for one that does, with a timeout."""
+    """The timeouts after which coroutines are cancelled by a waiter, direct or indirect, by address."""
     by_address = {one.address: one for one in coroutines}
     timeouts: dict[int, float] = {}
     ahead = [(one.call.get("timeout_s") or 0.0, one) for one in by_address.values() if one.call and one.cancels]

@@ -1,4 +1,4 @@
-"""All suspended coroutines of a process: where each is, for whose task it works, and what it waits for."""
+"""All suspended coroutines of a process: the stack of each, its Ray task, and what it waits for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of
 from dstack.probes.node.wire import CallData
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
-"""Wrappers around methods of actors, which are not the application's code."""
+"""Wrappers around methods of actors; they are Ray's, not the application's."""
 
 
 @dataclass(frozen=True)
 class Suspended:
-    """One suspended asyncio task; ``mark`` is the same as long as it waits for the same in the same place.
+    """One suspended asyncio task; ``mark`` stays the same while it waits for the same in the same place.
 
-    ``cancels`` says that the timeout of its call ends also what it waits for.
+    ``cancels``: the timeout of its call also cancels what it waits for.
     """
 
     address: int
@@ -43,8 +43,8 @@ class Suspended:
 class Coroutines:
     """The coroutines of one process; ``thread_ids`` are its threads, by their Python ids.
 
-    What cannot be read of one coroutine, because it moves, makes no difference to the others. Every method raises
-    :class:`Unreadable` where nothing can be read.
+    A coroutine that cannot be read, because it changes, is left out. Every method raises :class:`Unreadable` where
+    nothing can be read.
     """
 
     def __init__(self, process: PythonProcess, executors: Executors, thread_ids: Collection[int]) -> None:
@@ -69,7 +69,7 @@ class Coroutines:
         return self._chains.holders
 
     def suspended(self) -> Iterator[Suspended]:
-        """All of them that have code of their own, with what they wait for."""
+        """All tasks but wrappers, with what they wait for."""
         for task, chain in self.chains.items():
             with contextlib.suppress(Unreadable):
                 future = self._memory.pointer(task + self._layout.task_waiter)
@@ -95,9 +95,9 @@ class Coroutines:
         )
 
     def _call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
-        """What it waits for, and whether a timeout of that cancels it.
+        """What it waits for, and whether the timeout of the wait also cancels that.
 
-        Where it is known to wait, but not for what, the call says so.
+        If what it waits for cannot be read, the call says so.
         """
         if not future:
             return None, False
@@ -111,7 +111,7 @@ class Coroutines:
             return {"kind": "await", "frame": 0, "unread": str(error), "timeout_s": None}, False
 
     def _name(self, task: int) -> str:
-        """The task's name, which is only a number until it is asked for (from CPython 3.12 on)."""
+        """The task's name, which is only a number until first used (from CPython 3.12 on)."""
         name = self._memory.pointer(task + self._layout.task_name)
         if self._objects.is_a(name, "int"):
             return f"Task-{self._objects.number(name):.0f}"
@@ -127,17 +127,17 @@ class Coroutines:
         return self._objects.is_kind_of(address, TASK) and self.loops.is_pending(address)
 
     def giver(self, future: int) -> int | None:
-        """The asyncio task that gives a ``concurrent.futures`` future its result, if one does."""
+        """The asyncio task that sets the result of a ``concurrent.futures`` future, if there is one."""
         return self._targets.givers.get(future)
 
     def beginner(self, future: int) -> int | None:
-        """The thread, by its Python id, that can begin the coroutine for such a future, where that has not begun."""
+        """The thread, by its Python id, whose loop must start the coroutine of such a future, if it has not started."""
         loop = self._targets.beginners.get(future)
         return self._thread_of(loop) if loop else None
 
     @cached_property
     def tasks_on_loops(self) -> dict[int, str | None]:
-        """The Ray task of the coroutine that an event loop is in the middle of, by the Python id of its thread."""
+        """The Ray task of the coroutine that an event loop runs, by the Python id of its thread."""
         found = {}
         for loop, task in self.loops.current.items():
             with contextlib.suppress(Unreadable):

@@ -1,9 +1,9 @@
-"""asyncio's event loops in another process: their tasks, the one that each is in the middle of, and their threads.
+"""asyncio's event loops in another process: their tasks, the task that each one runs, and their threads.
 
-Up to CPython 3.13 ``asyncio.tasks`` has all tasks of all loops in a set of weak references and the running ones in a
-dict, under names that differ. From 3.14 on these have only tasks that are not asyncio's own; its own are linked to each
-other, see :mod:`dstack.probes.node.cpython.task_lists`. Tasks written in C are read, as asyncio makes them, also on
-uvloop.
+Up to CPython 3.13, ``asyncio.tasks`` has all tasks of all loops in a set of weak references and the running ones in a
+dict; names differ by version. From 3.14 on, these only have tasks of other classes; asyncio's own are in linked lists,
+see :mod:`dstack.probes.node.cpython.task_lists`. Only tasks
+implemented in C are read, as asyncio makes them, also on uvloop.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CURRENT_TASKS = "_current_tasks"
 REFERENT = 16
 PENDING = 0
 HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle")
-"""The last one is what ``call_soon_threadsafe`` makes from CPython 3.14 on."""
+"""``call_soon_threadsafe`` makes the last one from CPython 3.14 on."""
 HANDLE_BYTES = 80
 MAX_READY = 2_000
 MAX_LINKED = 1 << 16
 LOOP_THREAD = "AsyncIO Thread"
 """How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
-"""Within so many bytes uvloop's loop has the id of its thread; seen with uvloop 0.23."""
+"""uvloop's loop has the id of its thread within this many bytes; seen with uvloop 0.23."""
 
 
 class EventLoops:
@@ -48,7 +48,7 @@ class EventLoops:
         self._layout = process.layout.coroutines
 
     def tasks(self) -> Iterator[int]:
-        """All asyncio tasks that have not ended, as far as they do not come or go meanwhile."""
+        """All asyncio tasks that have not ended; tasks that start or end meanwhile may be missing."""
         lists = self._layout.task_lists
         yield from self._linked(lists) if lists else self._referenced()
 
@@ -66,7 +66,7 @@ class EventLoops:
             raise Unreadable(f"it has more than {MAX_LINKED} tasks")
 
     def _nodes(self, head: int, seen: set[int]) -> Iterator[int]:
-        """The nodes of one list that were not seen yet, up to where the list is being changed."""
+        """The nodes of one list that are not yet in ``seen``, up to a place that is being changed."""
         before, node = head, self._memory.pointer(head)
         while node != head and node not in seen and len(seen) < MAX_LINKED:
             seen.add(node)
@@ -89,7 +89,7 @@ class EventLoops:
 
     @cached_property
     def current(self) -> dict[int, int]:
-        """The task that each loop is in the middle of, by loop; none where that changes while it is read."""
+        """The task that each loop runs, by loop; empty where that changes while it is read."""
         lists = self._layout.task_lists
         if lists:
             return self._in_hand(lists)
@@ -99,7 +99,7 @@ class EventLoops:
         return {}
 
     def _in_hand(self, lists: TaskLists) -> dict[int, int]:
-        """The task that each thread has in hand, by the loop that it runs."""
+        """The current task of each thread, by the loop that the thread runs."""
         found = {}
         for thread in self._frames.threads.values():
             with contextlib.suppress(Unreadable):
@@ -121,7 +121,7 @@ class EventLoops:
         return self._memory.pointer(future + self._layout.future_loop)
 
     def about_to_call(self, loop: int) -> Iterator[int]:
-        """The Python functions that a loop is going to call as soon as it can; uvloop does not tell."""
+        """The Python functions that a loop will call next; unknown, so none, for uvloop."""
         try:
             ready = self._objects.attributes(loop).get("_ready", 0)
             handles = list(itertools.islice(self._objects.deque_items(ready), MAX_READY))
@@ -134,9 +134,9 @@ class EventLoops:
                 yield from (word for word in words if self._objects.is_a(word, "function"))
 
     def thread_of(self, loop: int, thread_ids: Collection[int]) -> int | None:
-        """The one of these threads, by their Python ids, that runs the loop; None where none does.
+        """The thread, of these Python ids, that runs the loop; None where none does.
 
-        uvloop keeps that, too, but not as an attribute: it is the only id of a thread among the loop's first words.
+        uvloop has it as a C field: the only thread id among the loop's first words.
         """
         with contextlib.suppress(Unreadable):
             attributes = self._objects.attributes(loop)
@@ -150,7 +150,7 @@ class EventLoops:
 
 
 def may_have_loops(process: PythonProcess) -> bool:
-    """Whether a thread shows an event loop, or may have one without showing it, as of uvloop or without frames."""
+    """Whether a thread shows an event loop, or may run one that it does not show: one of uvloop, or without frames."""
     for thread in process.threads:
         shows_nothing = not thread.frames and thread.os_thread_id == process.memory.pid  # C++'s never show any
         if shows_nothing or is_event_loop(thread):

@@ -1,4 +1,4 @@
-"""Code objects in another process's memory: whose code it is, its names, and which instruction stands on which line."""
+"""Code objects in another process's memory: function, file, names of locals, and the line of each instruction."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MAX_TABLE = 1 << 20
 MAX_NAME = 4096
 """The longest path that Linux knows."""
 NAME_BYTES, TABLE_BYTES = 200, 512
-"""How much of a name and of a line table is fetched with all others; what is longer is read on its own."""
+"""The bytes of a name and of a line table that are prefetched with all others; longer ones are read on their own."""
 MANY_POSITIONS = 20
 """Of a code object with so many known positions the whole line table is decoded, so that further ones are quick."""
 LARGEST_NUMBER = 2**32 - 1
 LONGEST_NUMBER = 6
-"""Bytes of a number in a table, of six bits each: as much as an ``int`` may take."""
+"""The most bytes of a number in a table, of six bits each: enough for a C ``int``."""
 NO_LINE, LONG, COLUMN, ONE_LINE = 15, 14, 13, 10
 """Kinds of entries in a line table of CPython 3.11 to 3.14; those below give columns on the same line."""
 
 
 class Code:
-    """One code object, as it was when it was read; ``mark`` changes when another object takes its place."""
+    """One code object as it was read; ``mark`` differs if another object takes its address."""
 
     __slots__ = (
         "address",
@@ -57,7 +57,7 @@ class Code:
 class CodeObjects:
     """The code objects of one process. Methods raise :class:`Unreadable`.
 
-    ``known`` are those of an earlier sample by their addresses, which are validated before they are used.
+    ``known`` are those of an earlier sample by address; they are validated before use.
     """
 
     def __init__(self, objects: Objects, layout: Layout, known: dict[int, Code] | None = None) -> None:
@@ -76,7 +76,7 @@ class CodeObjects:
         self._texts: dict[int, str] = {}
 
     def load(self, addresses: Collection[int]) -> None:
-        """Read or validate many code objects together; those that are none are left out."""
+        """Read or validate the code objects at these addresses together; other objects are left out."""
         new = [address for address in addresses if address not in self._valid]
         self._memory.prefetch(new, self._record.size)
         unknown: list[Code] = []
@@ -90,7 +90,7 @@ class CodeObjects:
             self._read(code)
 
     def _validated(self, address: int) -> Code | None:
-        """The known code object, a new one that is still to be read, or None where there is none."""
+        """The known code object, a new one whose content is still to be read, or None where there is none."""
         try:
             mark = self._record.unpack(self._memory.read(address, self._record.size))
             if not self._objects.is_type(mark[0], "code"):
@@ -145,14 +145,14 @@ class CodeObjects:
         return code.names
 
     def stack_size(self, code: Code) -> int:
-        """How much stack a frame may need, in words."""
+        """The most stack that a frame may need, in words."""
         size = code.mark[-1]
         if not 0 <= size <= MAX_STACK:
             raise Unreadable(f"a frame with a stack of {size}")
         return size
 
     def blocks_at(self, code: Code, instruction: int) -> int:
-        """How much of the stack is kept where this instruction would raise; CPython 3.11 and later."""
+        """How many words of the stack stay if this instruction raises; CPython 3.11 and later."""
         if code.exceptions is None:
             at = 5 + len(self._layout.code_names)
             table = self._objects.data(code.mark[at], MAX_TABLE) if self._layout.code_exceptions else b""
@@ -160,7 +160,7 @@ class CodeObjects:
         return max((depth for start, end, depth in code.exceptions if start <= instruction < end), default=0)
 
     def position(self, code: Code, instruction: int, qualified: str | None = None) -> Position:
-        """Where an instruction is; line 0 where it has none."""
+        """The position of an instruction; line 0 where it has none."""
         key = instruction, qualified
         if key not in code.positions:
             line = self._line(code, instruction)
@@ -214,7 +214,7 @@ def exception_table(table: bytes) -> list[tuple[int, int, int]]:
 def lines(table: bytes, first: int) -> Iterator[tuple[int, int, int | None]]:
     """First instruction, the one after the last, and their line, as ``co_lines()`` gives them; CPython 3.11 to 3.14.
 
-    An entry begins with a byte of its own, the only ones with the highest bit: kind and number of code units.
+    The first byte of an entry has the kind and the number of code units; only first bytes have the highest bit set.
     """
     start, line, at, size = 0, first, 0, len(table)
     while at < size:

@@ -1,8 +1,8 @@
-"""Where this interpreter keeps what asyncio needs: coroutines, futures, tasks, functions and contexts.
+"""Offsets of this interpreter for asyncio: in coroutines, futures, tasks, functions and contexts.
 
-Found as :mod:`dstack.probes.node.cpython.layout` finds the rest: objects are made of which everything is known, and
-their bytes searched for it. A task that awaits a future needs an event loop, which gets a thread of its own, since
-the reader's thread may be running one.
+Calibrated as in :mod:`dstack.probes.node.cpython.layout`: the bytes of objects with known content are searched for it.
+A task that awaits a future needs an event loop. That gets a thread of its own, since the reader's thread may already
+run one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dstack.probes.node.cpython.task_lists import TaskLists, calibrate_task_list
 INTERPRETER_BYTES = 1 << 17
 GENERATOR_BYTES = 160
 SUSPENDED_STATES = {(3, 10): (-1,), (3, 11): (-1,), (3, 12): (-1,), (3, 13): (-2, -1), (3, 14): (-2, -1)}
-"""What stands in the frame of a generator that has begun and waits; the last value if it awaits or yields from."""
+"""States of a generator's frame that has begun and is suspended; the last one if it awaits or yields from."""
 CREATED = {(3, 10): -2, (3, 11): -2, (3, 12): -2, (3, 13): -3, (3, 14): -3}
 
 
@@ -33,8 +33,8 @@ CREATED = {(3, 10): -2, (3, 11): -2, (3, 12): -2, (3, 13): -3, (3, 14): -3}
 class CoroutineLayout:
     """Offsets in bytes. A generator here is any of generator, coroutine and asynchronous generator.
 
-    ``generator_frame`` is a pointer to its frame on 3.10, the frame itself later. ``generator_state`` and
-    ``code_qualname`` are None on 3.10, which keeps the one in the frame and has no other. At ``frame_stack_top`` is the
+    At ``generator_frame`` is a pointer to its frame on 3.10, the frame itself later. ``generator_state`` is None on
+    3.10, where the frame has the state, and so is ``code_qualname``, which 3.10 lacks. At ``frame_stack_top`` is the
     number of words in use, or from 3.14 on a pointer behind them. ``task_lists`` are None before 3.14.
     """
 
@@ -66,7 +66,7 @@ class CoroutineLayout:
 
 
 def calibrate_coroutines(memory: ProcessMemory, interpreter: int, frame_code: int) -> CoroutineLayout:
-    """The layout of the interpreter this runs in. Raises ``LookupError`` or ``ValueError`` where it is unexpected."""
+    """The layout of this interpreter. Raises ``LookupError`` or ``ValueError`` where it is not as expected."""
     with ThreadPoolExecutor(1, thread_name_prefix="dstack-specimen") as pool:
         return pool.submit(_calibrate, memory, interpreter, frame_code).result()
 
@@ -77,12 +77,12 @@ def _calibrate(memory: ProcessMemory, interpreter: int, frame_code: int) -> Coro
 
 
 class Marked:
-    """An object that nobody else refers to."""
+    """An object without any other reference."""
 
 
 @dataclass(frozen=True)
 class Specimen:
-    """A task that awaits a future, with all that belongs to it."""
+    """A task that awaits a future, with its loop, coroutine, context variable and locals."""
 
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[None]
@@ -127,7 +127,7 @@ def _pause() -> Generator[None, None, None]:
 
 
 class Pausing:
-    """A coroutine whose qualified name is another than its plain one."""
+    """Has a coroutine whose qualified name differs from its plain one."""
 
     @staticmethod
     async def pause(first: Marked, second: Marked) -> None:
@@ -140,7 +140,7 @@ async def _asynchronous_generator() -> AsyncIterator[None]:
 
 
 class Calibration:
-    """One search through what is known. Raises ``LookupError`` where something is not found."""
+    """One search for known values. Raises ``LookupError`` where one is not found."""
 
     def __init__(self, memory: ProcessMemory, specimen: Specimen, frame_code: int) -> None:
         self._memory = memory
@@ -150,7 +150,7 @@ class Calibration:
         self._suspended.send(None)
 
     def layout(self, interpreter: int) -> CoroutineLayout:
-        """Everything, found."""
+        """The whole layout."""
         try:
             return self._layout(interpreter)
         finally:
@@ -195,18 +195,18 @@ class Calibration:
         return tuple(map(reference, self._memory.mapped_words(address, size)))
 
     def _in(self, whole: object, part: object) -> int:
-        """Where an object has a pointer to another, which is not its type."""
+        """The offset in an object of its pointer to another one, which is not its type."""
         return 16 + self._find(id(whole) + 16, type(whole).__basicsize__ - 16, id(part))
 
     def _generator_frame(self) -> int:
-        """On 3.10 where the frame object is; later where the frame begins, from where its code is."""
+        """The offset of the pointer to the frame object on 3.10; later of the frame, derived from that of its code."""
         if OWN_VERSION == (3, 10):
             return self._in(self._suspended, self._suspended.cr_frame)
         words = self._references(id(self._suspended), GENERATOR_BYTES)
         return 8 * (len(words) - 1 - words[::-1].index(id(Pausing.pause.__code__))) - self._frame_code
 
     def _generator_state(self, frame: int) -> int:
-        """The byte before the frame that tells a coroutine that has not begun from one that is suspended."""
+        """The offset of the byte before the frame that differs between a fresh and a suspended coroutine."""
         begun, fresh = self._suspended, Pausing.pause(*self._specimen.markers)
         try:
             seen = [self._memory.read(id(one), frame) for one in (fresh, begun)]
@@ -239,7 +239,7 @@ class Calibration:
         return 4 * found[-1]
 
     def _first_line(self) -> int:
-        """Where two copies of a code that differ in it differ as told."""
+        """The offset at which two copies of a code object with other first lines differ."""
         code = Pausing.pause.__code__
         size = type(code).__basicsize__ // 4
         copies = {value: code.replace(co_firstlineno=value) for value in (1234567, 7654321)}
@@ -268,7 +268,7 @@ class Calibration:
         return self._in(iterator, self._specimen.future)
 
     def _callbacks(self) -> dict[str, int]:
-        """The first callback, and the list of those after it."""
+        """The offsets of the first callback, and of the list of further ones."""
         future = self._specimen.loop.create_future()
         first, second = (lambda _: None), (lambda _: None)
         future.add_done_callback(first)
@@ -282,7 +282,7 @@ class Calibration:
         return bool(address) and self._memory.mapped_words(address, 16)[1:2] == (id(list),)
 
     def _future_state(self) -> int:
-        """The number that is 0 in a future that is awaited, 1 in one that was cancelled and 2 in one with a result."""
+        """The offset of the number that is 0 in a pending future, 1 in a cancelled one and 2 in one with a result."""
         futures = [self._specimen.loop.create_future() for _ in range(3)]
         futures[1].cancel()
         futures[2].set_result(None)
@@ -295,7 +295,7 @@ class Calibration:
         return self._in(self._specimen.task, self._specimen.task.get_name())
 
     def _context(self) -> dict[str, int]:
-        """Where a task has its context, and the context its variables: of a context that holds but one of ours."""
+        """The offsets of a task's context and of a context's variables: of a context with a single, known variable."""
         words = self._memory.mapped_words(id(self._specimen.task), type(self._specimen.task).__basicsize__)
         for at, pointer in enumerate(words[2:], 2):
             if self._memory.mapped_words(pointer, 16)[1:2] != (id(contextvars.Context),):
@@ -306,7 +306,7 @@ class Calibration:
         raise LookupError("the context of a task")
 
     def _leads_to_value(self, variables: int) -> bool:
-        """Whether it is the map of the context's one variable: its root has the variable and its value."""
+        """Whether it is the map of the known variable: its root refers to the variable's value."""
         roots = self._memory.mapped_words(variables, 24)[2:]
         return any(id(self._specimen.markers[0]) in self._memory.mapped_words(root, 64) for root in roots)
 

@@ -1,9 +1,9 @@
-"""The offsets that CPython 3.13 and later states itself: ``_Py_DebugOffsets``, at the start of ``_PyRuntime``.
+"""The offsets that a process of CPython 3.13 or later states itself: ``_Py_DebugOffsets``, in ``_PyRuntime``.
 
 They are those of the target's own build, so they take precedence over calibrated and saved offsets. The struct differs
-between minor versions, so that of an unknown version is refused. It has nothing of futures, functions, contexts, locks,
-queues, keys cached by types, a code object's stack size and exception table, or the qualified name of a generator; on
-3.13 also nothing of generators. Those stay as they were calibrated or saved. Seen on CPython 3.13.0 and 3.14.8.
+between minor versions, so that of an unknown version is refused. It lacks futures, functions, contexts, locks,
+queues, keys cached by types, a code object's stack size and exception table, and the qualified name of a generator; on
+3.13 also generators. Those offsets stay as they were calibrated or saved. Seen on CPython 3.13.0 and 3.14.8.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADER = "<8sQQ"
 HEADER_SIZE = struct.calcsize(HEADER)
 COOKIE = b"xdebugpy"
 CANDIDATE = 0xC
-"""The level of a release, in a version number, from which on nothing is laid out anew."""
+"""The release level, in a version number, from which on layouts do not change any more."""
 MAX_STRUCT = 1 << 24
 
 _STRUCT_3_13 = """
@@ -113,7 +113,7 @@ BUILT_IN_TYPES = {
     "unicode_object.state": TEXT_STATE,
     "unicode_object.asciiobject_size": TEXT_HEADERS[0],
 }
-"""What :mod:`dstack.probes.node.cpython.objects` takes for granted, and the target must state as well."""
+"""The offsets that :mod:`dstack.probes.node.cpython.objects` uses as constants; the target must state the same."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class DebugOffsets:
 
 
 def parse_header(header: bytes) -> tuple[int, int]:
-    """The minor version that debug offsets are of, given their first ``HEADER_SIZE`` bytes or fewer.
+    """The minor version of debug offsets, from their first ``HEADER_SIZE`` bytes or fewer.
 
     Raises :class:`Unreadable` where these are no debug offsets, or of an interpreter that dstack cannot read.
     """
@@ -180,7 +180,7 @@ def _validate(offsets: DebugOffsets) -> None:
 
 
 def with_debug_offsets(layout: Layout, offsets: DebugOffsets) -> Layout:
-    """The calibrated or saved layout of the same minor version, with what the target itself states instead."""
+    """The layout of the same minor version, with the offsets that the target states instead of its own."""
     return replace(
         layout,
         runtime_interpreter=offsets["runtime_state.interpreters_head"],

@@ -1,8 +1,8 @@
 """The frames of another process's threads and suspended coroutines, as its interpreter keeps them.
 
-All threads are walked together: where the next frames of some are on pages that were not read yet, these are read in
-one system call. Frames of CPython 3.11 and later lie one after another in chunks of 16 KiB, so that a page with a frame
-has its callers too, or the page before does. Seen on CPython 3.10 to 3.14.
+All threads are walked together: if the next frames of some are on pages that were not read yet, these pages are read
+in one system call. Frames of CPython 3.11 and later lie one after another in chunks of 16 KiB, so the callers of a
+frame are on its page or the one before. Seen on CPython 3.10 to 3.14.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ MAX_FRAMES = 200_000
 MAX_ALL_FRAMES = 1 << 20
 MAX_BLOCKS = 20
 STATE_3_10 = 4
-"""CPython 3.10: a frame's state stands so many bytes before its blocks, after their number."""
+"""CPython 3.10: a frame's state is this many bytes before its blocks, after their number."""
 TRAMPOLINE = "<interpreter trampoline>"
 READ_AHEAD = 2 * PAGE
 """Callers of a frame lie below it."""
 
 Step = tuple[int, int, int]
-"""A frame's address, its code object's, and its instruction: an offset, an address, or on 3.10 a number."""
+"""The addresses of a frame and its code object, and its instruction: an address, or on 3.10 a number."""
 
 
 class Frame:
     """A frame of a thread or of a suspended coroutine. Methods raise :class:`Unreadable`.
 
-    ``locals`` and ``stack`` are words, of which those of a running thread's stack may be left over from before.
+    ``locals`` and ``stack`` are words. Those of a thread's value stack may be left over from earlier values.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Frame:
 
     @cached_property
     def blocks(self) -> int:
-        """How much of its stack belongs to live ``with`` and ``try`` blocks: that is never left over."""
+        """How many words of its stack belong to live ``with`` and ``try`` blocks: these are never left over."""
         return self._frames.blocks(self.address, self.code, self.instruction)
 
     def local(self, name: str) -> int:
@@ -95,7 +95,7 @@ class Frame:
         return self.locals[-1 - names[::-1].index(name)] if name in names else 0
 
     def has(self, name: str) -> bool:
-        """Whether a local of this name has a value; no where that cannot be read."""
+        """Whether a local of this name has a value; False where that cannot be read."""
         try:
             return bool(self.local(name))
         except Unreadable:
@@ -104,7 +104,7 @@ class Frame:
 
 @dataclass
 class Chain:
-    """The frames of a thread as far as they were walked, leaf first; ``ahead`` is where the next is, 0 at the end."""
+    """The frames of a thread walked so far, leaf first; ``ahead`` is the address of the next one, 0 at the end."""
 
     ahead: int
     steps: list[Step] = field(default_factory=list)
@@ -129,12 +129,12 @@ class Frames:
 
     @cached_property
     def interpreter(self) -> int:
-        """Where the main interpreter's state is."""
+        """The address of the main interpreter's state."""
         return self._memory.pointer(self._runtime + self._layout.runtime_interpreter)
 
     @cached_property
     def threads(self) -> dict[int, int]:
-        """Where the interpreter keeps each thread, by the id Python has for it."""
+        """The addresses of thread states, by Python's thread id."""
         state = self._memory.pointer(self.interpreter + self._layout.interpreter_threads)
         ids: dict[int, int] = {}
         while state and state not in ids and len(ids) < MAX_THREADS:
@@ -143,9 +143,9 @@ class Frames:
         return {thread_id: state for state, thread_id in ids.items()}
 
     def chains(self, threads: Mapping[int, int]) -> dict[int, Chain]:
-        """The frames of several threads by the threads' ids; of one that changes meanwhile perhaps not all.
+        """The frames of several threads by thread id; perhaps not all of a thread that changes meanwhile.
 
-        ``threads`` is where the interpreter keeps each, as :attr:`threads`.
+        ``threads`` are addresses of thread states, as :attr:`threads`.
         """
         leaves = self._leaves(threads)
         chains = {thread_id: Chain(leaf) for thread_id, leaf in leaves.items()}
@@ -161,7 +161,7 @@ class Frames:
         return chains
 
     def _leaves(self, threads: Mapping[int, int]) -> dict[int, int]:
-        """Where the innermost frame of each thread is."""
+        """The address of each thread's innermost frame."""
         found = dict(threads)
         for offset in self._layout.thread_frame:
             self._memory.prefetch([address + offset for address in found.values()], 8)
@@ -186,7 +186,7 @@ class Frames:
         return frame & PAGE_START in pages and (frame + self._head.size) & PAGE_START in pages
 
     def _walk(self, chain: Chain) -> bool:
-        """Follow a chain on pages that were read; returns whether it goes on on another page."""
+        """Follow a chain on pages that were read; returns whether it continues on another page."""
         pages, unpack, size, steps = self._memory.pages, self._head.unpack, self._head.size, chain.steps
         address = chain.ahead
         while address and len(steps) < MAX_FRAMES:
@@ -212,7 +212,7 @@ class Frames:
         return {thread_id: list(self._frames(chain.steps)) for thread_id, chain in chains.items()}
 
     def _frames(self, steps: Sequence[Step]) -> Iterator[Frame]:
-        """Without frames in which C called Python: these have no code from 3.13 on, and code of their own on 3.12."""
+        """The frames of these steps, without those in which C calls Python: a trampoline on 3.12, no code later."""
         places = self._places
         for address, executable, instruction in steps:
             key = executable, instruction
@@ -233,7 +233,7 @@ class Frames:
         return reference(executable) if self._is_tagged else executable
 
     def _offset(self, code: Code, instruction: int) -> int:
-        """The instruction in hand, as an offset into its code."""
+        """The current instruction, as an offset into its code."""
         if self._layout.version == (3, 10):
             return 2 * instruction
         return instruction - code.address - self._layout.code_start
@@ -241,7 +241,7 @@ class Frames:
     def suspended(self, generator: int) -> Frame | None:
         """The frame of a coroutine or generator that has begun and is suspended, with no more than its live stack.
 
-        None of one that runs, has ended or has not begun.
+        None for one that runs, has ended or has not begun.
         """
         layout = self._layout.coroutines
         address = generator + layout.generator_frame
@@ -264,7 +264,7 @@ class Frames:
         at, count = frame + self._layout.coroutines.frame_stack_top, len(self.codes.names(code))
         if self._is_tagged:
             words = (self._memory.pointer(at) - frame - self._layout.frame_locals) // 8
-        else:  # counted from the locals on but on 3.10
+        else:  # counted from the first local on, except on 3.10
             words = self._memory.int32(at) + (count if self._layout.version == (3, 10) else 0)
         if not 0 <= words - count <= self.codes.stack_size(code):
             raise Unreadable(f"a suspended frame with a stack of {words - count}")
@@ -276,7 +276,7 @@ class Frames:
         return int(struct.unpack("<b", self._memory.read(where, 1))[0])
 
     def held(self, frame: Frame) -> Iterator[int]:
-        """The objects whose ``__exit__`` or ``__aexit__`` the frame is going to call: it is in their ``with`` block.
+        """The objects whose ``with`` or ``async with`` blocks the frame is in: it will call their exit methods.
 
         Until CPython 3.13 a block has the bound method, from 3.14 on the function, then the object (``LOAD_SPECIAL``).
         """
@@ -290,7 +290,7 @@ class Frames:
                 yield after
 
     def words(self, frame: int, count: int, start: int = 0) -> tuple[int, ...]:
-        """So many words of a frame's locals and stack."""
+        """``count`` words of a frame's locals and stack."""
         words = self._memory.pointers(frame + self._layout.frame_locals + 8 * start, count)
         return tuple(map(reference, words)) if self._is_tagged else words
 
@@ -304,7 +304,7 @@ class Frames:
         return min(max(count, 0), self.codes.stack_size(code))
 
     def _blocks_3_10(self, address: int) -> int:
-        """From the stack of blocks, each of which has noted how much stack there was before it."""
+        """From the frame's blocks, each of which has the depth of the stack before it."""
         first = address + self._layout.frame_locals - BLOCK_STACK_BYTES
         count = self._memory.int32(first - 8)
         if not 0 <= count <= MAX_BLOCKS:

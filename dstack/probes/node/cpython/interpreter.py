@@ -14,7 +14,7 @@ from dstack.probes.node.wire import ForeignPython, RefusedPython
 
 
 class OwnPython:
-    """The reader's own interpreter: its layout, and where ``_PyRuntime`` is in its file; found when first needed."""
+    """The reader's own interpreter: its layout and the place of ``_PyRuntime`` in its file, found on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,14 +22,14 @@ class OwnPython:
         self._place: tuple[File, int] | None = None
 
     def layout(self) -> Layout:
-        """Where this interpreter keeps what. Raises :class:`Unreadable` where it is not as expected."""
+        """The layout of this interpreter. Raises :class:`Unreadable` where it is not as expected."""
         with self._lock:
             if self._layout is None:
                 self._layout = calibrate()
             return self._layout
 
     def place(self) -> tuple[File, int] | None:
-        """The file that has ``_PyRuntime``, and how far from its beginning in memory."""
+        """The file that has ``_PyRuntime``, and the distance from its beginning in memory."""
         with self._lock:
             if self._place is None:
                 self._place = place_in_file(runtime_address())
@@ -37,7 +37,7 @@ class OwnPython:
 
 
 class Interpreter:
-    """What must be known of a process's Python for its memory to be read.
+    """The Python of a process, as far as it must be known to read the process's memory.
 
     ``foreign`` is what :mod:`dstack.probes.foreign_pythons` found, None where it is the reader's own build; ``files``
     are the files that the process has mapped. From CPython 3.13 on, the offsets that the target states itself replace
@@ -63,7 +63,7 @@ class Interpreter:
         return Objects(memory, lambda: self.layout(memory).cached_keys, self._version())
 
     def layout(self, memory: ProcessMemory) -> Layout:
-        """Where this Python keeps what, in a process with this memory; read once."""
+        """The layout of this Python, in a process with this memory; read once."""
         if self._layout is None:
             version = self._version()
             layout = TABLES[version] if self._foreign else self._own.layout()
@@ -73,7 +73,7 @@ class Interpreter:
         return self._layout
 
     def runtime(self) -> int:
-        """Where the process has its ``_PyRuntime``."""
+        """The address of ``_PyRuntime`` in the process."""
         foreign = self._identified()
         if foreign:
             return foreign["runtime"]

@@ -1,8 +1,8 @@
-"""Where this interpreter's minor version keeps what, derived from objects of the reader's own process.
+"""The offsets of this interpreter's minor version, calibrated on objects of the reader's own process.
 
-CPython's structs differ between minor versions. Instead of a table of offsets, a thread is made to wait in a known
-frame for a known lock, and its memory is searched for what is known of it. Own memory too is read through
-``/proc/self/mem`` only, so that what looks like a pointer and is none does no harm.
+CPython's structs differ between minor versions. So a thread waits in a known frame for a known lock, and its memory is
+searched for known values. The reader's own memory, too, is read from outside only: following a word that is no pointer
+must not crash it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ KEYS_BYTES, TYPE_BYTES = 256, 1024
 NO_ARGUMENT = ("PyThreadState_Get", "PyInterpreterState_Head")
 START_S = 5.0
 LOCK_SEMAPHORE = 16
-"""Where an object keeps a pointer to the semaphore that its waiters sleep on, or the byte that they are parked at."""
+"""The offset in a lock of the pointer to its waiters' semaphore, or of the byte that they are parked at."""
 BLOCK_STACK_BYTES, BLOCK_BYTES = 240, 12
-"""CPython 3.10: a frame's 20 blocks stand right before its locals, and their number 8 bytes before them."""
+"""CPython 3.10: a frame's 20 blocks are right before its locals, and their number is 8 bytes before them."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """Offsets in bytes, in this minor ``version`` of CPython.
 
-    ``thread_frame`` is the way from a thread to its leaf frame, one offset for each pointer. ``code_names`` are the
+    ``thread_frame`` leads from a thread state to its leaf frame, one offset for each pointer. ``code_names`` are the
     tuples of names of locals, cells and free variables; ``code_exceptions`` and ``cached_keys`` are None on 3.10, which
-    has none. ``code_start`` is where the instructions stand in a code object.
+    has none. ``code_start`` is the offset of the instructions in a code object.
     """
 
     version: tuple[int, int]
@@ -68,7 +68,7 @@ class Layout:
 
 
 def calibrate() -> Layout:
-    """The layout of the interpreter this runs in. Raises :class:`Unreadable` where it is not as expected."""
+    """The layout of this interpreter. Raises :class:`Unreadable` where it is not as expected."""
     if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 14):
         raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not known")
     if kind := _other_kind():
@@ -83,19 +83,19 @@ def calibrate() -> Layout:
 
 
 def _other_kind() -> str | None:
-    """What this interpreter is if it lays out objects in another way than a release with the GIL."""
+    """The kind of this interpreter if its layout is not that of a release with the GIL."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "free-threaded"
     return "debug" if hasattr(sys, "gettotalrefcount") else None
 
 
 def runtime_address() -> int:
-    """Where ``_PyRuntime`` is in the reader's own process."""
+    """The address of ``_PyRuntime`` in the reader's own process."""
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 
 
 class Specimen:
-    """A thread that waits for a lock in a frame of which everything is known."""
+    """A thread that waits for a lock in a frame with known content."""
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
@@ -115,7 +115,7 @@ class Specimen:
     def _run(self) -> None:
         self.state = _api("PyThreadState_Get")()
         first, second = self.markers
-        self._wait(first, second)  # a plain call: on 3.12 and 3.13 another kind has a frame of C's in between
+        self._wait(first, second)  # a plain call: on 3.12 and 3.13 any other kind has a frame of C in between
 
     def _wait(self, first: object, second: object) -> None:
         self.gate.acquire()
@@ -141,7 +141,7 @@ class Specimen:
 
 
 class Calibration:
-    """One search through what is known. Raises ``LookupError`` where something is not found."""
+    """One search for known values. Raises ``LookupError`` where one is not found."""
 
     def __init__(self, memory: ProcessMemory, specimen: Specimen) -> None:
         self._memory = memory
@@ -152,7 +152,7 @@ class Calibration:
         self._code = self._frame.f_code
 
     def layout(self) -> Layout:
-        """Everything, found."""
+        """The whole layout."""
         interpreter = _api("PyInterpreterState_Head")()
         first = _api("PyInterpreterState_ThreadHead")(interpreter)
         state = self._specimen.state
@@ -183,7 +183,7 @@ class Calibration:
         )
 
     def _find(self, address: int, size: int, value: int) -> int:
-        """Where among these bytes a word has this value."""
+        """The offset of the word among these bytes that has this value."""
         return 8 * self._memory.mapped_words(address, size).index(value)
 
     def _references(self, address: int, size: int) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ class Calibration:
         return tuple(map(reference, self._memory.mapped_words(address, size)))
 
     def _address_of(self, frame: FrameType | None) -> int:
-        """Where the interpreter keeps a frame: in the frame object on 3.10, later elsewhere, and that points there."""
+        """The address of a frame: of the frame object on 3.10, later of what the frame object points to."""
         if frame is None:
             raise LookupError("its frame has no caller")
         if self._version == (3, 10):
@@ -202,7 +202,7 @@ class Calibration:
         raise LookupError("a frame object does not lead to its frame")
 
     def _way(self, state: int, leaf: int) -> tuple[int, ...]:
-        """From a thread to its leaf frame: at once, or through a struct in between (3.11 and 3.12)."""
+        """The offsets from a thread state to its leaf frame: one, or two through a struct (3.11 and 3.12)."""
         words = self._memory.mapped_words(state, THREAD_BYTES)
         if leaf in words:
             return (8 * words.index(leaf),)
@@ -213,7 +213,7 @@ class Calibration:
         raise LookupError("a thread does not lead to its frame")
 
     def _instruction(self, leaf: int, start: int) -> int:
-        """The instruction in hand: on 3.10 its number, later its address."""
+        """The offset of the current instruction: on 3.10 a number, later an address."""
         if self._version >= (3, 11):
             return self._find(leaf, FRAME_BYTES, start + self._frame.f_lasti)
         numbers = struct.unpack("<40i", self._memory.read(leaf, 160))
@@ -246,7 +246,7 @@ class Calibration:
         raise LookupError("the names of locals")
 
     def _stack_size(self) -> int:
-        """Where two copies that differ in it differ as told."""
+        """The offset at which two copies with other stack sizes differ."""
         codes = {value: self._code.replace(co_stacksize=value) for value in (12345, 23456)}
         size = type(self._code).__basicsize__ // 4
         numbers = {
@@ -286,7 +286,7 @@ class Calibration:
 
 
 class Attributed:
-    """An object whose attribute's name is nobody else's."""
+    """An object whose attribute has a name that no other object uses."""
 
     def __init__(self) -> None:
         self.first_of_its_names = True
@@ -303,7 +303,7 @@ def _with_all_kinds_of_names(argument: object) -> Callable[[], object]:
 
 
 def _api(name: str) -> Callable[..., int]:
-    """A function of CPython's that takes a pointer or nothing and gives a pointer; called with the GIL."""
+    """A C function of CPython that takes a pointer or nothing and returns a pointer; called with the GIL."""
     function = ctypes.PYFUNCTYPE(ctypes.c_void_p, *([ctypes.c_void_p] * (name not in NO_ARGUMENT)))(
         (name, ctypes.pythonapi)
     )

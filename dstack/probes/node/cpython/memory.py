@@ -1,7 +1,7 @@
 """Bytes of another process: no ptrace, no signal, no pause.
 
 Pages are read in batches by ``process_vm_readv``, or from ``/proc/PID/mem`` where a container forbids that system call.
-Memory that is not there gives :class:`Unreadable`. :mod:`dstack.probes.node.cpython.objects` interprets the bytes.
+Memory that is not mapped raises :class:`Unreadable`. :mod:`dstack.probes.node.cpython.objects` interprets the bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MACHINE = "x86_64"
 
 
 class Unreadable(Exception):
-    """Memory is not mapped, not permitted, or not the object it was taken for."""
+    """Memory is not mapped, not permitted, or not the expected object."""
 
 
 class ProcessMemory:
     """Reads of one process's memory, each bounded.
 
     With ``keeps_pages`` no page is read twice, so that later changes are not seen, and at most ``MAX_PAGES`` pages are
-    read. Raises :class:`Unreadable` from every method when the memory is not there, and on construction
+    read. Every method raises :class:`Unreadable` when the memory is not mapped. Construction raises
     ``PermissionError``, ``ProcessLookupError``, or another ``OSError`` where the machine is not supported.
     """
 
@@ -53,7 +53,7 @@ class ProcessMemory:
         self.was_short = False
 
     def close(self) -> None:
-        """Release the process's memory; pages that were kept can still be read."""
+        """Close the process's memory; kept pages can still be read."""
         self._is_sealed = True
         os.close(self._fd)
 
@@ -91,7 +91,7 @@ class ProcessMemory:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[None]:
-        """Forget the pages that are read in a ``with`` block: they are needed only there."""
+        """Drop the pages that were read in the ``with`` block at its end: they are needed only there."""
         count = len(self.pages)
         try:
             yield
@@ -100,7 +100,7 @@ class ProcessMemory:
                 del self.pages[page]
 
     def _fetch(self, pages: Sequence[int]) -> int:
-        """Read pages, which are in order; returns how many of them could be read before one could not."""
+        """Read pages, which are in order; returns their number up to the first that cannot be read."""
         spans: list[list[int]] = []
         end = -1
         for page in pages:
@@ -121,7 +121,7 @@ class ProcessMemory:
         return done
 
     def _read_spans(self, spans: Sequence[Sequence[int]]) -> bytes:
-        """What these spans hold, one after another, up to the first byte that cannot be read."""
+        """The bytes of these spans, one after another, up to the first byte that cannot be read."""
         if self._readv is not None:
             total = sum(size for _, size in spans)
             data = bytearray(total)
@@ -192,18 +192,18 @@ class ProcessMemory:
         return int.from_bytes(self.read(address, 8), "little")
 
     def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
-        """What stands at ``address``, in this layout: the quickest way where there is much of the same."""
+        """The values at ``address`` in this :mod:`struct` layout: the fastest way for many of the same kind."""
         offset = address & IN_PAGE
         if not self.keeps_pages or offset + struct.calcsize(layout) > PAGE:
             return struct.unpack(layout, self.read(address, struct.calcsize(layout)))
         return struct.unpack_from(layout, self._page(address - offset), offset)
 
     def pointers(self, address: int, count: int) -> tuple[int, ...]:
-        """So many pointers from ``address`` on."""
+        """``count`` pointers from ``address`` on."""
         return struct.unpack(f"<{count}Q", self.read(address, 8 * count)) if count else ()
 
     def mapped_words(self, address: int, size: int) -> tuple[int, ...]:
-        """As many words as are mapped of these bytes."""
+        """The words at ``address``; fewer than ``size`` bytes of them where not all are mapped."""
         while size >= 8:
             with contextlib.suppress(Unreadable):
                 return self.pointers(address, size // 8)
@@ -219,7 +219,7 @@ class ProcessMemory:
         return int.from_bytes(self.read(address, 4), "little", signed=True)
 
     def c_string(self, address: int) -> str:
-        """The text up to the next zero byte, or as much of it as a name may have."""
+        """The text up to the next zero byte, or its first ``MAX_TEXT`` bytes."""
         text = b""
         while len(text) < MAX_TEXT and b"\0" not in text:
             start = address + len(text)
@@ -238,7 +238,7 @@ def open_memory(pid: int, *, keeps_pages: bool = False) -> Iterator[ProcessMemor
 
 
 def _process_vm_readv() -> Any:
-    """The C library's function; made by a factory that ctypes caches, since a module's global could not travel."""
+    """The C library's function; made by a factory that ctypes caches, since a global function could not travel."""
     words = ctypes.c_int, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_ulong
     prototype = ctypes.CFUNCTYPE(ctypes.c_ssize_t, *words, use_errno=True)
     try:

@@ -38,7 +38,7 @@ class Modules:
         return self._objects.memory.pointer(self._frames.interpreter + self._layout.interpreter_modules)
 
     def lookup(self, module: str, name: str) -> int:
-        """The address of what a module has under a name, 0 where it has not, or was not imported."""
+        """The address of a module's attribute, 0 where there is none or the module was not imported."""
         if module not in self._dicts:
             found = self._value(self._modules, module)
             self._dicts[module] = self._objects.memory.pointer(found + MODULE_DICT) if found else 0

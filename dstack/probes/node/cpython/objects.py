@@ -1,8 +1,8 @@
 """Python objects in another process's memory.
 
-Every object is checked by the name of its type before it is used and every size is bounded, so memory that moved
-or was never what it seemed gives :class:`Unreadable`, not nonsense. The offsets that stand here as numbers are the same
-in CPython 3.10 to 3.14 on x86-64 with the GIL; those that differ are calibrated, see
+Every object is checked by the name of its type before use, and every size is bounded. So memory that has changed, or
+was never such an object, raises :class:`Unreadable`. The offsets that are numbers here are the same in CPython 3.10 to
+3.14 on x86-64 with the GIL; those that differ are calibrated, see
 :mod:`dstack.probes.node.cpython.layout`.
 """
 
@@ -25,7 +25,7 @@ REFERENCES = 2**32 - 1
 DICT_KEYS, DICT_VALUES = 32, 40
 SET_MASK, SET_TABLE = 32, 40
 REMOVED = 2**64 - 1
-"""The hash in a set's place that has lost its item: -1, which no object has."""
+"""The hash in an entry of a set whose item was removed: -1, which no object has."""
 BOUND_TO = 24
 """The object of a bound method, also of a built-in one."""
 BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 16, 24
@@ -34,19 +34,19 @@ TEXT_HEAD = "<8xQq8xI"
 """How a string begins: its type, its length and its state."""
 TEXT_HEAD_BYTES = struct.calcsize(TEXT_HEAD)
 TEXT_HEADERS, TEXT_HEADERS_3_11 = (40, 56), (48, 72)
-"""Sizes of what stands before the characters of a string that is ASCII, and of any other; the latter up to 3.11."""
+"""Bytes before the characters of an ASCII string, and of any other; the second pair up to 3.11."""
 TEXT_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 INLINE_VALUES, MANAGED_DICT = 1 << 2, 1 << 4
 """Type flags, from CPython 3.13 and 3.11 on."""
 VALUES_3_11, DICT = -32, -24
-"""Where objects with a managed dict keep their values (3.11 only) and their dict, before themselves."""
+"""The offsets, before an object with a managed dict, of its values (3.11 only) and its dict."""
 
 MAX_ITEMS = 1 << 20
 DEQUE_BLOCK = 64
-"""So many items stand in each block of a deque, between pointers to the one before and the one after."""
+"""The items in each block of a deque, between pointers to the previous and the next block."""
 MAX_ENTRIES, MAX_ATTRIBUTES = 1 << 16, 1 << 10
-"""Of a dict, and of one that has an instance's attributes."""
+"""The most entries of a dict, and of a dict with an instance's attributes."""
 MAX_BASES = 50
 MAX_TEXT = 1 << 16
 MAX_NAME = 1 << 10
@@ -56,7 +56,7 @@ OWN_VERSION = sys.version_info[:2]
 
 
 def tuple_items(version: tuple[int, int]) -> int:
-    """Where a tuple has its items; from CPython 3.14 on, after its hash."""
+    """The offset of a tuple's items; from CPython 3.14 on, after its hash."""
     return 32 if version >= (3, 14) else 24
 
 
@@ -132,7 +132,7 @@ class Objects:
         return name
 
     def size(self, address: int, *names: str) -> int:
-        """What is noted as the size of an object of one of these types, whatever that is."""
+        """The size field of an object of one of these types."""
         self.expect(address, *names)
         return self.memory.int64(address + SIZE)
 
@@ -149,7 +149,7 @@ class Objects:
         return self.memory.pointers(start, size)
 
     def deque_items(self, address: int) -> Iterator[int]:
-        """Addresses of a deque's items, from the left: in blocks of which each knows the next."""
+        """Addresses of a deque's items, from the left: its blocks are linked."""
         self.expect(address, "collections.deque")
         count, block, _, index = self.memory.pointers(address + SIZE, 4)
         if count > MAX_ITEMS or index >= DEQUE_BLOCK:
@@ -235,7 +235,7 @@ class Objects:
         return self.named(self.memory.pointer(address + offset))
 
     def _managed(self, address: int, kind: int, flags: int) -> tuple[int, int]:
-        """Where the values stand that have no dict, else 0, and where the dict is, if there is one."""
+        """The address of values without a dict, else 0; and that of the dict, else 0."""
         where = self.memory.pointer(address + DICT)
         if self.version == (3, 11):
             return self.memory.pointer(address + VALUES_3_11), where
@@ -310,7 +310,7 @@ class Objects:
         return {name: value for name, value in found if name and value}
 
     def _shared_names(self, keys: int) -> list[str]:
-        """Names that all instances of a type have in common, read once."""
+        """The names of attributes that all instances of a type share, read once."""
         if keys not in self._names:
             self._names[keys], _ = self._names_and_values(keys)
         return self._names[keys]
@@ -320,11 +320,11 @@ class Objects:
         return [self._name(key) for key, _ in entries], [value for _, value in entries]
 
     def _name(self, key: int) -> str:
-        """A key that is a name; nothing where it is none, or longer than any."""
+        """A key that is a name; empty where it is no string, or too long for a name."""
         return self.text(key) if self.is_a(key, "str") and self.size(key, "str") <= MAX_NAME else ""
 
     def _entries(self, keys: int, most: int) -> list[tuple[int, int]]:
-        """Key and value of a dict's entries, in their order, where there are not more than so many."""
+        """Key and value of a dict's entries, in order. Raises :class:`Unreadable` for more than ``most``."""
         start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
         if not 0 <= count <= most:
             raise Unreadable(f"a dict of {count} names")
@@ -332,7 +332,7 @@ class Objects:
         return list(zip(words[width - 2 :: width], words[width - 1 :: width], strict=True))
 
     def _keys(self, keys: int) -> tuple[int, int, int]:
-        """Where the entries begin, how many there are and of how many words: two where all keys are strings."""
+        """The address of the entries, their number and their size in words: two where all keys are strings."""
         index_bytes_log2, kind = self.memory.read(keys + 9, 2)
         if index_bytes_log2 > 32:
             raise Unreadable("no keys of a dict")

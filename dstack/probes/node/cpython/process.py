@@ -1,4 +1,4 @@
-"""The Python side of one process: its objects, threads, frames and modules, in one reading of its memory."""
+"""The objects, threads, frames and modules of one Python process, in one reading of its memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MemoryThread = PythonThread[Frame]
 
 @dataclass
 class Known:
-    """What an earlier reading of a process has learned; all of it is validated before it is used again.
+    """What earlier readings have learned of a process; all of it is validated before use.
 
-    ``pages`` are the addresses that were read then: they are read first, in one system call. ``os_thread_ids`` are the
-    threads that ran Python.
+    ``pages`` are the addresses that the last one has read: the next one reads them first, in few system calls.
+    ``os_thread_ids`` are the threads that ran Python.
     """
 
     codes: dict[int, Code] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class Known:
 
 
 class PythonProcess:
-    """What one reading of a process's memory shows of its Python. Every method raises :class:`Unreadable`.
+    """The Python of a process in one reading of its memory. Every method raises :class:`Unreadable`.
 
-    ``os_thread_ids`` are the threads that the kernel lists. ``states`` is where the interpreter keeps its threads, by
-    their ids, if an earlier reading has found that; it is validated.
+    ``os_thread_ids`` are the threads that the kernel lists. ``states`` are the addresses of thread states by
+    thread id, if an earlier reading has found them; they are validated.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PythonProcess:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where its version of CPython keeps what."""
+        """The layout of its CPython."""
         return self._interpreter.layout(self.memory)
 
     @cached_property
@@ -100,11 +100,11 @@ class PythonProcess:
         return {one.os_thread_id for one in self.threads if self._chains[one.thread_id].ahead}
 
     def steps(self, thread: MemoryThread) -> Sequence[Step]:
-        """The addresses of a thread's frames."""
+        """A thread's frames as addresses, leaf first."""
         return self._chains[thread.thread_id].steps
 
     def thread_again(self, thread: MemoryThread) -> tuple[MemoryThread, Sequence[Step]]:
-        """A thread of an earlier reading as it is now, and the addresses of its frames."""
+        """A thread of an earlier reading as it is now, and its new steps."""
         state = (self._states or {}).get(thread.thread_id)
         is_known = state and self.memory.pointer(state + self.layout.thread_id) == thread.thread_id
         states = {thread.thread_id: state} if state and is_known else self.frames.threads
@@ -117,7 +117,7 @@ class PythonProcess:
         return replace(thread, frames=frames), chains[thread.thread_id].steps
 
     def _names(self) -> Mapping[int, str]:
-        """The names that Python has for threads, by the threads' ids; none where they cannot be read."""
+        """The names of ``threading``'s threads by thread id; none where they cannot be read."""
         names: dict[int, str] = {}
         with contextlib.suppress(Unreadable):
             active = self.modules.lookup("threading", "_active")

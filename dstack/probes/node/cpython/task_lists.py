@@ -1,7 +1,8 @@
-"""Where CPython 3.14 and later links asyncio's tasks: each thread has a list of those it has made, and what it runs.
+"""The lists in which CPython 3.14 links asyncio's tasks: each thread has one of the tasks that it has made.
 
 Tasks of a thread that has ended are in a list of the interpreter. A list is circular: its head and a node in each task
-point to the next and to the previous node. Found as :mod:`dstack.probes.node.cpython.layout` finds the rest.
+point to the next and to the previous node. Their offsets are calibrated, see
+:mod:`dstack.probes.node.cpython.layout`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from dstack.probes.node.cpython.memory import ProcessMemory
 INTERPRETER_BYTES = 1 << 18
 THREAD_BYTES = 1024
 PREVIOUS = 8
-"""Where a node points to the previous one; the first word points to the next."""
+"""The offset of a node's pointer to the previous one; its first word points to the next."""
 
 
 @dataclass(frozen=True)
 class TaskLists:
-    """Offsets in bytes: of the node in a task, of the heads in a thread and an interpreter, and of what a thread runs.
+    """Offsets in bytes: of the node in a task, and of the heads of lists in a thread state and an interpreter.
 
-    ``thread_loop`` and ``thread_task`` are the event loop that runs on a thread and the task that is in hand, or 0.
+    At ``thread_loop`` and ``thread_task`` are the event loop that a thread runs and its current task, or 0.
     """
 
     task_node: int
@@ -34,7 +35,7 @@ class TaskLists:
 
 
 def calibrate_task_lists(memory: ProcessMemory, interpreter: int) -> TaskLists:
-    """The lists of the interpreter this runs in, on a thread without a running loop.
+    """The offsets of this interpreter; to be called on a thread without a running loop.
 
     Raises ``LookupError`` or ``ValueError`` where they are not as expected.
     """
@@ -65,7 +66,7 @@ async def _calibrate(memory: ProcessMemory, interpreter: int) -> TaskLists:
 
 
 def _node(memory: ProcessMemory, first: asyncio.Task[None], second: asyncio.Task[None]) -> int:
-    """Where a task has its node, which points to that of the task that was made after it, and that one back."""
+    """The offset of the node in a task: it points to that of the task made next, and that one points back."""
     one, other = id(first), id(second)
     for offset in range(16, type(first).__basicsize__ - PREVIOUS, 8):
         after, before = memory.pointer(one + offset), memory.pointer(other + offset + PREVIOUS)
@@ -75,7 +76,7 @@ def _node(memory: ProcessMemory, first: asyncio.Task[None], second: asyncio.Task
 
 
 def _head(memory: ProcessMemory, address: int, size: int, last: int) -> int:
-    """Where among these bytes the head of the list is whose last node this is."""
+    """The offset of a list's head among these bytes, given its last node."""
     words = memory.mapped_words(address, size)
     following = memory.pointer(last)
     if address <= following < address + 8 * len(words) and memory.pointer(following + PREVIOUS) == last:
@@ -84,7 +85,7 @@ def _head(memory: ProcessMemory, address: int, size: int, last: int) -> int:
 
 
 async def _of_ended_thread(memory: ProcessMemory, interpreter: int, node: int) -> int:
-    """The list of the interpreter, into which a task comes when the thread ends that has made it."""
+    """The offset of the interpreter's list, to which tasks move when the thread that made them ends."""
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[None]] = []
 

@@ -1,4 +1,4 @@
-"""Values of local variables as short texts, in the notation that py-spy uses: other objects by type and address."""
+"""Values of local variables as short texts, in py-spy's notation: other objects by type and address."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _pairs(objects: Objects, address: int, depth: int) -> Iterator[str]:
 
 
 def _joined(texts: Iterator[str]) -> str:
-    """As many as fit, separated by commas."""
+    """As many texts as fit, separated by commas."""
     found: list[str] = []
     length = 0
     for text in texts:

@@ -1,6 +1,6 @@
 """The processes that workers and drivers have started themselves, as multiprocessing does.
 
-What Ray starts below a driver that begins a cluster of its own is not the application's, and dstack's own is nobody's.
+Left out are Ray's own processes below a driver that has started a cluster, and those of dstack.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dstack.probes.node.procfs import proc
 
 RAY_PROGRAMS = ("raylet", "gcs_server")
 RAY_SCRIPT = re.compile(r"/ray/(?:dashboard|autoscaler|_private|util/client)/|^ray\.util\.client\.server$")
-"""What Ray runs for a cluster beside its workers, by its command line; seen on Ray 2.46 and 2.60."""
+"""Ray's processes of a cluster other than workers, by their command lines; seen on Ray 2.46 and 2.60."""
 OWN = re.compile(r"^dstack(?:\.|$)|/dstack$|run_module\('dstack\.")
 HELPERS = re.compile(r"^from multiprocessing\.(?:resource_tracker|forkserver) import ")
-"""What keeps multiprocessing's books or forks for it; what it forks is of interest."""
+"""multiprocessing's resource tracker and fork server; the processes that the latter forks are the application's."""
 PYTHON = re.compile(r"python[\d.]*")
 FIRST_WORDS = 4
 
 
 class Families:
-    """Who has started whom on this host, as it was when first asked.
+    """The parents and children of this host's processes, as of the first use.
 
-    The processes that are ``known``, and this one, are nobody's children.
+    The ``known`` processes, and this one, do not count as children.
     """
 
     def __init__(self, known: Collection[int] = ()) -> None:
@@ -44,7 +44,7 @@ class Families:
         return started
 
     def below(self, pid: int) -> dict[int, int]:
-        """All that a worker or driver has started, and what these have: the parent of each by pid, nearest first."""
+        """All descendants of a worker or driver: the parent of each by pid, nearest first."""
         found: dict[int, int] = {}
         ahead = [pid]
         for parent in ahead:
@@ -62,15 +62,15 @@ def is_python(pid: int) -> bool:
 
 
 def is_helper(pid: int, parent: int) -> bool:
-    """Whether a process is one of multiprocessing's own; what it forks has the same command line."""
+    """Whether it is a helper of multiprocessing; a process that the helper forks has the same command line."""
     words = proc.arguments(pid, FIRST_WORDS)
     return any(map(HELPERS.match, words)) and words != proc.arguments(parent, FIRST_WORDS)
 
 
 def awaited_children(pid: int, call: proc.SystemCall, below: Callable[[], Collection[int]]) -> tuple[str, list[int]]:
-    """What a system call is called, and the processes ``below`` that it waits for: their end, or what they write.
+    """The name of a system call, and the processes ``below`` that it waits for: for their end, or their output.
 
-    Of a pipe that the process itself can write to as well, no process is known to be waited for.
+    None for a pipe that the process itself can write to: nothing shows which process will write.
     """
     if call.awaited_pid is not None:
         return "os.waitpid", [one for one in below() if one == call.awaited_pid]
@@ -82,6 +82,6 @@ def awaited_children(pid: int, call: proc.SystemCall, below: Callable[[], Collec
 
 
 def _is_others(pid: int) -> bool:
-    """Whether a process is one that Ray needs for a cluster, or one of dstack's."""
+    """Whether a process belongs to Ray's cluster, or to dstack."""
     words = proc.arguments(pid, FIRST_WORDS)
     return proc.name(pid) in RAY_PROGRAMS or any(RAY_SCRIPT.search(word) or OWN.search(word) for word in words)

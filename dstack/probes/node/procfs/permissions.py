@@ -1,6 +1,6 @@
-"""Why a process cannot be read from here, in one sentence, and what would change that.
+"""Why a process cannot be read from here, in one sentence, and the remedy.
 
-Nobody is asked for it but the kernel: ``/proc`` of the process and of this one. Seen on Linux 6.1.
+The only source is ``/proc`` of the process and of this one. Seen on Linux 6.1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DumpFailed(Exception):
 
 
 def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
-    """What lies behind the words with which py-spy ended."""
+    """The cause of py-spy's failure, from its last words and from ``/proc``."""
     if proc.state(pid) == "Z":
         return DumpFailed("the process is a zombie: it has ended and waits for its parent", cause="ended")
     if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
@@ -52,7 +52,7 @@ def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
 
 
 def why_not_started(path: str, error: OSError) -> DumpFailed:
-    """Why there is no running py-spy though there is a file."""
+    """Why an existing py-spy could not be started."""
     if error.errno == errno.ENOENT and os.path.exists(path):
         reason = "py-spy cannot run there: the C library it was built for is missing"
         return DumpFailed(reason, INSTALL_PYSPY, cause="missing")
@@ -63,7 +63,7 @@ def why_not_started(path: str, error: OSError) -> DumpFailed:
 
 
 def why_refused(pid: int) -> DumpFailed:
-    """Which of the kernel's rules forbids to read a process."""
+    """Which of the kernel's rules forbids reading a process."""
     own, its = proc.status("self"), proc.status(pid)
     scope = proc.ptrace_scope()
     if not its:
@@ -117,7 +117,7 @@ def _why_root_is_refused(own: dict[str, str], its: dict[str, str]) -> DumpFailed
 
 
 def _allow(own: dict[str, str], otherwise: str) -> str:
-    """What allows it where this process runs: in a pod, in a container, or with no bounds of either."""
+    """The remedy for the place where this process runs: a pod, a container, or neither."""
     if _capabilities(own, "CapBnd") & CAP_SYS_PTRACE:
         return otherwise
     return ALLOW_IN_KUBERNETES if "KUBERNETES_SERVICE_HOST" in os.environ else ALLOW_IN_DOCKER

@@ -1,6 +1,6 @@
 """The one reader of ``/proc``: what the kernel shows of processes and threads, on Linux x86-64.
 
-Nothing raises: of what is gone, or hidden from this user, a function returns an empty value, 0 or None.
+No function raises: for what is gone, or hidden from this user, it returns an empty value, 0 or None.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def thread_state(pid: int, thread: int) -> str:
 
 @dataclass(frozen=True)
 class Birth:
-    """What identifies a process and the program that it runs: another process, or the same after ``exec``, differs."""
+    """The identity of a process and its program: it differs for another process, and after ``exec``."""
 
     start_ticks: int
     stack_start: int
@@ -123,8 +123,8 @@ def has_thread(pid: int, thread: int) -> bool:
 def scheduler_mark(pid: int, thread: int) -> str | None:
     """A text that changes whenever the thread runs: its time on CPU in ns and number of timeslices.
 
-    Where the kernel does not count these, the numbers of its context switches, and empty while it runs; None of a
-    thread that is gone.
+    Where the kernel does not count these: its numbers of context switches, or empty while it runs. None for a thread
+    that is gone.
     """
     mark = _read(f"/proc/{pid}/task/{thread}/schedstat")
     if mark and mark.split()[:1] != ["0"]:
@@ -147,7 +147,7 @@ def arguments(pid: int, count: int) -> list[str]:
 
 
 def title(pid: int) -> str:
-    """What a process calls itself: the name of its program, or what it has put in its place."""
+    """The name of a process: that of its program, or what the process has set instead."""
     short = name(pid)
     first = _read(f"/proc/{pid}/cmdline")[:MAX_ARGUMENTS].split("\0")[0]
     whole = os.path.basename(first) if first.startswith("/") else first
@@ -249,7 +249,7 @@ class SystemCall:
 
     @property
     def futex_deadline(self) -> int | None:
-        """Where the time stands at which it stops to wait for the futex, if it ever does."""
+        """The address of the time at which its wait for the futex ends, if it has a timeout."""
         return self.arguments[3] or None if self.number == FUTEX else None
 
 
@@ -300,7 +300,7 @@ def mapped_files(pid: int) -> dict[File, Mapping]:
 
 
 def place_in_file(own_address: int) -> tuple[File, int] | None:
-    """The file that has what stands at an address of this process, and how far from its beginning in memory."""
+    """The file that is mapped at an address of this process, and the distance from its beginning in memory."""
     own = mappings(os.getpid())
     here = next((one for one in own if one.start <= own_address < one.end), None)
     if here is not None and not here.file:  # zeroed data that follows what is in the file
@@ -312,7 +312,7 @@ def place_in_file(own_address: int) -> tuple[File, int] | None:
 
 
 def address_in(pid: int, own_address: int) -> int | None:
-    """Where a process has what stands at ``own_address`` here, if it has mapped the same file."""
+    """The address in a process of what this one has at ``own_address``, if both have mapped the same file."""
     place = place_in_file(own_address)
     found = mapped_files(pid).get(place[0]) if place else None
     return found.start + place[1] if place and found else None

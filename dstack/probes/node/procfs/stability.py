@@ -1,8 +1,7 @@
-"""Proof, from the kernel's own counters, that a thread did not run for a while.
+"""Proof, from the kernel's own counters, that a thread did not run between two points in time.
 
-A stack and the objects it refers to are read while the target goes on. Where the scheduler's counters of a thread are
-the same before and after, the thread ran not one instruction in between, so all that was read of it is one
-consistent state, without stopping it.
+A stack and the objects it refers to are read while the target runs. If the scheduler's counters of a thread are the
+same before and after, the thread ran no instruction in between. So its reading is consistent, without a pause.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 
 def marks_of(pid: int, threads: Collection[int] = ()) -> Marks:
-    """The marks of these threads of a process, or of all; threads that have ended are left out."""
+    """The marks of these threads of a process, or of all of them; ended threads are left out."""
     marks = ((thread, proc.scheduler_mark(pid, thread)) for thread in threads or proc.threads(pid))
     return {thread: mark for thread, mark in marks if mark is not None}
 
@@ -36,7 +35,7 @@ def unchanged(before: Mapping[int, str], after: Mapping[int, str]) -> set[int]:
 
 
 def mark_at_rest(pid: int, thread: int) -> str:
-    """The mark of a thread that is not running now; empty for one that is, or has ended.
+    """The mark of a thread that does not run now; empty for one that runs, or has ended.
 
     Within a tick of the scheduler its counters do not change for a thread that runs all the time. A thread that was
     off the CPU must be scheduled to run, and that is counted at once.
@@ -48,9 +47,9 @@ def mark_at_rest(pid: int, thread: int) -> str:
 def read_at_rest(
     memory: ProcessMemory, thread: int, read: Callable[[], T], is_all_in_memory: Callable[[T], bool]
 ) -> tuple[bool, T]:
-    """What ``read`` returns, from memory that keeps its pages, and whether the thread did not run meanwhile.
+    """Whether the thread did not run during ``read``, and its result. The memory must keep its pages.
 
-    Where decoding takes long, as with 100,000 refs, all pages are read again at once first, and then decoded.
+    If the thread ran, as when decoding 100,000 refs takes long, all pages are read again at once, and then decoded.
     """
     before = mark_at_rest(memory.pid, thread)
     found = read()

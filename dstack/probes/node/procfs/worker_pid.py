@@ -1,4 +1,4 @@
-"""Whether a pid is, on this host, the worker that it is said to be: pids in a container are not those of its host."""
+"""Validates that a pid is the expected worker on this host: pids in a container differ from those of the host."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dstack.probes.node.procfs import proc
 
 
 class NotThisWorker(Exception):
-    """The pid belongs to some other process; ``cause`` is one of :data:`dstack.model.Cause`.
+    """The pid belongs to another process; ``cause`` is one of :data:`dstack.model.Cause`.
 
-    That is ``namespace`` where the worker has another pid here, ``identity`` where it may have ended.
+    It is ``namespace`` where the worker has another pid here, ``identity`` where it may have ended.
     """
 
     def __init__(self, reason: str, *, cause: str) -> None:
@@ -23,7 +23,7 @@ class NotThisWorker(Exception):
 
 
 class PortOwners:
-    """The processes that listen on TCP ports of this network namespace, as they were when first asked."""
+    """The processes that listen on TCP ports of this network namespace, as of the first use."""
 
     @cached_property
     def _sockets(self) -> Mapping[int, Collection[str]]:
@@ -44,7 +44,7 @@ class PortOwners:
 
 
 def require_worker(pid: int, port: int, owners: PortOwners) -> None:
-    """Raises :class:`NotThisWorker` unless the process listens on the worker's port, where that can be seen.
+    """Raise :class:`NotThisWorker` unless the process listens on the worker's port, as far as that is visible.
 
     Port 0 stands for none. What a worker forks has its port, too. Raises ``psutil.NoSuchProcess`` where the worker
     has ended: there is no such pid, and no process of another PID namespace listens on the port.
@@ -79,7 +79,7 @@ def _objection(pid: int, port: int, owners: Mapping[int, int | None]) -> NotThis
 
 
 def _ports_of(pid: int) -> set[int] | None:
-    """The ports that a process listens on, None where that may not be seen."""
+    """The ports that a process listens on, None where they are hidden from this user."""
     process = psutil.Process(pid)
     connections = getattr(process, "net_connections", None) or process.connections  # its name until psutil 6
     try:

@@ -1,4 +1,4 @@
-"""py-spy's JSON as threads of known types: what a process has in its memory decides what py-spy prints."""
+"""py-spy's JSON as typed threads; it is validated, since the memory of a process decides what py-spy prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUMBERS = range(2**31)
 LINES = range(-(2**31), 2**31)
 MAX_ITEMS = 100_000
 MAX_NAME = 4_096
-"""The longest path that Linux knows."""
+"""The longest path of Linux."""
 MAX_REPR = 1_000
 """py-spy itself prints a little over 128 characters of a value."""
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 def threads_of(data: bytes) -> list[PythonThread[ShownFrame]]:
-    """The threads of a dump, with only what is used of them. Raises ValueError for what is none; seen on 0.4.3."""
+    """The threads of a dump, with the fields that are used. Raises ValueError for malformed JSON; seen on 0.4.3."""
     try:
         return [_thread(one) for one in _items(json.loads(data))]
     except RecursionError as error:

@@ -61,7 +61,7 @@ class PySpyReader:
     def with_exact_stacks(self, reading: ProcessReading) -> ProcessReading:
         """The reading, with the threads that ran as a dump shows them for which the process was stopped.
 
-        With native frames, those of all threads. Tried again where it fails: a process may be stopped at a moment in
+        With native frames, those of all threads. A failed dump is retried: a process may be stopped at a moment in
         which py-spy cannot follow its frames (once in 2,000 dumps of a busy CPython 3.13), or another profiler has it.
         """
         native = self._request.options["native"]
@@ -136,7 +136,7 @@ class PySpyReader:
 
 
 def _relocated(call: CallData | None, thread: PythonThread[ShownFrame]) -> CallData | None:
-    """The call with its frame counted in this stack, which with native frames has others below the Python leaf."""
+    """The call with the index of its frame in this stack, where native frames come before the Python leaf."""
     if call is None:
         return None
     native = next((index for index, frame in enumerate(thread.frames) if not frame.position.module), 0)

@@ -21,12 +21,12 @@ from dstack.probes.node.pyspy.parser import threads_of
 from dstack.probes.node.threads import PythonThread, ShownFrame
 
 MAX_BYTES = 128 << 20
-"""What a dump may have: a frame with its locals takes some hundred bytes."""
+"""The most output of a dump: a frame with its locals takes some hundred bytes."""
 RAY_WORKER_NICENESS = 15
-"""What Ray gives its workers unless ``RAY_worker_niceness`` says otherwise; seen on Ray 2.46 and 2.60."""
+"""The default niceness of Ray's workers, see ``RAY_worker_niceness``; seen on Ray 2.46 and 2.60."""
 
 SUDO_TIMEOUT_S = 3.0
-"""How long a ``sudo`` is waited for, which may ask a directory on the network before it says no."""
+"""The timeout of ``sudo``, which may ask a directory on the network before it refuses."""
 
 
 def find_pyspy() -> str | None:
@@ -36,7 +36,7 @@ def find_pyspy() -> str | None:
 
 
 class PySpy:
-    """One py-spy executable; ``prefix`` is the command that runs it as somebody else."""
+    """One py-spy executable; ``prefix`` is the command that runs it as another user."""
 
     def __init__(self, path: str, prefix: Sequence[str] = ()) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class PySpy:
 
     @property
     def is_setuid(self) -> bool:
-        """Whether it runs as root whoever starts it."""
+        """Whether it runs as root for every user."""
         with contextlib.suppress(OSError):
             found = os.stat(self.path)
             return bool(found.st_mode & stat.S_ISUID) and found.st_uid == 0
@@ -52,17 +52,17 @@ class PySpy:
 
     @property
     def access(self) -> str:
-        """How the stacks came that it gives, as :class:`dstack.model.Process` words it."""
+        """The access of its stacks, in the words of :class:`dstack.model.Process`."""
         return "py-spy via sudo" if self._prefix else "setuid py-spy" if self.is_setuid else "py-spy"
 
     def through_sudo(self) -> PySpy | None:
-        """The same run by root, where there is a ``sudo``; it is never let ask for a password."""
+        """The same py-spy run as root, where there is a ``sudo``; that cannot ask for a password."""
         sudo = shutil.which("sudo")
         return PySpy(self.path, (sudo, "-n", "--")) if sudo else None
 
     @classmethod
     def from_bytes(cls, binary: bytes) -> PySpy:
-        """One that lives in an anonymous file in memory: nothing to install on the node, nothing left behind."""
+        """A py-spy in an anonymous file in memory, so that nothing is installed or left on the node."""
         descriptor = os.memfd_create("py-spy", 0)
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(binary)
@@ -98,21 +98,21 @@ class PySpy:
             raise DumpFailed("py-spy printed something that is no dump of its own", cause="malformed") from error
 
     def _why_failed(self, pid: int, stderr: str) -> DumpFailed:
-        if self._prefix and not stderr.lstrip().startswith("Error:"):  # py-spy never came to run
+        if self._prefix and not stderr.lstrip().startswith("Error:"):  # py-spy was never started
             return SudoRefused(f"sudo does not run py-spy: {last_words(stderr)}", cause="permission")
         return why_dump_failed(pid, stderr)
 
 
 class SudoRefused(DumpFailed):
-    """Whoever dstack is may not run py-spy as root without a password."""
+    """dstack's user may not run py-spy as root without a password."""
 
 
 def _run(
     arguments: list[str], timeout_s: float, *, is_polite: bool, is_apart: bool
 ) -> subprocess.CompletedProcess[bytes]:
-    """A run to its end or its kill; a polite one takes no more of the CPU from Ray's workers than one of them does.
+    """Run a command to its end, or kill it. ``is_polite`` gives it the niceness of a Ray worker.
 
-    One that ``is_apart`` has no terminal on which it could ask for a password.
+    With ``is_apart`` it has no terminal on which it could ask for a password.
     """
     process = subprocess.Popen(
         arguments,
@@ -133,7 +133,7 @@ def _run(
 
 
 def _said(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, bytes]:
-    """All that it writes until it ends, as ``communicate`` gives it, but no more than anybody reads."""
+    """Its output until it ends, as from ``communicate``, but of bounded size."""
     assert process.stdout
     assert process.stderr
     deadline = time.monotonic() + timeout_s
@@ -159,7 +159,7 @@ def _said(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, by
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills it. One that runs as root is left alone without a reader, and ends when it writes; nobody waits for it."""
+    """Kill it. One that runs as root cannot be killed: it ends at a write without a reader, and a thread reaps it."""
     for stream in (process.stdout, process.stderr):
         if stream:
             stream.close()
@@ -176,7 +176,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _resume(pid: int) -> None:
-    """Lets a target go on whose py-spy was killed in the middle, should it have been left stopped."""
+    """Resume a target that a killed py-spy has left stopped."""
     time.sleep(0.01)
     if _is_stopped(pid):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""In which concurrency group an actor's methods run, as its class declares with ``@ray.method(concurrency_group=...)``.
+"""The concurrency groups of an actor's methods, as declared with ``@ray.method(concurrency_group=...)``.
 
-Read from the functions of the live class: Ray leaves the group's name there as an attribute. Seen on Ray 2.46 and 2.60
+Read from the functions of the live class, on which Ray sets the group's name as an attribute. Seen on Ray 2.46 and 2.60
 and CPython 3.10 to 3.14.
 """
 
@@ -16,7 +16,7 @@ EXECUTOR = "actor_method_executor"
 """The function that calls an actor's method."""
 GROUP = "__ray_concurrency_group__"
 BASE, CLASS_DICT = 256, 264
-"""Where a type keeps its base and its dict; CPython 3.10 to 3.14."""
+"""The offsets of a type's base and its dict; CPython 3.10 to 3.14."""
 MAX_BASES = 64
 
 
@@ -26,9 +26,9 @@ def runs_methods(threads: Iterable[AnyThread]) -> bool:
 
 
 def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
-    """The declared groups by method, of the actor that a worker is; None where it is none.
+    """The declared groups by method, of a worker's actor; None where it has none.
 
-    Ray's worker keeps its one instance, also while it runs nothing. Raises :class:`Unreadable`.
+    Ray's worker keeps its single instance, also while it is idle. Raises :class:`Unreadable`.
     """
     worker = modules.lookup("ray._private.worker", "global_worker")
     actors = objects.attributes(worker).get("actors") if worker else None
@@ -37,7 +37,7 @@ def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | N
 
 
 def _declared(kind: int, objects: Objects) -> dict[str, str]:
-    """Of a class and its bases; what a class declares goes before what its base does."""
+    """The groups of a class and its bases; a class takes precedence over its base."""
     groups: dict[str, str] = {}
     for _ in range(MAX_BASES):
         for name, method in objects.named(objects.memory.pointer(kind + CLASS_DICT)).items():

@@ -10,15 +10,15 @@ from dstack.probes.node.cpython.objects import TYPE, Objects
 
 OBJECT_REF_TYPES = ("ray._raylet.ObjectRef", "ray.ObjectRef")
 TYPE_AND_ID = "<8xQ16x28s"
-"""How an ObjectRef begins: its type, and the bytes of its id; seen on Ray 2.46, 2.55 and 2.60."""
+"""The beginning of an ObjectRef: its type, and the bytes of its id; seen on Ray 2.46, 2.55 and 2.60."""
 
 OBJECT_REF_OWNER = 64
-"""Where an ObjectRef keeps its owner's address, a std::string of the ABI before C++11: a pointer to the text, with its
-length 24 bytes before. The text is a serialized rpc.Address, of which the worker id is the last field. Empty where
+"""The offset in an ObjectRef of its owner's address, a std::string of the ABI before C++11: a pointer to the text, with
+its length 24 bytes before. The text is a serialized rpc.Address, of which the worker id is the last field. Empty where
 the process itself owns it by ``ray.put`` on Ray 2.46. Seen on Ray 2.46 and 2.60."""
 
 WORKER_ID_FIELD = b"\x22\x1c"
-"""What stands before the 28 bytes of a worker id in a serialized rpc.Address: field 4, a string of that length."""
+"""The bytes before the 28 of a worker id in a serialized rpc.Address: field 4, a string of that length."""
 FIELD = "<2s28s"
 WORD = "<Q"
 STRING_LENGTH = 24
@@ -32,7 +32,7 @@ GENERATOR = "ObjectRefGenerator"
 def object_refs(objects: Objects, addresses: Sequence[int]) -> list[str]:
     """The ids, in hex, of the ObjectRefs at these addresses.
 
-    Quickly: Ray wakes every second who waits for 100,000 of them, and what is not read by then is not proven.
+    This must be fast: Ray wakes a waiting thread every second, and a longer reading of 100,000 refs is not proven.
     """
     kinds: set[int] = set()
     ids = []
@@ -46,7 +46,7 @@ def object_refs(objects: Objects, addresses: Sequence[int]) -> list[str]:
 
 
 def owners(objects: Objects, refs: Iterable[int]) -> list[str]:
-    """The worker ids of the owners of these ObjectRefs, in order; none where none can be read."""
+    """The worker ids of the owners of these ObjectRefs, in order; empty where one cannot be read."""
     try:
         return [_owner(objects.memory, ref) for ref in refs]
     except Unreadable:
@@ -54,7 +54,7 @@ def owners(objects: Objects, refs: Iterable[int]) -> list[str]:
 
 
 def _owner(memory: ProcessMemory, ref: int) -> str:
-    """The id of the worker that owns the ObjectRef at ``ref``, which is one; empty where it does not say."""
+    """The id of the worker that owns the ObjectRef at ``ref``; empty where the ref has none."""
     (text,) = memory.unpack(WORD, ref + OBJECT_REF_OWNER)
     (size,) = memory.unpack(WORD, text - STRING_LENGTH)
     if not ID_SIZE < size <= MAX_ADDRESS:
@@ -64,14 +64,14 @@ def _owner(memory: ProcessMemory, ref: int) -> str:
 
 
 def _ref_of_generator(objects: Objects, waitable: int) -> int:
-    """The address of the ref of a generator's task, or of the ObjectRef itself that this is."""
+    """The address of the ref of a generator's task; an ObjectRef is returned as it is."""
     if not objects.is_a(waitable, GENERATOR):
         return waitable
     return objects.attributes(waitable).get("_generator_ref", 0)
 
 
 def refs_of(objects: Objects, waitables: Sequence[int]) -> list[int]:
-    """The addresses of the refs that these are, or whose generators they are."""
+    """The addresses of ObjectRefs; a generator stands for the ref of its task."""
     ordinary: set[int] = set()
     refs = []
     for waitable in waitables:

@@ -17,16 +17,16 @@ from dstack.probes.node.wire import ThreadContext
 
 LIBRARY = "/ray/_raylet.so"
 DTV = 8
-"""Where pthread_self points to the thread's table of thread-local blocks: 16 bytes each, by module number."""
+"""The offset from pthread_self of a pointer to the table of thread-local blocks, with 16 bytes for each module."""
 UNALLOCATED = 2**64 - 1
 TASK_ID = slice(8, 32)
 IDLE = b"\xff" * 20
-"""A task's id before its job where there is none, or a driver's; the creation of an actor begins so, and names it."""
+"""The id, up to its job, of no task, or of a driver's task; only the first 8 bytes for an actor's creation task."""
 MAX_MODULES = 4096
 IDLE_WORKER = "ray::IDLE"
-"""What a worker is called by itself before it is an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
+"""The title of a worker before it becomes an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
 NOBODY = "f" * 16
-"""How the actor's part begins in the id of a normal task, and the whole id of an actor's creation."""
+"""The beginning of the actor's part in the id of a normal task, and of the id of an actor's creation task."""
 
 
 class ThreadTasks:
@@ -57,7 +57,7 @@ class ThreadTasks:
 
 
 def library_of(files: Iterable[Mapping]) -> Mapping | None:
-    """The beginning of the core worker library among the files that a process has mapped."""
+    """The mapping of the beginning of the core worker library, among the files that a process has mapped."""
     return next((one for one in files if one.path.endswith(LIBRARY)), None)
 
 
@@ -68,9 +68,9 @@ def read_tasks(
     layout: ThreadContext | None,
     title: str,
 ) -> dict[int, str | None] | None:
-    """The task each thread runs, by OS thread id; None where that cannot be read, or means nothing.
+    """The task each thread runs, by OS thread id; None where that cannot be read, or is meaningless.
 
-    The threads of async actors hold ids of tasks that they are done with. ``title`` is the process's.
+    The threads of async actors keep ids of earlier tasks. ``title`` is the process's.
     """
     try:
         library = library_of(files)
@@ -83,6 +83,6 @@ def read_tasks(
 
 
 def _if_real(task_id: str | None, title: str) -> str | None:
-    """The task, unless it is one that a fresh worker has before its first: that seems to be some actor's."""
+    """The task, unless it is the id that a fresh worker has before its first task: that looks like an actor's."""
     is_of_actor = task_id is not None and NOBODY not in (task_id[:16], task_id[16:32])
     return None if is_of_actor and title == IDLE_WORKER else task_id

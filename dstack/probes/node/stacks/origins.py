@@ -1,4 +1,4 @@
-"""Whose code a frame runs: the user's, a library's, Ray's or the standard library's."""
+"""The origin of a frame's code: the user, a library, Ray or the standard library."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dstack.probes.node.threads import Frame, Position
 
 PACKAGES = re.compile(r"/(?:site|dist)-packages/([^/]*)")
 STANDARD = re.compile(r"<frozen |/(?:.*/)?lib(?:64)?/python3\.\d+/")
-"""What is installed, and the standard library, of other Pythons than the reader's own."""
+"""Paths of installed packages, and of standard libraries of other Pythons than the reader's."""
 
 
 class Origins:
-    """The origin of frames, by where their files are."""
+    """The origins of frames, by the paths of their files."""
 
     def __init__(self) -> None:
         ray = importlib.util.find_spec("ray")

@@ -1,7 +1,7 @@
-"""Hides secrets, by the names that they go by, where a text is read: what is hidden travels nowhere.
+"""Masks secrets by their names, on the node where a text is read, before it travels.
 
-py-spy prints strings without escaping the quotes in them, so where a secret's value ends is not known: of a text that
-has one, nothing is kept from there on.
+The texts of values do not escape the quotes in strings, so the end of a secret is unknown: the rest of the text is
+dropped, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ENVIRONMENT = re.compile(r"environ|^env", re.IGNORECASE)
 _VARIABLE = r"\"[A-Z_][A-Z0-9_]{2,}"
 _VALUE = r"(?:[\"<]|\.\.\.)"
 _VARIABLES = re.compile(rf"{_VARIABLE}(?:\": {_VALUE}|=)|\({_VARIABLE}\", {_VALUE}|<bytes at \w+>: <bytes at")
-"""What a process's environment looks like as a dict, as pairs or as ``NAME=value``, and inside of ``os.environ``."""
+"""A process's environment as a dict, as pairs or as ``NAME=value``, and inside of ``os.environ``."""
 _IN_URL = re.compile(r"://[^/\s\"'@]*@")
 _OPTION = re.compile(
     rf"((?<!\S)-[\w-]*(?:{_NAME.pattern})[\w-]*[=\s]\s*|\b\w*(?:{_NAME.pattern})\w*=)(\"[^\"]*\"|'[^']*'|\S+)",
@@ -31,7 +31,7 @@ _LITERAL = re.compile(
 
 
 def masked_local(name: str, text: str) -> str:
-    """The value of a local as py-spy prints it, without secrets and without variables of the environment."""
+    """The text of a local's value, without secrets and without variables of the environment."""
     is_container = text.startswith(("{", "[", "("))
     if _NAME.search(name) or (is_container and _ENVIRONMENT.search(name)) or _VARIABLES.search(text):
         return MASK
@@ -46,7 +46,7 @@ def masked_command(text: str) -> str:
 
 
 def masked_source(line: str) -> str:
-    """A line of code without the literals that are given to names of secrets."""
+    """A line of code without the literals that belong to names of secrets."""
     return _LITERAL.sub(lambda match: f"{match[1]}{match[2][0]}{MASK}", line)
 
 

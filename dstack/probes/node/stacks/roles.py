@@ -1,4 +1,4 @@
-"""What a thread is for."""
+"""The roles of threads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ RAY_WORKER_FILE = "ray/_private/worker.py"
 
 
 def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool, origins: Origins) -> str:
-    """What a thread is for that runs this Ray task or none, in the words of :class:`dstack.model.Thread`.
+    """The role of a thread that runs this Ray task or none, in the words of :class:`dstack.model.Thread`.
 
-    A thread of Ray's that has a task but shows none is fetching arguments, storing results, or yielding an item.
+    A thread of Ray's that has a task without frames of it is fetching arguments, storing results, or yielding an item.
     """
     role = shown_role(thread, pid=pid, is_driver=is_driver, origins=origins)
     runs_in_cpp = role == "ray" and task_id is not None and not is_driver and not is_made_by_python(thread)
@@ -20,10 +20,10 @@ def role_of(thread: AnyThread, task_id: str | None, *, pid: int, is_driver: bool
 
 
 def shown_role(thread: AnyThread, *, pid: int, is_driver: bool, origins: Origins) -> str:
-    """What a thread is for by its frames, in the words of :class:`dstack.model.Thread`.
+    """The role of a thread by its frames, in the words of :class:`dstack.model.Thread`.
 
     A worker's main thread is in ``main_loop`` and runs sync tasks above it; threaded actors run theirs on threads
-    that C++ made, so without Python's bootstrap below. Seen on Ray 2.46 and 2.60.
+    that C++ made, so without Python's bootstrap frames. Seen on Ray 2.46 and 2.60.
     """
     frames = thread.frames
     if is_event_loop(thread):

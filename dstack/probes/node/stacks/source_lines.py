@@ -1,6 +1,6 @@
-"""Files of source code that others have named: the frames of a process, or the snapshot of a stranger.
+"""Reads source files whose names come from a process or from an untrusted snapshot.
 
-Only what is a program's regular file by its real name is ever opened; a pipe or a device is not even touched.
+Only a regular file whose real name is that of a program is ever opened, never a pipe or a device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_BYTES = 2_000_000
 
 
 def read_source(path: str) -> list[str]:
-    """Its lines; none where it is no source that can be read, or larger than 2 MB."""
+    """The lines of a file; none where it is no readable source, or larger than 2 MB."""
     try:
         with open_source(path) as file:
             data = file.read(MAX_BYTES)
@@ -34,7 +34,7 @@ def find_source(path: str) -> str | None:
 
 
 def open_source(path: str) -> IO[bytes]:
-    """The file, for reading. Raises OSError or ValueError where it is none of source."""
+    """The file, for reading. Raises OSError or ValueError where it is no source file."""
     handle = os.open(path, os.O_PATH | os.O_CLOEXEC)  # which opens nothing yet, and stays the same file from here on
     try:
         place = f"/proc/self/fd/{handle}"

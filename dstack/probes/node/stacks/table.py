@@ -1,4 +1,4 @@
-"""Tables in which every distinct frame and stack of a node stands once, with the source lines around user frames."""
+"""Tables with every distinct frame and stack of a node once, and the source lines around user frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dstack.probes.node.wire import FrameData
 CONTEXT_LINES = 2
 MAX_LINE = 160
 ENDS = 2_000
-"""Of a stack of more frames than twice this, so many are kept at each end."""
+"""The frames that are kept at each end of a stack with more than twice as many."""
 
 
 class StackTable:

@@ -1,4 +1,4 @@
-"""What a thread is blocked in, and for what or whom it waits there.
+"""The call that a thread is blocked in, and what it waits for there.
 
 Seen on Ray 2.46 and 2.60 and on CPython 3.10 to 3.14. A thread counts as waiting only where its innermost frame is a
 known wait, or the kernel shows that it sleeps on a lock of that frame.
@@ -47,8 +47,8 @@ NAMES_OF_OTHERS = {SIMPLE_QUEUE: "queue.SimpleQueue.get", PROCESS_LOCK: "multipr
 class BlockedCalls:
     """The calls that the threads of one process are blocked in.
 
-    ``is_user`` says which frames are the user's, ``below`` gives the processes that it has started. ``unreadable``
-    says, by OS thread id, why it could not be read what a thread sleeps on.
+    ``is_user`` tests whether a frame is the user's, ``below`` returns the processes that this one has started.
+    ``unreadable`` says, by OS thread id, why the wait of a thread could not be read.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class BlockedCalls:
         self.unreadable: dict[int, str] = {}
 
     def call_of(self, thread: MemoryThread) -> CallData | None:
-        """What the thread waits for, or None where that is not known to be a wait, or is an event loop's for work."""
+        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work."""
         frames = thread.frames
         if not frames or not thread.os_thread_id:
             return None
@@ -103,8 +103,8 @@ class BlockedCalls:
     def _ray_wait(self, frames: Sequence[Frame]) -> CallData:
         """``wait(ray_waitables, num_returns=, timeout=)``.
 
-        A generator among them stands for its next item, of which Ray does not tell whether it is there already: not
-        where one of all is enough, else this thread would have gone on.
+        A generator among them stands for its next item, and Ray does not say whether that is there already. If one
+        waitable is enough, it is not, since this thread is still blocked.
         """
         items = self._objects.items(_address(frames[0], "ray_waitables"))
         timeout, count = self._seconds(frames[0], "timeout"), self._seconds(frames[0], "num_returns")
@@ -123,7 +123,7 @@ class BlockedCalls:
         return call
 
     def _refs(self, waitables: Sequence[int]) -> Dependencies:
-        """The refs themselves, and of generators those of their tasks, with the workers that own them."""
+        """The refs, for generators those of their tasks, with the workers that own them."""
         refs = refs_of(self._objects, waitables)
         return {"refs": object_refs(self._objects, refs), "owners": owners(self._objects, refs)}
 
@@ -183,7 +183,7 @@ class BlockedCalls:
             return None
 
     def _lock(self, lock: SleptOn) -> CallData:
-        """A lock, with the threads that hold it or may: an RLock names its owner."""
+        """A lock, with the threads that hold it, or may hold it: an RLock has its owner."""
         call: CallData = {
             "kind": "lock",
             "frame": 0,
@@ -208,7 +208,7 @@ class BlockedCalls:
     def _known_wait(
         self, frames: Sequence[Frame], leaf: Place, identity: str | None, timeout_s: float | None = None
     ) -> CallData | None:
-        """A wait by name; the frame is the outermost that belongs to it."""
+        """A wait that is known by name; its frame is the outermost one that belongs to it."""
         places = [(0, leaf), *((at, place) for at, place in places_outward(frames, self._is_user) if at)]
         if any(place.name == IDLE for _, place in places):
             return None
@@ -246,7 +246,7 @@ class BlockedCalls:
                 return self._objects.set_items(_address(frame, "fs")), needs_all
 
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
-        """Of which threads one must go on, in all or for each future."""
+        """The threads of which one must proceed, for all futures or for each."""
         found = [self._executors.givers(future) for future in futures]
         given: Dependencies = {}
         if not all(is_certain for _, is_certain in found):
@@ -256,11 +256,11 @@ class BlockedCalls:
         if len(futures) == 1 and not found[0][0]:
             return self._given_by_loop(futures[0]) if self.has_loops else {}
         if any(not threads for threads, _ in found):
-            return {}  # a thread that was not seen may give it
+            return {}  # a thread that was not read may set it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
 
     def _given_by_loop(self, future: int) -> Dependencies:
-        """The coroutine that gives a future, or the thread whose event loop must begin that."""
+        """The coroutine that sets a future's result, or the thread whose event loop must start that coroutine."""
         coroutine = self.coroutines.giver(future)
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
@@ -275,7 +275,7 @@ class BlockedCalls:
         return may_have_loops(self._process)
 
     def _event_loop(self, frames: Sequence[Frame]) -> CallData | None:
-        """An event loop that runs until one coroutine has ended is a wait for that."""
+        """The wait of an event loop that runs until one coroutine has ended."""
         for at, frame in enumerate(frames):
             name = {"run_until_complete": "future", "run": "task"}.get(function_of(frame))
             future = frame.local(name) if name and ASYNCIO in frame.file else None
@@ -287,7 +287,7 @@ class BlockedCalls:
     # Names
 
     def _named(self, call: CallData, frames: Sequence[Frame]) -> CallData:
-        """The call with what it is called further out, where its kind alone does not say it."""
+        """The call with the name of an outer function, where its kind is not precise enough."""
         names = [place.name for at, place in places_outward(frames, self._is_user) if at > call["frame"]]
         own = place_of(frames[call["frame"]], IN_CHANNEL) if call["kind"] == "other" else None
         if names and names[-1] != IDLE and call["kind"] != "lock" and own is None:
@@ -301,7 +301,7 @@ class BlockedCalls:
         return self._objects.number(_address(frame, name))
 
     def _timeout_s(self, frames: Sequence[Frame]) -> float | None:
-        """The first timeout among these frames; a negative one is none."""
+        """The first timeout among these frames that is not negative."""
         for frame in frames:
             with contextlib.suppress(Unreadable):
                 timeout = self._seconds(frame, "timeout")
@@ -310,13 +310,13 @@ class BlockedCalls:
         return None
 
     def _may_take_lock_back(self, frame: Frame) -> bool:
-        """Whether ``Condition.wait`` was notified or gave up, and perhaps waits for its lock now."""
+        """Whether ``Condition.wait`` was notified or timed out, and may now wait to take its lock again."""
         if not is_in(frame, "/threading.py", "wait"):
             return False
         was_notified = self._objects.truth(frame.local("gotit"))
         return was_notified or not self._objects.is_a(frame.local("timeout"), "NoneType")
 
-    # What is read on demand
+    # Read on demand
 
     @cached_property
     def _threads(self) -> list[MemoryThread]:

@@ -1,7 +1,7 @@
-"""Which threads may give a ``concurrent.futures.Future`` its result.
+"""The threads that may set the result of a ``concurrent.futures.Future``.
 
-The thread that runs it now, or while it is still queued, any of its executor's threads. Futures of process pools and of
-event loops are given by nobody that can be seen here.
+That is the thread that runs it, or while it is still queued, any of its executor's threads. No thread here sets the
+futures of process pools and of event loops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.threads import is_in
 
 Givers = tuple[int, ...]
-"""OS ids of the threads of which one must go on; none where nobody is known."""
+"""OS ids of the threads of which one must proceed; empty where none is known."""
 
 EXECUTOR_FILE = "/concurrent/futures/thread.py"
 QUEUE = "_queue.SimpleQueue"
@@ -36,7 +36,7 @@ class Executors:
         return [future for future in futures if self._state(future) not in ENDED]
 
     def givers(self, future: int) -> tuple[Givers, bool]:
-        """The threads that may give the future, and whether that is certain."""
+        """The threads that may set the future's result, and whether that is certain."""
         if future in self._runners:
             return (self._runners[future],), True
         return self._queued.get(future, ()), False
@@ -49,7 +49,7 @@ class Executors:
 
     @cached_property
     def _runners(self) -> dict[int, int]:
-        """The thread of each future that is being run: it is in the ``run`` of the future's work item."""
+        """The thread that runs each future: it is in the ``run`` of the future's work item."""
         found = {}
         for thread in self._threads:
             for item in _locals_of(thread, "run", "self"):
@@ -60,7 +60,7 @@ class Executors:
 
     @cached_property
     def _queued(self) -> dict[int, Givers]:
-        """The threads of the executor in whose queue each future is."""
+        """The threads of the executor that has each future in its queue."""
         workers: dict[int, Givers] = {}
         for thread in self._threads:
             for queue in _locals_of(thread, "_worker", "work_queue"):
@@ -73,14 +73,14 @@ class Executors:
         }
 
     def _future_of(self, item: int) -> int | None:
-        """The future of a work item; None for anything else, and for an item that is being made or let go."""
+        """The future of a work item; None for anything else, and for an item that is incomplete or freed."""
         with contextlib.suppress(Unreadable):
             if self._objects.is_a(item, "_WorkItem"):
                 return self._objects.attributes(item).get("future")
         return None
 
     def _items(self, queue: int) -> Sequence[int]:
-        """What is in a SimpleQueue: in a list, or from CPython 3.13 on in an array of so many places."""
+        """The items of a SimpleQueue: in a list, or from CPython 3.13 on in an array with its size."""
         self._objects.expect(queue, QUEUE)
         items, count = self._objects.memory.pointers(queue + self._layout.queue_items, 2)
         if self._objects.is_a(items, "list"):

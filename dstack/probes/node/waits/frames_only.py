@@ -1,7 +1,7 @@
-"""What a thread is blocked in by its frames alone, where the process's memory cannot be read.
+"""The call that a thread is blocked in, from its frames alone, where memory cannot be read.
 
-That it waits is certain where Ray's own blocking function is the leaf; for what, is not known. Ray does say which refs
-the process holds: it waits for some of these. Seen on Ray 2.46 and 2.60.
+A thread certainly waits if its leaf is Ray's blocking function, but its refs are unknown. Ray reports the refs that the
+process holds, and the thread waits for some of these. Seen on Ray 2.46 and 2.60.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dstack.probes.node.waits.known_waits import CHANNEL
 from dstack.probes.node.wire import CallData, Dependencies
 
 Terms = Callable[[Sequence[ShownFrame], str], Dependencies]
-"""From frames and the kind of their call: ``timeout_s``, and what that rests on. Raises :class:`Unreadable`."""
+"""From frames and the kind of their call: ``timeout_s``, and its assumption. Raises :class:`Unreadable`."""
 
 KINDS = {"get_objects": "ray.get", "wait": "ray.wait"}
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
@@ -39,13 +39,13 @@ def shallow_call(frames: Sequence[ShownFrame], terms_of: Terms) -> CallData | No
 
 
 def shallow_calls(threads: Iterable[PythonThread[ShownFrame]]) -> dict[int, CallData]:
-    """The calls of threads that py-spy has dumped, by their OS ids."""
+    """The calls of threads that py-spy has dumped, by OS id."""
     calls = {thread.os_thread_id: shallow_call(thread.frames, _timeout_in_locals) for thread in threads}
     return {thread: call for thread, call in calls.items() if thread and call}
 
 
 def _timeout_in_locals(frames: Sequence[ShownFrame], kind: str) -> Dependencies:
-    """What py-spy shows of the function's own arguments; see :mod:`dstack.probes.node.waits.blocked_call`."""
+    """The timeout among the arguments that py-spy shows; see :mod:`dstack.probes.node.waits.blocked_call`."""
     timeout = _seconds_in(frames[0], "timeout")
     forever = -1 if kind == "ray.get" else RAY_WAIT_FOR_EVER
     return {"timeout_s": None if timeout == forever else timeout}

@@ -1,4 +1,4 @@
-"""Functions in which threads wait, and what these waits are called in the user's words.
+"""Functions in which threads wait, and the names of these waits in the user's terms.
 
 A thread whose innermost frame is in :data:`WAITS`, and which the kernel shows blocked, waits there. Going outward from
 there, or from a wait that is known otherwise, each further frame that is in one of the tables names the wait better,
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from dstack.probes.node.threads import Frame
 
 IDLE = ""
-"""The name of what is no wait: a thread that has nothing to do."""
+"""The name of a place that is no wait: an idle thread."""
 ASYNCIO = "/asyncio/"
 EVENT_LOOP = "asyncio event loop"
-"""The name of an event loop that waits for what comes; not one that is blocked in a call."""
+"""The name of an event loop that waits for events; not of one that is blocked in a call."""
 ALL_PYTHONS = "Python 3.10 to 3.14"
 BOTH_RAYS = "Ray 2.46 and 2.60"
 NOT_RUN = "torch's own names, not run"
@@ -29,10 +29,10 @@ TRAIN = "/ray/train/v2/_internal/execution/collective_impl.py"
 
 
 class Place(NamedTuple):
-    """A function by the end of its file's path; ``having`` is a local that tells it from others of the same name.
+    """A function by the end of its file's path; ``having`` is a local that distinguishes it from namesakes.
 
-    ``seen`` says on which versions it was found so. In a meeting those of alike processes wait for each other, whatever
-    object each of them calls.
+    ``seen`` has the versions on which it was verified. ``is_meeting``: similar processes wait there for each other,
+    whatever object each of them calls.
     """
 
     file: str
@@ -144,7 +144,7 @@ CHANNELS = (
     Place(CHANNEL, "read", "read of a compiled graph's channel", BOTH_RAYS),
     Place(CHANNEL, "release_buffer", "read of a compiled graph's channel", BOTH_RAYS),
 )
-"""What calls ``ray.get`` on a ref that is written again and again: that its value is there says nothing."""
+"""Callers of ``ray.get`` on a ref that is written repeatedly: that it has a value does not end the wait."""
 
 FREE_REPLICA = "Serve's wait for a free replica"
 SERVE = "/ray/serve/_private/"
@@ -152,7 +152,7 @@ AWAITS = (
     Place(f"{SERVE}request_router/request_router.py", "_choose_replica_for_request", FREE_REPLICA, "Ray 2.60"),
     Place(f"{SERVE}replica_scheduler/pow_2_scheduler.py", "choose_replica_for_request", FREE_REPLICA, "2.46, not run"),
 )
-"""Coroutines in which one waits for a future that tells nothing by itself."""
+"""Coroutines that name a wait for a future which shows nothing by itself."""
 
 
 def _by_function(*tables: Sequence[Place]) -> dict[str, list[Place]]:
@@ -165,7 +165,7 @@ def _by_function(*tables: Sequence[Place]) -> dict[str, list[Place]]:
 
 IN_LEAF, IN_CALLERS = _by_function(WAITS), _by_function(CHANNELS, NAMES)
 IN_CHANNEL, IN_COROUTINE = _by_function(CHANNELS), _by_function(AWAITS)
-"""The tables as :func:`place_of` takes them: by where in a stack a frame is."""
+"""The tables for :func:`place_of`, by the place of a frame in its stack."""
 
 
 def place_of(frame: Frame, table: dict[str, list[Place]]) -> Place | None:

@@ -1,8 +1,8 @@
-"""Which lock a thread sleeps on, and which thread holds it.
+"""The lock that a thread sleeps on, and the thread that holds it.
 
-The kernel tells the address of the semaphore that a thread sleeps on, and a lock among the words of its innermost frame
-that owns this semaphore is the one it waits for: nothing left over from before can be mistaken for it. An RLock
-names its owner. A Lock does not: its holder is inferred from the ``with`` blocks that threads are in.
+The kernel shows the address of the semaphore that a thread sleeps on. The lock with this semaphore, among the words of
+the innermost frame, is the one it waits for; a word left over from an earlier call cannot match. An RLock refers to its
+owner, a Lock does not: its holder is inferred from the ``with`` blocks that threads are in.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dstack.probes.node.procfs.proc import SystemCall
 LOCK, RLOCK = "_thread.lock", "_thread.RLock"
 SIMPLE_QUEUE, PROCESS_LOCK = "_queue.SimpleQueue", "_multiprocessing.SemLock"
 SLEPT_ON = (LOCK, RLOCK, SIMPLE_QUEUE, PROCESS_LOCK)
-"""Objects that have in the same place a pointer to their semaphore, or a byte; CPython 3.10 to 3.14."""
+"""Objects with a pointer to their semaphore, or a byte, at the same offset; CPython 3.10 to 3.14."""
 PARKS_FROM = {SIMPLE_QUEUE: (3, 13), LOCK: (3, 14), RLOCK: (3, 14)}
-"""Since when the waiters of an object are parked: each sleeps on a semaphore of its own, and notes where it waits."""
+"""First versions that park waiters of an object: each sleeps on its own semaphore, beside the address it waits at."""
 PARKED_AT = -8
-"""Where that address stands, from the semaphore on (``struct wait_entry``); seen on CPython 3.13.0 and 3.14.8."""
+"""The offset of that address from the semaphore (``struct wait_entry``); seen on CPython 3.13.0 and 3.14.8."""
 MAX_ARGUMENTS = 3
 
 
 @dataclass(frozen=True)
 class SleptOn:
-    """An object whose semaphore a thread sleeps on, with its type, and after how long the thread gives up."""
+    """The object whose semaphore a thread sleeps on, with its type, and the timeout of the wait."""
 
     address: int
     type_name: str
@@ -65,9 +65,9 @@ class Locks:
         return self._objects.memory.pointer(rlock + self._layout.rlock_owner)
 
     def holders(self, lock: int, threads: Iterable[MemoryThread]) -> list[MemoryThread]:
-        """Those of these threads that are in a ``with`` block of the lock.
+        """The threads, of these, that are in a ``with`` block of the lock.
 
-        A thread whose frames cannot be read is left out: it runs, so it is not known to hold anything.
+        A thread whose frames cannot be read is left out.
         """
         self._objects.expect(lock, LOCK)
         holders = []
@@ -90,7 +90,7 @@ class Locks:
             yield self._objects.memory.pointer(word + BOUND_TO)
 
     def _timeout_s(self, leaf: Frame, word: int, deadline: int) -> float:
-        """The number among the arguments that follow, else how much of it is left."""
+        """The timeout among the arguments that follow, else the time that is left."""
         at = leaf.stack.index(word) if word in leaf.stack else len(leaf.stack)
         for argument in leaf.stack[at + 1 : at + 1 + MAX_ARGUMENTS]:
             if self._objects.is_a(argument, "int", "float"):
@@ -99,7 +99,7 @@ class Locks:
         return round(max(0.0, seconds + nanoseconds / 1e9 - time.monotonic()), 1)
 
     def _held(self, thread: MemoryThread) -> set[int]:
-        """Locks of whose ``with`` blocks the thread is in one; not those that it let go to wait for their condition."""
+        """The locks whose ``with`` blocks the thread is in; not those released to wait for their condition."""
         if thread.thread_id not in self._locks_held:
             held: set[int] = set()
             let_go: set[int | None] = set()
@@ -113,7 +113,7 @@ class Locks:
 
 
 def lock_of(objects: Objects, condition: int) -> int | None:
-    """The lock of a Condition, which is taken and let go with it; None for anything else."""
+    """The lock of a Condition, which is acquired and released with it; None for anything else."""
     if not objects.is_a(condition, "Condition"):
         return None
     return objects.attributes(condition).get("_lock")

@@ -1,7 +1,7 @@
 """Calls of threads that ran during every reading and were in the same call each time.
 
-Ray wakes a thread that waits for refs every second. On a host so busy that every reading takes as long, such a thread
-is never seen at rest: what it waits for is not known for certain, and neither is that it makes progress.
+Ray wakes a thread that waits for refs every second. On a host so busy that each reading takes a second, such a thread
+is never read at rest. Neither what it waits for nor its progress is proven.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dstack.probes.node.threads import AnyThread
 from dstack.probes.node.wire import CallData
 
 REF_CALLS = ("ray.get", "ray.wait", "generator")
-"""The calls in which Ray wakes a thread though nothing has come. A thread is woken from any other to proceed."""
+"""The calls in which Ray wakes a thread though no value has come. In any other, a woken thread proceeds."""
 WOKEN_EVERY_S = 1.0
 """Seen on Ray 2.46 and 2.60."""
 UNPROVEN = "its thread was woken during every reading, as on a host that is very busy"
 
 
 def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> CallData | None:
-    """The call, without what it waits for, if all readings of a thread show the same one at the same lines.
+    """The call, without its dependencies, if all readings of a thread show the same one at the same lines.
 
     A thread that makes progress is soon in a call for other refs.
     """
@@ -32,7 +32,7 @@ def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> Call
 
 
 def _is_woken(call: CallData) -> bool:
-    """Whether only Ray wakes it; one with a short timeout runs by itself, and calls again."""
+    """Whether only Ray wakes the thread; one with a short timeout wakes by itself, and calls again."""
     timeout_s = call.get("timeout_s")
     return call["kind"] in REF_CALLS and "unread" not in call and (timeout_s is None or timeout_s > WOKEN_EVERY_S)
 
