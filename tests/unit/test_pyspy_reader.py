@@ -56,7 +56,8 @@ def read(tool: PySpy) -> ThreadReading:
 
 def marks(monkeypatch: pytest.MonkeyPatch, *, moves: bool) -> None:
     times: Iterator[int] = iter(range(1000))
-    monkeypatch.setattr(reader, "marks_of", lambda pid: {TID: str(next(times)) if moves else "still"})
+    for name in ("marks_at_rest", "marks_of"):
+        monkeypatch.setattr(reader, name, lambda pid: {TID: str(next(times)) if moves else "still"})
 
 
 def test_a_thread_that_did_not_run_has_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
