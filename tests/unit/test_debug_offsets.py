@@ -24,7 +24,7 @@ from dstack.probes.node.cpython.debug_offsets import (
     read_debug_offsets,
     with_debug_offsets,
 )
-from dstack.probes.node.cpython.interpreter import Interpreter
+from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import tuple_items
@@ -110,7 +110,7 @@ def differing(one: Any, other: Any) -> set[str]:
 def test_the_layout_of_a_target_is_with_its_own_offsets() -> None:
     version = VERSIONS[-1]
     data = ctypes.create_string_buffer(stated(version))
-    interpreter = Interpreter({"version": version, "runtime": ctypes.addressof(data)}, never)
+    interpreter = Interpreter({"version": version, "runtime": ctypes.addressof(data)}, NotNeeded(), {})
 
     with open_memory(os.getpid()) as memory:
         layout = interpreter.layout(memory)
@@ -119,8 +119,11 @@ def test_the_layout_of_a_target_is_with_its_own_offsets() -> None:
     assert layout.rlock_owner == TABLES[version].rlock_owner
 
 
-def never() -> Layout:
-    raise AssertionError("the reader's own layout is not needed")
+class NotNeeded(OwnPython):
+    """The reader's own interpreter, which is of another version than the target's."""
+
+    def layout(self) -> Layout:
+        raise AssertionError("the reader's own layout is not needed")
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ import pytest
 
 from dstack.probes.node.asyncio import event_loops
 from dstack.probes.node.asyncio.event_loops import EventLoops
-from dstack.probes.node.cpython.frames import Frames
-from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
+from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.cpython.modules import Modules
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.cpython.task_lists import TaskLists
+from tests.unit.own_process import own_process
 
 NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS = 16, 8, 24, 32, 40
 LISTS = TaskLists(NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS)
@@ -42,6 +41,15 @@ class AllTasks(Objects):
 class FakeFrames:
     threads: dict[int, int]
     interpreter: int
+
+
+@dataclass
+class FakeProcess:
+    memory: ProcessMemory
+    objects: Objects
+    frames: FakeFrames
+    layout: Layout = LAYOUT
+    modules: None = None
 
 
 class World:
@@ -67,9 +75,9 @@ class World:
             self.put(after + 8, before)
 
     def loops(self, memory: ProcessMemory) -> EventLoops:
-        frames: Any = FakeFrames({1: self.one, 2: self.other}, self.interpreter)
-        nothing: Any = None
-        return EventLoops(AllTasks(memory), frames, nothing, LAYOUT)
+        frames = FakeFrames({1: self.one, 2: self.other}, self.interpreter)
+        process: Any = FakeProcess(memory, AllTasks(memory), frames)
+        return EventLoops(process)
 
     def found(self) -> list[int]:
         with open_memory(os.getpid()) as memory:
@@ -144,24 +152,17 @@ def test_the_task_in_hand_is_that_of_its_threads_loop() -> None:
 # This interpreter's own lists, of whatever version it is
 
 
-@pytest.fixture(scope="module")
-def layout() -> Layout:
-    return calibrate()
-
-
 @contextmanager
-def own_loops(layout: Layout) -> Iterator[EventLoops]:
+def own_loops() -> Iterator[EventLoops]:
     with open_memory(os.getpid()) as memory:
-        objects = Objects(memory, lambda: layout.cached_keys)
-        frames = Frames(objects, layout, runtime_address())
-        yield EventLoops(objects, frames, Modules(objects, frames, layout), layout)
+        yield EventLoops(own_process(memory))
 
 
 async def waits(future: asyncio.Future[None]) -> None:
     await future
 
 
-def test_tasks_of_this_thread_of_another_and_of_one_that_has_ended_are_found(layout: Layout) -> None:
+def test_tasks_of_this_thread_of_another_and_of_one_that_has_ended_are_found() -> None:
     loop = asyncio.SelectorEventLoop()
     loop.set_debug(False)
     end = loop.create_future()
@@ -182,21 +183,22 @@ def test_tasks_of_this_thread_of_another_and_of_one_that_has_ended_are_found(lay
     alive.start()
     made.wait()
     make()
+    try:
+        with own_loops() as loops:
+            found = set(loops.tasks())
+    finally:
+        may_end.set()
+        alive.join()
 
-    with own_loops(layout) as loops:
-        found = set(loops.tasks())
-
-    may_end.set()
-    alive.join()
     end.set_result(None)
     loop.run_until_complete(asyncio.gather(*tasks))
     loop.close()
     assert found >= set(map(id, tasks))
 
 
-def test_the_task_that_runs_is_that_of_its_loop(layout: Layout) -> None:
+def test_the_task_that_runs_is_that_of_its_loop() -> None:
     async def looks() -> tuple[dict[int, int], int, int]:
-        with own_loops(layout) as loops:
+        with own_loops() as loops:
             return loops.current, id(asyncio.get_running_loop()), id(asyncio.current_task())
 
     current, loop, task = asyncio.run(looks())
