@@ -111,14 +111,14 @@ def test_a_list_that_never_comes_back_to_its_head_ends() -> None:
     assert world.found() == [first, second, third]
 
 
-def test_a_list_that_is_being_changed_ends_there_and_others_are_read() -> None:
+def test_what_is_behind_a_task_that_has_just_left_its_list_is_found_from_the_end() -> None:
     world = World()
     first, second, third, fourth, _ = world.tasks
-    world.link(world.one + THREAD_TASKS, first, second)
-    world.link(world.other + THREAD_TASKS, third, fourth)
+    world.link(world.one + THREAD_TASKS, first, second, third, fourth)
+    world.put(second + NODE, 0)
     world.put(second + NODE + 8, 0)
 
-    assert world.found() == [first, third, fourth]
+    assert world.found() == [first, second, fourth, third]
 
 
 def test_a_list_that_leads_nowhere_is_left_and_others_are_read() -> None:
