@@ -98,7 +98,8 @@ class Measured:
         self.tables += tables
 
     def _tally(self, hogs: int) -> Tally:
-        tally = bench_churn.measure(self.checks, hogs, keep=None)
+        tally = Tally()
+        bench_churn.measure(tally, self.checks, hogs, keep=None)
         return self._shown(tally, bench_churn.as_table(tally, hogs))
 
     def budgets(self) -> Results:

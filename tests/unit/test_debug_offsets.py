@@ -110,7 +110,7 @@ def differing(one: Any, other: Any) -> set[str]:
 def test_the_layout_of_a_target_is_with_its_own_offsets() -> None:
     version = VERSIONS[-1]
     data = ctypes.create_string_buffer(stated(version))
-    interpreter = Interpreter({"version": version, "runtime": ctypes.addressof(data)}, Never(), {})
+    interpreter = Interpreter({"version": version, "runtime": ctypes.addressof(data)}, NotNeeded(), {})
 
     with open_memory(os.getpid()) as memory:
         layout = interpreter.layout(memory)
@@ -119,8 +119,8 @@ def test_the_layout_of_a_target_is_with_its_own_offsets() -> None:
     assert layout.rlock_owner == TABLES[version].rlock_owner
 
 
-class Never(OwnPython):
-    """The reader's own Python, which is not needed."""
+class NotNeeded(OwnPython):
+    """The reader's own interpreter, which is of another version than the target's."""
 
     def layout(self) -> Layout:
         raise AssertionError("the reader's own layout is not needed")

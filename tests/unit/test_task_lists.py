@@ -16,6 +16,7 @@ import pytest
 
 from dstack.probes.node.asyncio import event_loops
 from dstack.probes.node.asyncio.event_loops import EventLoops
+from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
@@ -42,6 +43,15 @@ class FakeFrames:
     interpreter: int
 
 
+@dataclass
+class FakeProcess:
+    memory: ProcessMemory
+    objects: Objects
+    frames: FakeFrames
+    layout: Layout = LAYOUT
+    modules: None = None
+
+
 class World:
     """An interpreter with two threads and five tasks, in this process's memory, without any lists yet."""
 
@@ -65,9 +75,8 @@ class World:
             self.put(after + 8, before)
 
     def loops(self, memory: ProcessMemory) -> EventLoops:
-        frames: Any = FakeFrames({1: self.one, 2: self.other}, self.interpreter)
-        process = own_process(memory, AllTasks(memory), frames)
-        process.__dict__["layout"] = LAYOUT
+        frames = FakeFrames({1: self.one, 2: self.other}, self.interpreter)
+        process: Any = FakeProcess(memory, AllTasks(memory), frames)
         return EventLoops(process)
 
     def found(self) -> list[int]:
@@ -102,14 +111,14 @@ def test_a_list_that_never_comes_back_to_its_head_ends() -> None:
     assert world.found() == [first, second, third]
 
 
-def test_a_list_that_is_being_changed_ends_there_and_others_are_read() -> None:
+def test_what_is_behind_a_task_that_has_just_left_its_list_is_found_from_the_end() -> None:
     world = World()
     first, second, third, fourth, _ = world.tasks
-    world.link(world.one + THREAD_TASKS, first, second)
-    world.link(world.other + THREAD_TASKS, third, fourth)
+    world.link(world.one + THREAD_TASKS, first, second, third, fourth)
+    world.put(second + NODE, 0)
     world.put(second + NODE + 8, 0)
 
-    assert world.found() == [first, third, fourth]
+    assert world.found() == [first, second, fourth, third]
 
 
 def test_a_list_that_leads_nowhere_is_left_and_others_are_read() -> None:
@@ -174,12 +183,13 @@ def test_tasks_of_this_thread_of_another_and_of_one_that_has_ended_are_found() -
     alive.start()
     made.wait()
     make()
+    try:
+        with own_loops() as loops:
+            found = set(loops.tasks())
+    finally:
+        may_end.set()
+        alive.join()
 
-    with own_loops() as loops:
-        found = set(loops.tasks())
-
-    may_end.set()
-    alive.join()
     end.set_result(None)
     loop.run_until_complete(asyncio.gather(*tasks))
     loop.close()

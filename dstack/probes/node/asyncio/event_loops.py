@@ -31,6 +31,8 @@ HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle")
 HANDLE_BYTES = 80
 MAX_READY = 2_000
 MAX_LINKED = 1 << 16
+NEXT, PREVIOUS = 0, 1
+"""Which word of a node in a list of tasks points to which other node."""
 LOOP_THREAD = "AsyncIO Thread"
 """How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
@@ -57,24 +59,31 @@ class EventLoops:
         heads = [thread + lists.thread_tasks for thread in self._frames.threads.values()]
         seen: set[int] = set()
         for head in (*heads, self._frames.interpreter + lists.interpreter_tasks):
-            with contextlib.suppress(Unreadable):
-                for node in self._nodes(head, seen):
-                    task = node - lists.task_node
-                    if self._objects.is_kind_of(task, TASK) and self.is_pending(task):
-                        yield task
+            for node in self._nodes(head, lists.task_node, seen):
+                with contextlib.suppress(Unreadable):
+                    if self.is_pending(node - lists.task_node):
+                        yield node - lists.task_node
         if len(seen) >= MAX_LINKED:
             raise Unreadable(f"it has more than {MAX_LINKED} tasks")
 
-    def _nodes(self, head: int, seen: set[int]) -> Iterator[int]:
-        """The nodes of one list that are not yet in ``seen``, up to a place that is being changed."""
-        before, node = head, self._memory.pointer(head)
-        while node != head and node not in seen and len(seen) < MAX_LINKED:
-            seen.add(node)
-            after, back = self._memory.pointers(node, 2)
-            if back != before:
+    def _nodes(self, head: int, task_node: int, seen: set[int]) -> Iterator[int]:
+        """The nodes of one list that were not seen yet.
+
+        A list that changes while it is read ends where a task has just left it; what is behind is found from its end.
+        """
+        for direction in (NEXT, PREVIOUS):
+            node = 0
+            with contextlib.suppress(Unreadable):
+                node = self._memory.pointer(head + 8 * direction)
+                while node != head and node not in seen and len(seen) < MAX_LINKED:
+                    links = self._memory.pointers(node, 2)
+                    if not self._objects.is_kind_of(node - task_node, TASK):
+                        break
+                    seen.add(node)
+                    yield node
+                    node = links[direction]
+            if node == head:
                 return
-            yield node
-            before, node = node, after
 
     def _referenced(self) -> Iterator[int]:
         """The tasks in the set of weak references."""
@@ -151,6 +160,8 @@ class EventLoops:
 
 def may_have_loops(process: PythonProcess) -> bool:
     """Whether a thread shows an event loop, or may run one that it does not show: one of uvloop, or without frames."""
+    if process.broken:
+        return True
     for thread in process.threads:
         shows_nothing = not thread.frames and thread.os_thread_id == process.memory.pid  # C++'s never show any
         if shows_nothing or is_event_loop(thread):

@@ -125,6 +125,7 @@ class Frames:
         kind = "i" if layout.version == (3, 10) else "Q"
         self._head = Record((layout.frame_code, "Q"), (layout.frame_instruction, kind), (layout.frame_previous, "Q"))
         self._places: dict[tuple[int, int], tuple[Code, int, Position] | None] = {}
+        self._without_code: set[int] = set()
         self._is_tagged = layout.version >= (3, 14)
 
     @cached_property
@@ -211,6 +212,10 @@ class Frames:
         self.codes.load({self._code_of(code) for chain in chains.values() for _, code, _ in chain.steps})
         return {thread_id: list(self._frames(chain.steps)) for thread_id, chain in chains.items()}
 
+    def is_whole(self, chain: Chain) -> bool:
+        """Whether a chain, whose stack was read, was followed to its end, and all of its frames have their code."""
+        return not chain.ahead and not any(executable in self._without_code for _, executable, _ in chain.steps)
+
     def _frames(self, steps: Sequence[Step]) -> Iterator[Frame]:
         """The frames of these steps, without those in which C calls Python: a trampoline on 3.12, no code later."""
         places = self._places
@@ -224,6 +229,8 @@ class Frames:
 
     def _place(self, executable: int, instruction: int) -> tuple[Code, int, Position] | None:
         code = self.codes.get(self._code_of(executable))
+        if code is None and not self._objects.is_a(self._code_of(executable), "NoneType"):
+            self._without_code.add(executable)
         if code is None or code.function == TRAMPOLINE:
             return None
         offset = self._offset(code, instruction)

@@ -96,8 +96,8 @@ class PythonProcess:
 
     @property
     def broken(self) -> set[int]:
-        """The OS ids of the threads whose frames could not be followed to their end."""
-        return {one.os_thread_id for one in self.threads if self._chains[one.thread_id].ahead}
+        """The OS ids of the threads of which not all frames could be read."""
+        return {one.os_thread_id for one in self.threads if not self.frames.is_whole(self._chains[one.thread_id])}
 
     def steps(self, thread: MemoryThread) -> Sequence[Step]:
         """A thread's frames as addresses, leaf first."""
@@ -110,10 +110,10 @@ class PythonProcess:
         states = {thread.thread_id: state} if state and is_known else self.frames.threads
         if thread.thread_id not in states:
             raise Unreadable("the interpreter does not know the thread")
-        chains = self.frames.chains(states)
-        if chains[thread.thread_id].ahead:
-            raise Unreadable("its frames could not be followed to their end")
+        chains = self.frames.chains({thread.thread_id: states[thread.thread_id]})
         frames = self.frames.stacks(chains)[thread.thread_id]
+        if not self.frames.is_whole(chains[thread.thread_id]):
+            raise Unreadable("not all of its frames could be read")
         return replace(thread, frames=frames), chains[thread.thread_id].steps
 
     def _names(self) -> Mapping[int, str]:
