@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
-from dstack.probes.node.asyncio.event_loops import is_event_loop, may_have_loops
+from dstack.probes.node.asyncio.event_loops import has_tasks, is_event_loop, may_have_loops
 from dstack.probes.node.cpython.frames import Step
 from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
@@ -96,7 +96,7 @@ class MemoryReader:
             still_with_loops = still
             if not self._request.is_child:
                 groups = self._read_groups(process)
-                still_with_loops = still & self._read_loops(process, calls, before)
+                still_with_loops = still & self._read_loops(process, calls, before, still)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
             self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
             known_states = process.frames.threads
@@ -160,9 +160,13 @@ class MemoryReader:
 
     # Event loops
 
-    def _read_loops(self, process: PythonProcess, calls: BlockedCalls, before: Mapping[int, str]) -> set[int]:
+    def _read_loops(
+        self, process: PythonProcess, calls: BlockedCalls, before: Mapping[int, str], still: set[int]
+    ) -> set[int]:
         """Read the coroutines; returns the threads that did not run from the beginning until these were read."""
-        if not may_have_loops(process):
+        is_stable = still.issuperset(thread.os_thread_id for thread in process.threads)
+        # The frames of a thread that runs may be cut off where a coroutine has just been suspended.
+        if not may_have_loops(process) and (is_stable or not has_tasks(process)):
             self._loops = LoopState()
             return set(before)
         self._loops = LoopState.read(lambda: calls.coroutines)

@@ -160,8 +160,6 @@ class EventLoops:
 
 def may_have_loops(process: PythonProcess) -> bool:
     """Whether a thread shows an event loop, or may run one that it does not show: one of uvloop, or without frames."""
-    if process.broken:
-        return True
     for thread in process.threads:
         shows_nothing = not thread.frames and thread.os_thread_id == process.memory.pid  # C++'s never show any
         if shows_nothing or is_event_loop(thread):
@@ -169,6 +167,14 @@ def may_have_loops(process: PythonProcess) -> bool:
         if any(ASYNCIO in frame.position.file for frame in thread.frames):
             return True
     return process.modules.has("uvloop")
+
+
+def has_tasks(process: PythonProcess) -> bool:
+    """Whether there is an asyncio task that has not ended; yes where that cannot be read."""
+    try:
+        return next(EventLoops(process).tasks(), None) is not None
+    except Unreadable:
+        return True
 
 
 def is_event_loop(thread: AnyThread) -> bool:
