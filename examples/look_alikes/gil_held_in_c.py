@@ -3,8 +3,7 @@
 The actor is asynchronous and should answer `ping` in between. But a call into C that never lets go of the lock stops
 its event loop with all other threads, until it returns.
 
-Expected: blocked, incomplete
-Later: blocked, once it can be seen that a call waits for the lock of Python
+Expected: blocked
 Members: driver gil_held_in_c.py
 Points at: ctypes.PyDLL(None).sleep(seconds)
 """

@@ -88,7 +88,8 @@ def texts_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 @pytest.mark.ray
 def test_a_snapshot_listens_nowhere_and_tells_no_token(hanging: Example, tmp_path: Path) -> None:
-    arguments = ["-v", "snapshot", "--address", hanging.address, "--locals", "-o", str(tmp_path / "s.json"), "--force"]
+    arguments = ["-v", "snapshot", "--address", hanging.address, "--locals", "--native", "--force"]
+    arguments += ["-o", str(tmp_path / "s.json")]
     looks: list[Result] = []
     with Watched(hanging.environment) as watched:
 

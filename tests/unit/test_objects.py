@@ -77,13 +77,14 @@ def test_numbers(own: Objects, number: float | None) -> None:
 
 def test_lists_tuples_and_sets(own: Objects) -> None:
     items = [object(), "x", 1.5]
+    as_tuple, empty_list, empty_set = tuple(items), list[object](), set[object]()
     grown = {str(number) for number in range(100)}
     shrunk = set(grown)
     for number in range(90):
         shrunk.discard(str(number))
 
-    assert own.items(id(items)) == own.items(id(tuple(items))) == tuple(map(id, items))
-    assert own.items(id([])) == own.items(id(())) == own.set_items(id(set())) == ()
+    assert own.items(id(items)) == own.items(id(as_tuple)) == tuple(map(id, items))
+    assert own.items(id(empty_list)) == own.items(id(())) == own.set_items(id(empty_set)) == ()
     assert own.set_items(id(grown)) == tuple(sorted(map(id, grown)))
     assert own.set_items(id(shrunk)) == tuple(sorted(map(id, shrunk)))
 

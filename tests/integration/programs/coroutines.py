@@ -408,9 +408,10 @@ async def blocks() -> None:
     lock = threading.Lock()
     loop = asyncio.get_running_loop()
     start("has-thread-lock", has(lock), others=1)
-    start("behind-blocked-loop", waits(asyncio.sleep(0.01)), what="asyncio.sleep")
     await until(lock.locked)
     calls["blocked-loop"] = {"kind": "lock", "what": "threading.Lock.acquire", "coroutines": ["has-thread-lock"]}
+    # Both begin in one turn of the loop, so that it is blocked before it can see that the sleep is over.
+    start("behind-blocked-loop", waits(asyncio.sleep(0.01)), what="asyncio.sleep")
     start("blocks", waits_as_thread(lock))
     loop.call_soon(lambda: None)
     await asyncio.sleep(10_000)
