@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BASIC_SIZE, TYPE
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.waits.locks import lock_of
+from dstack.probes.node.waits.locks import held_in
 
 GENERATORS = ("coroutine", "generator", "async_generator")
 CYTHON = "_cython_"
@@ -43,6 +43,7 @@ class AwaitChains:
     """The await chains of one process. Every method raises :class:`Unreadable`."""
 
     def __init__(self, process: PythonProcess, loops: EventLoops) -> None:
+        self._process = process
         self._objects = process.objects
         self._memory = process.memory
         self._frames = process.frames
@@ -69,20 +70,9 @@ class AwaitChains:
         holders: dict[int, list[int]] = {}
         for task, chain in self.by_task.items():
             with contextlib.suppress(Unreadable):
-                for one in self._held(chain):
+                for one in held_in(self._process, chain.frames):
                     holders.setdefault(one, []).append(task)
         return holders
-
-    def _held(self, chain: Chain) -> set[int]:
-        held: set[int] = set()
-        let_go: set[int | None] = set()
-        for frame in chain.frames:  # innermost first
-            if frame.function in ("__aenter__", "acquire", "wait"):
-                owner = frame.local("self")
-                let_go |= {owner, lock_of(self._objects, owner)}
-            for one in self._frames.held(frame):
-                held |= {one, lock_of(self._objects, one) or one} - let_go
-        return held
 
     def chain(self, coroutine: int) -> Chain:
         """The chain from a task's coroutine on; a running coroutine, or one that has not begun, adds no frame."""

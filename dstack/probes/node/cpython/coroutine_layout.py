@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from dstack.probes.node.cpython.calibration import Search
 from dstack.probes.node.cpython.memory import ProcessMemory
-from dstack.probes.node.cpython.objects import OWN_VERSION, reference
+from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.task_lists import TaskLists, calibrate_task_lists
 
 INTERPRETER_BYTES = 1 << 17
@@ -139,11 +140,11 @@ async def _asynchronous_generator() -> AsyncIterator[None]:
     yield
 
 
-class Calibration:
-    """One search for known values. Raises ``LookupError`` where one is not found."""
+class Calibration(Search):
+    """The search for the layout. Raises ``LookupError`` or ``ValueError`` where something is not found."""
 
     def __init__(self, memory: ProcessMemory, specimen: Specimen, frame_code: int) -> None:
-        self._memory = memory
+        super().__init__(memory)
         self._specimen = specimen
         self._frame_code = frame_code
         self._suspended: Any = Pausing.pause(*specimen.markers)
@@ -187,17 +188,6 @@ class Calibration:
             task_lists=calibrate_task_lists(self._memory, interpreter) if OWN_VERSION >= (3, 14) else None,
         )
 
-    def _find(self, address: int, size: int, value: int) -> int:
-        return 8 * self._memory.mapped_words(address, size).index(value)
-
-    def _references(self, address: int, size: int) -> tuple[int, ...]:
-        """Words of a frame, those that are references without their flags."""
-        return tuple(map(reference, self._memory.mapped_words(address, size)))
-
-    def _in(self, whole: object, part: object) -> int:
-        """The offset in an object of its pointer to another one, which is not its type."""
-        return 16 + self._find(id(whole) + 16, type(whole).__basicsize__ - 16, id(part))
-
     def _generator_frame(self) -> int:
         """The offset of the pointer to the frame object on 3.10; later of the frame, derived from that of its code."""
         if OWN_VERSION == (3, 10):
@@ -239,14 +229,8 @@ class Calibration:
         return 4 * found[-1]
 
     def _first_line(self) -> int:
-        """The offset at which two copies of a code object with other first lines differ."""
         code = Pausing.pause.__code__
-        size = type(code).__basicsize__ // 4
-        copies = {value: code.replace(co_firstlineno=value) for value in (1234567, 7654321)}
-        numbers = {
-            value: struct.unpack(f"<{size}i", self._memory.read(id(copy), 4 * size)) for value, copy in copies.items()
-        }
-        return 4 * next(at for at in range(size) if all(found[at] == value for value, found in numbers.items()))
+        return self._number_in({value: code.replace(co_firstlineno=value) for value in (1234567, 7654321)})
 
     def _send_generator(self) -> int:
         generator = _asynchronous_generator()

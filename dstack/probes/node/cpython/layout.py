@@ -19,9 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
+from dstack.probes.node.cpython.calibration import Search
 from dstack.probes.node.cpython.coroutine_layout import CoroutineLayout, calibrate_coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
-from dstack.probes.node.cpython.objects import OWN_VERSION, Objects, reference
+from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
 
 RUNTIME_BYTES = 1 << 16
 INTERPRETER_BYTES = 1 << 17
@@ -140,11 +141,11 @@ class Specimen:
         raise LookupError("no thread could be started")
 
 
-class Calibration:
-    """One search for known values. Raises ``LookupError`` where one is not found."""
+class Calibration(Search):
+    """The search for the layout. Raises ``LookupError`` or ``ValueError`` where something is not found."""
 
     def __init__(self, memory: ProcessMemory, specimen: Specimen) -> None:
-        self._memory = memory
+        super().__init__(memory)
         self._objects = Objects(memory)
         self._version = self._objects.version
         self._specimen = specimen
@@ -182,14 +183,6 @@ class Calibration:
             coroutines=calibrate_coroutines(self._memory, interpreter, frame_code),
         )
 
-    def _find(self, address: int, size: int, value: int) -> int:
-        """The offset of the word among these bytes that has this value."""
-        return 8 * self._memory.mapped_words(address, size).index(value)
-
-    def _references(self, address: int, size: int) -> tuple[int, ...]:
-        """The words of a frame, those that are references without their flags."""
-        return tuple(map(reference, self._memory.mapped_words(address, size)))
-
     def _address_of(self, frame: FrameType | None) -> int:
         """The address of a frame: of the frame object on 3.10, later of what the frame object points to."""
         if frame is None:
@@ -225,7 +218,7 @@ class Calibration:
         return 8 * next(i for i in range(len(words)) if words[i : i + 3] == wanted)
 
     def _in_code(self, name: str) -> int:
-        return self._find(id(self._code), type(self._code).__basicsize__, id(getattr(self._code, name)))
+        return self._in(self._code, getattr(self._code, name))
 
     def _names(self) -> tuple[int, ...]:
         """The tuples of names whose lengths together are the number of a frame's locals."""
@@ -246,13 +239,7 @@ class Calibration:
         raise LookupError("the names of locals")
 
     def _stack_size(self) -> int:
-        """The offset at which two copies with other stack sizes differ."""
-        codes = {value: self._code.replace(co_stacksize=value) for value in (12345, 23456)}
-        size = type(self._code).__basicsize__ // 4
-        numbers = {
-            value: struct.unpack(f"<{size}i", self._memory.read(id(code), 4 * size)) for value, code in codes.items()
-        }
-        return 4 * next(i for i in range(size) if all(found[i] == value for value, found in numbers.items()))
+        return self._number_in({value: self._code.replace(co_stacksize=value) for value in (12345, 23456)})
 
     def _cached_keys(self) -> int:
         kept = Attributed()

@@ -36,6 +36,8 @@ from dstack.probes.node.waits.known_waits import (
 from dstack.probes.node.waits.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
 from dstack.probes.node.wire import CallData, Dependencies
 
+RAY_CALLS = {"get_objects": "ray.get", "wait": "ray.wait"}
+"""The functions of Ray's worker that block, with the kind of their call; Ray 2.46 to 2.60."""
 RAY_WAIT_FOR_EVER = 10**6
 """ray.wait replaces timeout=None by this many seconds before it blocks."""
 
@@ -82,8 +84,8 @@ class BlockedCalls:
 
     def _ray_call(self, frames: Sequence[Frame]) -> CallData | None:
         """``ray.get`` and ``ray.wait``, which are blocked in C++ when their own frames are the leaf."""
-        kind = {"get_objects": "ray.get", "wait": "ray.wait"}.get(function_of(frames[0]))
-        if kind is None or not is_in(frames[0], RAY_WORKER_FILE):
+        kind = ray_call(frames[0])
+        if kind is None:
             return None
         try:
             return self._ray_get(frames) if kind == "ray.get" else self._ray_wait(frames)
@@ -335,6 +337,11 @@ class BlockedCalls:
     @cached_property
     def _executors(self) -> Executors:
         return Executors(self._threads, self._process)
+
+
+def ray_call(leaf: AnyFrame) -> str | None:
+    """The kind of Ray's call that blocks in C++ with this frame as the innermost, None for any other frame."""
+    return RAY_CALLS.get(function_of(leaf)) if is_in(leaf, RAY_WORKER_FILE) else None
 
 
 def is_next_of_generator(frame: AnyFrame) -> bool:

@@ -10,23 +10,21 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
-from dstack.probes.node.threads import PythonThread, ShownFrame, function_of, is_in
-from dstack.probes.node.waits.blocked_call import RAY_WAIT_FOR_EVER, is_next_of_generator
+from dstack.probes.node.threads import PythonThread, ShownFrame
+from dstack.probes.node.waits.blocked_call import RAY_WAIT_FOR_EVER, is_next_of_generator, ray_call
 from dstack.probes.node.waits.known_waits import CHANNEL
 from dstack.probes.node.wire import CallData, Dependencies
 
 Terms = Callable[[Sequence[ShownFrame], str], Dependencies]
 """From frames and the kind of their call: ``timeout_s``, and its assumption. Raises :class:`Unreadable`."""
 
-KINDS = {"get_objects": "ray.get", "wait": "ray.wait"}
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
 def shallow_call(frames: Sequence[ShownFrame], terms_of: Terms) -> CallData | None:
     """The call, whose refs are among the ``held``; None where it is not known to be a wait for refs."""
-    kind = KINDS.get(function_of(frames[0])) if frames else None
-    if kind is None or not is_in(frames[0], RAY_WORKER_FILE):
+    kind = ray_call(frames[0]) if frames else None
+    if kind is None:
         return None
     if len(frames) > 1 and f"/{frames[1].position.file}".endswith(CHANNEL):
         return {"kind": "other", "frame": 1, "what": "read of a compiled graph's channel"}

@@ -28,6 +28,8 @@ PARKS_FROM = {SIMPLE_QUEUE: (3, 13), LOCK: (3, 14), RLOCK: (3, 14)}
 PARKED_AT = -8
 """The offset of that address from the semaphore (``struct wait_entry``); seen on CPython 3.13.0 and 3.14.8."""
 MAX_ARGUMENTS = 3
+WITHOUT_LOCK = ("__aenter__", "acquire", "wait")
+"""Methods of locks and conditions, of threads and of asyncio, that run while their lock is not held."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Locks:
     """The locks of one process. Every method raises :class:`Unreadable`."""
 
     def __init__(self, process: PythonProcess) -> None:
+        self._process = process
         self._objects = process.objects
-        self._frames = process.frames
         self._layout = process.layout
         self._locks_held: dict[int, set[int]] = {}
 
@@ -99,17 +101,26 @@ class Locks:
         return round(max(0.0, seconds + nanoseconds / 1e9 - time.monotonic()), 1)
 
     def _held(self, thread: MemoryThread) -> set[int]:
-        """The locks whose ``with`` blocks the thread is in; not those released to wait for their condition."""
         if thread.thread_id not in self._locks_held:
-            held: set[int] = set()
-            let_go: set[int | None] = set()
-            for frame in thread.frames:
-                if frame.function == "wait" and frame.file.endswith("/threading.py"):
-                    let_go.update(lock_of(self._objects, local) for local in frame.locals)
-                for one in self._frames.held(frame):
-                    held |= {one, lock_of(self._objects, one) or one} - let_go
-            self._locks_held[thread.thread_id] = held
+            self._locks_held[thread.thread_id] = held_in(self._process, thread.frames)
         return self._locks_held[thread.thread_id]
+
+
+def held_in(process: PythonProcess, frames: Iterable[Frame]) -> set[int]:
+    """The objects whose ``with`` or ``async with`` blocks these frames are in, and the locks of conditions among them.
+
+    ``frames`` are those of a thread or coroutine, the innermost first. Left out are objects that a frame still enters,
+    and locks that it has released to wait for their condition. Raises :class:`Unreadable`.
+    """
+    held: set[int] = set()
+    released: set[int | None] = set()
+    for frame in frames:
+        if frame.function in WITHOUT_LOCK:
+            owner = frame.local("self")
+            released |= {owner, lock_of(process.objects, owner)}
+        for one in process.frames.held(frame):
+            held |= {one, lock_of(process.objects, one) or one} - released
+    return held
 
 
 def lock_of(objects: Objects, condition: int) -> int | None:
