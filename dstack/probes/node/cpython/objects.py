@@ -263,6 +263,8 @@ class Objects:
         """The addresses of a dict's keys and values."""
         self.expect(address, "dict")
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
+        if not self.memory.int64(address + SIZE):
+            return []  # which on CPython 3.10 may seem to share its keys
         if values:
             raise Unreadable("a dict that shares its keys")
         return [(key, value) for key, value in self._entries(keys, MAX_ENTRIES) if key and value]
