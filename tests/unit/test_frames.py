@@ -231,7 +231,7 @@ def test_many_threads_are_read_together_in_few_system_calls() -> None:
 
         for thread in threads:
             assert shown(stacks[thread.ident or 0]) == as_python_says(thread)
-        assert len(calls) - listed < 50
+        assert len(calls) - listed < 100  # of 3,000 frames; on CPython 3.10 one call for each level of them
     finally:
         over.set()
         for thread in threads:
