@@ -86,7 +86,7 @@ class Vertex(Model, frozen=True):
     ``never`` says why this can never be given, and ``never_kind`` whether that is because somebody who would have
     made it is gone, or because nobody has what it asks for. ``stands`` is true when a second
     sample showed the same wait again, false when only the first sample saw it. ``unobserved`` marks an unknown
-    vertex that might as well be stuck: nobody could look; ``at_most`` are all that it may depend on, None where
+    vertex that might as well be stuck: it could not be read; ``at_most`` are all that it may depend on, None where
     that is not known. ``other_side_of`` names the call, as ``queue.Queue.get``, of
     an unknown vertex that is whoever ends that call: it was all seen, but not who that is; ``child_pid`` is of one that
     is a process which its worker has started. ``since`` bounds the wait.

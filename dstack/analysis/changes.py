@@ -2,7 +2,7 @@
 
 A wait whose dependency changed was transient. A change is only claimed where the second sample proves it: a process
 that is not listed any more, a task that its worker does not run or its owner does not list any more, another stack or
-call. What the second sample could not read has not changed; as much is known of it as the first sample told.
+call. What the second sample could not read has not changed; what the first sample showed of it still holds.
 """
 
 from __future__ import annotations
@@ -254,14 +254,14 @@ def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
 
 
 def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
-    """What tells a coroutine from a later one at the same address; a thread is known by its id alone."""
+    """What distinguishes a coroutine from a later one at the same address; a thread has its id."""
     if isinstance(execution, Coroutine):
         return execution.name, execution.task_id, execution.is_task, execution.os_thread_id
     return ()
 
 
 def _denies(observed: Observed, owner_id: str, task_id: str) -> bool:
-    """Whether a worker that told of all its unfinished tasks does not list this one, and nothing runs it."""
+    """Whether a worker that lists all its unfinished tasks does not list this one, and nothing runs it."""
     owner = observed.seen.get(owner_id)
     if owner is None or owner.running_task_ids is None or owner_id in observed.cut_short:
         return False

@@ -139,7 +139,7 @@ class _Confirmation:
         return True
 
     def _is_read_at_last(self, vertex: Vertex, again: Vertex) -> bool:
-        """Whether only the second sample tells what it waits for: that was seen once."""
+        """Whether its dependencies are known only from the second sample: they were seen once."""
         if vertex.kind == "execution":
             before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
             if before is None or after is None or self._changes.has_left(vertex):

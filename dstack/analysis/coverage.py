@@ -66,7 +66,7 @@ def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hol
     """All that makes a diagnosis incomplete: workers, failures, and the dependencies of waits.
 
     What began or ended between the samples is no part of a deadlock that stood all the while; of what only the second
-    sample failed to read, the first one tells.
+    sample failed to read, the first one decides.
     """
     transient = ended_workers(snapshot) | new_workers(snapshot)
     lasting = [worker.worker_id for worker in snapshot.workers if worker.worker_id not in transient]
@@ -85,7 +85,7 @@ def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hol
 def _may_hide(failure: Failure) -> bool:
     """Whether something that is stuck may have escaped because of a failure, though every worker was seen.
 
-    Those without an answer, or on a node without one, are not seen; one that told of a part of its tasks only, is.
+    Those without an answer, or on a node without one, are not seen; one that listed only a part of its tasks is.
     """
     return failure.stage == "control plane" or (failure.stage == "core worker" and failure.cause == "truncated")
 

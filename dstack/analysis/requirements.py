@@ -12,7 +12,7 @@ Waits = dict[Key, list[tuple[int, list[Key]]]]
 
 
 def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False) -> Waits:
-    """The reduction's view: a wait with a timeout is none, and what can never be given waits for nobody.
+    """The reduction's view: a wait with a timeout is none, and what can never be given has no dependency.
 
     With ``if_not``, nothing is assumed.
     """

@@ -25,7 +25,7 @@ IDLE = b"\xff" * 20
 MAX_MODULES = 4096
 IDLE_WORKER = "ray::IDLE"
 """The title of a worker before it becomes an actor's, and between tasks; seen on Ray 2.46 and 2.60."""
-NOBODY = "f" * 16
+NO_ACTOR = "f" * 16
 """The beginning of the actor's part in the id of a normal task, and of the id of an actor's creation task."""
 
 
@@ -84,5 +84,5 @@ def read_tasks(
 
 def _if_real(task_id: str | None, title: str) -> str | None:
     """The task, unless it is the id that a fresh worker has before its first task: that looks like an actor's."""
-    is_of_actor = task_id is not None and NOBODY not in (task_id[:16], task_id[16:32])
+    is_of_actor = task_id is not None and NO_ACTOR not in (task_id[:16], task_id[16:32])
     return None if is_of_actor and title == IDLE_WORKER else task_id
