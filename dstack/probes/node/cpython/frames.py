@@ -141,7 +141,7 @@ class Frames:
         while state and state not in ids and len(ids) < MAX_THREADS:
             ids[state] = self._memory.pointer(state + self._layout.thread_id)
             state = self._memory.pointer(state + self._layout.thread_next)
-        return {thread_id: state for state, thread_id in ids.items()}
+        return {thread_id: state for state, thread_id in ids.items() if thread_id}  # 0: it has not begun yet
 
     def chains(self, threads: Mapping[int, int]) -> dict[int, Chain]:
         """The frames of several threads by thread id; perhaps not all of a thread that changes meanwhile.
