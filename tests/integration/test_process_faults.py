@@ -82,7 +82,9 @@ def is_told_right(process: Plain) -> bool:
     threads = {thread["name"]: thread for thread in process["threads"]}
     call = threads["MainThread"].get("call")
     return (
-        call is not None and call["kind"] == "thread.join" and call["threads"] == [threads["sleeper"]["os_thread_id"]]
+        call is not None
+        and call["kind"] == "thread.join"
+        and call["threads"] == [threads.get("sleeper", {}).get("os_thread_id")]
     )
 
 

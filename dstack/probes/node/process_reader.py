@@ -74,9 +74,13 @@ class ProcessReader:
     def _require_alive(self, process: Process) -> None:
         """Raise unless it is still the same process and runs the same program."""
         now = proc.figures(process.pid)
-        if now is None or now.state == "Z":
+        before = process.figures
+        has_no_memory = (
+            now is not None and before is not None and before.birth.stack_start and not now.birth.stack_start
+        )
+        if now is None or now.state == "Z" or has_no_memory:  # a process that exits has no stack any more
             raise psutil.NoSuchProcess(process.pid)
-        if process.figures and now.birth != process.figures.birth:
+        if before and now.birth != before.birth:
             self._known.pop(process.pid, None)
             raise DumpFailed("it began another program while it was read", cause="unreadable")
 
