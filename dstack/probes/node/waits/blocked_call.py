@@ -267,7 +267,8 @@ class BlockedCalls:
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
         beginner = self.coroutines.beginner(future)
-        return {"threads": [one.os_thread_id for one in self._threads if one.thread_id == beginner]}
+        threads = [one.os_thread_id for one in self._threads if one.thread_id == beginner]
+        return {"threads": threads} if threads else {}
 
     # Event loops
 
