@@ -64,42 +64,42 @@ def settled(cluster: RayCluster, verdict: str, access: str, *options: str) -> Js
 
     def is_right() -> Json | None:
         last[:] = [check(cluster, *options)]
-        told = last[0]
-        return told if told["verdict"] == verdict and set(told["coverage"]["access"]) == {access} else None
+        checked = last[0]
+        return checked if checked["verdict"] == verdict and set(checked["coverage"]["access"]) == {access} else None
 
     return wait_until(is_right, deadline_s=SETTLED_S, what=lambda: json.dumps(last, indent=1)[-6000:])
 
 
 def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allows(cluster: RayCluster) -> None:
     with cluster.run_example("two_actors"):
-        told = settled(cluster, "blocked", "state only", "--pause")
+        checked = settled(cluster, "blocked", "state only", "--pause")
 
-        assert (told["incomplete"], told["exit_code"]) == (True, 4)
-        kinds = {failure["reason"]: failure["remedy"] for failure in told["coverage"]["failures"]}
+        assert (checked["incomplete"], checked["exit_code"]) == (True, 4)
+        kinds = {failure["reason"]: failure["remedy"] for failure in checked["coverage"]["failures"]}
         assert any("SYS_PTRACE" in reason and "--cap-add" in (remedy or "") for reason, remedy in kinds.items())
         assert any("no agent of Ray's" in reason for reason in kinds)
-        waits = {one["execution"]: one["waits_for"] for finding in told["findings"] for one in finding["members"]}
+        waits = {one["execution"]: one["waits_for"] for finding in checked["findings"] for one in finding["members"]}
         for waiter, target in (("Cashier.order", "Kitchen.cook"), ("Kitchen.cook", "Cashier.is_paid")):
             assert {"inferred"} == {wait["evidence"] for wait in waits[waiter]}
             assert target in {one["execution"] for wait in waits[waiter] for one in wait["targets"]}
 
-        node_id = told["coverage"]["failures"][0]["node_id"]
+        node_id = checked["coverage"]["failures"][0]["node_id"]
         with agent(cluster, node_id):
-            told = settled(cluster, "blocked", "state only")
+            checked = settled(cluster, "blocked", "state only")
 
-            assert told["timing"]["pause_ms"] in (None, {"median": 0, "max": 0})
-            remedies = [one["remedy"] or "" for one in told["coverage"]["failures"] if one["stage"] == "stacks"]
+            assert checked["timing"]["pause_ms"] in (None, {"median": 0, "max": 0})
+            remedies = [one["remedy"] or "" for one in checked["coverage"]["failures"] if one["stage"] == "stacks"]
             assert remedies
             assert all("--cap-add" in remedy and "Or add --pause: Ray's agent" in remedy for remedy in remedies)
 
-            told = settled(cluster, "deadlock", "text stack", "--pause")
+            checked = settled(cluster, "deadlock", "text stack", "--pause")
 
-            (finding,) = told["findings"]
+            (finding,) = checked["findings"]
             assert not finding["confirmed"]
             assert finding["assumed"] == [f"two_actors.py:{line} is the code that runs there" for line in (21, 33)]
             assert {one["execution"] for one in finding["blocked_behind"]} == {"driver two_actors.py"}
             assert {one["access"] for one in finding["members"] if one["thread"]} == {"text stack"}
-            assert told["timing"]["pause_ms"]["max"] > 0  # the agent's py-spy stops what it looks at
+            assert checked["timing"]["pause_ms"]["max"] > 0  # the agent's py-spy stops what it looks at
 
 
 @pytest.mark.exhaustive
@@ -108,6 +108,6 @@ def test_what_only_seems_to_hang_is_no_deadlock_either(cluster: RayCluster, name
     with cluster.run_example(f"look_alikes/{name}"):
         node_id = check(cluster)["coverage"]["failures"][0]["node_id"]
         with agent(cluster, node_id):
-            told = settled(cluster, "blocked", "text stack", "--pause")
+            checked = settled(cluster, "blocked", "text stack", "--pause")
 
-    assert told["incomplete"]
+    assert checked["incomplete"]

@@ -115,8 +115,8 @@ def test_of_too_many_children_the_first_are_looked_at_and_it_is_said(tmp_path: P
     process = result["processes"]["w"]
     assert [child["pid"] for child in process["children"]] == pids[:MAX_CHILDREN]
     assert process["children_left_out"] == len(pids) - MAX_CHILDREN
-    told = [failure["reason"] for failure in result["failures"] if failure["pid"] == parent.pid]
-    assert told == ["4 of its child processes were not read: there are too many"], result["failures"]
+    reasons = [failure["reason"] for failure in result["failures"] if failure["pid"] == parent.pid]
+    assert reasons == ["4 of its child processes were not read: there are too many"], result["failures"]
 
 
 def test_another_target_or_what_it_started_is_not_shown_as_a_child(tmp_path: Path) -> None:

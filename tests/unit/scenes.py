@@ -590,7 +590,7 @@ class Scene:
         return self
 
     def look_again(self) -> Scene:
-        """Takes a second sample, as a snapshot does: of nobody's process, there is none."""
+        """Takes a second sample, as a snapshot does: none where no worker is of interest."""
         wanted = of_interest(self.snapshot()).workers
         return self.look(only=wanted) if wanted else self
 

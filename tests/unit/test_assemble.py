@@ -23,15 +23,9 @@ from dstack.probes.node.probe import NodeProbe
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
 from tests.mutations import ByValues
+from tests.sampling import OPTIONS
 
-OPTIONS: wire.Options = {
-    "native": False,
-    "locals": True,
-    "pause": False,
-    "children": False,
-    "deadline_s": 20.0,
-    "thread_context": None,
-}
+WITH_LOCALS: wire.Options = {**OPTIONS, "locals": True, "deadline_s": 20.0}
 MUTATIONS = 600
 CHILD = [{"pid": 2, "started_at": 1.0, "threads": []}]
 
@@ -41,7 +35,7 @@ def answer() -> bytes:
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
     target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
-    result = NodeProbe().sample([target], OPTIONS)
+    result = NodeProbe().sample([target], WITH_LOCALS)
     over.set()
     threads = result["processes"]["w"]["threads"]
     threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the thread that reads may show no frames

@@ -80,7 +80,7 @@ def test_calls_that_are_the_same_in_both_samples_are_a_finding() -> None:
 
 
 def test_a_call_that_ended_waits_no_more_though_its_stack_was_read_for_the_next_one() -> None:
-    """Its worker listed the call before when it was asked, and the thread told of the next when it was read."""
+    """Its worker listed the call before when it was asked, and its thread showed the next one when it was read."""
     scene = Busy()
     scene.call_down()
     listed = scene.call(scene.front, "serve", by=scene.driver_)

@@ -32,6 +32,7 @@ from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
 from tests.effort import tries
 from tests.mutations import ByValues, by_bytes
+from tests.sampling import OPTIONS
 
 ORIGINS, FAMILIES = Origins(), Families([])
 MUTATIONS = tries(10_000)
@@ -46,14 +47,7 @@ for target in (queue.Queue().get, lambda: hold({"a": [1, "x"]}), lambda: asyncio
 print("ready", flush=True)
 threading.Event().wait()
 """
-OPTIONS: Options = {
-    "native": False,
-    "locals": True,
-    "pause": False,
-    "children": False,
-    "deadline_s": 20.0,
-    "thread_context": None,
-}
+WITH_LOCALS: Options = {**OPTIONS, "locals": True, "deadline_s": 20.0}
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +171,7 @@ def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
     """What a probe answers of a process that py-spy has read."""
     process = Process({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES)
     process.figures = proc.figures(pid)
-    request = process.request(OPTIONS, time.monotonic() + 600)
+    request = process.request(WITH_LOCALS, time.monotonic() + 600)
     problem = Problem("memory", "not read", "permission")
     process.reading = PySpyReader(Tool(threads), request, ORIGINS).read(problem, has_calls=True)
     table = StackTable(ORIGINS)
@@ -217,7 +211,7 @@ def test_hostile_names_are_handed_on_as_far_as_they_go(
     for data in [data for data in mutated(dump, 5 * READ_BY_PROBE) if is_dump(data)][:READ_BY_PROBE]:
         done = subprocess.CompletedProcess([], 0, data, b"")
         monkeypatch.setattr(runner, "_run", lambda *_, done=done, **__: done)
-        processes, (failure,) = Assembly().add(["n"], validated(probe.sample([target], OPTIONS)), 1)
+        processes, (failure,) = Assembly().add(["n"], validated(probe.sample([target], WITH_LOCALS)), 1)
         assert len(processes["w"].threads) == len(threads_of(data))
         assert processes["w"].access == "py-spy"
         assert failure.reason == "its memory could not be read: another Python"

@@ -14,21 +14,13 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadR
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
 from dstack.probes.node.waits.unproven import UNPROVEN
-from dstack.probes.node.wire import Options
+from tests.sampling import OPTIONS
 
 PID = TID = 7
 GET = ShownFrame(
     Position("/x/site-packages/ray/_private/worker.py", "get_objects", "Worker.get_objects", 986), {"timeout": "-1"}
 )
 APP = ShownFrame(Position("/srv/app.py", "work", "work", 3))
-OPTIONS: Options = {
-    "native": False,
-    "locals": False,
-    "pause": False,
-    "children": False,
-    "deadline_s": 60.0,
-    "thread_context": None,
-}
 
 
 class Dumps(PySpy):

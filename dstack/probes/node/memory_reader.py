@@ -98,7 +98,7 @@ class MemoryReader:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
-            self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
+            self._keep_pages(process)
             known_states = process.frames.threads
         deadline = min(self._request.deadline, time.monotonic() + ALL_ATTEMPTS_S)
         threads = []
@@ -123,23 +123,34 @@ class MemoryReader:
             known = self._known.python if states is None else replace(self._known.python, pages=())
             yield PythonProcess(memory, self._known.interpreter, known, marks, states)
 
+    def _keep_pages(self, process: PythonProcess) -> None:
+        """Have the next reading begin with the pages of this one."""
+        self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
+
     # All threads
 
     def _read_all(self, process: PythonProcess, calls: BlockedCalls) -> list[_ThreadState]:
         tasks = self._tasks(process.memory, process.threads)
         self._has_tasks = tasks is not None
-        states = [
-            _ThreadState(
-                thread=thread,
-                steps=process.steps(thread),
-                call=calls.call_of(thread),
-                task_id=(tasks or {}).get(thread.os_thread_id),
-                locals=self._locals(process, thread),
-            )
-            for thread in process.threads
-        ]
+        found = [self._state(process, calls, thread, process.steps(thread), tasks) for thread in process.threads]
         self._unreadable = calls.unreadable
-        return states
+        return found
+
+    def _state(
+        self,
+        process: PythonProcess,
+        calls: BlockedCalls,
+        thread: MemoryThread,
+        steps: Sequence[Step],
+        tasks: Mapping[int, str | None] | None,
+    ) -> _ThreadState:
+        return _ThreadState(
+            thread=thread,
+            steps=steps,
+            call=calls.call_of(thread),
+            task_id=(tasks or {}).get(thread.os_thread_id),
+            locals=self._locals(process, thread),
+        )
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
         request = self._request
@@ -170,7 +181,7 @@ class MemoryReader:
             self._loops = LoopState()
             return set(before)
         self._loops = LoopState.read(lambda: calls.coroutines)
-        self._known.python.pages = list(process.memory.pages)[:MAX_KNOWN_PAGES]
+        self._keep_pages(process)
         still = unchanged(before, marks_of(self._request.pid, before))
         if still.issuperset(thread.os_thread_id for thread in process.threads):
             self._loops.prove_all()
@@ -214,22 +225,15 @@ class MemoryReader:
     def _read_one(self, thread: MemoryThread, states: Mapping[int, int]) -> tuple[bool, _ThreadState]:
         with self._process({thread.os_thread_id: ""}, states) as process:
             return read_at_rest(
-                process.memory, thread.os_thread_id, lambda: self._state(process, thread), _is_in_ref_call
+                process.memory, thread.os_thread_id, lambda: self._state_again(process, thread), _is_in_ref_call
             )
 
-    def _state(self, process: PythonProcess, before: MemoryThread) -> _ThreadState:
+    def _state_again(self, process: PythonProcess, before: MemoryThread) -> _ThreadState:
         thread, steps = process.thread_again(before)
         calls = self._calls(process)
         tasks = self._tasks(process.memory, [thread]) if self._has_tasks else None
         on_loop = calls.coroutines.tasks_on_loops.get(thread.thread_id) if is_event_loop(thread) else None
-        return _ThreadState(
-            thread=thread,
-            steps=steps,
-            call=calls.call_of(thread),
-            task_id=(tasks or {}).get(thread.os_thread_id),
-            task_on_loop=on_loop,
-            locals=self._locals(process, thread),
-        )
+        return replace(self._state(process, calls, thread, steps, tasks), task_on_loop=on_loop)
 
     def _proven(self, state: _ThreadState) -> ThreadReading:
         self._unreadable.pop(state.thread.os_thread_id, None)

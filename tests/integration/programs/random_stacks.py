@@ -162,7 +162,7 @@ def with_closures(rest: Rest) -> None:
 
 
 class Special:
-    """All of its special methods go on."""
+    """All of its special methods make the next call."""
 
     prefix = "special"
 
@@ -733,7 +733,7 @@ IMPORTED: dict[str, Rest] = {}
 
 
 class Importer(MetaPathFinder, Loader):
-    """Imports modules that go on when they are executed."""
+    """Imports modules that make the next call when they are executed."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         return spec_from_loader(name, self) if name in IMPORTED else None

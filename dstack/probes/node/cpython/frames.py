@@ -192,20 +192,16 @@ class Frames:
         address = chain.ahead
         while address and len(steps) < MAX_FRAMES:
             page, offset = pages.get(address & PAGE_START), address & IN_PAGE
-            if page is None:
-                chain.ahead = address
-                return True
-            if offset + size > PAGE:
+            if page is not None and offset + size > PAGE:
                 rest = pages.get((address & PAGE_START) + PAGE)
-                if rest is None:
-                    chain.ahead = address
-                    return True
-                page, offset = page[offset:] + rest[:size], 0
+                page, offset = (None if rest is None else page[offset:] + rest[:size]), 0
+            if page is None:
+                break
             code, instruction, previous = unpack(page, offset)
             steps.append((address, code, instruction))
             address = previous
         chain.ahead = address
-        return False
+        return bool(address) and len(steps) < MAX_FRAMES
 
     def stacks(self, chains: dict[int, Chain]) -> dict[int, list[Frame]]:
         """The frames of these chains; the code objects of all of them are read together."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 
-REFCOUNT, TYPE, SIZE = 0, 8, 16
+TYPE, SIZE = 8, 16
 BASIC_SIZE, TYPE_NAME, TYPE_FLAGS, BASE, DICT_OFFSET = 32, 24, 168, 256, 288
 LIST_ITEMS = 24
 TAG_BITS = 3
