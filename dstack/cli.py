@@ -299,11 +299,11 @@ def _load_explanation() -> None:
     from dstack.loading import Loading
 
     with Loading():
-        import rich.console  # noqa: F401
+        import rich.console  # noqa: F401  # loaded for later
 
         import dstack.analysis.diagnose
         import dstack.report.text
-        import dstack.snapshot_file  # noqa: F401
+        import dstack.snapshot_file  # noqa: F401  # loaded for later
 
 
 def _load(file: str) -> Snapshot:

@@ -19,6 +19,16 @@ OPTIONS: Options = {
     "thread_context": None,
 }
 
+IN_RAY_GET = """
+import time
+class Worker:
+    def get_objects(self, object_refs, timeout):
+        print("ready", flush=True)
+        time.sleep(1000)
+Worker().get_objects([object()], -1)
+"""
+"""A program whose innermost frame has the name that a call of ``ray.get`` has."""
+
 
 def target(
     pid: int, worker_id: str = "w", *, port: int = 0, python: ForeignPython | RefusedPython | None = None

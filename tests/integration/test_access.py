@@ -19,6 +19,7 @@ import pytest
 
 from dstack.probes.node.pyspy.runner import find_pyspy
 from tests.processes import running, wait_until
+from tests.sampling import IN_RAY_GET
 
 Json = dict[str, Any]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up, and another user to be")
@@ -30,14 +31,6 @@ AS_NOBODY = (
     *("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"),  # to read this very file
 )
 WITHOUT_PTRACE = ("setpriv", "--bounding-set=-sys_ptrace")
-IN_RAY_GET = """
-import time
-class Worker:
-    def get_objects(self, object_refs, timeout):
-        print("ready", flush=True)
-        time.sleep(1000)
-Worker().get_objects([object()], -1)
-"""
 NOT_DUMPABLE = (
     "import ctypes; ctypes.CDLL(None).prctl(4, 0); " + "import time; print('ready', flush=True); time.sleep(1000)"
 )

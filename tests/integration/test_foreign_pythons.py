@@ -25,7 +25,7 @@ from dstack.probes.node.procfs.proc import Mapping
 from tests.compatibility import find
 from tests.processes import Child, running
 from tests.pythons import python_or_skip
-from tests.sampling import Plain, sample, target
+from tests.sampling import IN_RAY_GET, Plain, sample, target
 
 WHERE_IT_IS = """
 import ctypes
@@ -202,16 +202,6 @@ def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path)
     assert failure["reason"] == f"its memory could not be read: {FREE_THREADED}"
     (thread,) = result["processes"]["w"]["threads"]
     assert [result["frames"][frame]["function"] for frame in result["stacks"][thread["stack"]]] == ["<module>"]
-
-
-IN_RAY_GET = """
-import time
-class Worker:
-    def get_objects(self, object_refs, timeout):
-        print("ready", flush=True)
-        time.sleep(1000)
-Worker().get_objects([object()], -1)
-"""
 
 
 def test_of_what_is_not_read_rays_calls_are_known_by_their_frames(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ SPECIAL: tuple[Callable[[Special], object], ...] = (
     lambda one: one[0],
     lambda one: f"{one}",
     lambda one: repr(one),
-    lambda one: "%r" % one,  # noqa: UP031
+    lambda one: "%r" % one,  # noqa: UP031  # the operator calls __repr__
     lambda one: copy.deepcopy([one]),
     lambda one: copy.copy({"a": one}["a"]),
     lambda one: one.value,
