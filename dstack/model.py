@@ -15,7 +15,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct
 
 SCHEMA = "dstack.snapshot"
-VERSION = (1, 3)
+VERSION = (1, 4)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -86,7 +86,10 @@ class BlockedCall(Model, frozen=True):
 
     An ``await`` is for ``num_returns``, or where that is None for all, of ``refs``, ``coroutines``, the futures in
     ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``child_pids`` are processes below
-    this one, of which one must end or write. ``inferred`` says how the
+    this one, of which one must end or write. ``reached_by`` are OS ids of other threads of this process, and
+    ``reached_by_coroutines`` ids of its coroutines, in whose frames the object stands that the call waits on, so they
+    may end the call; ``reached_by_actor`` says that the actor's instance holds it, so its methods may. All three come
+    from a bounded search: they are candidates, perhaps not all. ``inferred`` says how the
     threads are known, or how many refs are needed, where that is not exact. ``object_id`` tells two locks, futures
     or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
@@ -105,6 +108,9 @@ class BlockedCall(Model, frozen=True):
     coroutines: tuple[str, ...] = ()
     others: Natural = 0
     child_pids: tuple[Int, ...] = ()
+    reached_by: tuple[Int, ...] = ()
+    reached_by_coroutines: tuple[str, ...] = ()
+    reached_by_actor: bool = False
     inferred: str | None = None
     held: bool = False
     assumed: str | None = None
@@ -266,11 +272,12 @@ class WorkerSample(Model, frozen=True):
 
     ``running_task_ids`` is None when its core worker did not answer, ``process`` when its process was not seen.
     ``held`` is what it was given with the task it runs, or for its actor's life, by the names its node counts it under;
-    of an idle one it may be what it had before.
+    of an idle one it may be what it had before. ``executed_tasks`` counts all tasks that it has ended since its start.
     """
 
     worker_id: str
     running_task_ids: tuple[str, ...] | None = None
+    executed_tasks: Natural | None = None
     process: Process | None = None
     held: dict[str, float] = {}
 
@@ -415,6 +422,59 @@ class GoneWorker(Model, frozen=True):
     cause: str | None = None
 
 
+class FailedTask(Model, frozen=True):
+    """A task whose last attempt failed, by the GCS's task events (Ray 2.46 to 2.60); clocks are those of its host.
+
+    ``error`` is the first line of the message. ``is_held`` says that its owner still holds its result, so that nothing
+    may have asked for it.
+    """
+
+    task_id: str
+    name: str
+    job_id: str
+    error_type: str = ""
+    error: str = ""
+    failed_at: UnixTime | None = None
+    attempt: Int = 0
+    actor_id: str | None = None
+    parent_task_id: str | None = None
+    worker_id: str | None = None
+    node_id: str | None = None
+    pid: Int | None = None
+    file: str | None = None
+    line: Int | None = None
+    is_held: bool = False
+
+
+class RepeatedCall(Model, frozen=True):
+    """Calls of one caller to one method of one actor that ended at once, again and again: a poll or a heartbeat.
+
+    ``parent_task_id`` is the task that makes the calls (a driver's own task for its main thread). ``calls`` are those
+    that the task events show within the last ``over_s`` seconds, ``first_at`` is when the first known one was made.
+    """
+
+    name: str
+    actor_id: str
+    job_id: str
+    parent_task_id: str
+    calls: Natural
+    over_s: float
+    first_at: UnixTime | None = None
+
+
+class EnvironmentSetup(Model, frozen=True):
+    """A process that installs a runtime environment on a node, below Ray's runtime environment agent.
+
+    ``output`` is its last line of output, empty where that is not readable.
+    """
+
+    node_id: str
+    pid: Int
+    command: str
+    started_at: UnixTime
+    output: str = ""
+
+
 class Failure(Model, frozen=True):
     """Something that was not observed: what, where, why, and after how long. ``sample`` counts from 1."""
 
@@ -435,7 +495,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``stacks`` are tuples of indices into ``frames``, leaf first; every distinct frame and stack stands once.
     ``sources`` maps a file to line number to text, for lines around user frames, as the nodes have the files.
     ``task_times`` are of some of the tasks that wait or are waited for, by id, as far as the GCS tells.
-    ``autoscaler`` names what may add nodes by itself, None where nothing does.
+    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are further, partial samples
+    taken between the two: only of the processes that seem to poll, without refs.
     """
 
     schema: str = SCHEMA
@@ -454,6 +515,10 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     stacks: tuple[tuple[Natural, ...], ...] = ()
     sources: dict[str, dict[Int, str]] = {}
     samples: tuple[Sample, ...] = ()
+    readings: tuple[Sample, ...] = ()
+    failed_tasks: tuple[FailedTask, ...] = ()
+    repeated_calls: tuple[RepeatedCall, ...] = ()
+    environment_setups: tuple[EnvironmentSetup, ...] = ()
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()

@@ -239,6 +239,7 @@ def _worker_sample(worker_id: str, answers: Answers, processes: Mapping[str, Pro
     return WorkerSample(
         worker_id=worker_id,
         running_task_ids=answer.running_task_ids if answer else None,
+        executed_tasks=answer.executed_tasks if answer else None,
         held=answer.held if answer else {},
         process=processes.get(worker_id),
     )

@@ -39,6 +39,7 @@ class CoreWorkerStats:
     actor_id: str | None
     running_task_ids: tuple[str, ...]
     held: dict[str, float] = field(default_factory=dict)
+    executed_tasks: int = 0
     tasks: list[Task] = field(default_factory=list)
     refs: list[Ref] = field(default_factory=list)
 
@@ -147,6 +148,7 @@ def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:
         actor_id=None if not actor_id.strip("f") else actor_id,
         running_task_ids=tuple(task_id.hex() for task_id in reply.running_task_ids),
         held={name: sum(s.allocation for s in held.resource_slots) for name, held in stats.used_resources.items()},
+        executed_tasks=stats.num_executed_tasks,
         tasks=[task for task in tasks if task.state not in ENDED],
         refs=refs,
     )

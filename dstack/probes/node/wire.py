@@ -89,6 +89,9 @@ class Dependencies(TypedDict, total=False):
     coroutines: list[str]
     others: int
     child_pids: list[int]
+    reached_by: list[int]
+    reached_by_coroutines: list[str]
+    reached_by_actor: bool
     inferred: str | None
     held: bool
     assumed: str | None
