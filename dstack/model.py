@@ -277,9 +277,9 @@ class WorkerSample(Model, frozen=True):
 
     worker_id: str
     running_task_ids: tuple[str, ...] | None = None
-    executed_tasks: Natural | None = None
     process: Process | None = None
     held: dict[str, float] = {}
+    executed_tasks: Natural | None = None
 
 
 class Bundle(Model, frozen=True):
