@@ -42,7 +42,8 @@ class Wait(Model, frozen=True):
     what is asked for where the wait is for resources. ``inferred`` says how the groups are known, where they were not
     read as they are. Where they rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the
     groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
-    targets, that a coroutine needs besides, since it keeps the event loop to itself.
+    targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
+    ``FILE:LINE``, that several readings show to do nothing but wait again.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Wait(Model, frozen=True):
     if_not: tuple[Group, ...] = ()
     what: str | None = None
     loop: Key | None = None
+    polls: str | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -64,8 +66,8 @@ class Wait(Model, frozen=True):
 
     @property
     def is_timed(self) -> bool:
-        """A wait with a timeout ends by itself, so it never takes part in a deadlock."""
-        return self.timeout_s is not None
+        """A wait with a timeout ends by itself, so it is no part of a deadlock, unless its loop only polls."""
+        return self.timeout_s is not None and self.polls is None
 
 
 class Since(Model, frozen=True):

@@ -66,6 +66,20 @@ class Lifetimes:
         vertex = Vertex(key=key, kind="lifetime", label=what, holder=names.placement_group(group))
         return self._build(vertex, lambda: self._removers(group))
 
+    def users_of_process(self, worker_id: str) -> Iterable[Target]:
+        """What can proceed in a process; in an actor's, also what calls it or can."""
+        return self._process(worker_id)
+
+    def users_of_actor(self, actor_id: str) -> Iterable[Target]:
+        """What can change an actor's state: what runs in it, calls it or can; nothing for an actor not listed."""
+        actor = self._seen.actors.get(actor_id)
+        return [self._reach(actor)] if actor else []
+
+    def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
+        """The calls of a worker's actor that do not run yet."""
+        worker = self._seen.workers.get(worker_id)
+        return map(self._task, self._calls[(worker.actor_id if worker else None) or ""])
+
     # Who can bring it about
 
     def _enders(self, actor: Actor) -> Iterator[Target]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from dstack.model import (
     ACTOR_HANDLE,
@@ -12,6 +13,7 @@ from dstack.model import (
     Actor,
     BlockedCall,
     Coroutine,
+    Frame,
     GoneWorker,
     Job,
     Node,
@@ -27,17 +29,33 @@ from dstack.model import (
     WorkerSample,
     producer_task_id,
 )
+from dstack.vertex_keys import Key
 
 ENDED = ("FINISHED", "FAILED")
+
+
+class Poll(NamedTuple):
+    """A loop that only polls: its call and stack while it does, its own frame, and the actors that it calls, if any."""
+
+    call: BlockedCall
+    stack: int
+    at: Frame
+    actors: tuple[str, ...] = ()
+
+
+Polls = Mapping[Key, Poll]
 
 
 class Observed:
     """What was seen in one sample. Everything is looked up, nothing is concluded but whether a value is there."""
 
-    def __init__(self, snapshot: Snapshot, sample: Sample, *, given: Collection[str] = ()) -> None:
-        """``given`` are refs whose values are known to be there by more than this sample."""
+    def __init__(
+        self, snapshot: Snapshot, sample: Sample, *, given: Collection[str] = (), polls: Polls | None = None
+    ) -> None:
+        """``given`` are refs whose values are known to be there otherwise, ``polls`` the loops that only poll."""
         self.snapshot = snapshot
         self.sample = sample
+        self.polls: Polls = polls or {}
         self._given = given
 
     @property

@@ -82,6 +82,36 @@ class ClusterProbe:
         self._inventory.workers = (*self._inventory.workers, *new)
         self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget)
 
+    def read_quickly(self, worker_ids: Iterable[str], deadline_s: float) -> None:
+        """A partial sample between the two: the processes of some workers, and the unfinished tasks of these.
+
+        What fails in it is no failure of the snapshot: only what it shows counts.
+        """
+        budget = Budget.of(1, deadline_s)
+        wanted = {*worker_ids}
+        workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
+        asking = begin(lambda: self._ask(workers, budget))
+        readings = self._readers.read(workers, self._inventory, budget, children=False)
+        answers, _ = asking.result()
+        processes = self._placed(readings.answers, workers)
+        self._record.readings.append(
+            Sample(
+                began_s=self._record.since_began_s(budget.began),
+                ended_s=self._record.since_began_s(time.monotonic()),
+                workers=tuple(_worker_sample(one.worker_id, answers, processes) for one in workers),
+                tasks=tuple(task for answer in answers.values() for task in answer.tasks),
+            )
+        )
+
+    def _placed(self, readings: Iterable[Reading], workers: Iterable[Worker]) -> dict[str, Process]:
+        """The processes of a quick reading by worker id; an answer that is malformed shows none."""
+        node_of = {worker.worker_id: worker.node_id for worker in workers}
+        processes: dict[str, Process] = {}
+        for nodes, answer, ahead_s in readings:
+            with contextlib.suppress(MalformedAnswer):
+                processes.update(self._record.assembly.add(nodes, answer, 1, node_of, ahead_s)[0])
+        return processes
+
     def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
         """Begins to ask since when these tasks are in their states; :meth:`snapshot` takes in the answer."""
         if task_ids and deadline_s > 0:
@@ -198,6 +228,9 @@ class ClusterProbe:
         of_first = (one.workers for one in self._record.samples[:1])
         unknown = unknown_waits(one for one in workers if one.worker_id in wanted).union(*map(unknown_waits, of_first))
         awaited = awaited_refs(one.process for one in workers if one.process)
+        awaited |= awaited_refs(
+            one.process for reading in self._record.readings for one in reading.workers if one.process
+        )
         self._record.samples.append(
             Sample(
                 began_s=self._record.since_began_s(budget.began),

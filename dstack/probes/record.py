@@ -18,12 +18,13 @@ from dstack.probes.liveness import Liveness
 
 @dataclass
 class Record:
-    """The samples, what failed, and when tasks entered their states as soon as that is known."""
+    """The samples and partial readings, what failed, and when tasks entered their states as soon as that is known."""
 
     began: float = field(default_factory=time.monotonic)
     taken_at: float = field(default_factory=time.time)
     assembly: Assembly = field(default_factory=Assembly)
     samples: list[Sample] = field(default_factory=list)
+    readings: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     task_times: Future[dict[str, TaskTimes]] | None = None
 
@@ -53,6 +54,7 @@ class Record:
             stacks=self.assembly.stacks,
             sources=self.assembly.sources,
             samples=tuple(self.samples),
+            readings=tuple(self.readings),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern(self.failures, inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),

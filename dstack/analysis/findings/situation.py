@@ -34,6 +34,13 @@ class Situation:
         self.waits = waits_of(vertices.values())
         self.stuck = reduction.residue(self.waits)
 
+    def may_poll(self) -> list[Vertex]:
+        """The waits with a timeout that would never end if each of these only polled, in loops."""
+        if not any(vertex.wait and vertex.wait.is_timed for vertex in self.vertices.values()):
+            return []
+        stuck = reduction.residue(waits_of(self.vertices.values(), with_timed=True))
+        return [self.vertices[key] for key in stuck - self.stuck if _is_timed(self.vertices[key])]
+
     @cached_property
     def certain(self) -> set[Key]:
         """Who can never go on by what was seen twice alone, whatever may be assumed besides."""
@@ -165,3 +172,7 @@ class Situation:
 def is_outside(vertex: Vertex) -> bool:
     """Whether a vertex is something outside of what Ray runs, that ends a call: whoever does, or a child process."""
     return vertex.other_side_of is not None or vertex.child_pid is not None
+
+
+def _is_timed(vertex: Vertex) -> bool:
+    return vertex.wait is not None and vertex.wait.is_timed
