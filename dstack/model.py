@@ -201,10 +201,13 @@ class Process(Model, frozen=True):
         """The thread that it began with, if its stack was read."""
         return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
 
+    def executions(self) -> tuple[Thread | Coroutine, ...]:
+        """Its own threads and coroutines."""
+        return (*self.threads, *self.coroutines)
+
     def calls(self) -> Iterator[BlockedCall]:
         """The calls that its own threads and coroutines are blocked in."""
-        executions: tuple[Thread | Coroutine, ...] = (*self.threads, *self.coroutines)
-        return (execution.call for execution in executions if execution.call)
+        return (execution.call for execution in self.executions() if execution.call)
 
     def with_stacks(self) -> Iterator[Thread | Coroutine]:
         """Everything that has a stack: the threads and coroutines of the process and of its children."""

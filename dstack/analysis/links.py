@@ -28,7 +28,7 @@ def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
     for vertex in executions:
         poll = graph.observed.polls.get(vertex.key)
         wait = _linked(graph, lifetimes, vertex)
-        graph.add(replace(vertex, wait=_polled(lifetimes, wait, poll) if poll else wait))
+        graph.add(replace(vertex, wait=_polled(lifetimes, vertex, wait, poll) if poll else wait))
 
 
 def has_enders(call: BlockedCall | None) -> bool:
@@ -46,7 +46,7 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call)))
     if not enders:
         return wait
-    several = (*enders, *lifetimes.users_of_process(vertex.worker_id or ""))
+    several = (*enders, *lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or "")))
     linked = Group(needs=1, targets=tuple(dict.fromkeys(several)))
     groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
     assumed = f"{_object(wait)} is used only by the code that was seen to hold it"
@@ -73,11 +73,16 @@ def _enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCal
         yield from lifetimes.pending_calls_in(worker_id)
 
 
-def _polled(lifetimes: Lifetimes, wait: Wait, poll: Poll) -> Wait:
+def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
     """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
     place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
     groups = wait.groups
-    if poll.actors:
+    if poll.own_tasks:
+        tasks = tuple(dict.fromkeys(lifetimes.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
+        if not tasks:
+            return wait
+        groups = (Group(needs=1, targets=tasks),)
+    elif poll.actors:
         users = (target for actor in poll.actors for target in lifetimes.users_of_actor(actor))
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(users))),)
     elif wait.kind == "ray.wait":  # which gives what is ready when it times out

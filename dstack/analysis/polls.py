@@ -6,7 +6,8 @@ than the timeout, the thread is in the same loop and polls for the same dependen
 submits a task. What follows rests on the assumption that the loop only polls.
 
 Some loops poll by calls that succeed: the same method of the same actor, again and again (``repeated_calls``). Such a
-loop depends on what can change the actor's state.
+loop depends on what can change the actor's state. Others, in controllers of Ray's libraries, sleep and ask without a
+wait whether their own tasks have ended.
 """
 
 from __future__ import annotations
@@ -161,13 +162,16 @@ class _Finder:
         series = _series(processes)
         threads = {one.one.task_id for several in series.values() for one in several}
         for identity, several in series.items():
-            if len(several) == len(processes) and len({one.one.task_id for one in several}) == 1:
+            may_run = isinstance(identity, str)  # a coroutine is not listed while its event loop runs it
+            is_there = len(several) * 3 >= len(processes) * 2 if may_run else len(several) == len(processes)
+            if is_there and len(several) >= MIN_READINGS and len({one.one.task_id for one in several}) == 1:
                 key: Key = (
                     ThreadKey(worker.worker_id, identity)
                     if isinstance(identity, int)
                     else CoroutineKey(worker.worker_id, identity)
                 )
                 poll = self._timed(several) or self._heartbeat(worker, identity, several, threads)
+                poll = poll or self._controller(several)
                 if poll is not None:
                     yield key, poll
 
@@ -205,6 +209,19 @@ class _Finder:
         shown = several[-1].one
         poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
         return poll._replace(actors=tuple(sorted(actors))) if poll else None
+
+    def _controller(self, several: Sequence[_Observation]) -> Poll | None:
+        """A task of library code alone that sleeps at the same place each time."""
+        shown = several[-1].one
+        frames = self._snapshot.frames_of(shown)
+        is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
+        if shown.task_id is None or not is_library or len({one.one.stack for one in several}) > 1:
+            return None
+        if any(one.one.call or not one.one.still for one in several):
+            return None
+        call = BlockedCall(kind="other", frame=0, what="polls of its own tasks", timeout_s=0.0)
+        poll = self._poll(several, shown, call, len(frames) - 1)
+        return poll._replace(at=frames[-1], own_tasks=True) if poll else None
 
     def _poll(
         self, several: Sequence[_Observation], shown: Thread | Coroutine, call: BlockedCall, innermost: int

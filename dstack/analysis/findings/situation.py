@@ -14,7 +14,7 @@ from dstack.analysis.libraries import machinery
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
-from dstack.analysis.requirements import targets_of, waits_of
+from dstack.analysis.requirements import Waits, targets_of, waits_of
 from dstack.diagnosis import Vertex
 from dstack.model import Thread, job_of_task
 from dstack.vertex_keys import Key
@@ -35,11 +35,22 @@ class Situation:
         self.stuck = reduction.residue(self.waits)
 
     def may_poll(self) -> list[Vertex]:
-        """The waits with a timeout that would never end if each of these only polled, in loops."""
-        if not any(vertex.wait and vertex.wait.is_timed for vertex in self.vertices.values()):
+        """The waits with a timeout, and tasks of library code that sleep, if without these more could never proceed."""
+        sleeping: Waits = {key: [(1, [])] for key, vertex in self.vertices.items() if self._may_be_controller(vertex)}
+        candidates = {key for key, vertex in self.vertices.items() if _is_timed(vertex)} | sleeping.keys()
+        if not candidates:
             return []
-        stuck = reduction.residue(waits_of(self.vertices.values(), with_timed=True))
-        return [self.vertices[key] for key in stuck - self.stuck if _is_timed(self.vertices[key])]
+        at_worst = reduction.residue({**waits_of(self.vertices.values(), with_timed=True), **sleeping})
+        if at_worst - self.stuck <= sleeping.keys():
+            return []
+        return [self.vertices[key] for key in (at_worst - self.stuck) & candidates]
+
+    def _may_be_controller(self, vertex: Vertex) -> bool:
+        execution = execution_of(self.observed, vertex)
+        if vertex.wait is not None or vertex.task_id is None or execution is None or vertex.kind != "execution":
+            return False
+        is_running = isinstance(execution, Thread) and execution.on_cpu
+        return not is_running and not is_users(self.observed, execution)
 
     @cached_property
     def certain(self) -> set[Key]:
