@@ -14,8 +14,9 @@ from dstack.analysis.libraries import machinery
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
+from dstack.analysis.progress import progress_of
 from dstack.analysis.requirements import Waits, targets_of, waits_of
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Progress, Vertex
 from dstack.model import Thread, job_of_task
 from dstack.vertex_keys import Key
 
@@ -33,6 +34,13 @@ class Situation:
         self.watched_s = watched_s
         self.waits = waits_of(vertices.values())
         self.stuck = reduction.residue(self.waits)
+        self._progress: dict[tuple[str, ...], Progress | None] = {}
+
+    def progress(self, jobs: tuple[str, ...]) -> Progress | None:
+        """What moved in these jobs between the samples."""
+        if jobs not in self._progress:
+            self._progress[jobs] = progress_of(self.observed.snapshot, jobs)
+        return self._progress[jobs]
 
     def may_poll(self) -> list[Vertex]:
         """The waits with a timeout, and tasks of library code that sleep, if without these more could never proceed."""
