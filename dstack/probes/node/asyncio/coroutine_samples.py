@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.waits.reached import Reached
 from dstack.probes.node.wire import CoroutineData
 
 READS = 3
@@ -18,12 +19,14 @@ class LoopState:
     """The event loops of a process as they were read.
 
     ``still`` are the addresses of the coroutines that did not change. ``on_threads`` has the Ray task that an event
-    loop runs, by the Python id of its thread. ``unread`` says why nothing could be read.
+    loop runs, by the Python id of its thread. ``reached`` is what may end waits of the coroutines, ``unread`` says why
+    nothing could be read.
     """
 
     coroutines: list[Suspended] = field(default_factory=list)
     still: set[int] = field(default_factory=set)
     on_threads: dict[int, str | None] = field(default_factory=dict)
+    reached: Reached = field(default_factory=Reached)
     unread: str | None = None
 
     @classmethod
@@ -79,7 +82,9 @@ class LoopState:
         }
         if plain["still"] and one.call:
             timeout_s = one.call.get("timeout_s")
-            plain["call"] = {**one.call, "timeout_s": timeouts.get(one.address) if timeout_s is None else timeout_s}
+            timeout_s = timeouts.get(one.address) if timeout_s is None else timeout_s
+            reached = self.reached.of_coroutine(one.address, one.waits_on)
+            plain["call"] = {**one.call, "timeout_s": timeout_s, **reached}
         return plain
 
 
