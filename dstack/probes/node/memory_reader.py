@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.asyncio.coroutine_samples import LoopState, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, is_event_loop, may_have_loops
 from dstack.probes.node.cpython.frames import Step
 from dstack.probes.node.cpython.interpreter import Interpreter
@@ -220,7 +220,7 @@ class MemoryReader:
         """Find what reaches the objects that threads and coroutines wait on; reads nothing where none does."""
         coroutines = self._loops.coroutines if self._loops else []
         thread_waits = {one.thread.os_thread_id: one.waits_on for one in states if one.waits_on.objects}
-        coroutine_waits = {one.address: one.waits_on for one in coroutines if one.waits_on.objects}
+        coroutine_waits = waits_of(coroutines)
         if not thread_waits and not coroutine_waits:
             return Reached()
         chains = calls.coroutines.chains if coroutines else {}

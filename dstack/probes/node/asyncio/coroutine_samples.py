@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.waits.reached import Reached
+from dstack.probes.node.waits.shared_objects import WaitsOn
 from dstack.probes.node.wire import CoroutineData
 
 READS = 3
@@ -86,6 +87,15 @@ class LoopState:
             reached = self.reached.of_coroutine(one.address, one.waits_on)
             plain["call"] = {**one.call, "timeout_s": timeout_s, **reached}
         return plain
+
+
+def waits_of(coroutines: Sequence[Suspended]) -> dict[int, WaitsOn]:
+    """What coroutines wait on, by address; a coroutine in ``wait_for`` waits on what its inner coroutine does."""
+    waits = {one.address: one.waits_on for one in coroutines if one.waits_on.objects}
+    for one in coroutines:
+        if one.call and one.call.get("what") == "asyncio.wait_for" and len(inner := list(_awaited(one))) == 1:
+            waits.update({one.address: waits[inner[0]]} if inner[0] in waits else {})
+    return waits
 
 
 def inherited_timeouts(coroutines: Iterable[Suspended]) -> dict[int, float]:

@@ -7,7 +7,8 @@ by level through the references of objects. It is bounded, so what it finds are 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.cpython.frames import Frame
@@ -16,6 +17,7 @@ from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.ray.concurrency_groups import actor_instance
 from dstack.probes.node.threads import Frame as AnyFrame
+from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.reached import Reached
 from dstack.probes.node.waits.shared_objects import WaitsOn
 
@@ -26,6 +28,7 @@ MAX_OBJECTS = 6_000
 MAX_EXAMINED = 40_000
 """Objects whose type is read, in all."""
 MAX_COROUTINES = 5_000
+MAX_HANDLES = 1_000
 MAX_FOLLOWED = 256
 """Of one object's references the first so many are followed; further ones can only be the object itself."""
 
@@ -42,7 +45,7 @@ Root = tuple[str, int]
 class Roots:
     """Where a thread or coroutine begins to reach objects: its variables, and the dicts of the user's modules."""
 
-    variables: Collection[int]
+    variables: set[int]
     globals: Collection[int] = ()
 
 
@@ -61,7 +64,11 @@ def what_reaches(
     reached = Reached(thread_waits=thread_waits, coroutine_waits=coroutine_waits)
     if len(coroutines) > MAX_COROUTINES:
         return reached
-    roots = {(THREAD, one.os_thread_id): _roots(one.frames, is_user) for one in process.threads if one.os_thread_id}
+    roots: dict[Root, Roots] = {}
+    for thread in process.threads:
+        if thread.os_thread_id:
+            roots[THREAD, thread.os_thread_id] = _roots(thread.frames, is_user)
+            roots[THREAD, thread.os_thread_id].variables.update(_handles(thread.frames, process))
     roots.update({(COROUTINE, address): _roots(frames, is_user) for address, frames in coroutines.items()})
     roots.update(_actor(process))
     for (kind, key), objects in Search(process, wanted).reach(roots).items():
@@ -78,10 +85,20 @@ def _roots(frames: Sequence[Frame], is_user: Callable[[AnyFrame], bool]) -> Root
     return Roots(_variables(frames), _modules(frame for frame in frames if is_user(frame)))
 
 
+def _handles(frames: Sequence[Frame], process: PythonProcess) -> Iterator[int]:
+    """The callbacks that an event loop of asyncio's own will make, if one runs in these frames."""
+    for frame in frames:
+        if is_in(frame, "/asyncio/base_events.py", "run_forever"):
+            with contextlib.suppress(Unreadable):
+                attributes = process.objects.attributes(frame.local("self"))
+                yield from process.objects.items(attributes.get("_scheduled", 0), MAX_HANDLES)
+                yield from itertools.islice(process.objects.deque_items(attributes.get("_ready", 0)), MAX_HANDLES)
+
+
 def _actor(process: PythonProcess) -> dict[Root, Roots]:
     with contextlib.suppress(Unreadable):
         instance = actor_instance(process.modules, process.objects)
-        return {(ACTOR, instance): Roots((instance,))} if instance else {}
+        return {(ACTOR, instance): Roots({instance})} if instance else {}
     return {}
 
 
@@ -118,6 +135,7 @@ class Search:
             level |= modules if depth else set()
             level -= self._examined
             self._memory.prefetch(level)
+            self._references.learn_types(level)
             level = self._read(level)
 
     def _read(self, level: Iterable[int]) -> set[int]:
@@ -152,7 +170,7 @@ def _variables(frames: Iterable[Frame]) -> set[int]:
     found: set[int] = set()
     for frame in frames:
         with contextlib.suppress(Unreadable):
-            found.update(frame.locals)
+            found.update(frame.variables)
     found.discard(0)
     return found
 
