@@ -140,6 +140,20 @@ NAMES = (
     Place(TRAIN, "broadcast_from_rank_zero", "broadcast of ray.train.collective", "Ray 2.60"),
 )
 
+
+class Poll(NamedTuple):
+    """A function that waits by sleeping, again and again, until its ``self`` has changed."""
+
+    place: Place
+    every_s: float
+
+
+SPLIT = "/ray/data/_internal/iterator/stream_split_iterator.py"
+POLLS = (
+    Poll(Place(DATA, "get_output_blocking", "Ray Data's next output", BOTH_RAYS), 0.01),
+    Poll(Place(SPLIT, "_barrier", "the other consumers of a dataset's streaming_split", BOTH_RAYS), 0.1),
+)
+
 CHANNELS = (
     Place(CHANNEL, "read", "read of a compiled graph's channel", BOTH_RAYS),
     Place(CHANNEL, "release_buffer", "read of a compiled graph's channel", BOTH_RAYS),
@@ -174,6 +188,15 @@ def place_of(frame: Frame, table: dict[str, list[Place]]) -> Place | None:
     for place in table.get(position.function, ()):
         if position.file.endswith(place.file) and (place.having is None or frame.has(place.having)):
             return place
+    return None
+
+
+def poll_of(leaf: Frame) -> Poll | None:
+    """The row of a thread that sleeps in this innermost frame, None where it does not wait by sleeping."""
+    position = leaf.position
+    for poll in POLLS:
+        if position.function == poll.place.function and position.file.endswith(poll.place.file):
+            return poll
     return None
 
 
