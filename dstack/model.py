@@ -174,8 +174,9 @@ class Process(Model, frozen=True):
 
     ``children`` are all processes of Python below it, as multiprocessing starts them, in one list without children of
     their own: their ``parent_pid`` says which process started each, None for a worker or driver, and ``name`` is the
-    operating system's. They are read in the first sample only, and take no part in the wait-for graph but as something
-    waited for. ``children_left_out`` counts others, that run no Python or are too many.
+    operating system's. They are read in the first sample, and in the second one where the wait of a child may matter.
+    ``children_left_out`` counts others, that run no Python or are too many. ``is_cut_off`` marks a child that was
+    forked from a process connected to Ray and has none of the threads of that connection: Ray does not work in it.
     """
 
     pid: Int
@@ -195,6 +196,7 @@ class Process(Model, frozen=True):
     coroutines: tuple[Coroutine, ...] = ()
     children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
+    is_cut_off: bool = False
 
     @property
     def main_thread(self) -> Thread | None:

@@ -16,7 +16,6 @@ Unknown = Literal[
     "argument",
     "autoscaler",
     "caller",
-    "child process",
     "consumer",
     "coroutine",
     "creation",
@@ -132,7 +131,7 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
 
 
 class ChildThreadKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A thread of a process that a worker has started; it has a page in the TUI, and no vertex."""
+    """A thread of a process that a worker has started; its main thread stands for the process."""
 
     worker_id: str
     pid: int

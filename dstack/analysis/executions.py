@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from dstack.analysis import coroutines, names, placing
 from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
+from dstack.analysis.child_processes import add_children
 from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import add_unseen_driver, wait_of_unseen
 from dstack.analysis.links import has_enders
@@ -26,6 +27,7 @@ def add_executions(graph: Graph, worker: WorkerSample) -> None:
     process = graph.observed.process(worker.worker_id)
     if process:
         _add_threads(graph, worker.worker_id, process, suspended)
+    add_children(graph, worker.worker_id)
     add_unseen_driver(graph, worker.worker_id)
     for coroutine in suspended:
         coroutines.add_coroutine(graph, worker.worker_id, coroutine)

@@ -112,6 +112,11 @@ def place(observed: Observed, value: Worker | GoneWorker) -> str:
     return f"{what} (pid {value.pid}, node {host.ip if host else short(value.node_id)})"
 
 
+def child_process(pid: int) -> str:
+    """``child process (pid 7)``."""
+    return f"child process (pid {pid})"
+
+
 def script(entrypoint: str) -> str:
     """The file a driver's command line runs, without its folder; the whole line where there is none.
 

@@ -220,6 +220,10 @@ class Observed:
             return True
         return not any(map(_is_remade, known)) and any(one.size_bytes >= 0 or one.state in ENDED for one in known)
 
+    def refs_of(self, ref: str) -> list[Ref]:
+        """What each process that knows a ref says of it."""
+        return self._refs.get(ref, [])
+
     def held_refs(self, worker_id: str) -> list[Ref]:
         """The refs in variables of a worker, as it tells itself; of one whose memory was read there may be more."""
         return self._held.get(worker_id, [])
@@ -348,6 +352,12 @@ class Observed:
         """A process that a worker has started, if it was seen."""
         process = self.process(worker_id or "")
         return next((child for child in process.children if child.pid == pid), None) if process else None
+
+    def child_thread(self, worker_id: str | None, pid: int, os_thread_id: int) -> Thread | None:
+        """One thread of such a process, if it was seen."""
+        child = self.child(worker_id, pid)
+        threads = child.threads if child else ()
+        return next((thread for thread in threads if thread.os_thread_id == os_thread_id), None)
 
     def children(self) -> Iterator[tuple[str, Process]]:
         """All processes that workers have started, each with the id of the worker."""

@@ -48,7 +48,10 @@ def name(observed: Observed, vertex: Vertex) -> str:
 
 def introduced(vertex: Vertex, who: Member) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
-    return f"{vertex.label} ({who.place})" if who.place else vertex.label
+    place = who.place
+    if vertex.child_pid is not None:  # its label has the pid
+        place = f"node {who.node_ip}" if who.node_ip else ""
+    return f"{vertex.label} ({place})" if place else vertex.label
 
 
 def doing(vertex: Vertex, who: Member) -> str:

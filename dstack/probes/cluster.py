@@ -19,7 +19,7 @@ from dstack.probes.control_plane import CHECK_GCS, Inventory, take_inventory, ta
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
 from dstack.probes.liveness import Liveness
 from dstack.probes.node_readers import NodeReaders, Options, Reading, node_failure
-from dstack.probes.record import Record, awaited_refs
+from dstack.probes.record import Record, awaited_refs, waiting_children
 from dstack.probes.task_events import ask_arrived_calls
 from dstack.probes.task_times import ask_task_times
 from dstack.probes.unread import completed, unknown_waits, unread_workers, with_pause_as_remedy
@@ -77,6 +77,7 @@ class ClusterProbe:
         inventory = self._second_inventory(budget)
         if inventory is None:
             return
+        self._readers.reads_children_again = waiting_children(self._record.samples)
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors
         self._inventory.workers = (*self._inventory.workers, *new)

@@ -72,6 +72,7 @@ class NodeReaders:
     """The probes of one cluster, one on this host and one on each other node, started when they are needed.
 
     Starting them is what takes time, so they are kept between samples. Which nodes are not asked is in the liveness.
+    Child processes are read in the first sample, in others only if ``reads_children_again``.
     """
 
     def __init__(self, cluster: Cluster, options: Options, liveness: Liveness, progress: Progress) -> None:
@@ -81,6 +82,7 @@ class NodeReaders:
         self._progress = progress
         self._thread_context = begin(thread_context_layout)
         self._local = NodeProbe()
+        self.reads_children_again = False
         self._remote: RemoteProbes | None = None
         self._with_children = True
 
@@ -170,7 +172,7 @@ class NodeReaders:
             "native": self._options.native,
             "locals": self._options.locals,
             "pause": self._options.pauses,
-            "children": budget.sample == 1 and self._with_children,
+            "children": self._with_children and (budget.sample == 1 or self.reads_children_again),
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),
         }

@@ -63,8 +63,20 @@ class Record:
 
 
 def awaited_refs(processes: Iterable[Process]) -> set[str]:
-    """The refs that threads and coroutines of these processes wait for."""
-    return {ref for call in _calls(processes) for ref in call.refs}
+    """The refs that threads and coroutines of these processes, and of their children, wait for."""
+    everybody = (one for process in processes for one in (process, *process.children))
+    return {ref for call in _calls(everybody) for ref in call.refs}
+
+
+def waiting_children(samples: Iterable[Sample]) -> bool:
+    """Whether a child process waits for something that can be known: then its wait needs a second reading."""
+    processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
+    children = (child for process in processes for child in process.children)
+    return any(
+        call.child_pids or call.threads or call.all_of or (child.is_cut_off and call.refs)
+        for child in children
+        for call in child.calls()
+    )
 
 
 def _owners(samples: Iterable[Sample]) -> set[str]:

@@ -30,4 +30,10 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """Make it again, or do without."""
+    members = teller.vertices_of(finding.members)
+    if any(vertex.child_pid is not None for vertex in members):
+        return (
+            "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "
+            "multiprocessing_context='spawn'), or call Ray in the parent process and pass plain data to the child."
+        )
     return "Start the producer again, or let its caller handle the error."

@@ -161,6 +161,7 @@ class ProcessData(_ProcessData, total=False):
     coroutines: list[CoroutineData]
     children: list[ProcessData]
     children_left_out: int
+    is_cut_off: bool
 
 
 class _FailureData(TypedDict):

@@ -49,6 +49,11 @@ def state(pid: int) -> str:
     return "".join(_stat(pid)[:1])
 
 
+def thread_names(pid: int) -> set[str]:
+    """The names of a process's threads, each cut to 15 characters."""
+    return {_read(f"/proc/{pid}/task/{thread}/comm").strip() for thread in threads(pid)}
+
+
 def thread_state(pid: int, thread: int) -> str:
     """The state letter of a thread, empty if it has ended."""
     return "".join(_fields(_read(f"/proc/{pid}/task/{thread}/stat"))[:1])
