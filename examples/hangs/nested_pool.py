@@ -5,7 +5,7 @@ outer pool hold both CPUs; each opens a pool of its own, whose worker gets no CP
 for the results.
 
 Expected: deadlock
-Members: PoolActor.run_batch
+Members: batch of ray.util.multiprocessing.Pool
 Points at: with Pool(1, ray_remote_args={"num_cpus": 1}) as inner:
 """
 

@@ -3,7 +3,7 @@
 The inner pool starts beside the outer one and works slowly. A thread of each pool polls for results.
 
 Expected: blocked
-Members: PoolActor.run_batch
+Members: batch of ray.util.multiprocessing.Pool
 Points at: time.sleep(900.0)
 """
 

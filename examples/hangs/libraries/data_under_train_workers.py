@@ -4,7 +4,7 @@ Each of the two workers holds a CPU and waits for a pipeline, whose tasks find n
 workers about once a second, and each pipeline's executor thread polls for its tasks.
 
 Expected: deadlock
-Members: driver data_under_train_workers.py
+Members: ReadRange
 Points at: rows = ray.data.range(10).materialize()
 Needs: ray[data,train]
 """

@@ -4,12 +4,13 @@ The replica took both CPUs and never becomes ready. The driver polls the Serve c
 and the controller polls the replica.
 
 Expected: deadlock
-Members: task load
+Members: load
 Points at: self.weights: list[float] = ray.get(load.remote())
 Needs: ray[serve]
 """
 
 import os
+from typing import Any
 
 import ray
 from ray import serve
@@ -20,7 +21,6 @@ def load() -> list[float]:
     return [0.5, 0.25]
 
 
-@serve.deployment(ray_actor_options={"num_cpus": 2})
 class Model:
     def __init__(self) -> None:
         self.weights: list[float] = ray.get(load.remote())
@@ -34,7 +34,8 @@ def main() -> None:
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     serve.start(http_options={"location": "NoServer"})
     print("ready", flush=True)
-    handle = serve.run(Model.bind(), route_prefix=None)
+    model: Any = serve.deployment(ray_actor_options={"num_cpus": 2})(Model)
+    handle = serve.run(model.bind(), route_prefix=None)
     print(handle.remote(2.0).result())
 
 

@@ -4,7 +4,7 @@ The trial's function waits for Train's controller, an actor. That waits for a pl
 placement group leaves no CPU. The driver polls the trial; the controller waits a minute at a time, without end.
 
 Expected: deadlock
-Members: driver train_inside_full_trial.py
+Members: run of Train's controller
 Points at: DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=1)).fit()
 Needs: ray[train,tune]
 """

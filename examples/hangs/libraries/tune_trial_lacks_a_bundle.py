@@ -16,14 +16,13 @@ import ray
 from ray import tune
 
 
-@ray.remote(num_cpus=1)
 class Simulator:
     def run(self) -> float:
         return 0.5
 
 
 def fit(config: dict[str, Any]) -> None:
-    simulators = [Simulator.remote() for _ in range(2)]
+    simulators: list[Any] = [ray.remote(num_cpus=1)(Simulator).remote() for _ in range(2)]
     scores = ray.get([simulator.run.remote() for simulator in simulators])
     tune.report({"score": sum(scores)})
 

@@ -2,8 +2,8 @@
 
 The operator has one actor of one CPU, so the rows are read; doubling them takes long.
 
-Expected: blocked
-Members: driver data_actors_leave_a_cpu.py
+Expected: blocked (finding: polling)
+Members: task of Data operator MapBatches(Double)
 Points at: time.sleep(900.0)
 Needs: ray[data]
 """

@@ -10,12 +10,12 @@ Needs: ray[serve]
 
 import os
 import signal
+from typing import Any
 
 import ray
 from ray import serve
 
 
-@serve.deployment
 class Model:
     def __call__(self, factor: float) -> float:
         return 2 * factor
@@ -25,7 +25,8 @@ def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     serve.start(http_options={"location": "NoServer"})
-    handle = serve.run(Model.bind(), route_prefix=None)
+    model: Any = serve.deployment(Model)
+    handle = serve.run(model.bind(), route_prefix=None)
     print(handle.remote(2.0).result())
     print("ready", flush=True)
     signal.pause()

@@ -10,6 +10,7 @@ Needs: ray[serve]
 
 import os
 import time
+from typing import Any
 
 import ray
 from ray import serve
@@ -21,7 +22,6 @@ def load() -> list[float]:
     return [0.5, 0.25]
 
 
-@serve.deployment(ray_actor_options={"num_cpus": 1})
 class Model:
     def __init__(self) -> None:
         self.weights: list[float] = ray.get(load.remote())
@@ -35,7 +35,8 @@ def main() -> None:
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     serve.start(http_options={"location": "NoServer"})
     print("ready", flush=True)
-    handle = serve.run(Model.bind(), route_prefix=None)
+    model: Any = serve.deployment(ray_actor_options={"num_cpus": 1})(Model)
+    handle = serve.run(model.bind(), route_prefix=None)
     print(handle.remote(2.0).result())
 
 

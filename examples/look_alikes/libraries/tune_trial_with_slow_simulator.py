@@ -17,7 +17,6 @@ import ray
 from ray import tune
 
 
-@ray.remote(num_cpus=1)
 class Simulator:
     def run(self) -> float:
         time.sleep(900.0)
@@ -25,7 +24,7 @@ class Simulator:
 
 
 def fit(config: dict[str, Any]) -> None:
-    simulators = [Simulator.remote() for _ in range(1)]
+    simulators: list[Any] = [ray.remote(num_cpus=1)(Simulator).remote() for _ in range(1)]
     scores = ray.get([simulator.run.remote() for simulator in simulators])
     tune.report({"score": sum(scores)})
 
