@@ -5,7 +5,7 @@ lends a CPU back. Its executor thread polls without end.
 
 Expected: deadlock
 Members: prepare
-Points at: return ray.data.range(10).map(double).materialize().count()
+Points at: return ray.data.range(1).map(double).materialize().count()
 Needs: ray[data]
 """
 
@@ -21,7 +21,7 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
 
 @ray.remote(num_cpus=1)
 def prepare() -> int:
-    return ray.data.range(10).map(double).materialize().count()
+    return ray.data.range(1).map(double).materialize().count()
 
 
 def main() -> None:

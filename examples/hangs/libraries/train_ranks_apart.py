@@ -1,11 +1,11 @@
-"""A Train run whose first rank waits at a barrier, while the second reports (as in ray#56997).
+"""A Train run whose first rank makes one collective call more than the second.
 
-Both are collective calls, and each rank would have to join the other's. Train's controller polls both workers about
-once a second.
+The second rank's report is paired with the first rank's barrier, since both calls meet in the same actor. The second
+rank then ends, and the first waits in its report. Train's controller polls both workers about once a second.
 
 Expected: stalled
-Members: driver train_ranks_apart.py
-Points at: barrier()
+Members: broadcast_from_rank_zero of Train's barrier
+Points at: train.report({"loss": 0.5})
 Needs: ray[train]
 """
 

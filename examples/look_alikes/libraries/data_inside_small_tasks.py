@@ -1,7 +1,7 @@
 """Tasks that hold no CPU while each waits for a slow Data pipeline, whose tasks need a CPU.
 
 Expected: blocked
-Members: prepare
+Members: driver data_inside_small_tasks.py
 Points at: time.sleep(900.0)
 Needs: ray[data]
 """
@@ -20,7 +20,7 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
 
 @ray.remote(num_cpus=0)
 def prepare() -> int:
-    return ray.data.range(10).map(double).materialize().count()
+    return ray.data.range(1).map(double).materialize().count()
 
 
 def main() -> None:
