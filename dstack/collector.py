@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from dstack import errors
 from dstack.child import Messages, send, start_child
@@ -197,12 +197,12 @@ def _take(
     left_s = min(timeout_s, deadline - (watch_s or 0.0) - time.monotonic())
     if left_s <= 0:
         raise ClusterError("dstack's own start took all of the time.", LONGER)
+    terms: dict[str, Any] = {**dict.fromkeys(options, True), **({"watch_s": watch_s} if watch_s else {})}
     taken = capture.snapshot(
         address,
         timeout_s=left_s,
         progress=lambda text: send(messages, "progress", text.encode("utf-8", "replace")),
         early=lambda one: send(messages, "early", dumps(one)),
-        **({"watch_s": watch_s} if watch_s else {}),
-        **dict.fromkeys(options, True),
+        **terms,
     )
     send(messages, "snapshot", dumps(taken))

@@ -47,7 +47,8 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     if not enders:
         return wait
     several = (*enders, *lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or "")))
-    linked = Group(needs=1, targets=tuple(dict.fromkeys(several)))
+    others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
+    linked = Group(needs=1, targets=others)
     groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
     assumed = f"{_object(wait)} is used only by the code that was seen to hold it"
     return replace(
