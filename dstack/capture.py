@@ -50,6 +50,7 @@ def snapshot(
             early(first)
         left = deadline - time.monotonic()
         probe.ask_times(interest.tasks, left)
+        probe.ask_ended_tasks(left)
         if interest.may_stand_still:
             tell("waiting a moment, to see who moves")
             time.sleep(max(0.0, min(WATCHED_S, left * WATCHED_SHARE)))
