@@ -51,6 +51,7 @@ def snapshot(
     tell = progress or _silent
     with ClusterProbe(address, options, tell) as probe:
         probe.look((deadline - time.monotonic()) * FIRST_SHARE)
+        probe.ask_ended_tasks(deadline - time.monotonic())
         first = probe.snapshot()
         interest = of_interest(first)
         if early and interest.workers:

@@ -23,6 +23,7 @@ def progress_of(snapshot: Snapshot, jobs: Collection[str]) -> Progress | None:
 
 class _Observer:
     def __init__(self, snapshot: Snapshot, jobs: Collection[str]) -> None:
+        self._snapshot = snapshot
         self._jobs = jobs
         self._workers = {worker.worker_id: worker for worker in snapshot.workers}
         self._polled = {(call.actor_id, call.name) for call in snapshot.repeated_calls}
@@ -41,7 +42,16 @@ class _Observer:
             finished=max(len(ran - runs), executed),
             submitted=len(self._owned(last, first) - self._owned(first, last)),
             cpu_s=_cpu_s(pairs),
+            idle_s=self._idle_s(first),
         )
+
+    def _idle_s(self, first: Sample) -> float | None:
+        """How long before the first sample the last task of the jobs ended, by hosts' clocks that agree."""
+        window = self._snapshot.task_event_window
+        if window is None or any(node.has_another_time for node in self._snapshot.nodes):
+            return None
+        ends = [ended_at for job, ended_at in window.last_ended_at.items() if job in self._jobs]
+        return round(max(0.0, self._snapshot.taken_at + first.began_s - max(ends)), 1) if ends else None
 
     def _counts(self, one: WorkerSample) -> bool:
         worker = self._workers.get(one.worker_id)

@@ -17,6 +17,7 @@ from dstack.probes.budget import Budget
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
+from dstack.probes.ended_tasks import EndedTasks, ask_ended_tasks
 from dstack.probes.liveness import Liveness
 from dstack.probes.node_readers import NodeReaders, Options, Reading, node_failure
 from dstack.probes.record import Record, awaited_refs, waiting_children
@@ -28,6 +29,8 @@ Progress = Callable[[str], None]
 Answers = Mapping[str, CoreWorkerStats]
 """What core workers have answered, by worker id."""
 TIMES_TIMEOUT_S = 0.5
+ENDED_TIMEOUT_S = 1.5
+"""Twice what two requests take with as many tasks as the GCS keeps."""
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
 
@@ -118,6 +121,20 @@ class ClusterProbe:
         if task_ids and deadline_s > 0:
             timeout_s = min(TIMES_TIMEOUT_S, deadline_s)
             self._record.task_times = begin(lambda: ask_task_times(self.cluster, task_ids, timeout_s))
+
+    def ask_ended_tasks(self, deadline_s: float) -> None:
+        """Begins to ask which tasks failed and which calls are repeated; :meth:`snapshot` takes in the answer."""
+        timeout_s = min(ENDED_TIMEOUT_S, deadline_s)
+        if timeout_s > 0 and any(not job.is_dead for job in self._inventory.jobs):
+            self._record.ended_tasks = begin(lambda: self._ended_tasks(timeout_s))
+
+    def _ended_tasks(self, timeout_s: float) -> EndedTasks:
+        """Of all hosts' clocks the one that is farthest behind decides what is long ago."""
+        jobs = self._inventory.jobs
+        behind_s = min(
+            (self._record.assembly.with_host(n).clock_ahead_s or 0.0 for n in self._inventory.nodes), default=0.0
+        )
+        return ask_ended_tasks(self.cluster, jobs, timeout_s, time.time() + min(0.0, behind_s))
 
     def snapshot(self) -> Snapshot:
         """All that has been observed so far."""
@@ -226,6 +243,7 @@ class ClusterProbe:
     ) -> None:
         """Adds the sample to the record, with the refs and the arrived calls that matter for its waits."""
         arrived = self._arrived_calls(answers, budget)
+        self._record.note_held(ref for answer in answers.values() for ref in answer.refs)
         of_first = (one.workers for one in self._record.samples[:1])
         unknown = unknown_waits(one for one in workers if one.worker_id in wanted).union(*map(unknown_waits, of_first))
         awaited = awaited_refs(one.process for one in workers if one.process)
