@@ -4,8 +4,8 @@ The trial's function waits for Train's controller, an actor, which polls its wor
 polls the trial.
 
 Expected: blocked
-Members: driver train_inside_small_trial.py
-Points at: time.sleep(900.0)
+Members: thread "Thread-1 (<lambda>)"
+Points at: DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=1)).fit()
 Needs: ray[train,tune]
 """
 

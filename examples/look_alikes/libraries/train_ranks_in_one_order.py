@@ -3,8 +3,8 @@
 Train's controller polls both workers about once a second.
 
 Expected: blocked
-Members: driver train_ranks_in_one_order.py
-Points at: time.sleep(900.0)
+Members: Barrier.arrive
+Points at: ray.get(barrier.arrive.remote())
 Needs: ray[train]
 """
 

@@ -4,7 +4,7 @@ Train's controller polls both workers about once a second.
 
 Expected: blocked
 Members: driver train_slow_rank.py
-Points at: time.sleep(900.0)
+Points at: print(DataParallelTrainer(step, scaling_config=ScalingConfig(num_workers=2)).fit())
 Needs: ray[train]
 """
 

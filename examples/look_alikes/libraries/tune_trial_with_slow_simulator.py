@@ -4,7 +4,7 @@ The group has a bundle for the trial and one for its only simulator. The trial w
 trial.
 
 Expected: blocked
-Members: driver tune_trial_with_slow_simulator.py
+Members: thread "Thread-1 (<lambda>)"
 Points at: time.sleep(900.0)
 Needs: ray[tune]
 """
