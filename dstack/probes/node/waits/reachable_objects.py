@@ -16,6 +16,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.ray.concurrency_groups import actor_instance
+from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.reached import Reached
@@ -160,9 +161,14 @@ class Search:
 
 
 def _variables(frames: Iterable[Frame]) -> set[int]:
-    """What the variables of these frames refer to, as far as they can be read."""
+    """What the variables of these frames refer to, as far as they can be read.
+
+    Ray's own worker object, which the main thread of every worker has, leads to the actor: that is searched by itself.
+    """
     found: set[int] = set()
     for frame in frames:
+        if is_in(frame, RAY_WORKER_FILE):
+            continue
         with contextlib.suppress(Unreadable):
             found.update(frame.variables)
     found.discard(0)
