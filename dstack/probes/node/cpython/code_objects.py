@@ -74,6 +74,7 @@ class CodeObjects:
         fields += [(offsets.code_first_line, "i"), (layout.code_stack_size, "i")]
         self._record = Record(*fields)
         self._texts: dict[int, str] = {}
+        self._locals_counts: dict[int, int] = {}
 
     def load(self, addresses: Collection[int]) -> None:
         """Read or validate the code objects at these addresses together; other objects are left out."""
@@ -146,9 +147,12 @@ class CodeObjects:
         """How many locals a frame has."""
         if code.names is not None:
             return len(code.names)
+        if code.address in self._locals_counts:
+            return self._locals_counts[code.address]
         count = sum(self._objects.size(one, "tuple") for one in self._tuples_of_names(code))
         if not 0 <= count <= MAX_STACK:
             raise Unreadable(f"a frame of {count} locals")
+        self._locals_counts[code.address] = count
         return count
 
     def _tuples_of_names(self, code: Code) -> Sequence[int]:

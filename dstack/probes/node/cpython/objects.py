@@ -84,6 +84,8 @@ class Objects:
         self._type_names: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
         self._base_names: dict[int, tuple[str, ...]] = {}
+        self._flags: dict[int, int] = {}
+        self._key_counts: dict[int, int] = {}
 
     def type_name(self, address: int) -> str:
         """The type's name as C has it: ``list``, ``ray._raylet.ObjectRef``; of a Python class without its module."""
@@ -224,18 +226,23 @@ class Objects:
         """The addresses of an instance's attributes, by name."""
         return self._named(*self._attribute_table(address))
 
-    def attribute_values(self, address: int) -> list[int]:
+    def attribute_values(self, address: int) -> tuple[int, ...]:
         """The addresses of an instance's attributes, without their names, which take longer to read."""
         keys, values = self._attribute_table(address)
         if not keys:
-            return []
-        entries = self._entries(keys, MAX_ATTRIBUTES)
-        return list(self.memory.pointers(values, len(entries))) if values else [value for _, value in entries]
+            return ()
+        if not values:
+            return tuple(value for _, value in self._entries(keys, MAX_ATTRIBUTES))
+        if keys not in self._key_counts:
+            self._key_counts[keys] = len(self._entries(keys, MAX_ATTRIBUTES))
+        return self.memory.pointers(values, self._key_counts[keys])
 
     def _attribute_table(self, address: int) -> tuple[int, int]:
         """Where the names of an instance's attributes are, and their values if these are not beside the names."""
         kind = self.memory.pointer(address + TYPE)
-        flags = self.memory.pointer(kind + TYPE_FLAGS)
+        flags = self._flags.get(kind)
+        if flags is None:
+            flags = self._flags[kind] = self.memory.pointer(kind + TYPE_FLAGS)
         if self.version >= (3, 11) and flags & MANAGED_DICT:
             values, where = self._managed(address, kind, flags)
             return (self.memory.pointer(kind + self._keys_of_type()), values) if values else self._table(where)
@@ -246,9 +253,10 @@ class Objects:
 
     def _managed(self, address: int, kind: int, flags: int) -> tuple[int, int]:
         """The address of values without a dict, else 0; and that of the dict, else 0."""
-        where = self.memory.pointer(address + DICT)
         if self.version == (3, 11):
-            return self.memory.pointer(address + VALUES_3_11), where
+            values, where = self.memory.pointers(address + VALUES_3_11, 2)
+            return values, where
+        where = self.memory.pointer(address + DICT)
         if self.version == (3, 12):
             return (where + 1, 0) if where & 1 else (0, where)
         inline = address + self.memory.int64(kind + BASIC_SIZE)

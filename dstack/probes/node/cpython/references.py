@@ -2,24 +2,32 @@
 
 Items of containers, attributes, slots, variables of closures and of suspended generators, and what a method or a
 ``functools.partial`` is bound to. Modules, classes, exceptions, frames, weak references and asyncio's tasks lead
-nowhere: too much refers to them. The offsets are the same in CPython 3.10 to 3.14.
+nowhere: too much refers to them. Coroutines neither: they are followed for themselves. The offsets are the same in
+CPython 3.10 to 3.14.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import struct
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import (
     BASIC_SIZE,
     BOUND_TO,
+    DICT,
+    DICT_KEYS,
+    DICT_OFFSET,
     LIST_ITEMS,
     SET_MASK,
     SIZE,
     TYPE,
     TYPE_FLAGS,
+    VALUES_3_11,
     tuple_items,
 )
 from dstack.probes.node.cpython.process import PythonProcess
@@ -41,7 +49,21 @@ STARTED_WITH = ("_target", "_args", "_kwargs")
 LEADS_NOWHERE = ("Logger", "_asyncio.Future", "module", "frame", "traceback", "weakref", "weakproxy", "Context")
 """Types by name, with those that inherit from them."""
 
+WEAK_OFFSET = 208
+"""The offset in a type of where its instances have their weak references."""
+BODY_BYTES = 512
+
 Reader = Callable[[int], Iterable[int]]
+
+
+class _Shape(NamedTuple):
+    """What reads the objects of a type; at ``body`` an object has the address of its content."""
+
+    readers: tuple[Reader, ...] = ()
+    body: int | None = None
+
+
+LEAF = _Shape()
 
 
 class References:
@@ -52,7 +74,7 @@ class References:
         self._memory = process.memory
         self._frames = process.frames
         self._layout = process.layout
-        self._readers: dict[int, tuple[Reader, ...]] = {}
+        self._shapes: dict[int, _Shape] = {}
         self._by_name: dict[str, Reader] = {
             "collections.deque": self._deque,
             "set": self._set,
@@ -62,63 +84,100 @@ class References:
             "builtin_function_or_method": self._bound,
             "function": self._function,
             "functools.partial": self._partial,
+            "types.SimpleNamespace": self._attributes,
             "generator": self._generator,
-            "coroutine": self._generator,
             "async_generator": self._generator,
             "_queue.SimpleQueue": self._simple_queue,
         }
 
-    def learn_types(self, addresses: Iterable[int]) -> None:
-        """Read the types of these objects, whose own pages were read, in as few system calls as possible."""
-        kinds: set[int] = set()
-        for address in addresses:
-            if address and not address % 8:
-                with contextlib.suppress(Unreadable):
-                    kinds.add(self._memory.pointer(address + TYPE))
-        self._memory.prefetch(kinds - self._readers.keys(), TYPE_FLAGS + 8)
+    def of_all(self, addresses: Iterable[int]) -> dict[int, Sequence[int]]:
+        """The objects that each of these refers to, the first ones of many; only for those that refer to some.
 
-    def of(self, address: int) -> Sequence[int]:
-        """The addresses of the objects that this one refers to, the first ones of many."""
+        The pages of all of them are read together, then those of their types, then those of their contents.
+        """
+        shapes = self._shapes_of(self._kinds(addresses))
+        bodies = []
+        for address, shape in shapes:
+            if shape.body is not None:
+                with contextlib.suppress(Unreadable):
+                    bodies.append(self._memory.pointer(address + shape.body))
+        self._memory.prefetch(bodies, BODY_BYTES)
+        found = ((address, self._read(address, shape)) for address, shape in shapes)
+        return {address: references for address, references in found if references}
+
+    def _kinds(self, addresses: Iterable[int]) -> list[tuple[int, int]]:
+        """The addresses of objects and of their types."""
+        aligned = [address for address in addresses if address and not address % 8]
+        self._memory.prefetch(aligned)
+        pages, unpack = self._memory.pages, struct.Struct("<Q").unpack_from
+        found: list[tuple[int, int]] = []
+        for address in aligned:
+            page, offset = pages.get(address & PAGE_START), (address & IN_PAGE) + TYPE
+            if page is not None and offset <= PAGE - 8:
+                found.append((address, unpack(page, offset)[0]))
+                continue
+            with contextlib.suppress(Unreadable):
+                found.append((address, self._memory.pointer(address + TYPE)))
+        return found
+
+    def _shapes_of(self, kinds: Sequence[tuple[int, int]]) -> list[tuple[int, _Shape]]:
+        """The objects that may refer to others, with what reads them."""
+        known = self._shapes
+        new = {kind for _, kind in kinds} - known.keys()
+        self._memory.prefetch(new, TYPE_FLAGS + 8)
+        for kind in new:
+            try:
+                known[kind] = self._shape(kind)
+            except Unreadable:
+                known[kind] = LEAF
+        return [(address, known[kind]) for address, kind in kinds if known[kind].readers]
+
+    def _read(self, address: int, shape: _Shape) -> Sequence[int]:
         found: list[int] = []
-        if not address or address % 8:
-            return found
-        try:
-            kind = self._memory.pointer(address + TYPE)
-            readers = self._readers.get(kind)
-            if readers is None:
-                readers = self._readers[kind] = self._readers_of(kind)
-        except Unreadable:
-            return found
-        for read in readers:
+        for read in shape.readers:
             try:
                 found.extend(read(address))
             except Unreadable:
                 continue
         return found
 
-    def _readers_of(self, kind: int) -> tuple[Reader, ...]:
+    def _shape(self, kind: int) -> _Shape:
         """What reads objects of a type; nothing for types whose objects lead nowhere."""
         flags = self._memory.pointer(kind + TYPE_FLAGS)
         if not flags & IS_TRACKED or flags & (IS_EXCEPTION | IS_TYPE):
-            return ()
+            return LEAF
         names = self._objects.base_names(kind)
         if any(name in LEADS_NOWHERE for name in names):
-            return ()
+            return LEAF
         container = self._container(flags, names)
         is_of_python = "." not in names[0] and names[0] not in self._by_name and len(names) > 1
         if not is_of_python:
-            return (container,) if container else ()
-        own: tuple[Reader, ...] = (self._thread,) if "Thread" in names else (self._attributes, self._slots)
-        return (container, *own) if container else own
+            return container or LEAF
+        readers = (*(container.readers if container else ()), *self._instance(kind, names))
+        return _Shape(readers, container.body if container else self._body())
 
-    def _container(self, flags: int, names: Sequence[str]) -> Reader | None:
+    def _container(self, flags: int, names: Sequence[str]) -> _Shape | None:
         if flags & IS_LIST:
-            return self._list
+            return _Shape((self._list,), LIST_ITEMS)
         if flags & IS_TUPLE:
-            return self._tuple
+            return _Shape((self._tuple,))
         if flags & IS_DICT:
-            return self._dict
-        return next((self._by_name[name] for name in names if name in self._by_name), None)
+            return _Shape((self._dict,), DICT_KEYS)
+        reader = next((self._by_name[name] for name in names if name in self._by_name), None)
+        return _Shape((reader,)) if reader else None
+
+    def _body(self) -> int | None:
+        """Where an instance most often has the address of its attributes; from CPython 3.13 on they are inside it."""
+        return {(3, 11): VALUES_3_11, (3, 12): DICT}.get(self._objects.version)
+
+    def _instance(self, kind: int, names: Sequence[str]) -> tuple[Reader, ...]:
+        """What reads the attributes and slots of an instance of a class in Python."""
+        if "Thread" in names:
+            return (self._thread,)
+        size, weak = self._memory.int64(kind + BASIC_SIZE), self._memory.int64(kind + WEAK_OFFSET)
+        ends = min(size, HEADER + 8 * MAX_SLOTS)
+        slots = [at for at in range(HEADER, ends, 8) if at not in (weak, self._memory.int64(kind + DICT_OFFSET))]
+        return (self._attributes, functools.partial(self._slots, slots)) if slots else (self._attributes,)
 
     # Containers
 
@@ -177,7 +236,6 @@ class References:
         found = self._objects.attributes(address)
         return [value for name, value in found.items() if name not in STARTED_WITH]
 
-    def _slots(self, address: int) -> Iterable[int]:
-        """The words of an instance: those of its slots, and its dict where that is among them."""
-        size = self._memory.int64(self._memory.pointer(address + TYPE) + BASIC_SIZE)
-        return self._memory.pointers(address + HEADER, min(max(0, (size - HEADER) // 8), MAX_SLOTS))
+    def _slots(self, offsets: Sequence[int], address: int) -> Iterable[int]:
+        words = self._memory.pointers(address, offsets[-1] // 8 + 1)
+        return [words[at // 8] for at in offsets]

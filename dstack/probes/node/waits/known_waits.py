@@ -110,6 +110,7 @@ NAMES = (
     Place("/concurrent/futures/thread.py", "shutdown", "ThreadPoolExecutor.shutdown", ALL_PYTHONS),
     Place("/concurrent/futures/process.py", "shutdown", "ProcessPoolExecutor.shutdown", ALL_PYTHONS),
     Place("/concurrent/futures/process.py", "wait_result_broken_or_wakeup", IDLE, ALL_PYTHONS),
+    Place("/ray/_private/gc_collect_manager.py", "run", IDLE, "Ray 2.60"),
     Place("/ray/util/queue.py", "get", "Queue.get of ray.util.queue", BOTH_RAYS),
     Place("/ray/util/queue.py", "put", "Queue.put of ray.util.queue", BOTH_RAYS),
     Place("/ray/util/actor_pool.py", "get_next", "ActorPool.get_next", BOTH_RAYS),

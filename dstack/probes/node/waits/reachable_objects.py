@@ -16,6 +16,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.ray.concurrency_groups import actor_instance
+from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.reached import Reached
@@ -23,9 +24,7 @@ from dstack.probes.node.waits.shared_objects import WaitsOn
 
 MAX_DEPTH = 3
 """References from a variable to the object: ``self``, its ``state``, a dict there, the object."""
-MAX_OBJECTS = 6_000
-"""Objects whose references are read, in all."""
-MAX_EXAMINED = 40_000
+MAX_EXAMINED = 20_000
 """Objects whose type is read, in all."""
 MAX_COROUTINES = 5_000
 MAX_HANDLES = 1_000
@@ -134,21 +133,17 @@ class Search:
         for depth in range(MAX_DEPTH):
             level |= modules if depth else set()
             level -= self._examined
-            self._memory.prefetch(level)
-            self._references.learn_types(level)
-            level = self._read(level)
+            level = self._read(itertools.islice(level, max(0, MAX_EXAMINED - len(self._examined))))
 
     def _read(self, level: Iterable[int]) -> set[int]:
         """Read the references of objects; returns those that they lead to."""
+        addresses = list(level)
+        self._examined.update(addresses)
+        found = self._references.of_all(addresses)
+        self._found.update(found)
         following: set[int] = set()
-        for address in level:
-            if len(self._found) >= MAX_OBJECTS or len(self._examined) >= MAX_EXAMINED:
-                return following
-            self._examined.add(address)
-            references = self._references.of(address)
-            if references:
-                self._found[address] = references
-                following.update(references[:MAX_FOLLOWED])
+        for references in found.values():
+            following.update(references[:MAX_FOLLOWED])
         return following
 
     def _labels(self) -> Labels:
@@ -166,9 +161,14 @@ class Search:
 
 
 def _variables(frames: Iterable[Frame]) -> set[int]:
-    """What the variables of these frames refer to, as far as they can be read."""
+    """What the variables of these frames refer to, as far as they can be read.
+
+    Ray's own worker object, which the main thread of every worker has, leads to the actor: that is searched by itself.
+    """
     found: set[int] = set()
     for frame in frames:
+        if is_in(frame, RAY_WORKER_FILE):
+            continue
         with contextlib.suppress(Unreadable):
             found.update(frame.variables)
     found.discard(0)
