@@ -55,7 +55,7 @@ def snapshot(
             time.sleep(max(0.0, min(WATCHED_S, left * WATCHED_SHARE)))
         left = deadline - time.monotonic()
         if interest.workers and left > 0:
-            probe.look_again(interest.workers, left)
+            probe.look_again(interest.workers, left, with_setups=interest.waits_to_start)
         return probe.snapshot()
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
+from dstack.analysis.environments import pending_setups
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import may_stand_still
@@ -52,11 +53,15 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
 
 
 class Interest(NamedTuple):
-    """What to look at more closely: workers once more, and since when tasks are in their states."""
+    """What to look at more closely: workers once more, and since when tasks are in their states.
+
+    ``waits_to_start`` says that something may wait for the installation of its runtime environment.
+    """
 
     workers: set[str]
     tasks: list[str]
     may_stand_still: bool
+    waits_to_start: bool = False
 
 
 def of_interest(snapshot: Snapshot) -> Interest:
@@ -77,7 +82,8 @@ def of_interest(snapshot: Snapshot) -> Interest:
         is_stuck = vertex.key in situation.stuck or vertex.key in still
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
-    return Interest(workers, _tasks_of_interest(situation), bool(still))
+    starting = {task.owner_id for task in pending_setups(first)}
+    return Interest(workers | starting, _tasks_of_interest(situation), bool(still), bool(starting))
 
 
 def _tasks_of_interest(situation: Situation) -> list[str]:

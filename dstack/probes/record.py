@@ -7,13 +7,17 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import msgspec
+
 import dstack
-from dstack.model import BlockedCall, Failure, Process, Sample, Snapshot, TaskTimes
+from dstack.model import BlockedCall, EnvironmentSetup, Failure, Process, Sample, Snapshot, TaskTimes
+from dstack.probes.answers import MalformedAnswer
 from dstack.probes.assemble import Assembly
 from dstack.probes.clocks import clock_notes
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory, client_notes
 from dstack.probes.liveness import Liveness
+from dstack.probes.node import wire
 
 
 @dataclass
@@ -26,10 +30,16 @@ class Record:
     samples: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     task_times: Future[dict[str, TaskTimes]] | None = None
+    setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
 
     def failures_of(self, sample: int) -> list[Failure]:
         """What failed in one sample."""
         return [failure for failure in self.failures if failure.sample == sample]
+
+    def add_setups(self, answer: wire.Answer) -> None:
+        """Adds the installations that a node's probe has found; probes of one host may find the same."""
+        for setup in map(_setup, answer.get("setups", ())):
+            self.setups[setup.node_id, setup.pid] = setup
 
     def since_began_s(self, at: float) -> float:
         """The time from the start of the snapshot to a ``time.monotonic()``."""
@@ -53,11 +63,20 @@ class Record:
             stacks=self.assembly.stacks,
             sources=self.assembly.sources,
             samples=tuple(self.samples),
+            environment_setups=tuple(self.setups.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern(self.failures, inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
             total_s=round(time.monotonic() - self.began, 3),
         )
+
+
+def _setup(data: wire.SetupData) -> EnvironmentSetup:
+    """Its checked value. Raises :class:`MalformedAnswer`."""
+    try:
+        return msgspec.convert(data, EnvironmentSetup)
+    except msgspec.ValidationError as error:
+        raise MalformedAnswer from error
 
 
 def awaited_refs(processes: Iterable[Process]) -> set[str]:
