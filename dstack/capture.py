@@ -61,7 +61,7 @@ def snapshot(
         deadline += _watch(probe, interest, left, watch_s, tell)
         left = deadline - time.monotonic()
         if (interest.workers or watch_s is not None) and left > 0:
-            probe.look_again(interest.workers, left)
+            probe.look_again(interest.workers, left, with_setups=interest.waits_to_start)
         return probe.snapshot()
 
 

@@ -223,7 +223,8 @@ class Task(Model, frozen=True):
 
     ``state`` is Ray's TaskStatus by name. It does not tell running from queued: only the executing worker does
     (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has given so far and
-    that its owner still has; all others give theirs when they end.
+    that its owner still has; all others give theirs when they end. ``environment`` names the parts of the runtime
+    environment that it asks for, as ``pip``.
     """
 
     task_id: str
@@ -239,6 +240,7 @@ class Task(Model, frozen=True):
     required_resources: dict[str, float] = {}
     placement_group_id: str | None = None
     label_selector: dict[str, str] = {}
+    environment: tuple[str, ...] = ()
     items: Natural = 0
 
 

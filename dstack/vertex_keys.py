@@ -34,6 +34,7 @@ Unknown = Literal[
     "room",
     "scheduler",
     "scheduler state",
+    "setup",
     "slot",
     "stack",
     "start of actor",
@@ -123,6 +124,11 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
     def is_scheduler(self) -> bool:
         """Whether it is the scheduler, for a request that it could place."""
         return self.what == "scheduler"
+
+    @property
+    def is_setup(self) -> bool:
+        """Whether it is the installation of a runtime environment."""
+        return self.what == "setup"
 
     @property
     def is_given(self) -> bool:

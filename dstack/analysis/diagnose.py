@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
+from dstack.analysis.environments import pending_setups
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import may_stand_still
@@ -58,7 +59,7 @@ class Interest(NamedTuple):
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
     ``tasks`` are those of which it matters since when they are in their states. ``longest_timeout_s`` is that of the
-    pollers' waits.
+    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment.
     """
 
     workers: set[str] = set()
@@ -66,6 +67,7 @@ class Interest(NamedTuple):
     may_stand_still: bool = False
     pollers: frozenset[str] = frozenset()
     longest_timeout_s: float = 0.0
+    waits_to_start: bool = False
 
 
 def of_interest(snapshot: Snapshot) -> Interest:
@@ -87,11 +89,17 @@ def of_interest(snapshot: Snapshot) -> Interest:
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
     pollers = [vertex for vertex in situation.may_poll() if vertex.worker_id is not None]
-    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id)
-    polling |= _repeating(snapshot)
+    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | _repeating(snapshot)
     timeouts = [vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait]
-    tasks = _tasks_of_interest(situation)
-    return Interest(workers | polling, tasks, bool(still), polling, max(timeouts, default=0.0))
+    starting = {task.owner_id for task in pending_setups(first)}
+    return Interest(
+        workers=workers | polling | starting,
+        tasks=_tasks_of_interest(situation),
+        may_stand_still=bool(still),
+        pollers=polling,
+        longest_timeout_s=max(timeouts, default=0.0),
+        waits_to_start=bool(starting),
+    )
 
 
 def _repeating(snapshot: Snapshot) -> frozenset[str]:

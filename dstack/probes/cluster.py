@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -31,6 +32,8 @@ Answers = Mapping[str, CoreWorkerStats]
 TIMES_TIMEOUT_S = 0.5
 ENDED_TIMEOUT_S = 1.5
 """Twice what two requests take with as many tasks as the GCS keeps."""
+MAX_SETUP_NODES = 100
+"""The most nodes on which installations of runtime environments are looked for."""
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
 
@@ -68,9 +71,10 @@ class ClusterProbe:
             self._note([Failure(stage="control plane", reason=NO_NODE, remedy=CHECK_GCS)])
         self._sample(self._inventory, {worker.worker_id for worker in self._inventory.workers}, budget)
 
-    def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
+    def look_again(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
         """Sample 2: the state of all, and the processes of these workers, begun after sample 1 has ended everywhere.
 
+        ``with_setups`` also finds the runtime environments that are being installed.
         The processes of workers that are new since then are read as well. When the control plane is gone by then, that
         is a failure in the snapshot, and there is no second sample.
         """
@@ -81,6 +85,9 @@ class ClusterProbe:
         if inventory is None:
             return
         self._readers.reads_children_again = waiting_children(self._record.samples)
+        if with_setups:
+            alive = (node.node_id for node in inventory.nodes if node.alive)
+            self._readers.setups_of = list(islice(alive, MAX_SETUP_NODES))
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors
         self._inventory.workers = (*self._inventory.workers, *new)
@@ -200,6 +207,7 @@ class ClusterProbe:
         for nodes, answer, ahead_s in readings:
             try:
                 found, failures = self._record.assembly.add(nodes, answer, budget.sample, node_of, ahead_s)
+                self._record.add_setups(answer)
             except MalformedAnswer:
                 self._note(node_failure(node, MALFORMED, budget.sample) for node in nodes)
                 continue

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 import dstack
 from dstack.model import (
     ACTOR_HANDLE,
     BlockedCall,
+    EnvironmentSetup,
     FailedTask,
     Failure,
     Process,
@@ -22,12 +24,14 @@ from dstack.model import (
     TaskTimes,
     producer_task_id,
 )
+from dstack.probes.answers import MalformedAnswer
 from dstack.probes.assemble import Assembly
 from dstack.probes.clocks import clock_notes
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory, client_notes
 from dstack.probes.ended_tasks import EndedTasks
 from dstack.probes.liveness import Liveness
+from dstack.probes.node import wire
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Record:
     readings: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     task_times: Future[dict[str, TaskTimes]] | None = None
+    setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
     ended_tasks: Future[EndedTasks] | None = None
     held_tasks: set[str] = field(default_factory=set)
 
@@ -55,6 +60,11 @@ class Record:
     def failures_of(self, sample: int) -> list[Failure]:
         """What failed in one sample."""
         return [failure for failure in self.failures if failure.sample == sample]
+
+    def add_setups(self, answer: wire.Answer) -> None:
+        """Adds the installations that a node's probe has found; probes of one host may find the same."""
+        for setup in map(_setup, answer.get("setups", ())):
+            self.setups[setup.node_id, setup.pid] = setup
 
     def since_began_s(self, at: float) -> float:
         """The time from the start of the snapshot to a ``time.monotonic()``."""
@@ -83,6 +93,7 @@ class Record:
             failed_tasks=tuple(self.not_retried(ended.failed)),
             repeated_calls=ended.repeated,
             task_event_window=ended.window,
+            environment_setups=tuple(self.setups.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern(self.failures, inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
@@ -95,6 +106,14 @@ class Record:
         for task in failed:
             if task.task_id not in unfinished:
                 yield replace(task, is_held=task.task_id in self.held_tasks)
+
+
+def _setup(data: wire.SetupData) -> EnvironmentSetup:
+    """Its checked value. Raises :class:`MalformedAnswer`."""
+    try:
+        return msgspec.convert(data, EnvironmentSetup)
+    except msgspec.ValidationError as error:
+        raise MalformedAnswer from error
 
 
 def awaited_refs(processes: Iterable[Process]) -> set[str]:
