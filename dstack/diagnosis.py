@@ -55,7 +55,7 @@ class Wait(Model, frozen=True):
     needed: int = 1
     total: int = 1
     resources: tuple[str, ...] = ()
-    assumed: str | None = None
+    assumed: tuple[str, ...] = ()
     if_not: tuple[Group, ...] = ()
     what: str | None = None
     loop: Key | None = None
@@ -65,6 +65,11 @@ class Wait(Model, frozen=True):
     def evidence(self) -> Evidence:
         """Whether the groups were read as they are, or inferred from what was."""
         return "inferred" if self.inferred else "exact"
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the wait counts only under an assumption."""
+        return bool(self.assumed) or self.polls is not None
 
     @property
     def is_timed(self) -> bool:

@@ -88,8 +88,11 @@ def of_interest(snapshot: Snapshot) -> Interest:
         is_stuck = vertex.key in situation.stuck or vertex.key in still
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
-    pollers = [vertex for vertex in situation.may_poll() if vertex.worker_id is not None]
-    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | _repeating(snapshot)
+    repeating = _repeating(snapshot)
+    pollers, suspected = situation.may_poll(repeating)
+    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
+    for vertex in suspected:
+        workers |= _workers_of(vertex, first)
     timeouts = [vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait]
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(

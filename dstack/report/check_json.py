@@ -107,7 +107,7 @@ class _Document:
             "evidence": wait.evidence,
             "inferred": wait.inferred,
             "polls": wait.polls,
-            "assumed": wait.assumed,
+            "assumed": list(wait.assumed),
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
         }
