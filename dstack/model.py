@@ -174,8 +174,9 @@ class Process(Model, frozen=True):
 
     ``children`` are all processes of Python below it, as multiprocessing starts them, in one list without children of
     their own: their ``parent_pid`` says which process started each, None for a worker or driver, and ``name`` is the
-    operating system's. They are read in the first sample only, and take no part in the wait-for graph but as something
-    waited for. ``children_left_out`` counts others, that run no Python or are too many.
+    operating system's. They are read in the first sample, and in the second one where the wait of a child may matter.
+    ``children_left_out`` counts others, that run no Python or are too many. ``is_cut_off`` marks a child that was
+    forked from a process connected to Ray and has none of the threads of that connection: Ray does not work in it.
     """
 
     pid: Int
@@ -195,16 +196,20 @@ class Process(Model, frozen=True):
     coroutines: tuple[Coroutine, ...] = ()
     children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
+    is_cut_off: bool = False
 
     @property
     def main_thread(self) -> Thread | None:
         """The thread that it began with, if its stack was read."""
         return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
 
+    def executions(self) -> tuple[Thread | Coroutine, ...]:
+        """Its own threads and coroutines."""
+        return (*self.threads, *self.coroutines)
+
     def calls(self) -> Iterator[BlockedCall]:
         """The calls that its own threads and coroutines are blocked in."""
-        executions: tuple[Thread | Coroutine, ...] = (*self.threads, *self.coroutines)
-        return (execution.call for execution in executions if execution.call)
+        return (execution.call for execution in self.executions() if execution.call)
 
     def with_stacks(self) -> Iterator[Thread | Coroutine]:
         """Everything that has a stack: the threads and coroutines of the process and of its children."""
@@ -218,7 +223,8 @@ class Task(Model, frozen=True):
 
     ``state`` is Ray's TaskStatus by name. It does not tell running from queued: only the executing worker does
     (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has given so far and
-    that its owner still has; all others give theirs when they end.
+    that its owner still has; all others give theirs when they end. ``environment`` names the parts of the runtime
+    environment that it asks for, as ``pip``.
     """
 
     task_id: str
@@ -234,6 +240,7 @@ class Task(Model, frozen=True):
     required_resources: dict[str, float] = {}
     placement_group_id: str | None = None
     label_selector: dict[str, str] = {}
+    environment: tuple[str, ...] = ()
     items: Natural = 0
 
 
@@ -521,8 +528,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``sources`` maps a file to line number to text, for lines around user frames, as the nodes have the files.
     ``task_times`` are of some of the tasks that wait or are waited for, by id, as far as the GCS tells.
     ``task_event_window`` says which ended tasks ``repeated_calls`` rests on, None where they were not read.
-    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are further, partial
-    samples taken between the two: only of the processes that seem to poll, without refs.
+    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are partial samples
+    taken between the two, only of processes that seem to poll, without refs.
     """
 
     schema: str = SCHEMA

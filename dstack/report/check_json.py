@@ -67,6 +67,7 @@ class _Document:
             "waiters_total": finding.waiters_total,
             "watched_s": finding.watched_s,
             "since_s": _bounds(finding.since),
+            "progress": msgspec.to_builtins(finding.progress),
             "failed_before": [_failure(one) for one in finding.failed_before],
             "members": self._members(finding.members),
             "blocked_behind": self._members(
@@ -107,6 +108,8 @@ class _Document:
             "timeout_s": wait.timeout_s,
             "evidence": wait.evidence,
             "inferred": wait.inferred,
+            "polls": wait.polls,
+            "assumed": wait.assumed,
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
         }

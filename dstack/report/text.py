@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from dstack.analysis import names
-from dstack.analysis.failures import failed_step
+from dstack.analysis.findings.failures import failed_step
 from dstack.analysis.observed import Observed
 from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Stacks, Strand
@@ -221,7 +221,7 @@ def _print_children(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) 
     if not of_worker or stacks is None:
         return
     console.print()
-    console.print(SafeText("Child processes", "bold").append(", which take no part in the findings", "not bold"))
+    console.print(SafeText("Child processes", "bold"))
     for worker, children in of_worker[:SHOWN_CHILDREN]:
         tree = Tree(
             SafeText(f"{stacks.name_of(worker)}  ", "bold").append(f"pid {worker.pid}", "dim"), guide_style="dim"

@@ -10,9 +10,10 @@ from typing import Protocol
 
 import msgspec
 
+from dstack.analysis import names
 from dstack.analysis.chains import Knot
-from dstack.analysis.failures import Failures
 from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.failures import Failures
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import is_idle
 from dstack.analysis.findings.telling import Teller
@@ -98,7 +99,8 @@ def _told(finding: Finding, teller: Teller, failures: Failures) -> Finding:
     since = of_all([vertex.since or Since() for vertex in teller.vertices_of(finding.members)])
     ends = (blocker.vertex for blocker in finding.final_blockers)
     jobs = situation.jobs_of((*finding.members, *finding.blocked_behind, *finding.polled_by, *ends))
-    finding = msgspec.structs.replace(finding, jobs=jobs, since=since)
+    progress = situation.progress(jobs)
+    finding = msgspec.structs.replace(finding, jobs=jobs, since=since, progress=progress)
     failed = failures.beside(finding)
     advice = kind.advice(finding, teller)
     finding = _without_helpers(finding, situation)
@@ -107,8 +109,19 @@ def _told(finding: Finding, teller: Teller, failures: Failures) -> Finding:
         summary=kind.summary(finding, teller),
         advice=advice,
         failed_before=failed,
-        explanation=(*kind.steps(finding, teller), *map(failures.step, failed), *teller.behind(finding)),
+        explanation=(
+            *kind.steps(finding, teller),
+            *map(failures.step, failed),
+            *teller.behind(finding),
+            *_progress(finding),
+        ),
     )
+
+
+def _progress(finding: Finding) -> Iterator[Step]:
+    """What moved in the jobs of a finding that may yet end, or is suspected."""
+    if finding.progress is not None and not finding.confirmed:
+        yield Step(text=names.progress(finding.progress, finding.jobs))
 
 
 def _without_helpers(finding: Finding, situation: Situation) -> Finding:

@@ -180,8 +180,7 @@ def _folded(found: Sequence[FailedBefore]) -> Iterator[FailedBefore]:
     """The first of each that failed alike, with their number; no more than are shown."""
     alike: dict[tuple[object, ...], list[FailedBefore]] = defaultdict(list)
     for one in found:
-        name = (one.name, one.file, one.line) if not one.is_death else ()
-        alike[one.is_death, one.error, *name].append(one)
+        alike[one.error, (one.name, one.file, one.line) if not one.is_death else None].append(one)
     for group in list(alike.values())[:SHOWN]:
         yield replace(group[0], count=len(group))
 
