@@ -163,6 +163,7 @@ class FailedBefore(Model, frozen=True):
     node_ip: str | None = None
     file: str | None = None
     line: int | None = None
+    source: str | None = None
     failed_at: float | None = None
     ago_s: float | None = None
     is_death: bool = False

@@ -14,6 +14,7 @@ from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.failures import Failures
+from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import is_idle
 from dstack.analysis.findings.telling import Teller
@@ -101,17 +102,16 @@ def _told(finding: Finding, teller: Teller, failures: Failures) -> Finding:
     jobs = situation.jobs_of((*finding.members, *finding.blocked_behind, *finding.polled_by, *ends))
     progress = situation.progress(jobs)
     finding = msgspec.structs.replace(finding, jobs=jobs, since=since, progress=progress)
-    failed = failures.beside(finding)
+    finding = msgspec.structs.replace(finding, failed_before=failures.beside(finding))
     advice = kind.advice(finding, teller)
     finding = _without_helpers(finding, situation)
     return msgspec.structs.replace(
         finding,
         summary=kind.summary(finding, teller),
         advice=advice,
-        failed_before=failed,
         explanation=(
             *kind.steps(finding, teller),
-            *map(failures.step, failed),
+            *map(step_of_failure, finding.failed_before),
             *teller.behind(finding),
             *_progress(finding),
         ),

@@ -18,10 +18,14 @@ from dstack.analysis.findings.situation import Situation
 from dstack.analysis.observed import Observed
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import FailedBefore, Finding, Step
-from dstack.model import Actor, FailedTask, Snapshot, actor_of_task
+from dstack.model import Actor, FailedTask, actor_of_task
 from dstack.vertex_keys import Key
 
 SHOWN = 3
+SHOWN_ERROR = 80
+"""Characters of an error in a headline."""
+RAISED = "TASK_EXECUTION_EXCEPTION"
+"""Ray's type of an error that the user's code raised."""
 RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
 """Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""
 INTENDED = ("RAY_KILL", "TASK_CANCELLED")
@@ -94,7 +98,7 @@ class Failures:
         for task in self._observed.snapshot.failed_tasks:
             actor = self._observed.actors.get(task.actor_id or "")
             is_related = _is_about(task, actor, involved)
-            is_of_dead = task.actor_id in dead and task.error_type != "TASK_EXECUTION_EXCEPTION"
+            is_of_dead = task.actor_id in dead and task.error_type != RAISED
             if task.job_id in jobs and not is_of_dead and (is_related or task.error_type not in INTENDED):
                 yield self._failed_call(task, actor, is_related=is_related)
 
@@ -112,6 +116,7 @@ class Failures:
             node_ip=node.ip if node else None,
             file=task.file,
             line=task.line,
+            source=task.source,
             failed_at=task.failed_at,
             ago_s=self._ago_s(task.failed_at),
             is_held=task.is_held,
@@ -155,15 +160,31 @@ class Failures:
         ago = self._observed.looked_at - failed_at
         return round(ago, 3) if ago >= 0 else None
 
-    def step(self, failed: FailedBefore) -> Step:
-        """The sentence about a failure, at the line that raised it."""
-        return failed_step(self._observed.snapshot, failed)
 
-
-def failed_step(snapshot: Snapshot, failed: FailedBefore) -> Step:
+def step(failed: FailedBefore) -> Step:
     """``Failed before: Worker.run (actor Worker "a", pid 7, node 10.0.0.1) raised ValueError: 3, 40 s ago``."""
-    source = snapshot.sources.get(failed.file or "", {}).get(failed.line or 0)
-    return Step(text=_sentence(failed), file=failed.file, line=failed.line, source=source and source.strip())
+    return Step(text=_sentence(failed), file=failed.file, line=failed.line, source=failed.source)
+
+
+def headline(failures: Sequence[FailedBefore]) -> str:
+    """What the first failure adds to a sentence about waits, where nothing may have fetched its error."""
+    held = [failed for failed in failures if failed.is_held]
+    if not held:
+        return ""
+    first = held[0]
+    verb = "raised" if first.error_type == RAISED else "failed:"
+    return f"; {first.name} {verb} {first.error[:SHOWN_ERROR]}"
+
+
+def advice(failures: Sequence[FailedBefore]) -> str:
+    """What to do about an error that nothing may have fetched; empty if there is none."""
+    held = [failed for failed in failures if failed.is_held]
+    if not held:
+        return ""
+    return (
+        f"{held[0].name} failed, and may be what these wait for: fetch its result together with those of the other"
+        " calls (ray.wait returns the first that is ready), so that its error is raised at once."
+    )
 
 
 def _is_about(task: FailedTask, actor: Actor | None, involved: _Involved) -> bool:
@@ -192,7 +213,7 @@ def _sentence(failed: FailedBefore) -> str:
         f"node {failed.node_ip}" if failed.node_ip else None,
     )
     place = ", ".join(part for part in parts if part)
-    is_raised = failed.error_type == "TASK_EXECUTION_EXCEPTION"
+    is_raised = failed.error_type == RAISED
     verb = "died" if failed.is_death else "raised" if is_raised else "failed"
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
     ago = f", {names.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
