@@ -434,9 +434,9 @@ class GoneWorker(Model, frozen=True):
 class FailedTask(Model, frozen=True):
     """A task whose last attempt failed, by the GCS's task events (Ray 2.46 to 2.60); the clock is its owner's.
 
-    ``error`` is the exception with the first line of its message, ``file`` and ``line`` are where the user's own code
-    raised it. ``is_held`` says that a process still holds its result, which may never have been fetched. Tasks also
-    fail in healthy programs, which handle the exception.
+    ``error`` is the exception with the first line of its message, ``file``, ``line`` and its ``source`` are where the
+    user's own code raised it. ``is_held`` says that a process still holds its result, which may never have been
+    fetched. Tasks also fail in healthy programs, which handle the exception.
     """
 
     task_id: str
@@ -453,6 +453,7 @@ class FailedTask(Model, frozen=True):
     pid: Int | None = None
     file: str | None = None
     line: Int | None = None
+    source: str | None = None
     is_held: bool = False
 
 

@@ -10,6 +10,7 @@ from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
 from dstack.analysis.environments import pending_setups
 from dstack.analysis.findings import find_all, verdict_of
+from dstack.analysis.findings.failures import Failures
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import may_stand_still
 from dstack.analysis.jobs import find_job
@@ -52,6 +53,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         coverage=coverage_of(snapshot),
         job=job_id,
         outside=outside_waits(situation, found, job_id),
+        failed_before=() if findings else Failures(situation).beside_outside(job_id),
     )
 
 
