@@ -375,7 +375,8 @@ class Job(Model, frozen=True):
 class Actor(Model, frozen=True):
     """An actor as the control plane knows it; ``state`` is Ray's ActorState by name.
 
-    ``held`` is what it has for life, by the names its node counts it under.
+    ``held`` is what it has for life, by the names its node counts it under. ``last_error`` says why the process before
+    its present one ended, where it was restarted; Ray 2.60 tells that, 2.46 does not.
     """
 
     actor_id: str
@@ -397,6 +398,7 @@ class Actor(Model, frozen=True):
     max_restarts: Int = 0
     death_cause: str | None = None
     ended_at: UnixTime | None = None
+    last_error: str | None = None
 
 
 class Worker(Model, frozen=True):

@@ -73,6 +73,9 @@ class Pending:
         refs = self._seen.arguments_of_owner.get(task.owner_id, [])
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
+        if not refs and task.attempt > 0:
+            label = f"next attempt of {names.task(self._seen, task.task_id)}, which Ray is about to make"
+            return waits_for("retry", self._graph.unknown("retry", task.task_id, label=label))
         if not refs:
             argument = self._graph.unknown(
                 "argument", task.owner_id, label="argument that was not seen", unobserved=True

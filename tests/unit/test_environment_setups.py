@@ -36,7 +36,9 @@ sys.exit(subprocess.call([sys.executable, "-c", *sys.argv[2:]]))
 
 
 @contextmanager
-def installing(folder: Path, command: list[str], *, title: str = "agent/main.py", to_file: bool = False) -> Iterator[int]:
+def installing(
+    folder: Path, command: list[str], *, title: str = "agent/main.py", to_file: bool = False
+) -> Iterator[int]:
     """A process named as a raylet, whose agent runs this command; the pid of that."""
     raylet = folder / "raylet"
     raylet.symlink_to(os.path.realpath(sys.executable))
@@ -69,7 +71,6 @@ def test_an_installation_is_found_with_its_command_start_and_last_line_without_s
 def test_what_a_shell_runs_stands_for_the_shell(tmp_path: Path) -> None:
     shell = ["/bin/sh", "-c", f"{sys.executable} -c '{SLEEP}' install numpy; true"]
     with installing(tmp_path, shell, to_file=True) as shell_pid:
-
 
         def program() -> SetupData | None:
             (setup,) = environment_setups([NODE])
