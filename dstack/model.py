@@ -501,8 +501,8 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``stacks`` are tuples of indices into ``frames``, leaf first; every distinct frame and stack stands once.
     ``sources`` maps a file to line number to text, for lines around user frames, as the nodes have the files.
     ``task_times`` are of some of the tasks that wait or are waited for, by id, as far as the GCS tells.
-    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are further, partial samples
-    taken between the two: only of the processes that seem to poll, without refs.
+    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are further, partial
+    samples taken between the two: only of the processes that seem to poll, without refs.
     """
 
     schema: str = SCHEMA
