@@ -51,6 +51,19 @@ def test_a_call_made_again_waits_for_its_next_attempt_and_not_for_an_argument() 
     assert "max_task_retries" in finding.advice
 
 
+def test_a_call_made_again_waits_for_its_actor_first() -> None:
+    scene, driver, call = crashing(4, state="RESTARTING", worker_id=None)
+    scene.procs = [driver]
+
+    diagnosis = scene.look().look().diagnose()
+
+    (finding,) = diagnosis.findings
+    wait = diagnosis.vertices[call.key].wait
+    assert wait is not None
+    assert wait.kind == "actor creation"
+    assert "has been restarted 4 times" in "".join(told(finding))
+
+
 def test_one_restart_is_told_and_is_no_reason_for_advice() -> None:
     scene, _, _ = crashing(1, max_restarts=2)
 
