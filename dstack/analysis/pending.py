@@ -24,6 +24,7 @@ class Pending:
         self._seen = graph.observed
         self._resources = Resources(graph)
         self._slots = Slots(graph)
+        self.lifetimes = self._resources.holders.lifetimes
 
     def add_task(self, task: Task) -> None:
         """A task or actor call that nobody is known to run."""

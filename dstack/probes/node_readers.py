@@ -86,14 +86,21 @@ class NodeReaders:
         self.reads_children_again = False
         self.setups_of: list[str] = []
         self._remote: RemoteProbes | None = None
+        self._with_children = True
 
     def close(self) -> None:
         """Ends the probes on other nodes."""
         if self._remote is not None:
             self._remote.close()
 
-    def read(self, workers: Iterable[Worker], inventory: Inventory, budget: Budget) -> Readings:
-        """Reads the workers' processes; those of nodes that were given up are left out."""
+    def read(
+        self, workers: Iterable[Worker], inventory: Inventory, budget: Budget, *, children: bool = True
+    ) -> Readings:
+        """Reads the workers' processes, and in the first sample their ``children``.
+
+        Those of nodes that were given up are left out.
+        """
+        self._with_children = children
         by_node: dict[str, list[Worker]] = defaultdict(list)
         for worker in workers:
             if worker.node_id not in self._liveness.given_up:
@@ -170,7 +177,7 @@ class NodeReaders:
             "native": self._options.native,
             "locals": self._options.locals,
             "pause": self._options.pauses,
-            "children": budget.sample == 1 or self.reads_children_again,
+            "children": self._with_children and (budget.sample == 1 or self.reads_children_again),
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),
             "setups_of": self.setups_of,

@@ -8,29 +8,54 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 import dstack
-from dstack.model import BlockedCall, EnvironmentSetup, Failure, Process, Sample, Snapshot, TaskTimes
+from dstack.model import (
+    ACTOR_HANDLE,
+    BlockedCall,
+    EnvironmentSetup,
+    FailedTask,
+    Failure,
+    Process,
+    Ref,
+    Sample,
+    Snapshot,
+    TaskTimes,
+    producer_task_id,
+)
 from dstack.probes.answers import MalformedAnswer
 from dstack.probes.assemble import Assembly
 from dstack.probes.clocks import clock_notes
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory, client_notes
+from dstack.probes.ended_tasks import EndedTasks
 from dstack.probes.liveness import Liveness
 from dstack.probes.node import wire
 
 
 @dataclass
 class Record:
-    """The samples, what failed, and when tasks entered their states as soon as that is known."""
+    """The samples and partial readings, what failed, and what the task events say as soon as that is known.
+
+    ``held_tasks`` are those of which some process held a result in the last sample.
+    """
 
     began: float = field(default_factory=time.monotonic)
     taken_at: float = field(default_factory=time.time)
     assembly: Assembly = field(default_factory=Assembly)
     samples: list[Sample] = field(default_factory=list)
+    readings: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     task_times: Future[dict[str, TaskTimes]] | None = None
     setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
+    ended_tasks: Future[EndedTasks] | None = None
+    held_tasks: set[str] = field(default_factory=set)
+
+    def note_held(self, refs: Iterable[Ref]) -> None:
+        """Notes whose results the processes of a sample hold."""
+        held = (ref.ref for ref in refs if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE))
+        self.held_tasks = set(map(producer_task_id, held))
 
     def failures_of(self, sample: int) -> list[Failure]:
         """What failed in one sample."""
@@ -48,6 +73,7 @@ class Record:
     def snapshot(self, cluster: Cluster, inventory: Inventory, liveness: Liveness) -> Snapshot:
         """All of it; waits for the times of tasks, if they were asked for."""
         nodes = tuple(map(self.assembly.with_host, inventory.nodes))
+        ended = self.ended_tasks.result() if self.ended_tasks else EndedTasks()
         return Snapshot(
             dstack_version=dstack.__version__,
             taken_at=self.taken_at,
@@ -63,12 +89,23 @@ class Record:
             stacks=self.assembly.stacks,
             sources=self.assembly.sources,
             samples=tuple(self.samples),
+            readings=tuple(self.readings),
+            failed_tasks=tuple(self.not_retried(ended.failed)),
+            repeated_calls=ended.repeated,
+            task_event_window=ended.window,
             environment_setups=tuple(self.setups.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern(self.failures, inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
             total_s=round(time.monotonic() - self.began, 3),
         )
+
+    def not_retried(self, failed: Iterable[FailedTask]) -> Iterable[FailedTask]:
+        """The tasks that their owners do not try again, and whether their results are held."""
+        unfinished = {task.task_id for sample in self.samples[-1:] for task in sample.tasks}
+        for task in failed:
+            if task.task_id not in unfinished:
+                yield replace(task, is_held=task.task_id in self.held_tasks)
 
 
 def _setup(data: wire.SetupData) -> EnvironmentSetup:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.asyncio.coroutine_samples import LoopState, waits_of
 from dstack.probes.node.asyncio.event_loops import has_tasks, is_event_loop, may_have_loops
 from dstack.probes.node.cpython.frames import Step
 from dstack.probes.node.cpython.interpreter import Interpreter
@@ -26,6 +26,9 @@ from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadR
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import role_of
 from dstack.probes.node.waits.blocked_call import BlockedCalls
+from dstack.probes.node.waits.reachable_objects import what_reaches
+from dstack.probes.node.waits.reached import Reached
+from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call
 from dstack.probes.node.wire import CallData
 
@@ -50,7 +53,10 @@ class KnownProcess:
 
 @dataclass(frozen=True)
 class _ThreadState:
-    """One thread in one reading; ``task_on_loop`` is the Ray task that its event loop runs."""
+    """One thread in one reading; ``task_on_loop`` is the Ray task that its event loop runs.
+
+    ``waits_on`` are the objects that its call waits on, which others in the process may reach.
+    """
 
     thread: MemoryThread
     steps: Sequence[Step]
@@ -58,6 +64,7 @@ class _ThreadState:
     task_id: str | None = None
     task_on_loop: str | None = None
     locals: Sequence[Mapping[str, str]] = ()
+    waits_on: WaitsOn = NOTHING
 
     def agrees_with(self, other: _ThreadState) -> bool:
         """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
@@ -75,6 +82,7 @@ class MemoryReader:
         self._unreadable: dict[int, str] = {}
         self._has_tasks = False
         self._loops: LoopState | None = None
+        self._reached = Reached()
 
     def read(self) -> ProcessReading:
         """Everything: first all at once, then again those threads that ran meanwhile.
@@ -97,6 +105,7 @@ class MemoryReader:
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
+            self._reached = self._search(process, calls, states)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
             self._keep_pages(process)
             known_states = process.frames.threads
@@ -144,12 +153,14 @@ class MemoryReader:
         steps: Sequence[Step],
         tasks: Mapping[int, str | None] | None,
     ) -> _ThreadState:
+        call = calls.call_of(thread)
         return _ThreadState(
             thread=thread,
             steps=steps,
-            call=calls.call_of(thread),
+            call=call,
             task_id=(tasks or {}).get(thread.os_thread_id),
             locals=self._locals(process, thread),
+            waits_on=calls.waits_on(thread, call),
         )
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
@@ -202,6 +213,22 @@ class MemoryReader:
 
     def _is_on_loop(self, state: _ThreadState) -> bool:
         return self._loops is not None and state.thread.thread_id in self._loops.on_threads
+
+    # What reaches the objects that are waited on
+
+    def _search(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> Reached:
+        """Find what reaches the objects that threads and coroutines wait on; reads nothing where none does."""
+        coroutines = self._loops.coroutines if self._loops else []
+        thread_waits = {one.thread.os_thread_id: one.waits_on for one in states if one.waits_on.objects}
+        coroutine_waits = waits_of(coroutines)
+        if not thread_waits and not coroutine_waits:
+            return Reached()
+        chains = calls.coroutines.chains if coroutines else {}
+        frames = {one.address: chains[one.address].frames for one in coroutines if one.address in chains}
+        reached = what_reaches(process, thread_waits, coroutine_waits, frames, self._origins.is_user)
+        if self._loops:
+            self._loops.reached = reached
+        return reached
 
     # Threads that ran
 
@@ -263,10 +290,13 @@ class MemoryReader:
     def _reading(self, state: _ThreadState, *, is_still: bool = False) -> ThreadReading:
         request = self._request
         role = role_of(state.thread, state.task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
+        call = state.call
+        if call and state.waits_on.objects:
+            call = {**call, **self._reached.of_thread(state.thread.os_thread_id, state.waits_on)}
         return ThreadReading(
             thread=state.thread,
             role=role,
-            call=state.call,
+            call=call,
             is_still=is_still,
             task_id=state.task_id,
             locals=state.locals,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.waits.reached import Reached
+from dstack.probes.node.waits.shared_objects import WaitsOn
 from dstack.probes.node.wire import CoroutineData
 
 READS = 3
@@ -18,12 +20,14 @@ class LoopState:
     """The event loops of a process as they were read.
 
     ``still`` are the addresses of the coroutines that did not change. ``on_threads`` has the Ray task that an event
-    loop runs, by the Python id of its thread. ``unread`` says why nothing could be read.
+    loop runs, by the Python id of its thread. ``reached`` is what may end waits of the coroutines, ``unread`` says why
+    nothing could be read.
     """
 
     coroutines: list[Suspended] = field(default_factory=list)
     still: set[int] = field(default_factory=set)
     on_threads: dict[int, str | None] = field(default_factory=dict)
+    reached: Reached = field(default_factory=Reached)
     unread: str | None = None
 
     @classmethod
@@ -79,8 +83,19 @@ class LoopState:
         }
         if plain["still"] and one.call:
             timeout_s = one.call.get("timeout_s")
-            plain["call"] = {**one.call, "timeout_s": timeouts.get(one.address) if timeout_s is None else timeout_s}
+            timeout_s = timeouts.get(one.address) if timeout_s is None else timeout_s
+            reached = self.reached.of_coroutine(one.address, one.waits_on)
+            plain["call"] = {**one.call, "timeout_s": timeout_s, **reached}
         return plain
+
+
+def waits_of(coroutines: Sequence[Suspended]) -> dict[int, WaitsOn]:
+    """What coroutines wait on, by address; a coroutine in ``wait_for`` waits on what its inner coroutine does."""
+    waits = {one.address: one.waits_on for one in coroutines if one.waits_on.objects}
+    for one in coroutines:
+        if one.call and one.call.get("what") == "asyncio.wait_for" and len(inner := list(_awaited(one))) == 1:
+            waits.update({one.address: waits[inner[0]]} if inner[0] in waits else {})
+    return waits
 
 
 def inherited_timeouts(coroutines: Iterable[Suspended]) -> dict[int, float]:

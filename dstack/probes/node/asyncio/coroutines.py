@@ -16,6 +16,7 @@ from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of
+from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
 from dstack.probes.node.wire import CallData
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
@@ -26,7 +27,8 @@ TRACING = "/ray/util/tracing/tracing_helper.py"
 class Suspended:
     """One suspended asyncio task; ``mark`` stays the same while it waits for the same in the same place.
 
-    ``cancels``: the timeout of its call also cancels what it waits for.
+    ``cancels``: the timeout of its call also cancels what it waits for. ``waits_on`` are the objects that its call
+    waits on, which others in the process may reach.
     """
 
     address: int
@@ -38,6 +40,7 @@ class Suspended:
     call: CallData | None
     cancels: bool
     mark: object
+    waits_on: WaitsOn = NOTHING
 
 
 class Coroutines:
@@ -92,6 +95,7 @@ class Coroutines:
             call=call,
             cancels=cancels,
             mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
+            waits_on=of_coroutine(call, chain.frames, self._objects),
         )
 
     def _call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:

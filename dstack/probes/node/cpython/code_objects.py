@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from dstack.probes.node.cpython.layout import Layout
 from dstack.probes.node.cpython.memory import Unreadable
@@ -74,6 +74,7 @@ class CodeObjects:
         fields += [(offsets.code_first_line, "i"), (layout.code_stack_size, "i")]
         self._record = Record(*fields)
         self._texts: dict[int, str] = {}
+        self._locals_counts: dict[int, int] = {}
 
     def load(self, addresses: Collection[int]) -> None:
         """Read or validate the code objects at these addresses together; other objects are left out."""
@@ -135,14 +136,27 @@ class CodeObjects:
     def names(self, code: Code) -> tuple[str, ...]:
         """The names of a frame's locals, in their order: those of a closure come last."""
         if code.names is None:
-            tuples = code.mark[5 : 5 + len(self._layout.code_names)]
-            count = sum(self._objects.size(one, "tuple") for one in tuples)
-            if not 0 <= count <= MAX_STACK:
-                raise Unreadable(f"a frame of {count} locals")
+            self.locals_count(code)
+            tuples = self._tuples_of_names(code)
             items = [name for one in tuples for name in self._objects.items(one)]
             self._memory.prefetch(items, NAME_BYTES)
             code.names = tuple(map(self._text, items))
         return code.names
+
+    def locals_count(self, code: Code) -> int:
+        """How many locals a frame has."""
+        if code.names is not None:
+            return len(code.names)
+        if code.address in self._locals_counts:
+            return self._locals_counts[code.address]
+        count = sum(self._objects.size(one, "tuple") for one in self._tuples_of_names(code))
+        if not 0 <= count <= MAX_STACK:
+            raise Unreadable(f"a frame of {count} locals")
+        self._locals_counts[code.address] = count
+        return count
+
+    def _tuples_of_names(self, code: Code) -> Sequence[int]:
+        return code.mark[5 : 5 + len(self._layout.code_names)]
 
     def stack_size(self, code: Code) -> int:
         """The most stack that a frame may need, in words."""

@@ -25,6 +25,8 @@ MAX_FRAMES = 200_000
 """Of one thread."""
 MAX_ALL_FRAMES = 1 << 20
 MAX_BLOCKS = 20
+GLOBALS_3_10, GLOBALS_3_11, GLOBALS = 48, 8, 24
+"""Where a frame has its globals, on CPython 3.10, on 3.11, and from 3.12 to 3.14."""
 STATE_3_10 = 4
 """CPython 3.10: a frame's state is this many bytes before its blocks, after their number."""
 TRAMPOLINE = "<interpreter trampoline>"
@@ -85,6 +87,16 @@ class Frame:
     def blocks(self) -> int:
         """How many words of its stack belong to live ``with`` and ``try`` blocks: these are never left over."""
         return self._frames.blocks(self.address, self.code, self.instruction)
+
+    @property
+    def variables(self) -> tuple[int, ...]:
+        """What its locals refer to, without their names, which take longer to read."""
+        return self._frames.words(self.address, self._frames.codes.locals_count(self.code))
+
+    @property
+    def globals(self) -> int:
+        """The address of the dict of its module."""
+        return self._frames.globals(self.address)
 
     def local(self, name: str) -> int:
         """The address of what a local refers to, 0 where it has no value or there is none of that name.
@@ -291,6 +303,13 @@ class Frames:
                 yield self._memory.pointer(word + BOUND_TO)
             elif after and self._is_tagged and self._objects.is_a(word, "function", "method_descriptor"):
                 yield after
+
+    def globals(self, frame: int) -> int:
+        """The address of the dict of a frame's module."""
+        offset = {(3, 10): GLOBALS_3_10, (3, 11): GLOBALS_3_11}.get(self._layout.version, GLOBALS)
+        found = self._memory.pointer(frame + offset)
+        self._objects.expect(found, "dict")
+        return found
 
     def words(self, frame: int, count: int, start: int = 0) -> tuple[int, ...]:
         """``count`` words of a frame's locals and stack."""

@@ -84,6 +84,8 @@ class Objects:
         self._type_names: dict[int, str] = {}
         self._names: dict[int, list[str]] = {}
         self._base_names: dict[int, tuple[str, ...]] = {}
+        self._flags: dict[int, int] = {}
+        self._key_counts: dict[int, int] = {}
 
     def type_name(self, address: int) -> str:
         """The type's name as C has it: ``list``, ``ray._raylet.ObjectRef``; of a Python class without its module."""
@@ -109,11 +111,11 @@ class Objects:
     def is_kind_of(self, address: int, name: str) -> bool:
         """Whether there is an object of this type or of one that inherits from it."""
         try:
-            return bool(address) and not address % 8 and name in self._bases(self.memory.pointer(address + TYPE))
+            return bool(address) and not address % 8 and name in self.base_names(self.memory.pointer(address + TYPE))
         except Unreadable:
             return False
 
-    def _bases(self, kind: int) -> tuple[str, ...]:
+    def base_names(self, kind: int) -> tuple[str, ...]:
         """The names of a type and those it inherits from, as far as the first of several goes."""
         if kind not in self._base_names:
             names: list[str] = []
@@ -222,23 +224,39 @@ class Objects:
 
     def attributes(self, address: int) -> dict[str, int]:
         """The addresses of an instance's attributes, by name."""
+        return self._named(*self._attribute_table(address))
+
+    def attribute_values(self, address: int) -> tuple[int, ...]:
+        """The addresses of an instance's attributes, without their names, which take longer to read."""
+        keys, values = self._attribute_table(address)
+        if not keys:
+            return ()
+        if not values:
+            return tuple(value for _, value in self._entries(keys, MAX_ATTRIBUTES))
+        if keys not in self._key_counts:
+            self._key_counts[keys] = len(self._entries(keys, MAX_ATTRIBUTES))
+        return self.memory.pointers(values, self._key_counts[keys])
+
+    def _attribute_table(self, address: int) -> tuple[int, int]:
+        """Where the names of an instance's attributes are, and their values if these are not beside the names."""
         kind = self.memory.pointer(address + TYPE)
-        flags = self.memory.pointer(kind + TYPE_FLAGS)
+        flags = self._flags.get(kind)
+        if flags is None:
+            flags = self._flags[kind] = self.memory.pointer(kind + TYPE_FLAGS)
         if self.version >= (3, 11) and flags & MANAGED_DICT:
             values, where = self._managed(address, kind, flags)
-            return (
-                self._named(self.memory.pointer(kind + self._keys_of_type()), values) if values else self.named(where)
-            )
+            return (self.memory.pointer(kind + self._keys_of_type()), values) if values else self._table(where)
         offset = self.memory.int64(kind + DICT_OFFSET)
         if not 0 < offset <= MAX_TEXT:
             raise Unreadable(f"a {self.type_name(address)} has no attributes of its own")
-        return self.named(self.memory.pointer(address + offset))
+        return self._table(self.memory.pointer(address + offset))
 
     def _managed(self, address: int, kind: int, flags: int) -> tuple[int, int]:
         """The address of values without a dict, else 0; and that of the dict, else 0."""
-        where = self.memory.pointer(address + DICT)
         if self.version == (3, 11):
-            return self.memory.pointer(address + VALUES_3_11), where
+            values, where = self.memory.pointers(address + VALUES_3_11, 2)
+            return values, where
+        where = self.memory.pointer(address + DICT)
         if self.version == (3, 12):
             return (where + 1, 0) if where & 1 else (0, where)
         inline = address + self.memory.int64(kind + BASIC_SIZE)
@@ -253,11 +271,32 @@ class Objects:
 
     def named(self, address: int) -> dict[str, int]:
         """The addresses of a dict's values, by name; nothing where there is no dict."""
+        return self._named(*self._table(address))
+
+    def _table(self, address: int) -> tuple[int, int]:
+        """Where a dict has its names, and its values if these are not beside the names; 0 where there is no dict."""
         if not address:
-            return {}
+            return 0, 0
         self.expect(address, "dict")
+        return self._parts(address)
+
+    def _parts(self, address: int) -> tuple[int, int]:
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
-        return self._named(keys, values + 8 if values and self.version >= (3, 13) else values)
+        return keys, values + 8 if values and self.version >= (3, 13) else values
+
+    def first_entries(self, address: int, first: int) -> list[int]:
+        """The addresses of the values of a dict's first entries, and of their keys unless all keys are strings.
+
+        The caller has made sure that the type of the object is ``dict`` or inherits from it.
+        """
+        keys, values = self._parts(address)
+        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        count = min(max(0, count), first)
+        if values:
+            return [value for value in self.memory.pointers(values, count) if value]
+        words = self.memory.pointers(start, width * count)
+        found = [value for value in words[width - 1 :: width] if value]
+        return found if width == 2 else [*found, *words[1::width]]
 
     def entries(self, address: int) -> list[tuple[int, int]]:
         """The addresses of a dict's keys and values."""
@@ -304,6 +343,8 @@ class Objects:
 
     def _named(self, keys: int, values: int) -> dict[str, int]:
         """Values by name: each beside its name, or where ``values`` is given, there in the order of the names."""
+        if not keys:
+            return {}
         if values:
             names = self._shared_names(keys)
             found = zip(names, self.memory.pointers(values, len(names)), strict=True)

@@ -28,12 +28,21 @@ def runs_methods(threads: Iterable[AnyThread]) -> bool:
 def concurrency_groups(modules: Modules, objects: Objects) -> dict[str, str] | None:
     """The declared groups by method, of a worker's actor; None where it has none.
 
+    Raises :class:`Unreadable`.
+    """
+    instance = actor_instance(modules, objects)
+    return _declared(objects.memory.pointer(instance + TYPE), objects) if instance else None
+
+
+def actor_instance(modules: Modules, objects: Objects) -> int | None:
+    """The address of a worker's actor; None where it has none.
+
     Ray's worker keeps its single instance, also while it is idle. Raises :class:`Unreadable`.
     """
     worker = modules.lookup("ray._private.worker", "global_worker")
     actors = objects.attributes(worker).get("actors") if worker else None
     instances = objects.entries(actors) if actors else []
-    return _declared(objects.memory.pointer(instances[0][1] + TYPE), objects) if len(instances) == 1 else None
+    return instances[0][1] if len(instances) == 1 else None
 
 
 def _declared(kind: int, objects: Objects) -> dict[str, str]:

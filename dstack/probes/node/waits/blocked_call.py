@@ -32,8 +32,10 @@ from dstack.probes.node.waits.known_waits import (
     Place,
     place_of,
     places_outward,
+    poll_of,
 )
 from dstack.probes.node.waits.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
+from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_thread
 from dstack.probes.node.wire import CallData, Dependencies
 
 RAY_CALLS = {"get_objects": "ray.get", "wait": "ray.wait"}
@@ -79,6 +81,13 @@ class BlockedCalls:
         if call and call.get("what") == EVENT_LOOP:
             return None if is_event_loop(thread) else self._event_loop(frames) or call
         return self._named(call, frames) if call else None
+
+    def waits_on(self, thread: MemoryThread, call: CallData | None) -> WaitsOn:
+        """The objects that this call of a thread waits on, which others in the process may reach."""
+        try:
+            return of_thread(call, thread.frames, self._objects, self._is_user) if call else NOTHING
+        except Unreadable:
+            return NOTHING
 
     # Ray
 
@@ -154,9 +163,12 @@ class BlockedCalls:
 
     def _sleep(self, thread: MemoryThread) -> CallData | None:
         blocked_in = system_call(self._pid, thread.os_thread_id)
-        if blocked_in is None or blocked_in.is_sleep:
+        if blocked_in is None:
             return None
         frames = thread.frames
+        poll = self._poll(frames[0]) if blocked_in.futex is None else None
+        if poll or blocked_in.is_sleep:
+            return poll
         leaf = place_of(frames[0], IN_LEAF)
         name, children = awaited_children(self._pid, blocked_in, self._below)
         if children:
@@ -167,13 +179,22 @@ class BlockedCalls:
             if slept_on is None:
                 return None
             if leaf and slept_on.address == frames[0].local("waiter"):
-                return self._known_wait(frames, leaf, None)
+                return self._known_wait(frames, leaf, hex(frames[0].local("self")))
             if slept_on.type_name in NAMES_OF_LOCKS:
                 return self._lock(slept_on)
             leaf = Place("", "", NAMES_OF_OTHERS[slept_on.type_name], "")
             return self._known_wait(frames, leaf, hex(slept_on.address), slept_on.timeout_s)
         identity = frames[0].local("self")
         return self._known_wait(frames, leaf, hex(identity) if identity else None)
+
+    def _poll(self, leaf: Frame) -> CallData | None:
+        """A known function that waits by sleeping; the kernel shows it asleep, and not on a lock."""
+        poll = poll_of(leaf)
+        owner = leaf.local("self") if poll else 0
+        if poll is None or not owner:
+            return None
+        what = poll.place.name
+        return {"kind": "other", "frame": 0, "what": what, "object_id": hex(owner), "timeout_s": poll.every_s}
 
     def _slept_on(self, thread: MemoryThread, blocked_in: SystemCall) -> SleptOn | None:
         if blocked_in.futex is None:

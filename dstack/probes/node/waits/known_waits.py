@@ -110,6 +110,7 @@ NAMES = (
     Place("/concurrent/futures/thread.py", "shutdown", "ThreadPoolExecutor.shutdown", ALL_PYTHONS),
     Place("/concurrent/futures/process.py", "shutdown", "ProcessPoolExecutor.shutdown", ALL_PYTHONS),
     Place("/concurrent/futures/process.py", "wait_result_broken_or_wakeup", IDLE, ALL_PYTHONS),
+    Place("/ray/_private/gc_collect_manager.py", "run", IDLE, "Ray 2.60"),
     Place("/ray/util/queue.py", "get", "Queue.get of ray.util.queue", BOTH_RAYS),
     Place("/ray/util/queue.py", "put", "Queue.put of ray.util.queue", BOTH_RAYS),
     Place("/ray/util/actor_pool.py", "get_next", "ActorPool.get_next", BOTH_RAYS),
@@ -138,6 +139,20 @@ NAMES = (
     Place("/ray/train/v2/_internal/execution/context.py", "report", "ray.train.report", BOTH_RAYS, is_meeting=True),
     Place(TRAIN, "barrier", "barrier of ray.train.collective", "Ray 2.60"),
     Place(TRAIN, "broadcast_from_rank_zero", "broadcast of ray.train.collective", "Ray 2.60"),
+)
+
+
+class Poll(NamedTuple):
+    """A function that waits by sleeping, again and again, until its ``self`` has changed."""
+
+    place: Place
+    every_s: float
+
+
+SPLIT = "/ray/data/_internal/iterator/stream_split_iterator.py"
+POLLS = (
+    Poll(Place(DATA, "get_output_blocking", "Ray Data's next output", BOTH_RAYS), 0.01),
+    Poll(Place(SPLIT, "_barrier", "the other consumers of a dataset's streaming_split", BOTH_RAYS), 0.1),
 )
 
 CHANNELS = (
@@ -174,6 +189,15 @@ def place_of(frame: Frame, table: dict[str, list[Place]]) -> Place | None:
     for place in table.get(position.function, ()):
         if position.file.endswith(place.file) and (place.having is None or frame.has(place.having)):
             return place
+    return None
+
+
+def poll_of(leaf: Frame) -> Poll | None:
+    """The row of a thread that sleeps in this innermost frame, None where it does not wait by sleeping."""
+    position = leaf.position
+    for poll in POLLS:
+        if position.function == poll.place.function and position.file.endswith(poll.place.file):
+            return poll
     return None
 
 

@@ -1,0 +1,109 @@
+"""The objects that a call waits on, where another thread or coroutine that reaches one of them may end the wait.
+
+Seen on CPython 3.10 to 3.14 and Ray 2.46 to 2.60.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.values import CELL_VALUE
+from dstack.probes.node.threads import Frame as AnyFrame
+from dstack.probes.node.threads import is_in
+from dstack.probes.node.waits.known_waits import ASYNCIO, IN_CALLERS, place_of, poll_of
+from dstack.probes.node.waits.locks import LOCK, SIMPLE_QUEUE
+from dstack.probes.node.wire import CallData
+
+CONDITION = ("/threading.py", "wait")
+ENDED_BY_C = ("/grpc/",)
+"""Libraries whose own threads of C end the wait, so that the threads of Python that reach the object say nothing."""
+ASYNCIO_FILES = ("/asyncio/locks.py", "/asyncio/queues.py")
+HELPERS = (("/ray/train/_internal/session.py", "get_next", "training_thread"),)
+"""Methods that wait for a thread: file, function and the attribute with its Thread object; Ray 2.46 and 2.60."""
+
+
+@dataclass(frozen=True)
+class WaitsOn:
+    """The addresses of the objects that a call waits on, the outermost last.
+
+    Two waits of one ``kind`` wait for the same event of the same object: neither ends the other.
+    """
+
+    objects: tuple[int, ...] = ()
+    kind: tuple[int, str] = (0, "")
+
+
+NOTHING = WaitsOn()
+
+
+def of_thread(
+    call: CallData, frames: Sequence[Frame], objects: Objects, is_user: Callable[[AnyFrame], bool]
+) -> WaitsOn:
+    """The objects that the call of a thread waits on; none where these do not show what ends the wait."""
+    inside = list(_before_user(frames, is_user))
+    if call.get("child_pids") or any(part in frame.file for frame in inside for part in ENDED_BY_C):
+        return NOTHING
+    identity = int(call.get("object_id") or "0", 16)
+    if call["kind"] == "lock":
+        is_known = call.get("threads") or call.get("coroutines") or not objects.is_a(identity, LOCK)
+        return NOTHING if is_known or not identity else WaitsOn((identity,), (identity, "acquire"))
+    if call["kind"] != "other":
+        return NOTHING
+    if objects.is_a(identity, SIMPLE_QUEUE) or poll_of(frames[0]):
+        return WaitsOn((identity,), (identity, frames[0].function)) if identity else NOTHING
+    if not is_in(frames[0], *CONDITION) or not frames[0].local("self"):
+        return NOTHING
+    owners = [frame.local("self") for frame in inside[: call["frame"] + 1] if _shares_self(frame)]
+    found = dict.fromkeys((frames[0].local("self"), *owners, *_helpers(inside, objects)))
+    return WaitsOn(tuple(one for one in found if one), (frames[0].local("self"), "wait"))
+
+
+def of_coroutine(call: CallData | None, frames: Sequence[Frame], objects: Objects) -> WaitsOn:
+    """The objects that the call of a coroutine waits on: locks, conditions, events, semaphores and queues."""
+    if call is None or call["kind"] not in ("other", "lock") or not frames or not is_in_any(frames[0], ASYNCIO_FILES):
+        return NOTHING
+    found: list[int] = []
+    for frame in frames:
+        if ASYNCIO not in frame.file:
+            break
+        if is_in_any(frame, ASYNCIO_FILES):
+            found.append(_value(frame, "self", objects))
+    owners = tuple(dict.fromkeys(one for one in found if one))
+    return WaitsOn(owners, (owners[0], frames[0].function)) if owners else NOTHING
+
+
+def is_in_any(frame: AnyFrame, files: Sequence[str]) -> bool:
+    """Whether a frame is in one of the files whose paths end so."""
+    return frame.position.file.endswith(tuple(files))
+
+
+def _before_user(frames: Sequence[Frame], is_user: Callable[[AnyFrame], bool]) -> Iterator[Frame]:
+    for frame in frames:
+        if is_user(frame):
+            return
+        yield frame
+
+
+def _shares_self(frame: Frame) -> bool:
+    """Whether the frame is a method whose object the wait is for; similar processes meet whatever the object."""
+    place = place_of(frame, IN_CALLERS)
+    return place is not None and not place.is_meeting
+
+
+def _helpers(inside: Sequence[Frame], objects: Objects) -> Iterator[int]:
+    """The Thread objects for which the frames wait."""
+    for frame in inside:
+        for file, function, attribute in HELPERS:
+            if is_in(frame, file, function):
+                with contextlib.suppress(Unreadable):
+                    yield objects.attribute(frame.local("self"), attribute)
+
+
+def _value(frame: Frame, name: str, objects: Objects) -> int:
+    value = frame.local(name)
+    return objects.memory.pointer(value + CELL_VALUE) if objects.is_a(value, "cell") else value

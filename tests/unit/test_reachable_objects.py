@@ -1,0 +1,340 @@
+"""Which threads and coroutines reach the object that a wait is on, in real processes. Nothing here needs Ray."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dstack.probes.node.probe import NodeProbe
+from tests.processes import Child, running, wait_until
+from tests.sampling import Plain, sample, target
+
+HEAD = """
+import asyncio, collections, functools, queue, sys, threading, time, types
+
+def start(name, call, *arguments):
+    threading.Thread(target=call, args=arguments, name=name, daemon=True).start()
+
+class Holder:
+    def __init__(self, item):
+        self.item = item
+    def take(self):
+        self.item.get()
+    def sleep(self):
+        time.sleep(10_000)
+
+class Slotted:
+    __slots__ = ("item", "other")
+    def __init__(self, item):
+        self.item = item
+
+def take(item):
+    item.get()
+
+def keep(value):
+    time.sleep(10_000)
+
+def goes_on(item):
+    yield 1
+    yield item
+"""
+READY = """
+print("ready", flush=True)
+time.sleep(10_000)
+"""
+
+
+@contextmanager
+def program(tmp_path: Path, body: str) -> Iterator[Child]:
+    """A running program of these lines; what is in ``main`` is no global of its module."""
+    file = tmp_path / "program.py"
+    file.write_text(HEAD + textwrap.dedent(body))
+    with running([sys.executable, str(file)], {}, tmp_path / "log") as child:
+        child.wait_for_line("ready", deadline_s=30)
+        yield child
+
+
+def in_main(lines: str) -> str:
+    """A main thread that keeps none of its variables: it ends, and the others go on."""
+    body = textwrap.indent(textwrap.dedent(lines).strip(), "    ")
+    return f"\ndef main():\n{body}\n\nmain()\n{READY}"
+
+
+def calls_of(pid: int, *waiting: str) -> dict[str, Plain]:
+    """The calls of the threads and coroutines with these names, which reach their waits soon."""
+    probe = NodeProbe()
+
+    def found() -> dict[str, Plain] | None:
+        process = sample(target(pid), probe=probe)["processes"]["w"]
+        names = {one["os_thread_id"]: one["name"] for one in process["threads"]}
+        names.update({one["coroutine_id"]: one["name"] for one in process["coroutines"]})
+        calls = {
+            one["name"]: {**one["call"], "reached": reached(one["call"], names)}
+            for one in (*process["threads"], *process["coroutines"])
+            if one.get("call")
+        }
+        return calls if calls.keys() >= set(waiting) else None
+
+    return wait_until(found, deadline_s=60, what=lambda: f"calls of {waiting}")
+
+
+def reached(call: Plain, names: dict[object, str]) -> set[str]:
+    return {names[one] for one in (*call.get("reached_by", ()), *call.get("reached_by_coroutines", ()))}
+
+
+HOLDERS = {
+    "an argument": "start('other', keep, q)",
+    "an attribute of self": "start('other', Holder(q).sleep)",
+    "an attribute of an argument": "start('other', keep, Holder(q))",
+    "a slot": "start('other', keep, Slotted(q))",
+    "a variable of a closure": "start('other', lambda: (time.sleep(10_000), q))",
+    "a list": "start('other', keep, [1, q])",
+    "a tuple": "start('other', keep, (1, q))",
+    "a dict": "start('other', keep, {'one': {2: q}})",
+    "a key of a dict": "start('other', keep, {q: 1})",
+    "a default dict": "start('other', keep, collections.defaultdict(int, item=q))",
+    "a deque": "start('other', keep, collections.deque([1, q]))",
+    "a set": "start('other', keep, {1, q})",
+    "a named tuple": "start('other', keep, collections.namedtuple('Pair', 'one two')(1, q))",
+    "a simple namespace": "start('other', keep, types.SimpleNamespace(item=q))",
+    "a bound method": "start('other', keep, q.put)",
+    "a partial function": "start('other', keep, functools.partial(q.put, 1))",
+    "a function's closure": "start('other', keep, lambda: q.put(1))",
+    "a generator": "g = goes_on(q); next(g); start('other', keep, g)",
+    "a timer": "t = threading.Timer(10_000, q.put, [1]); t.name = 'other'; t.daemon = True; t.start()",
+    "a queue of an executor": "s = queue.SimpleQueue(); s.put((q.put, 1)); start('other', keep, s)",
+    "three references": "start('other', keep, Holder({'one': [q]}))",
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+def test_a_thread_that_holds_the_queue_reaches_it(tmp_path: Path, holder: str) -> None:
+    lines = f"q = queue.Queue()\nstart('waiter', take, q)\n{holder}\nstart('far', keep, 1)"
+
+    with program(tmp_path, in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert (call["kind"], call["what"], call["reached"]) == ("other", "queue.Queue.get", {"other"})
+
+
+NO_HOLDERS = {
+    "nothing": "start('other', keep, 1)",
+    "another queue": "start('other', keep, queue.Queue())",
+    "four references": "start('other', keep, Holder([[[[q]]]]))",
+    "a weak reference": "import weakref; start('other', keep, weakref.ref(q))",
+    "a thread object": "t = threading.Thread(target=take, args=(q,), name='second', daemon=True); t.start(); "
+    "start('other', keep, t)",
+    "a thread that waits for the same": "start('second', take, q)",
+}
+
+
+@pytest.mark.parametrize("holder", NO_HOLDERS.values(), ids=NO_HOLDERS)
+def test_no_other_thread_reaches_the_queue(tmp_path: Path, holder: str) -> None:
+    lines = f"q = queue.Queue()\nstart('waiter', take, q)\n{holder}"
+
+    with program(tmp_path, in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert call["what"] == "queue.Queue.get"
+    assert "reached_by" not in call
+    assert "reached_by_coroutines" not in call
+    assert "reached_by_actor" not in call
+
+
+WAITS = {
+    "queue.Queue.put": ("item = queue.Queue(1); item.put(1)", "item.put(2)"),
+    "queue.Queue.join": ("item = queue.Queue(); item.put(1)", "item.join()"),
+    "threading.Event.wait": ("item = threading.Event()", "item.wait()"),
+    "threading.Semaphore.acquire": ("item = threading.Semaphore(0)", "item.acquire()"),
+    "threading.Barrier.wait": ("item = threading.Barrier(2)", "item.wait()"),
+    "threading.Condition.wait": ("item = threading.Condition()", "enter(item)"),
+    "threading.Lock.acquire": ("item = threading.Lock(); item.acquire()", "item.acquire()"),
+    "queue.SimpleQueue.get": ("item = queue.SimpleQueue()", "item.get()"),
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_every_kind_of_wait_is_searched_for(tmp_path: Path, what: str) -> None:
+    make, wait = WAITS[what]
+    enter = "def enter(condition):\n    with condition:\n        condition.wait()\n"
+    lines = f"{make}\nstart('waiter', lambda: {wait})\nstart('other', keep, Holder(item))"
+
+    with program(tmp_path, enter + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert (call["what"], call["reached"]) == (what, {"other"})
+
+
+def test_a_timed_wait_keeps_its_timeout(tmp_path: Path) -> None:
+    lines = """
+    q = queue.Queue()
+    start('waiter', lambda: q.get(timeout=9_000))
+    start('other', keep, q)
+    """
+
+    with program(tmp_path, in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert (call["timeout_s"], call["reached"]) == (9000.0, {"other"})
+
+
+def test_a_global_of_a_module_is_reached_by_the_threads_in_it(tmp_path: Path) -> None:
+    body = "shared = Holder(queue.Queue())\n" + in_main("start('waiter', shared.take)\nstart('other', keep, 1)")
+
+    with program(tmp_path, body) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert call["reached"] == {"other", "MainThread"}
+
+
+def test_a_join_is_ended_by_what_gets_from_the_same_queue(tmp_path: Path) -> None:
+    lines = """
+    q = queue.Queue()
+    q.put(1)
+    q.get()
+    start('joins', q.join)
+    start('gets', take, q)
+    """
+
+    with program(tmp_path, in_main(lines)) as child:
+        calls = calls_of(child.pid, "joins", "gets")
+
+    assert (calls["joins"]["reached"], calls["gets"]["reached"]) == ({"gets"}, {"joins"})
+
+
+COROUTINES = """
+class Actor:
+    def __init__(self):
+        self.queue, self.event, self.semaphore = asyncio.Queue(), asyncio.Event(), asyncio.Semaphore(0)
+        self.condition, self.full = asyncio.Condition(), asyncio.Queue(1)
+        self.full.put_nowait(1)
+
+    async def in_condition(self):
+        async with self.condition:
+            await self.condition.wait()
+
+    async def timed(self):
+        await asyncio.wait_for(self.queue.get(), 9_000)
+
+async def awaits(method):
+    await method()
+
+async def holds(value):
+    await asyncio.sleep(10_000)
+
+async def runs(made):
+    tasks = made.pop()(lambda name, coroutine: asyncio.create_task(coroutine, name=name))
+    await asyncio.sleep(10_000)
+
+def run(make):
+    start("loop", asyncio.run, runs([make]))
+"""
+AWAITS = {
+    "asyncio.Queue.get": "actor.queue.get",
+    "asyncio.Queue.put": "functools.partial(actor.full.put, 2)",
+    "asyncio.Event.wait": "actor.event.wait",
+    "asyncio.Semaphore.acquire": "actor.semaphore.acquire",
+    "asyncio.Condition.wait": "actor.in_condition",
+}
+
+
+@pytest.mark.parametrize("what", AWAITS)
+def test_a_coroutine_waits_for_coroutines_and_threads_that_reach_its_object(tmp_path: Path, what: str) -> None:
+    lines = f"""
+    actor = Actor()
+    start('thread', keep, actor)
+    run(lambda task: [task('waiter', awaits({AWAITS[what]})), task('other', holds(actor)), task('far', holds(1))])
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert (call["what"], call["reached"]) == (what, {"thread", "other"})
+
+
+def test_coroutines_that_acquire_the_same_semaphore_do_not_release_it(tmp_path: Path) -> None:
+    lines = """
+    actor = Actor()
+    run(lambda task: [task(f'waiter {i}', awaits(actor.semaphore.acquire)) for i in range(300)])
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        calls = calls_of(child.pid, "waiter 0", "waiter 299")
+
+    assert {call["what"] for name, call in calls.items() if name.startswith("waiter")} == {"asyncio.Semaphore.acquire"}
+    assert all("reached_by_coroutines" not in call for name, call in calls.items() if name.startswith("waiter"))
+
+
+def test_a_timed_wait_of_a_coroutine_does_not_end_another_for_the_same(tmp_path: Path) -> None:
+    lines = """
+    actor = Actor()
+    run(lambda task: [task('waiter', awaits(actor.queue.get)), task('timed', actor.timed())])
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter", "timed")["waiter"]
+
+    assert call["reached"] == set()
+
+
+def test_a_callback_that_the_loop_will_make_ends_the_wait(tmp_path: Path) -> None:
+    lines = """
+    def make(task):
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_later(10_000, event.set)
+        return [task('waiter', awaits(event.wait))]
+    run(make)
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert call["reached"] == {"loop"}
+
+
+def test_a_stream_of_the_network_is_ended_by_no_coroutine(tmp_path: Path) -> None:
+    lines = """
+    async def main():
+        reader = asyncio.StreamReader()
+        tasks = [asyncio.create_task(holds(reader)), asyncio.create_task(reader.read(1), name='waiter')]
+        await asyncio.sleep(10_000)
+    start('loop', asyncio.run, main())
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert call["what"] == "asyncio.StreamReader.read"
+    assert call["reached"] == set()
+
+
+# Bounds
+
+LONGEST_S = 5.0
+
+
+def test_very_many_objects_are_not_all_searched(tmp_path: Path) -> None:
+    lines = """
+    q = queue.Queue()
+    big = [object() for _ in range(1_000_000)]
+    deep = [[[Holder([i]) for i in range(100)] for _ in range(100)] for _ in range(20)]
+    names = {str(i): Holder(i) for i in range(200_000)}
+    start('waiter', take, q)
+    start('big', keep, (big, deep, names, set(range(100_000)), collections.deque(range(500_000))))
+    start('other', keep, q)
+    """
+
+    with program(tmp_path, in_main(lines)) as child:
+        calls_of(child.pid, "waiter")
+        began = time.process_time()
+        call = calls_of(child.pid, "waiter")["waiter"]
+        used_s = time.process_time() - began
+
+    assert call["reached"] == {"other"}
+    assert used_s < LONGEST_S
