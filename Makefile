@@ -3,9 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+LIBRARIES := .venv-libraries
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check suite test-all unit smoke compatibility search bench performance soak clean
+.PHONY: demo test check suite test-all unit libraries smoke compatibility search bench performance soak clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -13,10 +14,10 @@ demo: $(READY)
 test: check suite
 
 suite: $(READY)
-	$(PYTEST) -m "not exhaustive"
+	$(PYTEST) -m "not exhaustive and not libraries"
 
 test-all: check
-	EFFORT=thorough $(PYTEST)
+	EFFORT=thorough $(PYTEST) -m "not libraries"
 
 unit: $(READY)
 	$(PYTEST) tests/unit -m "not exhaustive"
@@ -26,6 +27,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# With all of Ray's libraries, which take 600 MB; the other tests need only Ray itself.
+libraries: $(LIBRARIES)/.ready
+	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_libraries.py
 
 smoke: $(READY)
 	$(BIN)/python tests/compatibility.py --smoke
@@ -49,11 +54,16 @@ soak: $(READY)
 
 # Nothing is mounted in the Debian tree of .venv-compatibility when no test runs in it; and mounts are never entered.
 clean:
-	rm -rf --one-file-system .venv .venv-compatibility build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf --one-file-system .venv .venv-compatibility $(LIBRARIES) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/python -m compileall -q dstack # as pip does for others, even with PYTHONDONTWRITEBYTECODE: dstack starts 0.2 s earlier
+	touch $@
+
+$(LIBRARIES)/.ready: pyproject.toml
+	$(PYTHON) -m venv --clear $(LIBRARIES)
+	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'
 	touch $@

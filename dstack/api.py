@@ -40,6 +40,7 @@ def snapshot(
     native: bool = False,
     locals: bool = False,
     pause: bool = False,
+    watch_s: float | None = None,
     nonblocking: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Snapshot:
@@ -51,7 +52,9 @@ def snapshot(
     ``pause`` pauses running processes for exact stacks of running threads, through py-spy, and asks Ray's agents for
     the stacks of processes that dstack cannot read; ``native`` adds C frames, for which py-spy pauses every process.
     Without these no process is paused, traced or signalled: ``nonblocking`` is the default, and the argument is
-    accepted without an effect. ``progress`` gets in a few words what is being done.
+    accepted without an effect. ``watch_s`` is for how many seconds the cluster is observed between two samples, to see
+    what moves, beyond ``timeout_s``; by default about one, and only where it matters. ``progress`` gets in a few words
+    what is being done.
 
     Raises :class:`dstack.ClusterError` when the cluster cannot be reached or nothing was read 5 s after the timeout,
     :class:`dstack.UsageError` for bad input.
@@ -59,7 +62,7 @@ def snapshot(
     if not timeout_s > 0:
         raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
     options = {"native": native, "locals": locals, "pause": pause}
-    collector = Collector(resolved(address), timeout_s, [name for name, is_on in options.items() if is_on])
+    collector = Collector(resolved(address), timeout_s, [name for name, is_on in options.items() if is_on], watch_s)
     return collector.take(progress or _ignore, _ignore)
 
 
@@ -69,6 +72,7 @@ def check(
     job: str | None = None,
     timeout_s: float = 30.0,
     pause: bool = False,
+    watch_s: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
     """The diagnosis of a snapshot taken now; arguments and errors are those of :func:`snapshot`.
@@ -76,7 +80,8 @@ def check(
     With a ``job``, by its id, the beginning of that, its submission id or its driver's script, only the findings in
     which it takes part.
     """
-    return diagnose(snapshot(address, timeout_s=timeout_s, pause=pause, progress=progress), job=job)
+    taken = snapshot(address, timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
+    return diagnose(taken, job=job)
 
 
 def assert_no_deadlock(

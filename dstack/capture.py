@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import Interest, diagnose, of_interest
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe
@@ -14,8 +14,13 @@ from dstack.probes.node_readers import Options
 FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""
 WATCHED_S = 1.0
-WATCHED_SHARE = 0.2
-"""What may stand still is left alone for so long between both looks, to see whether it does."""
+"""How long what may stand still, or may only poll, is observed between both samples."""
+LONGEST_WATCHED_S = 6.5
+"""The longest that it is observed for a wait with a long timeout, which must time out meanwhile."""
+WATCHED_SHARE = 0.25
+"""The most of the time that is left that this may take."""
+READ_EVERY_S = 0.2
+MAX_READINGS = 40
 
 
 def snapshot(
@@ -25,6 +30,7 @@ def snapshot(
     native: bool = False,
     locals: bool = False,
     pause: bool = False,
+    watch_s: float | None = None,
     progress: Callable[[str], None] | None = None,
     early: Callable[[Snapshot], None] | None = None,
 ) -> Snapshot:
@@ -32,7 +38,8 @@ def snapshot(
 
     ``address`` is ``HOST:PORT`` of the GCS, or ``auto`` or None for ``RAY_ADDRESS`` or the cluster on this machine. The
     whole takes at most about ``timeout_s`` seconds and returns what it has by then; what failed is in
-    ``Snapshot.failures``. ``native``, ``locals`` and ``pause`` are those of :func:`dstack.snapshot`. ``progress`` gets
+    ``Snapshot.failures``. ``native``, ``locals``, ``pause`` and ``watch_s`` are those of :func:`dstack.snapshot`; the
+    time of ``watch_s`` is not a part of ``timeout_s``. ``progress`` gets
     in a few words what is being done; ``early`` gets the first sample, if there will be a second one.
 
     Raises :class:`dstack.ClusterError` when the cluster cannot be reached, :class:`dstack.UsageError` for bad input.
@@ -44,19 +51,42 @@ def snapshot(
     tell = progress or _silent
     with ClusterProbe(address, options, tell) as probe:
         probe.look((deadline - time.monotonic()) * FIRST_SHARE)
+        probe.ask_ended_tasks(deadline - time.monotonic())
         first = probe.snapshot()
         interest = of_interest(first)
         if early and interest.workers:
             early(first)
         left = deadline - time.monotonic()
         probe.ask_times(interest.tasks, left)
-        if interest.may_stand_still:
-            tell("waiting a moment, to see who moves")
-            time.sleep(max(0.0, min(WATCHED_S, left * WATCHED_SHARE)))
+        deadline += _watch(probe, interest, left, watch_s, tell)
         left = deadline - time.monotonic()
-        if interest.workers and left > 0:
-            probe.look_again(interest.workers, left)
+        if (interest.workers or watch_s is not None) and left > 0:
+            probe.look_again(interest.workers, left, with_setups=interest.waits_to_start)
         return probe.snapshot()
+
+
+def _watch(
+    probe: ClusterProbe, interest: Interest, left_s: float, watch_s: float | None, tell: Callable[[str], None]
+) -> float:
+    """Observes what may stand still or may only poll for a while; returns the seconds that were asked for besides."""
+    if watch_s is None and not (interest.may_stand_still or interest.pollers):
+        return 0.0
+    seconds = watch_s if watch_s is not None else _watched_s(interest, left_s)
+    tell(f"observing for {seconds:.1f} s whether anything moves")
+    until = time.monotonic() + seconds
+    every_s = max(READ_EVERY_S, seconds / MAX_READINGS)
+    while interest.pollers and time.monotonic() + every_s < until:
+        began = time.monotonic()
+        probe.read_quickly(interest.pollers, until - began)
+        time.sleep(max(0.0, min(until, began + every_s) - time.monotonic()))
+    time.sleep(max(0.0, until - time.monotonic()))
+    return watch_s or 0.0
+
+
+def _watched_s(interest: Interest, left_s: float) -> float:
+    """Long enough for the longest timeout of a poll to be over, within bounds."""
+    wanted = max(WATCHED_S, min(LONGEST_WATCHED_S, interest.longest_timeout_s * 1.25))
+    return max(0.0, min(wanted, left_s * WATCHED_SHARE))
 
 
 def settled_snapshot(

@@ -19,7 +19,7 @@ from dstack.errors import DstackError, UsageError, as_dstack_error
 from dstack.visible import visible, visible_lines
 
 if TYPE_CHECKING:
-    from dstack.diagnosis import Diagnosis
+    from dstack.diagnosis import Diagnosis, FailOn
     from dstack.model import Snapshot
 
 STUCK, INCONCLUSIVE, NOBODY_READS = 1, 4, 141
@@ -48,6 +48,13 @@ pause_option = click.option(
     "--pause",
     is_flag=True,
     help="Pause running processes for exact stacks of running threads, through py-spy; ask Ray's agents for others.",
+)
+for_option = click.option(
+    "--for",
+    "watch_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Observe for so long whether anything moves. [default: 1 s, only where it matters]",
 )
 job_option = click.option(
     "--job", metavar="ID", help="Only findings in which this job takes part: its id, submission id or script."
@@ -113,6 +120,7 @@ def main(verbose: bool) -> None:
 @click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process, for 0.1 s or more.")
 @click.option("--locals", "with_locals", is_flag=True, help="Keep the values of local variables.")
 @pause_option
+@for_option
 @click.option("--nonblocking", is_flag=True, hidden=True, help="The default; accepted without an effect.")
 @timeout_option
 def snapshot(
@@ -124,6 +132,7 @@ def snapshot(
     native: bool,
     with_locals: bool,
     pause: bool,
+    watch_s: float | None,
     nonblocking: bool,
     timeout_s: float,
 ) -> None:
@@ -135,7 +144,7 @@ def snapshot(
 
         require_writable(output, force=force)
     options = {"native": native, "locals": with_locals, "pause": pause}
-    taken = _take(address, timeout_s, [name for name, is_on in options.items() if is_on])
+    taken = _take(address, timeout_s, [name for name, is_on in options.items() if is_on], watch_s)
     try:
         if output:
             from dstack.snapshot_file import save
@@ -155,22 +164,39 @@ def snapshot(
 @json_option
 @job_option
 @pause_option
+@for_option
+@click.option(
+    "--fail-on",
+    type=click.Choice(["deadlock", "stalled", "starved"]),
+    default="deadlock",
+    show_default=True,
+    help="Exit with 1 on this or worse: deadlock (also a hang, or a suspected deadlock), stalled, starved.",
+)
 @timeout_option
-def check(file: str | None, address: str | None, as_json: bool, job: str | None, pause: bool, timeout_s: float) -> None:
-    """Tell by the exit code whether anything is stuck for good, now or in FILE.
+def check(
+    file: str | None,
+    address: str | None,
+    as_json: bool,
+    job: str | None,
+    pause: bool,
+    watch_s: float | None,
+    fail_on: FailOn,
+    timeout_s: float,
+) -> None:
+    """Exit with 1 on a deadlock or hang, now or in FILE.
 
-    0 nothing is, 1 a deadlock or hang, 2 bad usage, 3 no cluster or no file, 4 not enough was seen to say.
+    0 none was found, 1 a deadlock or hang (see --fail-on), 2 bad usage, 3 no cluster or no file, 4 not enough was read.
     """
-    if file and (address or pause):
+    if file and (address or pause or watch_s is not None):
         raise UsageError(
-            "Either a file is checked or a cluster, not both.", "Leave out FILE, or --address and --pause."
+            "Either a file is checked or a cluster, not both.", "Leave out FILE, or --address, --pause and --for."
         )
     if file:
         diagnosis = _report(_load(file), as_json, job)
     else:
-        taken = _take(address, timeout_s, ["pause"] if pause else ())
+        taken = _take(address, timeout_s, ["pause"] if pause else (), watch_s)
         diagnosis = _report(taken, as_json, job, within_s=EXPLAIN_S)
-    if diagnosis.is_stuck:
+    if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
         sys.exit(INCONCLUSIVE)
@@ -282,7 +308,9 @@ def _note_nonblocking(*, native: bool, pause: bool) -> None:
     click.echo("note: --nonblocking is the default now and has no effect", err=True)
 
 
-def _take(address: str | None, timeout_s: float, options: Collection[str] = ()) -> Snapshot:
+def _take(
+    address: str | None, timeout_s: float, options: Collection[str] = (), watch_s: float | None = None
+) -> Snapshot:
     from dstack.collector import Collector
 
     with _progress() as progress:
@@ -291,7 +319,7 @@ def _take(address: str | None, timeout_s: float, options: Collection[str] = ()) 
             progress(step)
             _load_explanation()
 
-        return Collector(address, timeout_s, options).take(note)
+        return Collector(address, timeout_s, options, watch_s).take(note)
 
 
 def _load_explanation() -> None:

@@ -1,6 +1,6 @@
 """Takes snapshots in a process of their own, which can be ended at any time, whatever it waits for.
 
-The arguments of the process are ADDRESS TIMEOUT_S DEADLINE [native] [locals] [pause]. It ends with the thread
+The arguments of the process are ADDRESS TIMEOUT_S DEADLINE WATCH_S [native] [locals] [pause]. It ends with the thread
 that has started it, and sends messages (see :mod:`dstack.child`): ``progress`` with what is being done; ``early`` and
 ``snapshot`` with a snapshot file; or ``error`` with JSON: its class, what went wrong, what to do about it, and a
 traceback. DEADLINE is the ``time.monotonic()``, the same in all processes of a host, by which it is to end.
@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from dstack import errors
 from dstack.child import Messages, send, start_child
@@ -38,16 +38,23 @@ LONGER = "Use a longer timeout, or run dstack where it gets more CPU time."
 class Collector:
     """A live source of snapshots of one cluster. Each is taken by a child process that ends with it.
 
-    ``options`` are those of :func:`dstack.snapshot` that are to be on, by name.
+    ``options`` are those of :func:`dstack.snapshot` that are to be on, by name; ``watch_s`` is its argument.
     """
 
     is_live = True
 
-    def __init__(self, address: str | None, timeout_s: float = 30.0, options: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        timeout_s: float = 30.0,
+        options: Collection[str] = (),
+        watch_s: float | None = None,
+    ) -> None:
         self.name = address or os.environ.get("RAY_ADDRESS") or "auto"
         self._address = address or ""
         self._timeout_s = timeout_s
         self._options = options
+        self._watch_s = watch_s
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._is_cancelled = False
@@ -60,11 +67,11 @@ class Collector:
         The first sample, with a failure that says so, is the result where the second one does not end in time.
         Raises :class:`dstack.DstackError`, also when it was cancelled meanwhile.
         """
-        deadline = time.monotonic() + self._timeout_s + LATE_S
+        deadline = time.monotonic() + self._limit_s
         with self._lock:
             if self._is_cancelled:
                 raise ClusterError("Cancelled.")
-            times = (str(self._timeout_s), str(deadline - HANDOVER_S))
+            times = (str(self._timeout_s), str(deadline - HANDOVER_S), str(self._watch_s or ""))
             self._child = child = start_child("dstack.collector", self._address, *times, *self._options)
         assert child.stdout is not None
         try:
@@ -93,7 +100,7 @@ class Collector:
             try:
                 kind, payload = messages.receive(deadline)
             except TimeoutError:
-                limit_s = self._timeout_s + LATE_S
+                limit_s = self._limit_s
                 if first is None:
                     raise ClusterError(
                         f"No snapshot within {limit_s:g} s; the last step was: {step}.", LONGER
@@ -112,6 +119,10 @@ class Collector:
                 case "error":
                     name, message, remedy, where = json.loads(payload)
                     raise getattr(errors, name)(message, remedy) from _InChild(where)
+
+    @property
+    def _limit_s(self) -> float:
+        return self._timeout_s + (self._watch_s or 0.0) + LATE_S
 
     def cancel(self) -> None:
         """Ends a ``take`` that is under way, at once, and all that would follow."""
@@ -159,10 +170,11 @@ def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
 
 def main(messages: IO[bytes], arguments: list[str]) -> None:
     """Takes one snapshot and sends it, as this module says."""
-    address, timeout_s, deadline, *options = arguments
+    address, timeout_s, deadline, watch_s, *options = arguments
     with contextlib.suppress(BrokenPipeError):  # the parent has gone
         try:
-            _take(messages, address or None, float(timeout_s), float(deadline), options)
+            times = (float(timeout_s), float(deadline), float(watch_s) if watch_s else None)
+            _take(messages, address or None, times, options)
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -174,21 +186,23 @@ def main(messages: IO[bytes], arguments: list[str]) -> None:
 
 
 def _take(
-    messages: IO[bytes], address: str | None, timeout_s: float, deadline: float, options: Collection[str]
+    messages: IO[bytes], address: str | None, times: tuple[float, float, float | None], options: Collection[str]
 ) -> None:
+    timeout_s, deadline, watch_s = times
     with Loading():
         from dstack import capture
         from dstack.snapshot_file import dumps
 
     gc.freeze()  # what was loaded stays: the collector need not look through it again
-    left_s = min(timeout_s, deadline - time.monotonic())
+    left_s = min(timeout_s, deadline - (watch_s or 0.0) - time.monotonic())
     if left_s <= 0:
         raise ClusterError("dstack's own start took all of the time.", LONGER)
+    terms: dict[str, Any] = {**dict.fromkeys(options, True), **({"watch_s": watch_s} if watch_s else {})}
     taken = capture.snapshot(
         address,
         timeout_s=left_s,
         progress=lambda text: send(messages, "progress", text.encode("utf-8", "replace")),
         early=lambda one: send(messages, "early", dumps(one)),
-        **dict.fromkeys(options, True),
+        **terms,
     )
     send(messages, "snapshot", dumps(taken))

@@ -14,6 +14,8 @@ from dstack.vertex_keys import AnyKey, Key, UnknownKey
 Evidence = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
 NeverKind = Literal["orphaned", "infeasible"]
+FailOn = Literal["deadlock", "stalled", "starved"]
+"""What makes ``check`` fail; each includes those before it. A deadlock is also one that is suspected, or a hang."""
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 _HELPERS = (AnyKey, UnknownKey)
@@ -42,7 +44,8 @@ class Wait(Model, frozen=True):
     what is asked for where the wait is for resources. ``inferred`` says how the groups are known, where they were not
     read as they are. Where they rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the
     groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
-    targets, that a coroutine needs besides, since it keeps the event loop to itself.
+    targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
+    ``FILE:LINE``, that several readings show to do nothing but wait again.
     """
 
     kind: str
@@ -56,6 +59,7 @@ class Wait(Model, frozen=True):
     if_not: tuple[Group, ...] = ()
     what: str | None = None
     loop: Key | None = None
+    polls: str | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -64,8 +68,8 @@ class Wait(Model, frozen=True):
 
     @property
     def is_timed(self) -> bool:
-        """A wait with a timeout ends by itself, so it never takes part in a deadlock."""
-        return self.timeout_s is not None
+        """A wait with a timeout ends by itself, so it is no part of a deadlock, unless its loop only polls."""
+        return self.timeout_s is not None and self.polls is None
 
 
 class Since(Model, frozen=True):
@@ -139,6 +143,27 @@ class Step(Model, frozen=True):
     source: str | None = None
 
 
+class Progress(Model, frozen=True):
+    """What moved in the jobs of a finding within ``watched_s`` seconds, beside polls and libraries' own calls.
+
+    Tasks that ``started``, ``finished`` and were ``submitted``; ``cpu_s`` is the CPU time of their processes, as far as
+    these were read twice. ``idle_s`` is how long ago the last task of the jobs ended, by Ray's task events, where these
+    tell.
+    """
+
+    watched_s: float
+    started: int = 0
+    finished: int = 0
+    submitted: int = 0
+    cpu_s: float | None = None
+    idle_s: float | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether a task has started, finished or was submitted."""
+        return bool(self.started or self.finished or self.submitted)
+
+
 class Finding(Model, frozen=True):
     """One conclusion.
 
@@ -149,7 +174,7 @@ class Finding(Model, frozen=True):
     ``waiters_direct`` those among them who wait for a part of it; of an open chain, all who wait in it, and those who
     wait for its ends. ``jobs`` are those that take part, ``watched_s`` how long it was watched without a move,
     ``since`` how long its members' waits have lasted together. ``assumed`` is what stands between a finding that was
-    seen twice and proof. ``explanation`` tells the story step by step.
+    seen twice and proof. ``progress`` is what moved in its jobs meanwhile. ``explanation`` tells it step by step.
     """
 
     kind: FindingKind
@@ -169,6 +194,7 @@ class Finding(Model, frozen=True):
     final_blockers: tuple[FinalBlocker, ...] = ()
     resources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    progress: Progress | None = None
     explanation: tuple[Step, ...] = ()
 
 
@@ -221,3 +247,10 @@ class Diagnosis(Model, frozen=True):
     def is_stuck(self) -> bool:
         """Whether somebody is said to be stuck for good, though it be suspected: a deadlock or a hang."""
         return self.verdict in ("deadlock", "hang")
+
+    def fails(self, on: FailOn = "deadlock") -> bool:
+        """Whether ``check --fail-on`` exits with 1."""
+        if self.is_stuck or on == "deadlock":
+            return self.is_stuck
+        kinds = ("stalled",) if on == "stalled" else ("stalled", "starved")
+        return any(finding.kind in kinds for finding in self.findings)

@@ -33,5 +33,5 @@ def _files() -> dict[str, Path]:
     if folder is None:
         raise UsageError("This installation has no examples.", "Install ray-dstack again, or run from a checkout.")
     paths = [path for path in folder.rglob("*.py") if not path.stem.startswith(("_", "test_"))]
-    paths.sort(key=lambda path: (path.parent != folder, path))
+    paths.sort(key=lambda path: (path.parent != folder, path.parent, path))
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}

@@ -174,8 +174,9 @@ class Process(Model, frozen=True):
 
     ``children`` are all processes of Python below it, as multiprocessing starts them, in one list without children of
     their own: their ``parent_pid`` says which process started each, None for a worker or driver, and ``name`` is the
-    operating system's. They are read in the first sample only, and take no part in the wait-for graph but as something
-    waited for. ``children_left_out`` counts others, that run no Python or are too many.
+    operating system's. They are read in the first sample, and in the second one where the wait of a child may matter.
+    ``children_left_out`` counts others, that run no Python or are too many. ``is_cut_off`` marks a child that was
+    forked from a process connected to Ray and has none of the threads of that connection: Ray does not work in it.
     """
 
     pid: Int
@@ -195,16 +196,20 @@ class Process(Model, frozen=True):
     coroutines: tuple[Coroutine, ...] = ()
     children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
+    is_cut_off: bool = False
 
     @property
     def main_thread(self) -> Thread | None:
         """The thread that it began with, if its stack was read."""
         return next((thread for thread in self.threads if thread.os_thread_id == self.pid), None)
 
+    def executions(self) -> tuple[Thread | Coroutine, ...]:
+        """Its own threads and coroutines."""
+        return (*self.threads, *self.coroutines)
+
     def calls(self) -> Iterator[BlockedCall]:
         """The calls that its own threads and coroutines are blocked in."""
-        executions: tuple[Thread | Coroutine, ...] = (*self.threads, *self.coroutines)
-        return (execution.call for execution in executions if execution.call)
+        return (execution.call for execution in self.executions() if execution.call)
 
     def with_stacks(self) -> Iterator[Thread | Coroutine]:
         """Everything that has a stack: the threads and coroutines of the process and of its children."""
@@ -218,7 +223,8 @@ class Task(Model, frozen=True):
 
     ``state`` is Ray's TaskStatus by name. It does not tell running from queued: only the executing worker does
     (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has given so far and
-    that its owner still has; all others give theirs when they end.
+    that its owner still has; all others give theirs when they end. ``environment`` names the parts of the runtime
+    environment that it asks for, as ``pip``.
     """
 
     task_id: str
@@ -234,6 +240,7 @@ class Task(Model, frozen=True):
     required_resources: dict[str, float] = {}
     placement_group_id: str | None = None
     label_selector: dict[str, str] = {}
+    environment: tuple[str, ...] = ()
     items: Natural = 0
 
 
@@ -371,7 +378,8 @@ class Job(Model, frozen=True):
 class Actor(Model, frozen=True):
     """An actor as the control plane knows it; ``state`` is Ray's ActorState by name.
 
-    ``held`` is what it has for life, by the names its node counts it under.
+    ``held`` is what it has for life, by the names its node counts it under. ``death_reason`` is Ray's reason by name,
+    as ``RAY_KILL``, or the kind of the cause where Ray gives no reason; None where it is not known.
     """
 
     actor_id: str
@@ -392,6 +400,7 @@ class Actor(Model, frozen=True):
     num_restarts: Int = 0
     max_restarts: Int = 0
     death_cause: str | None = None
+    death_reason: str | None = None
     ended_at: UnixTime | None = None
 
 
@@ -423,10 +432,11 @@ class GoneWorker(Model, frozen=True):
 
 
 class FailedTask(Model, frozen=True):
-    """A task whose last attempt failed, by the GCS's task events (Ray 2.46 to 2.60); clocks are those of its host.
+    """A task whose last attempt failed, by the GCS's task events (Ray 2.46 to 2.60); the clock is its owner's.
 
-    ``error`` is the first line of the message. ``is_held`` says that its owner still holds its result, so that nothing
-    may have asked for it.
+    ``error`` is the exception with the first line of its message, ``file`` and ``line`` are where the user's own code
+    raised it. ``is_held`` says that a process still holds its result, which may never have been fetched. Tasks also
+    fail in healthy programs, which handle the exception.
     """
 
     task_id: str
@@ -447,10 +457,13 @@ class FailedTask(Model, frozen=True):
 
 
 class RepeatedCall(Model, frozen=True):
-    """Calls of one caller to one method of one actor that ended at once, again and again: a poll or a heartbeat.
+    """Calls of one caller to one method of one actor that ended at once, again and again: perhaps a poll or heartbeat.
 
-    ``parent_task_id`` is the task that makes the calls (a driver's own task for its main thread). ``calls`` are those
-    that the task events show within the last ``over_s`` seconds, ``first_at`` is when the first known one was made.
+    ``parent_task_id`` is the task that makes the calls (a driver's own task for its main thread). ``calls`` is how many
+    of the last 10 s the task events show, of which the last was made ``over_s`` after the first. ``first_at`` is when
+    the first known one of the whole row was made, ``last_at`` when the newest ended, and ``longest_s`` how long any of
+    them took. ``other_calls`` counts what else ended of the same caller in these 10 s. A caller that computes between
+    two calls looks the same: only its own state shows whether it does anything else. Clocks are the caller's.
     """
 
     name: str
@@ -460,6 +473,25 @@ class RepeatedCall(Model, frozen=True):
     calls: Natural
     over_s: float
     first_at: UnixTime | None = None
+    last_at: UnixTime | None = None
+    longest_s: float = 0.0
+    other_calls: Natural = 0
+
+
+class TaskEventWindow(Model, frozen=True):
+    """Which part of the GCS's task events of finished tasks was read.
+
+    Of all tasks that it has ``kept``, ``read`` finished ones of live jobs were read, the newest; ``is_limited`` says
+    that there are older ones besides, and ``oldest_at`` when the first of those read ended. ``last_ended_at`` is by job
+    when the newest task ended that is none of :attr:`Snapshot.repeated_calls`, by the clock of its owner's host;
+    workers report an end up to a second late, and a job of which none was read is missing.
+    """
+
+    kept: Natural
+    read: Natural
+    is_limited: bool = False
+    oldest_at: UnixTime | None = None
+    last_ended_at: dict[str, UnixTime] = {}
 
 
 class EnvironmentSetup(Model, frozen=True):
@@ -495,8 +527,9 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     ``stacks`` are tuples of indices into ``frames``, leaf first; every distinct frame and stack stands once.
     ``sources`` maps a file to line number to text, for lines around user frames, as the nodes have the files.
     ``task_times`` are of some of the tasks that wait or are waited for, by id, as far as the GCS tells.
-    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are further, partial samples
-    taken between the two: only of the processes that seem to poll, without refs.
+    ``task_event_window`` says which ended tasks ``repeated_calls`` rests on, None where they were not read.
+    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are partial samples
+    taken between the two, only of processes that seem to poll, without refs.
     """
 
     schema: str = SCHEMA
@@ -518,6 +551,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     readings: tuple[Sample, ...] = ()
     failed_tasks: tuple[FailedTask, ...] = ()
     repeated_calls: tuple[RepeatedCall, ...] = ()
+    task_event_window: TaskEventWindow | None = None
     environment_setups: tuple[EnvironmentSetup, ...] = ()
     task_times: dict[str, TaskTimes] = {}
     failures: tuple[Failure, ...] = ()

@@ -16,7 +16,6 @@ Unknown = Literal[
     "argument",
     "autoscaler",
     "caller",
-    "child process",
     "consumer",
     "coroutine",
     "creation",
@@ -35,6 +34,7 @@ Unknown = Literal[
     "room",
     "scheduler",
     "scheduler state",
+    "setup",
     "slot",
     "stack",
     "start of actor",
@@ -126,13 +126,18 @@ class UnknownKey(Key, frozen=True, cache_hash=True, gc=False):
         return self.what == "scheduler"
 
     @property
+    def is_setup(self) -> bool:
+        """Whether it is the installation of a runtime environment."""
+        return self.what == "setup"
+
+    @property
     def is_given(self) -> bool:
         """Whether it is a value that is there already."""
         return self.what == "fetched value"
 
 
 class ChildThreadKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A thread of a process that a worker has started; it has a page in the TUI, and no vertex."""
+    """A thread of a process that a worker has started; its main thread stands for the process."""
 
     worker_id: str
     pid: int

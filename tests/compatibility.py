@@ -159,7 +159,7 @@ def passes(pair: Pair, workers: int, python: str, tree: Chroot | None) -> bool:
         packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.besides)
         run(*command(own, "-m", "pip", "install", "-qq", *packages))
         (venv / "ready").touch()
-    options = ("-q", "-p", "no:cacheprovider", f"--numprocesses={workers}")
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not libraries", f"--numprocesses={workers}")
     test = command(own, "-m", "pytest", *options, *pair.tests)
     environment = {**os.environ, **variables}
     ended = subprocess.run(test, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)

@@ -9,6 +9,7 @@
     Points at: return ray.get(ref)                  a line of code that the findings point at
     Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with how many wait for it
     Needs: two nodes                                the cluster, where one node of 2 CPUs and 1 GPU does not do
+    Needs: ray[data,train]                          in a folder `libraries`: the extras of Ray that it imports
 
 Only the first is always there. The others follow or precede it in one paragraph.
 """

@@ -13,14 +13,16 @@ from dstack.analysis.held import wait_for_held
 from dstack.analysis.producers import fetched, maker
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
-from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
+from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, ThreadKey
+
+Waiter = ThreadKey | CoroutineKey | ChildThreadKey
 
 
 class _Blocked(NamedTuple):
     """A waiter's call; ``loop`` is the thread that keeps a coroutine's event loop to itself."""
 
     graph: Graph
-    waiter: ThreadKey | CoroutineKey
+    waiter: Waiter
     call: BlockedCall
     loop: Target | None
 
@@ -35,7 +37,7 @@ class _Blocked(NamedTuple):
         return self.call.what or self.call.kind
 
 
-def wait_of_call(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedCall, loop: Target | None = None) -> Wait:
+def wait_of_call(graph: Graph, waiter: Waiter, call: BlockedCall, loop: Target | None = None) -> Wait:
     """The groups of a blocked call, from its refs or from the threads and coroutines it waits for.
 
     A coroutine whose event loop is kept by a thread, its ``loop``, needs that thread besides. So it may take that for
@@ -162,6 +164,8 @@ def _future(one: _Blocked, threads: Sequence[int]) -> Target:
 
 
 def _thread(one: _Blocked, os_thread_id: int) -> Target:
+    if isinstance(one.waiter, ChildThreadKey):
+        return one.graph.child(one.worker_id, one.waiter.pid, os_thread_id)
     if one.graph.observed.thread(one.worker_id, os_thread_id) is None:
         label = f"thread {os_thread_id} of {_process(one)}, which was not read"
         return one.graph.unknown("thread", one.worker_id, os_thread_id, label=label, unobserved=True)

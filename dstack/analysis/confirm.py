@@ -32,10 +32,11 @@ def confirmed_graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
     if len(snapshot.samples) == 1:
         return before
     sample = usable(first.sample, snapshot.samples[1])
-    second = Observed(snapshot, sample)
+    second = Observed(snapshot, sample, polls=first.polls)
     changes = Changes(first, second)
     remembered = _without(first.sample, ended_workers(snapshot))
-    both = Observed(snapshot, completed(remembered, carried_over(first.sample, sample)), given=changes.given)
+    latest = completed(remembered, carried_over(first.sample, sample))
+    both = Observed(snapshot, latest, given=changes.given, polls=first.polls)
     return _Confirmation(first, before, second, wait_for_graph(both), changes).graph()
 
 

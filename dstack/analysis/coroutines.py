@@ -20,7 +20,7 @@ def taking_part(observed: Observed, worker_id: str) -> list[Coroutine]:
     process = observed.process(worker_id)
     if process is None or not process.coroutines:
         return []
-    awaited = {coroutine_id for call in process.calls() for coroutine_id in call.coroutines}
+    awaited = {one for call in process.calls() for one in (*call.coroutines, *call.reached_by_coroutines)}
     return [
         coroutine
         for coroutine in process.coroutines

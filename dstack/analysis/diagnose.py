@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
+from dstack.analysis.environments import pending_setups
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import may_stand_still
@@ -15,6 +16,7 @@ from dstack.analysis.jobs import find_job
 from dstack.analysis.lasting import with_bounds
 from dstack.analysis.observed import Observed
 from dstack.analysis.outside import outside_waits
+from dstack.analysis.polls import find_polls, with_polls_shown
 from dstack.analysis.requirements import doubtful, targets_of
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex
@@ -34,8 +36,10 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
     if not snapshot.samples:
         coverage = coverage_of(snapshot)
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
-    first = Observed(snapshot, snapshot.samples[0])
-    vertices = with_bounds(snapshot, first, confirmed_graph(snapshot, first))
+    polls = find_polls(snapshot)
+    shown = with_polls_shown(snapshot, polls)
+    first = Observed(shown, shown.samples[0], polls=polls)
+    vertices = with_bounds(shown, first, confirmed_graph(shown, first))
     situation = Situation(first, vertices, _watched_s(snapshot))
     found = tuple(find_all(situation))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
@@ -52,11 +56,18 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
 
 
 class Interest(NamedTuple):
-    """What to look at more closely: workers once more, and since when tasks are in their states."""
+    """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
-    workers: set[str]
-    tasks: list[str]
-    may_stand_still: bool
+    ``tasks`` are those of which it matters since when they are in their states. ``longest_timeout_s`` is that of the
+    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment.
+    """
+
+    workers: set[str] = set()
+    tasks: list[str] = []
+    may_stand_still: bool = False
+    pollers: frozenset[str] = frozenset()
+    longest_timeout_s: float = 0.0
+    waits_to_start: bool = False
 
 
 def of_interest(snapshot: Snapshot) -> Interest:
@@ -67,7 +78,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
     a scheduler that may be placing it just now; and those whose stacks could not be read.
     """
     if not snapshot.samples:
-        return Interest(set(), [], False)
+        return Interest()
     first = Observed(snapshot, snapshot.samples[0])
     situation = Situation(first, wait_for_graph(first))
     still = {key for knot in situation.knots if may_stand_still(situation, knot) for key in knot.waiters}
@@ -77,7 +88,27 @@ def of_interest(snapshot: Snapshot) -> Interest:
         is_stuck = vertex.key in situation.stuck or vertex.key in still
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
-    return Interest(workers, _tasks_of_interest(situation), bool(still))
+    pollers = [vertex for vertex in situation.may_poll() if vertex.worker_id is not None]
+    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | _repeating(snapshot)
+    timeouts = [vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait]
+    starting = {task.owner_id for task in pending_setups(first)}
+    return Interest(
+        workers=workers | polling | starting,
+        tasks=_tasks_of_interest(situation),
+        may_stand_still=bool(still),
+        pollers=polling,
+        longest_timeout_s=max(timeouts, default=0.0),
+        waits_to_start=bool(starting),
+    )
+
+
+def _repeating(snapshot: Snapshot) -> frozenset[str]:
+    """The workers in which the tasks run that call an actor again and again."""
+    parents = {call.parent_task_id for call in snapshot.repeated_calls}
+    jobs = {call.job_id for call in snapshot.repeated_calls if actor_of_task(call.parent_task_id) is None}
+    drivers = {worker.worker_id for worker in snapshot.workers if worker.is_driver and worker.job_id in jobs}
+    running = {w.worker_id for w in snapshot.samples[0].workers if parents.intersection(w.running_task_ids or ())}
+    return frozenset(drivers | running)
 
 
 def _tasks_of_interest(situation: Situation) -> list[str]:

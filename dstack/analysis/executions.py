@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from dstack.analysis import coroutines, names, placing
 from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
+from dstack.analysis.child_processes import add_children
 from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import add_unseen_driver, wait_of_unseen
+from dstack.analysis.links import has_enders
 from dstack.analysis.streams import wait_of_producer
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Coroutine, Process, Thread, WorkerSample
@@ -25,6 +27,7 @@ def add_executions(graph: Graph, worker: WorkerSample) -> None:
     process = graph.observed.process(worker.worker_id)
     if process:
         _add_threads(graph, worker.worker_id, process, suspended)
+    add_children(graph, worker.worker_id)
     add_unseen_driver(graph, worker.worker_id)
     for coroutine in suspended:
         coroutines.add_coroutine(graph, worker.worker_id, coroutine)
@@ -34,12 +37,13 @@ def add_executions(graph: Graph, worker: WorkerSample) -> None:
 
 def _add_threads(graph: Graph, worker_id: str, process: Process, suspended: Sequence[Coroutine]) -> None:
     observed = graph.observed
-    awaited = {thread_id for call in process.calls() for thread_id in threads_of_call(call)}
+    awaited = {one for call in process.calls() for one in (*threads_of_call(call), *call.reached_by)}
     awaited |= {loop.os_thread_id for one in suspended if (loop := placing.blocked_loop(observed, worker_id, one))}
     for thread in process.threads:
         is_execution = thread.role in ("task", "user") or placing.task_of(observed, worker_id, thread) is not None
         is_blocked = thread.role == "loop" and placing.is_blocked_loop(observed, thread)
         is_awaited = thread.os_thread_id in awaited or (thread.call is not None and is_for_somebody(thread.call))
+        is_awaited = is_awaited or has_enders(thread.call)
         if is_execution or is_blocked or is_awaited:
             _add_thread(graph, worker_id, thread)
 

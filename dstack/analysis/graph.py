@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from dstack.analysis import names
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_blocked_loop
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Thread
-from dstack.vertex_keys import AnyKey, Id, Key, Unknown, UnknownKey
+from dstack.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
 
 FEW = 8
 """So many possible targets of waits of which there may be very many are named in each."""
@@ -76,11 +77,11 @@ class Graph:
             self.add(Vertex(key=key, kind="unknown", label="other side, which is not known", other_side_of=call))
         return Target(vertex=key)
 
-    def child(self, worker_id: str, pid: int) -> Target:
-        """A process that a worker has started: what it waits for itself is its own affair."""
-        key = UnknownKey("child process", (worker_id, pid))
+    def child(self, worker_id: str, pid: int, os_thread_id: int | None = None) -> Target:
+        """A thread of a worker's child process, the main one by default; able to proceed until its wait is known."""
+        key = ChildThreadKey(worker_id, pid, os_thread_id or pid)
         if key not in self.vertices:
-            label = f"child process (pid {pid})"
+            label = names.child_process(pid)
             self.add(Vertex(key=key, kind="unknown", label=label, worker_id=worker_id, child_pid=pid))
         return Target(vertex=key)
 

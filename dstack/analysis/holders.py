@@ -49,7 +49,7 @@ class Holders:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._seen = graph.observed
-        self._lifetimes = Lifetimes(graph)
+        self.lifetimes = Lifetimes(graph)
         self._held: dict[tuple[str, str], list[tuple[Holder, float]]] | None = None
         self._known: dict[tuple[str, str], list[Holding]] = {}
         self._sums: dict[tuple[str, str], list[float]] = {}
@@ -98,9 +98,9 @@ class Holders:
             case Task():
                 return Target(vertex=placing.key_of_task(self._seen, holder.task_id))
             case Actor():
-                return self._lifetimes.end_of(holder)
+                return self.lifetimes.end_of(holder)
             case _:
-                return self._lifetimes.removal_of(holder)
+                return self.lifetimes.removal_of(holder)
 
     def _all(self) -> dict[tuple[str, str], list[tuple[Holder, float]]]:
         held: dict[tuple[str, str], list[tuple[Holder, float]]] = defaultdict(list)

@@ -16,7 +16,7 @@ import msgspec
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
-from dstack.model import actor_of_task
+from dstack.model import Actor, actor_of_task
 from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8
@@ -120,6 +120,12 @@ def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
             words = {"id": actor_id[:SHORT], **by_class.groupdict(), **by_name.groupdict()}
             return Part(known.name.format(**words), known.which.format(**words), known)
     return None
+
+
+def is_machinery_actor(actor: Actor) -> bool:
+    """Whether an actor runs nothing of the user's: a part of a library that serves the library itself."""
+    found = part(actor.class_name, actor.name, actor.actor_id)
+    return found is not None and found.recogniser.is_machinery
 
 
 def data_operator(task_name: str) -> str | None:

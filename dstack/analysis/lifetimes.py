@@ -24,14 +24,17 @@ import msgspec
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
 from dstack.analysis.graph import FEW, Graph
+from dstack.analysis.libraries import is_machinery_actor
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
-from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 """Threads that only sit in these wait for work from somebody in their process."""
 OWN_THREADS = ("ray_", "PythonGCThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
+
+QUIET = "threads of libraries that were idle in every reading stay idle"
 
 
 class Lifetimes:
@@ -43,6 +46,7 @@ class Lifetimes:
         self._ahead: list[tuple[Vertex, Callable[[], Iterable[Target]]]] = []
         self._is_building = False
         self._found: dict[Key, Sequence[Target]] = {}
+        self._quiet: set[Key] = set()
 
     def end_of(self, actor: Actor) -> Target:
         """The end of an actor that holds resources."""
@@ -65,6 +69,31 @@ class Lifetimes:
         key = AnyKey("removal", (group.placement_group_id,))
         vertex = Vertex(key=key, kind="lifetime", label=what, holder=names.placement_group(group))
         return self._build(vertex, lambda: self._removers(group))
+
+    def users_of_process(self, worker_id: str) -> Iterable[Target]:
+        """What can proceed in a process; in an actor's, also what calls it or can."""
+        return self._process(worker_id)
+
+    def users_of_actor(self, actor_id: str) -> Iterable[Target]:
+        """What can change an actor's state: what runs in it, calls it or can; nothing for an actor not listed."""
+        actor = self._seen.actors.get(actor_id)
+        return [self._reach(actor)] if actor else []
+
+    def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
+        """The calls of a worker's actor that do not run yet."""
+        worker = self._seen.workers.get(worker_id)
+        return map(self._task, self._calls[(worker.actor_id if worker else None) or ""])
+
+    def tasks_of(self, worker_id: str, *, besides: str | None) -> Iterator[Target]:
+        """The unfinished tasks that a worker has submitted, ``besides`` one; not those for machinery of a library."""
+        for task in self._of_owner[worker_id]:
+            actor = self._seen.actors.get(task.actor_id or "")
+            if task.task_id != besides and not (actor and is_machinery_actor(actor)):
+                yield self._task(task)
+
+    def awake(self, targets: Iterable[Target]) -> Iterator[Target]:
+        """These, without library code that was idle in every reading."""
+        return (target for target in targets if target.vertex not in self._quiet)
 
     # Who can bring it about
 
@@ -210,13 +239,18 @@ class Lifetimes:
         if key in self._graph.vertices:
             yield Target(vertex=key)
         elif not self._only_serves(worker_id, thread):
-            yield self._graph.unknown("library", key, label=f'thread "{thread.name}" of a library', worker_id=worker_id)
+            yield self._library(key, f'thread "{thread.name}" of a library', worker_id, thread)
 
     def _coroutine(self, worker_id: str, coroutine: Coroutine) -> Target:
         key = CoroutineKey(worker_id, coroutine.coroutine_id)
         if key in self._graph.vertices:
             return Target(vertex=key)
-        return self._graph.unknown("library", key, label=f'asyncio task "{coroutine.name}" of a library')
+        return self._library(key, f'asyncio task "{coroutine.name}" of a library', worker_id, coroutine)
+
+    def _library(self, key: Key, label: str, worker_id: str, execution: Thread | Coroutine) -> Target:
+        if self._seen.is_quiet(worker_id, execution):
+            self._quiet.add(UnknownKey("library", (key,)))
+        return self._graph.unknown("library", key, label=label, worker_id=worker_id)
 
     def _only_serves(self, worker_id: str, thread: Thread) -> bool:
         if thread.role == "loop":
@@ -267,8 +301,18 @@ class Lifetimes:
             found = tuple(dict.fromkeys(targets())) or (
                 self._graph.unknown("ender", vertex.key, label="process that was not read"),
             )
-            self._graph.add(_waiting(vertex, found))
+            self._graph.add(self._waiting(vertex, found))
         self._is_building = False
+
+    def _waiting(self, vertex: Vertex, targets: tuple[Target, ...]) -> Vertex:
+        """The vertex with its wait, for any of the targets; quiet library code is assumed to stay so."""
+        awake = tuple(target for target in targets if target.vertex not in self._quiet)
+        if not awake or len(awake) == len(targets):
+            return _waiting(vertex, targets)
+        found = _waiting(vertex, awake)
+        assert found.wait is not None, "it was given one"
+        wait = msgspec.structs.replace(found.wait, assumed=QUIET, if_not=(Group(needs=1, targets=targets),))
+        return msgspec.structs.replace(found, wait=wait)
 
     def _only_thread(self, worker_id: str | None) -> int | None:
         threads = self._seen.threads_with_role(worker_id, "task") if worker_id else []

@@ -109,10 +109,9 @@ def is_torn(execution: Thread | Coroutine | None) -> bool:
 
 
 def execution_of(observed: Observed, vertex: Vertex) -> Thread | Coroutine | None:
-    """The thread or coroutine of an execution, or the main thread of a child process, if it was seen."""
+    """The thread or coroutine of an execution, or the thread of a child process, if it was seen."""
     if vertex.child_pid is not None:
-        child = observed.child(vertex.worker_id, vertex.child_pid)
-        return child.main_thread if child else None
+        return observed.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
     if vertex.coroutine_id is not None:
         return observed.coroutine(vertex.worker_id, vertex.coroutine_id)
     return observed.thread(vertex.worker_id, vertex.os_thread_id)

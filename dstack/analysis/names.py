@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Since
+from dstack.diagnosis import Progress, Since
 from dstack.model import (
     RAY_CLIENT_SERVER,
     Actor,
@@ -110,6 +110,11 @@ def place(observed: Observed, value: Worker | GoneWorker) -> str:
     host = observed.nodes.get(value.node_id)
     what = worker(observed, value) if isinstance(value, Worker) else "driver" if value.is_driver else "worker"
     return f"{what} (pid {value.pid}, node {host.ip if host else short(value.node_id)})"
+
+
+def child_process(pid: int) -> str:
+    """``child process (pid 7)``."""
+    return f"child process (pid {pid})"
 
 
 def script(entrypoint: str) -> str:
@@ -220,3 +225,14 @@ def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> s
 def listed(words: Sequence[str], joint: str = " and ") -> str:
     """``a, b and c``."""
     return joint.join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
+def progress(value: Progress, jobs: Sequence[str]) -> str:
+    """``No task of job 01000000 started or finished in the 1.2 s observed; its processes used 0.02 s of CPU``."""
+    whose = f"job{'s' * (len(jobs) > 1)} {listed(jobs)}" if jobs else "no known job"
+    cpu = f"; its processes used {value.cpu_s:.2f} s of CPU time" if value.cpu_s is not None and jobs else ""
+    if value.has_moved:
+        counts = f"{value.started:,} started, {value.finished:,} finished, {value.submitted:,} submitted"
+        return f"Tasks of {whose} in the {duration(value.watched_s)} observed: {counts}{cpu}"
+    idle = f", and none has ended for {duration(value.idle_s)}" if value.idle_s is not None else ""
+    return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from dstack.model import (
     ACTOR_HANDLE,
@@ -12,6 +13,7 @@ from dstack.model import (
     Actor,
     BlockedCall,
     Coroutine,
+    Frame,
     GoneWorker,
     Job,
     Node,
@@ -27,17 +29,38 @@ from dstack.model import (
     WorkerSample,
     producer_task_id,
 )
+from dstack.vertex_keys import Key
 
 ENDED = ("FINISHED", "FAILED")
+
+
+class Poll(NamedTuple):
+    """A loop that only polls: its call and stack while it does, and its own frame.
+
+    It polls for what the call waits for; or by calls of the ``actors``; or, where ``own_tasks`` is true, for the
+    unfinished tasks that its process has submitted.
+    """
+
+    call: BlockedCall
+    stack: int
+    at: Frame
+    actors: tuple[str, ...] = ()
+    own_tasks: bool = False
+
+
+Polls = Mapping[Key, Poll]
 
 
 class Observed:
     """What was seen in one sample. Everything is looked up, nothing is concluded but whether a value is there."""
 
-    def __init__(self, snapshot: Snapshot, sample: Sample, *, given: Collection[str] = ()) -> None:
-        """``given`` are refs whose values are known to be there by more than this sample."""
+    def __init__(
+        self, snapshot: Snapshot, sample: Sample, *, given: Collection[str] = (), polls: Polls | None = None
+    ) -> None:
+        """``given`` are refs whose values are known to be there otherwise, ``polls`` the loops that only poll."""
         self.snapshot = snapshot
         self.sample = sample
+        self.polls: Polls = polls or {}
         self._given = given
 
     @property
@@ -197,6 +220,10 @@ class Observed:
             return True
         return not any(map(_is_remade, known)) and any(one.size_bytes >= 0 or one.state in ENDED for one in known)
 
+    def refs_of(self, ref: str) -> list[Ref]:
+        """What each process that knows a ref says of it."""
+        return self._refs.get(ref, [])
+
     def held_refs(self, worker_id: str) -> list[Ref]:
         """The refs in variables of a worker, as it tells itself; of one whose memory was read there may be more."""
         return self._held.get(worker_id, [])
@@ -326,15 +353,43 @@ class Observed:
         process = self.process(worker_id or "")
         return next((child for child in process.children if child.pid == pid), None) if process else None
 
+    def child_thread(self, worker_id: str | None, pid: int, os_thread_id: int) -> Thread | None:
+        """One thread of such a process, if it was seen."""
+        child = self.child(worker_id, pid)
+        threads = child.threads if child else ()
+        return next((thread for thread in threads if thread.os_thread_id == os_thread_id), None)
+
     def children(self) -> Iterator[tuple[str, Process]]:
         """All processes that workers have started, each with the id of the worker."""
         processes = ((worker.worker_id, worker.process) for worker in self.sample.workers)
         return ((key, child) for key, process in processes if process for child in process.children)
 
+    def is_quiet(self, worker_id: str, execution: Thread | Coroutine) -> bool:
+        """Whether library code was off the CPU at the same place in every sample and reading of its process."""
+        seen = self._stacks_seen.get((worker_id, _id_of(execution)), set())
+        frames = self.snapshot.frames_of(execution)
+        is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
+        return is_library and seen == {execution.stack} and execution.still
+
+    @cached_property
+    def _stacks_seen(self) -> dict[tuple[str, int | str], set[int]]:
+        """By worker and execution: the stacks in all samples and readings; -1 for one that ran."""
+        seen: dict[tuple[str, int | str], set[int]] = defaultdict(set)
+        for sample in (*self.snapshot.samples, *self.snapshot.readings):
+            for worker in sample.workers:
+                for one in worker.process.executions() if worker.process else ():
+                    is_running = isinstance(one, Thread) and (one.on_cpu or one.torn)
+                    seen[worker.worker_id, _id_of(one)].add(-1 if is_running else one.stack)
+        return seen
+
     def threads(self, worker_id: str) -> tuple[Thread, ...]:
         """A worker's threads, none if its process was not seen."""
         process = self.process(worker_id)
         return process.threads if process else ()
+
+
+def _id_of(execution: Thread | Coroutine) -> int | str:
+    return execution.os_thread_id if isinstance(execution, Thread) else execution.coroutine_id
 
 
 def _calls(workers: Iterable[WorkerSample]) -> Iterator[BlockedCall]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dstack.analysis import names, placing
+from dstack.analysis.environments import wait_for_setup
 from dstack.analysis.gone import cause_of, why_gone
 from dstack.analysis.graph import MANY, Graph, waits_for
 from dstack.analysis.groups import wait_of_group
@@ -23,6 +24,7 @@ class Pending:
         self._seen = graph.observed
         self._resources = Resources(graph)
         self._slots = Slots(graph)
+        self.lifetimes = self._resources.holders.lifetimes
 
     def add_task(self, task: Task) -> None:
         """A task or actor call that nobody is known to run."""
@@ -64,7 +66,8 @@ class Pending:
             return waits_for("scheduler", state), None
         if task.kind == "ACTOR_TASK":
             return self._wait_for_actor(task)
-        return self._resources.wait_of_task(task)
+        wait, never = self._resources.wait_of_task(task)
+        return wait_for_setup(self._graph, task, wait), never
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """One of the refs that its owner knows as arguments and that are not there; which, Ray does not tell."""

@@ -11,16 +11,16 @@ from dstack.vertex_keys import Key
 Waits = dict[Key, list[tuple[int, list[Key]]]]
 
 
-def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False) -> Waits:
+def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False, with_timed: bool = False) -> Waits:
     """The reduction's view: a wait with a timeout is none, and what can never be given has no dependency.
 
-    With ``if_not``, nothing is assumed.
+    With ``if_not``, nothing is assumed, not even that a loop only polls; ``with_timed`` counts all waits with timeouts.
     """
     waits: Waits = {}
     for vertex in vertices:
         if vertex.never is not None:
             waits[vertex.key] = [(1, [])]
-        elif vertex.wait is not None and not vertex.wait.is_timed:
+        elif vertex.wait is not None and (with_timed or not vertex.wait.is_timed):
             groups = vertex.wait.if_not if if_not and vertex.wait.assumed else vertex.wait.groups
             waits[vertex.key] = [(group.needs, [t.vertex for t in group.targets]) for group in groups]
     return waits

@@ -48,7 +48,10 @@ def name(observed: Observed, vertex: Vertex) -> str:
 
 def introduced(vertex: Vertex, who: Member) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
-    return f"{vertex.label} ({who.place})" if who.place else vertex.label
+    place = who.place
+    if vertex.child_pid is not None:  # its label has the pid
+        place = f"node {who.node_ip}" if who.node_ip else ""
+    return f"{vertex.label} ({place})" if place else vertex.label
 
 
 def doing(vertex: Vertex, who: Member) -> str:
@@ -81,6 +84,8 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
                 f"{_waits(observed, vertices, replace(wait, groups=own, loop=None))}, and {_loop(vertices, wait.loop)}"
             )
     targets = _targets(observed, vertices, wait)
+    if wait.polls is not None:
+        return _polls(wait, targets)
     match wait.kind:
         case "await":
             return _await(wait, targets)
@@ -119,8 +124,18 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"{_lasting(wait.kind, wait)} for {targets}" + _inferred(wait)
         case _ if any(vertices[target.vertex].other_side_of for group in wait.groups for target in group.targets):
             return f"waits in {wait.kind}{_timeout(wait)}, which somebody else must end"
+        case _ if wait.assumed:
+            return f"{_lasting(wait.kind, wait)} for {targets}"
         case _:
             return f"waits for {targets}"
+
+
+def _polls(wait: Wait, targets: str) -> str:
+    """What a loop does that only polls, and for what."""
+    if wait.timeout_s == 0.0:
+        return f"{wait.kind} in the loop at {wait.polls}, and depends on {targets}"
+    call = wait.what or wait.kind
+    return f"polls in the loop at {wait.polls}: {call} with a timeout of {wait.timeout_s:g} s for {targets}"
 
 
 def _await(wait: Wait, targets: str) -> str:

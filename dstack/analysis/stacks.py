@@ -270,10 +270,12 @@ class Stacks:
         """The page of a thread, a coroutine or anything else in the graph; None where there is nothing of the kind."""
         vertex = self.vertices.get(key)
         one = self._find(key)
-        if vertex is not None:
+        if vertex is not None and vertex.child_pid is None:
             name = vertex.label
         elif one is not None:
             name = self._name_of_stack(key, one)
+        elif vertex is not None:
+            name = vertex.label
         else:
             return None
         frames = self.observed.snapshot.frames_of(one) if one else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dstack.analysis.executions import add_executions
 from dstack.analysis.graph import Graph
 from dstack.analysis.libraries import without_idle_machinery
+from dstack.analysis.links import add_links
 from dstack.analysis.observed import Observed
 from dstack.analysis.pending import Pending
 from dstack.diagnosis import Vertex
@@ -22,4 +23,5 @@ def wait_for_graph(observed: Observed) -> dict[Key, Vertex]:
             pending.add_task(task)
     for group in observed.sample.placement_groups:
         pending.add_group(group)
+    add_links(graph, pending.lifetimes)
     return without_idle_machinery(observed, graph.vertices)

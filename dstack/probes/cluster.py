@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -17,9 +18,10 @@ from dstack.probes.budget import Budget
 from dstack.probes.connect import Cluster, connect
 from dstack.probes.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
+from dstack.probes.ended_tasks import EndedTasks, ask_ended_tasks
 from dstack.probes.liveness import Liveness
 from dstack.probes.node_readers import NodeReaders, Options, Reading, node_failure
-from dstack.probes.record import Record, awaited_refs
+from dstack.probes.record import Record, awaited_refs, waiting_children
 from dstack.probes.task_events import ask_arrived_calls
 from dstack.probes.task_times import ask_task_times
 from dstack.probes.unread import completed, unknown_waits, unread_workers, with_pause_as_remedy
@@ -28,6 +30,10 @@ Progress = Callable[[str], None]
 Answers = Mapping[str, CoreWorkerStats]
 """What core workers have answered, by worker id."""
 TIMES_TIMEOUT_S = 0.5
+ENDED_TIMEOUT_S = 1.5
+"""Twice what two requests take with as many tasks as the GCS keeps."""
+MAX_SETUP_NODES = 100
+"""The most nodes on which installations of runtime environments are looked for."""
 NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
 RESTARTED = "the GCS has restarted and does not know the cluster any more"
 
@@ -65,9 +71,10 @@ class ClusterProbe:
             self._note([Failure(stage="control plane", reason=NO_NODE, remedy=CHECK_GCS)])
         self._sample(self._inventory, {worker.worker_id for worker in self._inventory.workers}, budget)
 
-    def look_again(self, worker_ids: Iterable[str], deadline_s: float) -> None:
+    def look_again(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
         """Sample 2: the state of all, and the processes of these workers, begun after sample 1 has ended everywhere.
 
+        ``with_setups`` also finds the runtime environments that are being installed.
         The processes of workers that are new since then are read as well. When the control plane is gone by then, that
         is a failure in the snapshot, and there is no second sample.
         """
@@ -77,16 +84,64 @@ class ClusterProbe:
         inventory = self._second_inventory(budget)
         if inventory is None:
             return
+        self._readers.reads_children_again = waiting_children(self._record.samples)
+        if with_setups:
+            alive = (node.node_id for node in inventory.nodes if node.alive)
+            self._readers.setups_of = list(islice(alive, MAX_SETUP_NODES))
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors
         self._inventory.workers = (*self._inventory.workers, *new)
         self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget)
+
+    def read_quickly(self, worker_ids: Iterable[str], deadline_s: float) -> None:
+        """A partial sample between the two: the processes of some workers, and the unfinished tasks of these.
+
+        What fails in it is no failure of the snapshot: only what it shows counts.
+        """
+        budget = Budget.of(1, deadline_s)
+        wanted = {*worker_ids}
+        workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
+        asking = begin(lambda: self._ask(workers, budget))
+        readings = self._readers.read(workers, self._inventory, budget, children=False)
+        answers, _ = asking.result()
+        processes = self._placed(readings.answers, workers)
+        self._record.readings.append(
+            Sample(
+                began_s=self._record.since_began_s(budget.began),
+                ended_s=self._record.since_began_s(time.monotonic()),
+                workers=tuple(_worker_sample(one.worker_id, answers, processes) for one in workers),
+                tasks=tuple(task for answer in answers.values() for task in answer.tasks),
+            )
+        )
+
+    def _placed(self, readings: Iterable[Reading], workers: Iterable[Worker]) -> dict[str, Process]:
+        """The processes of a quick reading by worker id; an answer that is malformed shows none."""
+        node_of = {worker.worker_id: worker.node_id for worker in workers}
+        processes: dict[str, Process] = {}
+        for nodes, answer, ahead_s in readings:
+            with contextlib.suppress(MalformedAnswer):
+                processes.update(self._record.assembly.add(nodes, answer, 1, node_of, ahead_s)[0])
+        return processes
 
     def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
         """Begins to ask since when these tasks are in their states; :meth:`snapshot` takes in the answer."""
         if task_ids and deadline_s > 0:
             timeout_s = min(TIMES_TIMEOUT_S, deadline_s)
             self._record.task_times = begin(lambda: ask_task_times(self.cluster, task_ids, timeout_s))
+
+    def ask_ended_tasks(self, deadline_s: float) -> None:
+        """Begins to ask which tasks failed and which calls are repeated; :meth:`snapshot` takes in the answer."""
+        timeout_s = min(ENDED_TIMEOUT_S, deadline_s)
+        if timeout_s > 0 and any(not job.is_dead for job in self._inventory.jobs):
+            self._record.ended_tasks = begin(lambda: self._ended_tasks(timeout_s))
+
+    def _ended_tasks(self, timeout_s: float) -> EndedTasks:
+        """Of all hosts' clocks the one that is farthest behind decides what is long ago."""
+        jobs = self._inventory.jobs
+        behind_s = min(
+            (self._record.assembly.with_host(n).clock_ahead_s or 0.0 for n in self._inventory.nodes), default=0.0
+        )
+        return ask_ended_tasks(self.cluster, jobs, timeout_s, time.time() + min(0.0, behind_s))
 
     def snapshot(self) -> Snapshot:
         """All that has been observed so far."""
@@ -152,6 +207,7 @@ class ClusterProbe:
         for nodes, answer, ahead_s in readings:
             try:
                 found, failures = self._record.assembly.add(nodes, answer, budget.sample, node_of, ahead_s)
+                self._record.add_setups(answer)
             except MalformedAnswer:
                 self._note(node_failure(node, MALFORMED, budget.sample) for node in nodes)
                 continue
@@ -195,9 +251,13 @@ class ClusterProbe:
     ) -> None:
         """Adds the sample to the record, with the refs and the arrived calls that matter for its waits."""
         arrived = self._arrived_calls(answers, budget)
+        self._record.note_held(ref for answer in answers.values() for ref in answer.refs)
         of_first = (one.workers for one in self._record.samples[:1])
         unknown = unknown_waits(one for one in workers if one.worker_id in wanted).union(*map(unknown_waits, of_first))
         awaited = awaited_refs(one.process for one in workers if one.process)
+        awaited |= awaited_refs(
+            one.process for reading in self._record.readings for one in reading.workers if one.process
+        )
         self._record.samples.append(
             Sample(
                 began_s=self._record.since_began_s(budget.began),

@@ -255,6 +255,7 @@ def _actor(row: Any) -> Actor:
         num_restarts=row.num_restarts,
         max_restarts=row.max_restarts,
         death_cause=_death_cause(row.death_cause),
+        death_reason=_death_reason(row.death_cause),
         ended_at=_seconds(row.end_time),
     )
 
@@ -266,6 +267,16 @@ def _death_cause(cause: Any) -> str | None:
     context = getattr(cause, kind)
     text = getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "")
     return _sentence(text) or kind.replace("_", " ")
+
+
+def _death_reason(cause: Any) -> str | None:
+    kind: str | None = cause.WhichOneof("context")
+    if kind is None or kind != "actor_died_error_context":
+        return kind
+    context = cause.actor_died_error_context
+    names = context.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number
+    reason = names.get(context.reason)
+    return reason.name if reason else None
 
 
 def _sentence(text: str) -> str | None:

@@ -9,8 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes import addresses
@@ -21,6 +24,7 @@ from dstack.probes.rpc import Call, Refused, call_all
 LIMIT = 2_000_000
 """Most tasks and refs asked of one worker. Ray cuts to an arbitrary subset, so a cut is always reported."""
 
+MAX_PARTS = 20
 ENDED = ("FINISHED", "FAILED")
 
 _IN_GROUP = re.compile(r".+_group_(?:\d+_)?([0-9a-f]{36})")
@@ -190,8 +194,19 @@ def _task(worker_id: str, row: Any, attempts: dict[str, int], items: Mapping[str
         required_resources=dict(row.required_resources),
         placement_group_id=row.placement_group_id.hex() or group_asked_for(row.required_resources),
         label_selector=dict(getattr(row, "label_selector", {})),
+        environment=environment_parts(row.runtime_env_info.serialized_runtime_env),
         items=items.get(task_id, 0),
     )
+
+
+@lru_cache(maxsize=128)
+def environment_parts(serialized: str) -> tuple[str, ...]:
+    """The names of the parts of a runtime environment, as Ray serialises it to JSON; none of what is malformed."""
+    try:
+        parts = msgspec.json.decode(serialized or "{}", type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return ()
+    return tuple(sorted(name for name in parts if not name.startswith("_")))[:MAX_PARTS]
 
 
 def group_asked_for(resources: Iterable[str]) -> str | None:

@@ -72,6 +72,8 @@ class NodeReaders:
     """The probes of one cluster, one on this host and one on each other node, started when they are needed.
 
     Starting them is what takes time, so they are kept between samples. Which nodes are not asked is in the liveness.
+    Child processes are read in the first sample, in others only if ``reads_children_again``. ``setups_of`` are nodes
+    whose runtime environments that are being installed are to be found besides.
     """
 
     def __init__(self, cluster: Cluster, options: Options, liveness: Liveness, progress: Progress) -> None:
@@ -81,19 +83,31 @@ class NodeReaders:
         self._progress = progress
         self._thread_context = begin(thread_context_layout)
         self._local = NodeProbe()
+        self.reads_children_again = False
+        self.setups_of: list[str] = []
         self._remote: RemoteProbes | None = None
+        self._with_children = True
 
     def close(self) -> None:
         """Ends the probes on other nodes."""
         if self._remote is not None:
             self._remote.close()
 
-    def read(self, workers: Iterable[Worker], inventory: Inventory, budget: Budget) -> Readings:
-        """Reads the workers' processes; those of nodes that were given up are left out."""
+    def read(
+        self, workers: Iterable[Worker], inventory: Inventory, budget: Budget, *, children: bool = True
+    ) -> Readings:
+        """Reads the workers' processes, and in the first sample their ``children``.
+
+        Those of nodes that were given up are left out.
+        """
+        self._with_children = children
         by_node: dict[str, list[Worker]] = defaultdict(list)
         for worker in workers:
             if worker.node_id not in self._liveness.given_up:
                 by_node[worker.node_id].append(worker)
+        for node_id in self.setups_of:
+            if node_id not in self._liveness.given_up:
+                by_node[node_id] += []
         here = self._nodes_here(by_node, inventory)
         local_workers = {node: by_node.pop(node) for node in here}
         remote = begin(lambda: self._read_remote(by_node, inventory, budget))
@@ -115,7 +129,7 @@ class NodeReaders:
 
     def _read_local(self, by_node: dict[str, list[Worker]], budget: Budget) -> Readings:
         workers = [worker for node in by_node for worker in by_node[node]]
-        if not workers:
+        if not by_node:
             return Readings()
         self._progress(f"reading {len(workers)} processes here")
         began = time.monotonic()
@@ -163,9 +177,10 @@ class NodeReaders:
             "native": self._options.native,
             "locals": self._options.locals,
             "pause": self._options.pauses,
-            "children": budget.sample == 1,
+            "children": self._with_children and (budget.sample == 1 or self.reads_children_again),
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),
+            "setups_of": self.setups_of,
         }
 
 

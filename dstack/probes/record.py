@@ -7,29 +7,64 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import msgspec
+from msgspec.structs import replace
+
 import dstack
-from dstack.model import BlockedCall, Failure, Process, Sample, Snapshot, TaskTimes
+from dstack.model import (
+    ACTOR_HANDLE,
+    BlockedCall,
+    EnvironmentSetup,
+    FailedTask,
+    Failure,
+    Process,
+    Ref,
+    Sample,
+    Snapshot,
+    TaskTimes,
+    producer_task_id,
+)
+from dstack.probes.answers import MalformedAnswer
 from dstack.probes.assemble import Assembly
 from dstack.probes.clocks import clock_notes
 from dstack.probes.connect import Cluster
 from dstack.probes.control_plane import Inventory, client_notes
+from dstack.probes.ended_tasks import EndedTasks
 from dstack.probes.liveness import Liveness
+from dstack.probes.node import wire
 
 
 @dataclass
 class Record:
-    """The samples, what failed, and when tasks entered their states as soon as that is known."""
+    """The samples and partial readings, what failed, and what the task events say as soon as that is known.
+
+    ``held_tasks`` are those of which some process held a result in the last sample.
+    """
 
     began: float = field(default_factory=time.monotonic)
     taken_at: float = field(default_factory=time.time)
     assembly: Assembly = field(default_factory=Assembly)
     samples: list[Sample] = field(default_factory=list)
+    readings: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     task_times: Future[dict[str, TaskTimes]] | None = None
+    setups: dict[tuple[str, int], EnvironmentSetup] = field(default_factory=dict)
+    ended_tasks: Future[EndedTasks] | None = None
+    held_tasks: set[str] = field(default_factory=set)
+
+    def note_held(self, refs: Iterable[Ref]) -> None:
+        """Notes whose results the processes of a sample hold."""
+        held = (ref.ref for ref in refs if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE))
+        self.held_tasks = set(map(producer_task_id, held))
 
     def failures_of(self, sample: int) -> list[Failure]:
         """What failed in one sample."""
         return [failure for failure in self.failures if failure.sample == sample]
+
+    def add_setups(self, answer: wire.Answer) -> None:
+        """Adds the installations that a node's probe has found; probes of one host may find the same."""
+        for setup in map(_setup, answer.get("setups", ())):
+            self.setups[setup.node_id, setup.pid] = setup
 
     def since_began_s(self, at: float) -> float:
         """The time from the start of the snapshot to a ``time.monotonic()``."""
@@ -38,6 +73,7 @@ class Record:
     def snapshot(self, cluster: Cluster, inventory: Inventory, liveness: Liveness) -> Snapshot:
         """All of it; waits for the times of tasks, if they were asked for."""
         nodes = tuple(map(self.assembly.with_host, inventory.nodes))
+        ended = self.ended_tasks.result() if self.ended_tasks else EndedTasks()
         return Snapshot(
             dstack_version=dstack.__version__,
             taken_at=self.taken_at,
@@ -53,16 +89,48 @@ class Record:
             stacks=self.assembly.stacks,
             sources=self.assembly.sources,
             samples=tuple(self.samples),
+            readings=tuple(self.readings),
+            failed_tasks=tuple(self.not_retried(ended.failed)),
+            repeated_calls=ended.repeated,
+            task_event_window=ended.window,
+            environment_setups=tuple(self.setups.values()),
             task_times=self.task_times.result() if self.task_times else {},
             failures=liveness.concern(self.failures, inventory.workers),
             notes=(*cluster.notes, *client_notes(inventory.jobs), *clock_notes(nodes)),
             total_s=round(time.monotonic() - self.began, 3),
         )
 
+    def not_retried(self, failed: Iterable[FailedTask]) -> Iterable[FailedTask]:
+        """The tasks that their owners do not try again, and whether their results are held."""
+        unfinished = {task.task_id for sample in self.samples[-1:] for task in sample.tasks}
+        for task in failed:
+            if task.task_id not in unfinished:
+                yield replace(task, is_held=task.task_id in self.held_tasks)
+
+
+def _setup(data: wire.SetupData) -> EnvironmentSetup:
+    """Its checked value. Raises :class:`MalformedAnswer`."""
+    try:
+        return msgspec.convert(data, EnvironmentSetup)
+    except msgspec.ValidationError as error:
+        raise MalformedAnswer from error
+
 
 def awaited_refs(processes: Iterable[Process]) -> set[str]:
-    """The refs that threads and coroutines of these processes wait for."""
-    return {ref for call in _calls(processes) for ref in call.refs}
+    """The refs that threads and coroutines of these processes, and of their children, wait for."""
+    everybody = (one for process in processes for one in (process, *process.children))
+    return {ref for call in _calls(everybody) for ref in call.refs}
+
+
+def waiting_children(samples: Iterable[Sample]) -> bool:
+    """Whether a child process waits for something that can be known: then its wait needs a second reading."""
+    processes = (worker.process for sample in samples for worker in sample.workers if worker.process)
+    children = (child for process in processes for child in process.children)
+    return any(
+        call.child_pids or call.threads or call.all_of or (child.is_cut_off and call.refs)
+        for child in children
+        for call in child.calls()
+    )
 
 
 def _owners(samples: Iterable[Sample]) -> set[str]:

@@ -66,6 +66,7 @@ class _Document:
             "waiters_total": finding.waiters_total,
             "watched_s": finding.watched_s,
             "since_s": _bounds(finding.since),
+            "progress": msgspec.to_builtins(finding.progress),
             "members": self._members(finding.members),
             "blocked_behind": self._members(
                 finding.blocked_behind, {*finding.members, *finding.blocked_behind, *finding.helpers}
@@ -105,6 +106,8 @@ class _Document:
             "timeout_s": wait.timeout_s,
             "evidence": wait.evidence,
             "inferred": wait.inferred,
+            "polls": wait.polls,
+            "assumed": wait.assumed,
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
         }

@@ -211,7 +211,7 @@ def _print_children(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) 
     if not of_worker or stacks is None:
         return
     console.print()
-    console.print(SafeText("Child processes", "bold").append(", which take no part in the findings", "not bold"))
+    console.print(SafeText("Child processes", "bold"))
     for worker, children in of_worker[:SHOWN_CHILDREN]:
         tree = Tree(
             SafeText(f"{stacks.name_of(worker)}  ", "bold").append(f"pid {worker.pid}", "dim"), guide_style="dim"

@@ -175,6 +175,9 @@ def test_a_worker_and_a_driver_have_their_children_and_nobody_of_ray(on_ray: tup
         if worker.process and worker.process.children
     }
     assert found == {said["driver"]: [said["helper"]], said["worker"]: [said["engine"]]}
+    processes = (worker.process for worker in snapshot.samples[0].workers if worker.process)
+    cut_off = {child.pid: child.is_cut_off for process in processes for child in process.children}
+    assert cut_off == {said["helper"]: False, said["engine"]: True}, "the one spawned, the other forked"
     assert snapshot.failures == ()
 
 

@@ -38,7 +38,7 @@ TIMES = 10
 PROGRAMS = sorted(
     path.relative_to(EXAMPLES).with_suffix("").as_posix()
     for path in EXAMPLES.rglob("*.py")
-    if not path.stem.startswith("test_")
+    if not path.stem.startswith("test_") and path.parent.name != "libraries"
 )
 
 

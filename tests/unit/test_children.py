@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,11 +15,12 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.stacks import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
-from dstack.model import BlockedCall, Coroutine, Frame, Process, Snapshot, Thread
+from dstack.model import BlockedCall, Coroutine, Frame, Process, Ref, Snapshot, Thread
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
-from tests.unit.scenes import Proc, Scene, Strand
+from dstack.vertex_keys import ChildThreadKey
+from tests.unit.scenes import JOB, Proc, Scene, Strand
 
 JOIN = "multiprocessing.Process.join"
 PID = 77
@@ -42,17 +45,45 @@ def waiting(timeout_s: float | None = None) -> tuple[Scene, Proc]:
 
 def with_child(snapshot: Snapshot, parent: Proc, left_out: int = 0, **thread: Any) -> Snapshot:
     """The snapshot, in whose first sample a process has a child with one thread."""
+    return with_children(snapshot, parent, [Child({PID: thread})], left_out=left_out, samples=1)
+
+
+@dataclass
+class Child:
+    """A child process: its threads' fields by their ids, and its own."""
+
+    threads: dict[int, dict[str, Any]]
+    pid: int = PID
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def process(self, parent: Proc, stack: int) -> Process:
+        threads = tuple(
+            Thread(os_thread_id=tid, name="MainThread", stack=stack, role="user", **known)
+            for tid, known in self.threads.items()
+        )
+        known = {"parent_pid": parent.worker.pid, "name": "python", **self.fields}
+        return Process(pid=self.pid, started_at=1.7e9, threads=threads, **known)
+
+
+def with_children(
+    snapshot: Snapshot, parent: Proc, children: Iterable[Child], *, left_out: int = 0, samples: int = 2
+) -> Snapshot:
+    """The snapshot, in whose first samples a process has these children."""
     frames, stacks = (*snapshot.frames, FRAME), (*snapshot.stacks, (len(snapshot.frames),))
-    main = Thread(os_thread_id=PID, name="MainThread", stack=len(stacks) - 1, role="user", **thread)
-    child = Process(pid=PID, parent_pid=parent.worker.pid, started_at=1.7e9, name="python", threads=(main,))
-    first, *others = snapshot.samples
-    workers = tuple(
-        replace(worker, process=replace(worker.process, children=(child,), children_left_out=left_out))
-        if worker.worker_id == parent.worker_id and worker.process
-        else worker
-        for worker in first.workers
+    found = tuple(child.process(parent, len(stacks) - 1) for child in children)
+    changed = tuple(
+        replace(
+            sample,
+            workers=tuple(
+                replace(worker, process=replace(worker.process, children=found, children_left_out=left_out))
+                if worker.worker_id == parent.worker_id and worker.process
+                else worker
+                for worker in sample.workers
+            ),
+        )
+        for sample in snapshot.samples[:samples]
     )
-    return replace(snapshot, frames=frames, stacks=stacks, samples=(replace(first, workers=workers), *others))
+    return replace(snapshot, frames=frames, stacks=stacks, samples=(*changed, *snapshot.samples[samples:]))
 
 
 def twice(scene: Scene) -> Snapshot:
@@ -200,3 +231,116 @@ def test_a_child_process_in_a_file_of_an_older_format_is_a_process_with_a_parent
     assert (child.pid, child.parent_pid, child.name, child.paused_ms) == (PID, 5, "python", 3.5)
     assert child.main_thread is not None
     assert not child.main_thread.torn
+
+
+# Forks that wait for Ray
+
+REF = f"{'a' * 16}{'f' * 24}{JOB}01000000"
+GET = BlockedCall(kind="ray.get", frame=0, refs=(REF,))
+
+
+def looked_at_twice(scene: Scene) -> Snapshot:
+    """All processes are read again, as where a child waits."""
+    return scene.look().look().snapshot()
+
+
+def fork(call: BlockedCall = GET, pid: int = PID, *, is_cut_off: bool = True) -> Child:
+    return Child({pid: {"call": call, "still": True}}, pid, {"is_cut_off": is_cut_off})
+
+
+def test_a_fork_in_ray_get_hangs_for_good_and_so_does_what_waits_for_it() -> None:
+    scene, loader = waiting()
+
+    diagnosis = diagnose(with_children(looked_at_twice(scene), loader, [fork()]))
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, finding.kind, finding.confirmed) == ("hang", "orphaned", True)
+    actor = loader.actor
+    assert actor is not None
+    assert finding.summary == (
+        f"child process (pid 77) of actor Loader {actor.actor_id[:8]} is in ray.get at loader.py:7 after a fork; "
+        "Ray does not work in a forked process; 2 wait for it, 1 directly"
+    )
+    assert len(finding.blocked_behind) == 2
+    assert "spawn" in finding.advice
+    (step,) = [step for step in finding.explanation if "after a fork" in step.text]
+    assert (step.file, step.line) == (FRAME.file, FRAME.line)
+
+
+def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    driver.strands[0].is_in("multiprocessing.Queue.get", timeout_s=5.0)
+
+    diagnosis = diagnose(with_children(looked_at_twice(scene), driver, [fork(), fork(pid=78)]))
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, finding.kind) == ("hang", "orphaned")
+    assert finding.summary.startswith("2 child processes of driver train.py: each is in ray.get at loader.py:7")
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        fork(is_cut_off=False),
+        fork(replace(GET, timeout_s=60.0)),
+        fork(replace(GET, unread="its memory could not be read")),
+        fork(replace(GET, refs=(), held=True)),
+    ],
+    ids=["spawned or connected by itself", "timeout", "unread", "refs unknown"],
+)
+def test_another_call_in_a_child_is_no_hang(child: Child) -> None:
+    scene, loader = waiting()
+
+    assert diagnose(with_children(looked_at_twice(scene), loader, [child])).verdict == "blocked"
+
+
+def test_a_value_in_shared_memory_may_reach_a_fork_and_one_with_its_owner_does_not() -> None:
+    for size_bytes, verdict in ((10_000_000, "blocked"), (8, "hang")):
+        scene, loader = waiting()
+        snapshot = with_children(looked_at_twice(scene), loader, [fork()])
+        known = Ref(ref=REF, holder_id=loader.worker_id, state="FINISHED", size_bytes=size_bytes)
+        samples = tuple(replace(sample, refs=(*sample.refs, known)) for sample in snapshot.samples)
+
+        assert diagnose(replace(snapshot, samples=samples)).verdict == verdict
+
+
+def test_a_fork_must_be_in_the_same_call_twice() -> None:
+    scene, loader = waiting()
+    snapshot = looked_at_twice(scene)
+    first, second = with_children(snapshot, loader, [fork()]), with_children(snapshot, loader, [fork(LOCK)])
+
+    moved = replace(first, samples=(first.samples[0], second.samples[1]))
+    unread = with_children(snapshot, loader, [fork()], samples=1)
+
+    assert [diagnose(one).verdict for one in (moved, unread)] == ["blocked", "blocked"]
+
+
+def test_a_chain_goes_on_through_children_and_their_threads() -> None:
+    """The child joins a thread of its own, which waits for a grandchild, which is in ray.get."""
+    scene, loader = waiting()
+    join = BlockedCall(kind="thread.join", frame=0, threads=(177,))
+    waits = BlockedCall(kind="other", frame=0, what=JOIN, child_pids=(78,))
+    threads = {PID: {"call": join, "still": True}, 177: {"call": waits, "still": True}}
+
+    diagnosis = diagnose(with_children(looked_at_twice(scene), loader, [Child(threads), fork(pid=78)]))
+
+    (finding,) = diagnosis.findings
+    assert finding.kind == "orphaned"
+    assert len(finding.blocked_behind) == 4
+
+
+def test_threads_of_a_child_that_wait_for_each_other_are_a_deadlock_and_its_parent_is_behind() -> None:
+    scene, loader = waiting()
+    calls = {PID: 177, 177: PID}
+    threads = {
+        one: {"call": BlockedCall(kind="thread.join", frame=0, threads=(other,)), "still": True}
+        for one, other in calls.items()
+    }
+
+    diagnosis = diagnose(with_children(looked_at_twice(scene), loader, [Child(threads)]))
+
+    (finding,) = diagnosis.findings
+    assert (finding.kind, finding.confirmed) == ("deadlock", True)
+    assert {*finding.members} == {ChildThreadKey(loader.worker_id, PID, thread) for thread in calls}
+    assert len(finding.blocked_behind) == 2

@@ -253,6 +253,16 @@ def test_pause_arrives_from_check_and_from_the_api(does: Callable[[str], None]) 
         api.check("host:1", pause=True)
 
 
+def test_the_time_of_observation_arrives_from_commands_and_from_the_api(does: Callable[[str], None]) -> None:
+    does("import json\nraise UsageError(json.dumps(options))")
+
+    for command in ("snapshot", "check"):
+        done = CliRunner().invoke(main, [command, "--address", "host:1", "--for", "2.5"])
+        assert json.loads(done.output.splitlines()[0].removeprefix("Error: ")) == {"watch_s": 2.5}
+    with pytest.raises(UsageError, match=r'^{"watch_s": 2.5}$'):
+        api.check("host:1", watch_s=2.5)
+
+
 def test_nonblocking_is_accepted_without_an_effect(does: Callable[[str], None]) -> None:
     does("import json\nraise UsageError(json.dumps(options))")
 

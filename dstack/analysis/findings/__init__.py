@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.situation import Situation
@@ -95,15 +96,22 @@ def _told(finding: Finding, situation: Situation, teller: Teller) -> Finding:
     since = of_all([vertex.since or Since() for vertex in teller.vertices_of(finding.members)])
     ends = (blocker.vertex for blocker in finding.final_blockers)
     jobs = situation.jobs_of((*finding.members, *finding.blocked_behind, *finding.polled_by, *ends))
-    finding = msgspec.structs.replace(finding, jobs=jobs, since=since)
+    progress = situation.progress(jobs)
+    finding = msgspec.structs.replace(finding, jobs=jobs, since=since, progress=progress)
     advice = kind.advice(finding, teller)
     finding = _without_helpers(finding, situation)
     return msgspec.structs.replace(
         finding,
         summary=kind.summary(finding, teller),
         advice=advice,
-        explanation=(*kind.steps(finding, teller), *teller.behind(finding)),
+        explanation=(*kind.steps(finding, teller), *teller.behind(finding), *_progress(finding)),
     )
+
+
+def _progress(finding: Finding) -> Iterator[Step]:
+    """What moved in the jobs of a finding that may yet end, or is suspected."""
+    if finding.progress is not None and not finding.confirmed:
+        yield Step(text=names.progress(finding.progress, finding.jobs))
 
 
 def _without_helpers(finding: Finding, situation: Situation) -> Finding:

@@ -7,6 +7,7 @@ from dstack.analysis.findings.open_chain import finding_of, steps, summary
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.diagnosis import Finding, FindingKind, Verdict
+from dstack.vertex_keys import UnknownKey
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
 KIND: FindingKind = "blocked"
@@ -20,4 +21,10 @@ def find_in(situation: Situation, knot: Knot) -> Finding | None:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """Look at the ends."""
+    ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
+    if ends and all(isinstance(end.key, UnknownKey) and end.key.is_setup for end in ends):
+        return (
+            "Check whether the node reaches the package index or proxy, install the packages on the nodes (or in their "
+            "image) beforehand, and bound the installation by config={'setup_timeout_seconds': ...} in runtime_env."
+        )
     return "Look at the lines above: all of it goes on when they do."

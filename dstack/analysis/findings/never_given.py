@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dstack.analysis import names, reduction
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller, waiting
-from dstack.analysis.sentences import reason
+from dstack.analysis.sentences import at, introduced, reason
 from dstack.diagnosis import Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
 
@@ -27,6 +27,8 @@ def find_alike(situation: Situation, kind: FindingKind) -> Iterator[Finding]:
 def _request(situation: Situation, vertex: Vertex) -> object:
     """What is asked for in vain: equal for tasks of one name and request, or for calls of one actor."""
     task = situation.observed.tasks.get(vertex.task_id or "")
+    if vertex.child_pid is not None:
+        return vertex.worker_id, vertex.never
     if task is None:
         return vertex.key
     actor = situation.observed.actors.get(task.actor_id or "")
@@ -40,9 +42,30 @@ def sentence(finding: Finding, teller: Teller, because: str) -> str:
     """Who can never run, or what can never be given, why, and how many wait for that."""
     members = finding.members
     first = teller.vertices[members[0]]
+    if first.child_pid is not None:
+        return _sentence_of_children(finding, teller, because)
     who = first.label if len(members) == 1 else f"{len(members):,} × {first.label}"
     what = "run" if first.task_id in teller.observed.tasks or first.task_id is None else "be given"
     return f"{who} can never {what}: {because}{waiting(finding, 'for it' if len(members) == 1 else 'for them')}"
+
+
+def _sentence_of_children(finding: Finding, teller: Teller, because: str) -> str:
+    """``child process (pid 7) of driver train.py is in ray.get after a fork``."""
+    first = teller.vertices[finding.members[0]]
+    processes = {vertex.child_pid for vertex in teller.vertices_of(finding.members)}
+    who = first.label if len(finding.members) == 1 else names.child_process(first.child_pid or 0)
+    if len(processes) > 1:
+        who = f"{len(processes):,} child processes"
+    each = ": each" if len(processes) > 1 else ""
+    behind = waiting(finding, "for it" if len(processes) == 1 else "for them")
+    return f"{who}{parent_of(teller, first)}{each} {because}{behind}"
+
+
+def parent_of(teller: Teller, vertex: Vertex) -> str:
+    """`` of driver train.py``: the worker or driver that has started a child process."""
+    worker = teller.observed.workers.get(vertex.worker_id or "")
+    actor = teller.observed.actors.get((worker.actor_id if worker else None) or "")
+    return f" of {names.actor(actor) if actor else names.worker(teller.observed, worker)}" if worker else ""
 
 
 def submissions(finding: Finding, teller: Teller) -> Iterator[Step]:
@@ -52,6 +75,9 @@ def submissions(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def _submission(teller: Teller, key: Key) -> Step:
     vertex = teller.vertices[key]
+    if vertex.child_pid is not None:
+        who = teller.member(vertex)
+        return at(f"{introduced(vertex, who)} {vertex.never}", who, vertex)
     task = teller.observed.tasks.get(vertex.task_id or "")
     owner = teller.observed.workers.get(task.owner_id) if task else None
     if owner is None:

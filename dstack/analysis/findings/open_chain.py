@@ -12,9 +12,11 @@ from dstack.analysis.findings.alike import Gathering, gatherings, memberships
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import others
 from dstack.analysis.findings.telling import Teller, alike_steps, more
+from dstack.analysis.members import execution_of
 from dstack.analysis.requirements import targets_of
+from dstack.analysis.running import call_in_words
 from dstack.analysis.sentences import at, doing, introduced
-from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step
+from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
 
 SHOWN_BLOCKERS = 3
@@ -119,8 +121,16 @@ def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
         step = teller.step(vertex.key)
         return msgspec.structs.replace(step, text=f"the {step.text}; {count}")
     if vertex.kind == "unknown":
-        return at(f"the {vertex.label}; {count}" + ("; it is now at" if who.file else ""), who, vertex)
+        waits = _wait_in_child(teller, vertex)
+        return at(f"the {vertex.label}{waits}; {count}" + ("; it is now at" if who.file else ""), who, vertex)
     return at(f"{introduced(vertex, who)} {doing(vertex, who)}; {count}", who, vertex)
+
+
+def _wait_in_child(teller: Teller, vertex: Vertex) -> str:
+    """``, which waits in multiprocessing.Queue.get``, of a child process in such a call."""
+    thread = execution_of(teller.observed, vertex) if vertex.child_pid is not None else None
+    call = call_in_words(thread.call) if thread else ""
+    return f", which waits in {call}" if call else ""
 
 
 def _candidates(finding: Finding, groups: list[Gathering], teller: Teller) -> Iterator[Step]:

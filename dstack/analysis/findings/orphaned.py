@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
+from dstack.analysis.observed import Observed
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
+from dstack.model import Actor, Task
 
 KIND: FindingKind = "orphaned"
 VERDICT: Verdict = "hang"
@@ -29,5 +31,25 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 
 def advice(finding: Finding, teller: Teller) -> str:
-    """Make it again, or do without."""
-    return "Start the producer again, or let its caller handle the error."
+    """A new producer of the right kind: what is gone never comes back."""
+    first = teller.vertices[finding.members[0]]
+    if first.child_pid is not None:
+        return (
+            "Start child processes with the spawn method (multiprocessing.get_context('spawn'); of a DataLoader, "
+            "multiprocessing_context='spawn'), or call Ray in the parent process and pass plain data to the child."
+        )
+    task = teller.observed.tasks.get(first.task_id or "")
+    if task is None:
+        return "Make the value again in a process that is alive, or let its caller handle the error: its owner is gone."
+    actor = teller.observed.actors.get(task.actor_id or "")
+    if _is_of_removed_group(teller.observed, task, actor):
+        what = "create a new actor in it" if task.actor_id else "submit the task again with it"
+        return f"Create a new placement group and {what}: a removed placement group never comes back."
+    if actor is not None:
+        return "Create a new actor and repeat its calls there, or let its caller handle the error: it never comes back."
+    return "Submit the task again, or let its caller handle the error."
+
+
+def _is_of_removed_group(observed: Observed, task: Task, actor: Actor | None) -> bool:
+    ids = (task.placement_group_id, actor.placement_group_id if actor else None)
+    return any(group.state == "REMOVED" for id_ in ids if (group := observed.groups.get(id_ or "")))

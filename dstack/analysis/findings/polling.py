@@ -59,4 +59,4 @@ def _ends_in_polls(situation: Situation, knot: Knot) -> bool:
 
 
 def _is_timed(vertex: Vertex) -> bool:
-    return vertex.wait is not None and vertex.wait.is_timed
+    return vertex.wait is not None and vertex.wait.timeout_s is not None

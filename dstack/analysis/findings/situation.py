@@ -14,8 +14,9 @@ from dstack.analysis.libraries import machinery
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
-from dstack.analysis.requirements import targets_of, waits_of
-from dstack.diagnosis import Vertex
+from dstack.analysis.progress import progress_of
+from dstack.analysis.requirements import Waits, targets_of, waits_of
+from dstack.diagnosis import Progress, Vertex
 from dstack.model import Thread, job_of_task
 from dstack.vertex_keys import Key
 
@@ -33,6 +34,31 @@ class Situation:
         self.watched_s = watched_s
         self.waits = waits_of(vertices.values())
         self.stuck = reduction.residue(self.waits)
+        self._progress: dict[tuple[str, ...], Progress | None] = {}
+
+    def progress(self, jobs: tuple[str, ...]) -> Progress | None:
+        """What moved in these jobs between the samples."""
+        if jobs not in self._progress:
+            self._progress[jobs] = progress_of(self.observed.snapshot, jobs)
+        return self._progress[jobs]
+
+    def may_poll(self) -> list[Vertex]:
+        """The waits with a timeout, and tasks of library code that sleep, if without these more could never proceed."""
+        sleeping: Waits = {key: [(1, [])] for key, vertex in self.vertices.items() if self._may_be_controller(vertex)}
+        candidates = {key for key, vertex in self.vertices.items() if _is_timed(vertex)} | sleeping.keys()
+        if not candidates:
+            return []
+        at_worst = reduction.residue({**waits_of(self.vertices.values(), with_timed=True), **sleeping})
+        if at_worst - self.stuck <= sleeping.keys():
+            return []
+        return [self.vertices[key] for key in (at_worst - self.stuck) & candidates]
+
+    def _may_be_controller(self, vertex: Vertex) -> bool:
+        execution = execution_of(self.observed, vertex)
+        if vertex.wait is not None or vertex.task_id is None or execution is None or vertex.kind != "execution":
+            return False
+        is_running = isinstance(execution, Thread) and execution.on_cpu
+        return not is_running and not is_users(self.observed, execution)
 
     @cached_property
     def certain(self) -> set[Key]:
@@ -165,3 +191,7 @@ class Situation:
 def is_outside(vertex: Vertex) -> bool:
     """Whether a vertex is something outside of what Ray runs, that ends a call: whoever does, or a child process."""
     return vertex.other_side_of is not None or vertex.child_pid is not None
+
+
+def _is_timed(vertex: Vertex) -> bool:
+    return vertex.wait is not None and vertex.wait.is_timed

@@ -29,7 +29,7 @@ def may_stand_still(situation: Situation, knot: Knot) -> bool:
     if not (_ends_elsewhere(situation, knot) and _is_through_ray(situation, knot)):
         return False
     waits = (situation.vertices[key].wait for key in knot.waiters)
-    return not any(wait.is_timed for wait in waits if wait)
+    return not any(wait.timeout_s is not None for wait in waits if wait)
 
 
 def stands_still(situation: Situation, knot: Knot) -> bool:

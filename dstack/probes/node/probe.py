@@ -12,6 +12,7 @@ import psutil
 from dstack.probes.node.process import Process
 from dstack.probes.node.process_reader import ProcessReader
 from dstack.probes.node.procfs.children import Families
+from dstack.probes.node.procfs.environment_setups import environment_setups
 from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
@@ -59,7 +60,10 @@ class NodeProbe:
         if options["children"]:
             children = self._identified(_find_children(identified), owners)
             self._read_all(children, options, time.monotonic() + CHILDREN_SHARE * (deadline - time.monotonic()))
-        return self._answer(processes, began_at)
+        answer = self._answer(processes, began_at)
+        if options.get("setups_of"):
+            answer["setups"] = environment_setups(options["setups_of"])
+        return answer
 
     def _identified(self, processes: Sequence[Process], owners: PortOwners) -> list[Process]:
         """The processes that exist and are the expected ones."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dstack.probes.node.asyncio.event_loops import is_event_loop
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
+from dstack.probes.node.procfs.children import is_cut_off
 from dstack.probes.node.reading import Problem, ProcessReading, ThreadReading
 from dstack.probes.node.stacks.redaction import masked_locals
 from dstack.probes.node.stacks.table import StackTable
@@ -52,11 +53,18 @@ class Serialiser:
             "concurrency_groups": reading.groups,
             "threads": [self._thread(one, reading, cwd) for one in reading.threads],
             "coroutines": reading.loops.as_plain(self._table, cwd, os_ids) if reading.loops else [],
-            "children": [self.process(child) for child in process.children if child.figures and not child.is_gone],
+            "children": [self._child(child, process) for child in process.children if _is_there(child)],
             "children_left_out": process.children_left_out,
         }
         if process.parent_pid is not None:
             data["parent_pid"], data["name"] = process.parent_pid, process.title
+        return data
+
+    def _child(self, child: Process, parent: Process) -> ProcessData:
+        """A process below a worker or driver."""
+        data = self.process(child)
+        if child.figures and parent.figures:
+            data["is_cut_off"] = is_cut_off((child.pid, child.figures.birth), (parent.pid, parent.figures.birth))
         return data
 
     def _thread(self, one: ThreadReading, reading: ProcessReading, cwd: str) -> ThreadData:
@@ -76,6 +84,10 @@ class Serialiser:
         if one.locals:
             data["locals"] = masked_locals(one.locals)
         return data
+
+
+def _is_there(child: Process) -> bool:
+    return child.figures is not None and not child.is_gone
 
 
 def _task_on(one: ThreadReading, reading: ProcessReading) -> str | None:

@@ -49,15 +49,22 @@ class Target(_Target, total=False):
     thread_context: ThreadContext | None
 
 
-class Options(TypedDict):
-    """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now."""
-
+class _Options(TypedDict):
     native: bool
     locals: bool
     pause: bool
     children: bool
     deadline_s: float
     thread_context: ThreadContext | None
+
+
+class Options(_Options, total=False):
+    """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now.
+
+    ``setups_of`` are the ids of nodes whose runtime environments that are being installed are to be found.
+    """
+
+    setups_of: list[str]
 
 
 # The answer
@@ -161,6 +168,7 @@ class ProcessData(_ProcessData, total=False):
     coroutines: list[CoroutineData]
     children: list[ProcessData]
     children_left_out: int
+    is_cut_off: bool
 
 
 class _FailureData(TypedDict):
@@ -188,12 +196,17 @@ class HostData(TypedDict, total=False):
     clock_ahead_s: float | None
 
 
-class Answer(TypedDict):
-    """One sample of one node. ``stacks`` are indices of ``frames``, leaf first; ``sources`` are lines by file, number.
+class SetupData(TypedDict):
+    """A :class:`dstack.model.EnvironmentSetup`."""
 
-    ``processes`` are by worker id, ``clock`` is the node's Unix time when the probe began and ended.
-    """
+    node_id: str
+    pid: int
+    command: str
+    started_at: float
+    output: str
 
+
+class _Answer(TypedDict):
     frames: list[FrameData]
     stacks: list[list[int]]
     sources: dict[str, dict[int, str]]
@@ -201,3 +214,13 @@ class Answer(TypedDict):
     failures: list[FailureData]
     host: HostData
     clock: tuple[float, float]
+
+
+class Answer(_Answer, total=False):
+    """One sample of one node. ``stacks`` are indices of ``frames``, leaf first; ``sources`` are lines by file, number.
+
+    ``processes`` are by worker id, ``clock`` is the node's Unix time when the probe began and ended. ``setups`` are
+    only there where they were asked for.
+    """
+
+    setups: list[SetupData]

@@ -21,6 +21,8 @@ HELPERS = re.compile(r"^from multiprocessing\.(?:resource_tracker|forkserver) im
 """multiprocessing's resource tracker and fork server; the processes that the latter forks are the application's."""
 PYTHON = re.compile(r"python[\d.]*")
 FIRST_WORDS = 4
+RAY_THREAD = "worker.io"
+"""The thread through which a process connected to Ray sends and receives everything; seen on Ray 2.60."""
 
 
 class Families:
@@ -65,6 +67,17 @@ def is_helper(pid: int, parent: int) -> bool:
     """Whether it is a helper of multiprocessing; a process that the helper forks has the same command line."""
     words = proc.arguments(pid, FIRST_WORDS)
     return any(map(HELPERS.match, words)) and words != proc.arguments(parent, FIRST_WORDS)
+
+
+def is_cut_off(child: tuple[int, proc.Birth], worker: tuple[int, proc.Birth]) -> bool:
+    """Whether a child, by its pid and birth, was forked from a worker or driver and lacks the connection to Ray.
+
+    A fork keeps the address of its parent's stack until it runs another program. It has none of its parent's other
+    threads, and Ray starts them again only where the child itself connects to Ray.
+    """
+    (pid, birth), (worker_pid, of_worker) = child, worker
+    is_fork = birth.stack_start != 0 and birth.stack_start == of_worker.stack_start
+    return is_fork and RAY_THREAD in proc.thread_names(worker_pid) and RAY_THREAD not in proc.thread_names(pid)
 
 
 def awaited_children(pid: int, call: proc.SystemCall, below: Callable[[], Collection[int]]) -> tuple[str, list[int]]:

@@ -49,6 +49,11 @@ def state(pid: int) -> str:
     return "".join(_stat(pid)[:1])
 
 
+def thread_names(pid: int) -> set[str]:
+    """The names of a process's threads, each cut to 15 characters."""
+    return {_read(f"/proc/{pid}/task/{thread}/comm").strip() for thread in threads(pid)}
+
+
 def thread_state(pid: int, thread: int) -> str:
     """The state letter of a thread, empty if it has ended."""
     return "".join(_fields(_read(f"/proc/{pid}/task/{thread}/stat"))[:1])
@@ -143,7 +148,13 @@ def name(pid: int) -> str:
 
 def arguments(pid: int, count: int) -> list[str]:
     """The first arguments of a process, without its program."""
-    return _read(f"/proc/{pid}/cmdline")[:MAX_ARGUMENTS].split("\0")[1 : 1 + count]
+    return command(pid, 1 + count)[1:]
+
+
+def command(pid: int, count: int) -> list[str]:
+    """The first words of a process's command line, or of what the process has set instead; none of an ended one."""
+    words = _read(f"/proc/{pid}/cmdline")[:MAX_ARGUMENTS].rstrip("\0").split("\0")[:count]
+    return words if any(words) else []
 
 
 def title(pid: int) -> str:
@@ -202,6 +213,11 @@ def ptrace_scope() -> int:
 def file_at(pid: int, descriptor: int | str) -> str:
     """What a file descriptor refers to, such as ``pipe:[INODE]``."""
     return _link(f"/proc/{pid}/fd/{descriptor}")
+
+
+def descriptors(pid: int) -> list[str]:
+    """The file descriptors of a process."""
+    return _names(f"/proc/{pid}/fd")
 
 
 def can_write(pid: int, file: str) -> bool:

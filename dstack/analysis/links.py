@@ -1,0 +1,107 @@
+"""What a wait on an object of its own process depends on, and what a loop depends on that only polls.
+
+A queue, an event or a semaphore does not name what will end a wait on it. It is ended by a thread, coroutine or call
+that can reach the object. Where such are known (``BlockedCall.reached_by``, calls of the actor that are pending), the
+wait is for any of these, and to be safe, for anything that can proceed in the process or call into it. That nothing
+else can reach the object, as a native thread might, is an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from dstack.analysis.calls import lock_in_words
+from dstack.analysis.graph import Graph
+from dstack.analysis.lifetimes import Lifetimes
+from dstack.analysis.members import execution_of
+from dstack.analysis.observed import Poll
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import BlockedCall
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
+
+
+def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
+    """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
+    executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
+    for vertex in executions:
+        poll = graph.observed.polls.get(vertex.key)
+        wait = _linked(graph, lifetimes, vertex)
+        graph.add(replace(vertex, wait=_polled(lifetimes, vertex, wait, poll) if poll else wait))
+
+
+def has_enders(call: BlockedCall | None) -> bool:
+    """Whether something is known that can reach what a call waits on."""
+    return call is not None and bool(call.reached_by or call.reached_by_coroutines or call.reached_by_actor)
+
+
+def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
+    """The wait with its unknown ends replaced by what can reach the object, where any such is known."""
+    assert vertex.wait is not None, "only executions that wait are linked"
+    wait, execution = vertex.wait, execution_of(graph.observed, vertex)
+    call = execution.call if execution else None
+    if call is None or not has_enders(call) or not any(map(_is_open, wait.groups)):
+        return wait
+    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call)))
+    if not enders:
+        return wait
+    several = (*enders, *lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or "")))
+    others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
+    linked = Group(needs=1, targets=others)
+    groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
+    assumed = f"{_object(wait)} is used only by the code that was seen to hold it"
+    return replace(
+        wait,
+        groups=groups,
+        total=len(linked.targets) if len(groups) == 1 else wait.total,
+        assumed=_joined(wait.assumed, assumed),
+        if_not=wait.if_not if wait.assumed else wait.groups,
+    )
+
+
+def _is_open(group: Group) -> bool:
+    return any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "other side" for t in group.targets)
+
+
+def _enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """The threads, coroutines and pending calls that can reach the object, besides the waiter."""
+    worker_id = vertex.worker_id or ""
+    keys: list[Key] = [ThreadKey(worker_id, thread) for thread in call.reached_by]
+    keys += [CoroutineKey(worker_id, coroutine) for coroutine in call.reached_by_coroutines]
+    yield from (Target(vertex=key) for key in keys if key in graph.vertices and key != vertex.key)
+    if call.reached_by_actor:
+        yield from lifetimes.pending_calls_in(worker_id)
+
+
+def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
+    """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
+    place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
+    groups = wait.groups
+    if poll.own_tasks:
+        tasks = tuple(dict.fromkeys(lifetimes.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
+        if not tasks:
+            return wait
+        groups = (Group(needs=1, targets=tasks),)
+    elif poll.actors:
+        users = (target for actor in poll.actors for target in lifetimes.users_of_actor(actor))
+        groups = (Group(needs=1, targets=tuple(dict.fromkeys(users))),)
+    elif wait.kind == "ray.wait":  # which gives what is ready when it times out
+        groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
+    assumed = _joined(wait.assumed, f"the loop at {place} only polls")
+    return replace(wait, groups=groups, polls=place, assumed=assumed, if_not=())
+
+
+def _targets(groups: Iterable[Group]) -> Iterator[Target]:
+    return (target for group in groups for target in group.targets)
+
+
+def _object(wait: Wait) -> str:
+    """The object that a call is a method of."""
+    if wait.kind == "lock":
+        return lock_in_words(wait.what)
+    return f"the object of {wait.what or wait.kind}"
+
+
+def _joined(first: str | None, second: str) -> str:
+    return f"{first}, and {second}" if first else second

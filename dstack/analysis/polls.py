@@ -1,0 +1,282 @@
+"""Loops that only poll: threads and coroutines that several readings show at the same place, for the same things.
+
+A wait with a timeout ends by itself, so formally its thread can proceed. In a loop that does nothing but wait again it
+can not. Which is which is not proven but observed: over all samples and quick readings of a snapshot, which span more
+than the timeout, the thread is in the same loop and polls for the same dependencies, and its process neither ends nor
+submits a task. What follows rests on the assumption that the loop only polls.
+
+Some loops poll by calls that succeed: the same method of the same actor, again and again (``repeated_calls``). Such a
+loop depends on what can change the actor's state. Others, in controllers of Ray's libraries, sleep and ask without a
+wait whether their own tasks have ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dstack.analysis.libraries import is_machinery_actor
+from dstack.analysis.observed import Poll, Polls
+from dstack.model import (
+    BlockedCall,
+    Coroutine,
+    Frame,
+    Process,
+    RepeatedCall,
+    Sample,
+    Snapshot,
+    Thread,
+    Worker,
+    WorkerSample,
+    actor_of_task,
+    producer_task_id,
+)
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+
+MIN_READINGS = 4
+"""Fewer observations of a loop prove nothing."""
+ENTRIES = (
+    "/threading.py",
+    "/asyncio/base_events.py",
+    "/asyncio/events.py",
+    "/asyncio/runners.py",
+    "/concurrent/futures/thread.py",
+    "ray/_private/function_manager.py",
+    "ray/_private/worker.py",
+    "ray/_private/workers/default_worker.py",
+    "ray/util/tracing/tracing_helper.py",
+)
+"""Files whose loops run any code that comes: a thread that is there is between two pieces of work."""
+
+
+class _Observation(NamedTuple):
+    """A thread or coroutine at one time."""
+
+    at_s: float
+    one: Thread | Coroutine
+
+
+def find_polls(snapshot: Snapshot) -> dict[Key, Poll]:
+    """The loops that only poll, by the vertex of their thread or coroutine; none without readings."""
+    samples = sorted((*snapshot.samples[:2], *snapshot.readings), key=lambda sample: sample.began_s)
+    if len(samples) < MIN_READINGS or len(snapshot.samples) < 2:
+        return {}
+    return dict(_Finder(snapshot, samples).polls())
+
+
+def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
+    """The snapshot with each polling loop at its poll in both samples, though one may have seen it between two."""
+    if not polls:
+        return snapshot
+    samples = tuple(
+        replace(sample, workers=tuple(_shown(worker, polls) for worker in sample.workers))
+        for sample in snapshot.samples
+    )
+    return replace(snapshot, samples=samples)
+
+
+def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
+    """The workers that have executed or submitted a task, or of which one has ended, beside polls and machinery."""
+    explained = _Explained(snapshot)
+    moved: set[str] = set()
+    for before, after in pairwise(samples):
+        workers = {worker.worker_id: worker for worker in before.workers}
+        for worker in after.workers:
+            known = workers.get(worker.worker_id)
+            if known is not None and explained.has_executed(known, worker):
+                moved.add(worker.worker_id)
+        moved |= explained.submitters(before, after)
+    return moved
+
+
+class _Explained:
+    """Which calls are no progress: polls that succeed at once, and those of Ray's libraries for themselves."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._actors = {worker.worker_id: worker.actor_id for worker in snapshot.workers}
+        self._polled = {(call.actor_id, call.name) for call in snapshot.repeated_calls}
+        self._quiet = {call.actor_id for call in snapshot.repeated_calls}
+        self._quiet |= {actor.actor_id for actor in snapshot.actors if is_machinery_actor(actor)}
+
+    def has_executed(self, before: WorkerSample, after: WorkerSample) -> bool:
+        """Whether a worker has ended a task between two samples that is not explained."""
+        is_known = before.executed_tasks is not None and after.executed_tasks is not None
+        is_quiet = self._actors.get(after.worker_id) in self._quiet
+        return is_known and not is_quiet and before.executed_tasks != after.executed_tasks
+
+    def submitters(self, before: Sample, after: Sample) -> set[str]:
+        """The workers whose unfinished tasks differ in two samples that both have their answers."""
+        answered = _answered(before) & _answered(after)
+        mine, others = self._tasks(before, answered), self._tasks(after, answered)
+        return {owner for owner in answered if mine.get(owner, set()) != others.get(owner, set())}
+
+    def _tasks(self, sample: Sample, owners: set[str]) -> dict[str, set[tuple[str, str]]]:
+        found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for task in sample.tasks:
+            is_poll = (task.actor_id, task.name) in self._polled
+            if task.owner_id in owners and not is_poll and task.actor_id not in self._quiet:
+                found[task.owner_id].add((task.task_id, task.state))
+        return found
+
+
+def _answered(sample: Sample) -> set[str]:
+    return {worker.worker_id for worker in sample.workers if worker.running_task_ids is not None}
+
+
+class _Finder:
+    def __init__(self, snapshot: Snapshot, samples: Sequence[Sample]) -> None:
+        self._snapshot = snapshot
+        self._samples = samples
+        self._workers = {worker.worker_id: worker for worker in snapshot.workers}
+        self._repeated: dict[str, list[RepeatedCall]] = defaultdict(list)
+        for call in snapshot.repeated_calls:
+            self._repeated[call.parent_task_id].append(call)
+
+    def polls(self) -> Iterator[tuple[Key, Poll]]:
+        """All of them, in processes that have not moved, of jobs in which nothing else has executed."""
+        moved = moved_workers(self._snapshot, self._samples)
+        busy_jobs = {self._workers[one].job_id for one in self._executing() if one in self._workers}
+        for worker_id in {worker.worker_id for reading in self._snapshot.readings for worker in reading.workers}:
+            worker = self._workers.get(worker_id)
+            if worker is not None and worker_id not in moved and worker.job_id not in busy_jobs:
+                yield from self._in_worker(worker)
+
+    def _executing(self) -> set[str]:
+        explained = _Explained(self._snapshot)
+        first, last = ({w.worker_id: w for w in sample.workers} for sample in self._snapshot.samples[:2])
+        return {one for one, after in last.items() if one in first and explained.has_executed(first[one], after)}
+
+    def _in_worker(self, worker: Worker) -> Iterator[tuple[Key, Poll]]:
+        processes = [
+            (sample.began_s, one.process)
+            for sample in self._samples
+            for one in sample.workers
+            if one.worker_id == worker.worker_id and one.process is not None and one.process.threads
+        ]
+        if len(processes) < MIN_READINGS or len({process.started_at for _, process in processes}) > 1:
+            return
+        series = _series(processes)
+        threads = {one.one.task_id for several in series.values() for one in several}
+        for identity, several in series.items():
+            may_run = isinstance(identity, str)  # a coroutine is not listed while its event loop runs it
+            is_there = len(several) * 3 >= len(processes) * 2 if may_run else len(several) == len(processes)
+            if is_there and len(several) >= MIN_READINGS and len({one.one.task_id for one in several}) == 1:
+                key: Key = (
+                    ThreadKey(worker.worker_id, identity)
+                    if isinstance(identity, int)
+                    else CoroutineKey(worker.worker_id, identity)
+                )
+                poll = self._timed(several) or self._heartbeat(worker, identity, several, threads)
+                poll = poll or self._controller(several)
+                if poll is not None:
+                    yield key, poll
+
+    def _timed(self, several: Sequence[_Observation]) -> Poll | None:
+        """A loop around a wait with a timeout for the same things, seen at least every second time."""
+        inside = [one for one in several if one.one.call is not None and one.one.call.timeout_s is not None]
+        if len(inside) * 2 < len(several) or any(one.one.call for one in several if one not in inside):
+            return None
+        calls = [one.one.call for one in inside if one.one.call is not None]
+        if any(call.unread is not None or call.held for call in calls) or len(set(map(_identity, calls))) > 1:
+            return None
+        longest_s = max(call.timeout_s or 0.0 for call in calls)
+        if inside[-1].at_s - inside[0].at_s <= longest_s:
+            return None  # it may be one call that has not timed out yet
+        shown = inside[-1].one
+        return self._poll(several, shown, calls[-1], len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame)
+
+    def _heartbeat(
+        self, worker: Worker, identity: int | str, several: Sequence[_Observation], tasks: Iterable[str | None]
+    ) -> Poll | None:
+        """A loop around calls that succeed: of all that it was seen in, each was such a call or none."""
+        task_id = several[0].one.task_id
+        repeated = self._repeated.get(task_id or "", [])
+        if not repeated and worker.is_driver and identity == worker.pid:
+            parents = (p for p, calls in self._repeated.items() if calls[0].job_id == worker.job_id)
+            repeated = [c for p in parents if actor_of_task(p) is None and p not in tasks for c in self._repeated[p]]
+        actors = {call.actor_id for call in repeated}
+        refs = (ref for one in several if one.one.call for ref in one.one.call.refs)
+        if not repeated or any(actor_of_task(producer_task_id(ref)) not in actors for ref in refs):
+            return None
+        if any(one.one.call and not one.one.call.refs and one.one.call.timeout_s is None for one in several):
+            return None
+        names = " and ".join(sorted({call.name for call in repeated}))
+        call = BlockedCall(kind="other", frame=0, what=f"polls of {names}", timeout_s=0.0)
+        shown = several[-1].one
+        poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
+        return poll._replace(actors=tuple(sorted(actors))) if poll else None
+
+    def _controller(self, several: Sequence[_Observation]) -> Poll | None:
+        """A task of library code alone that sleeps at the same place each time."""
+        shown = several[-1].one
+        frames = self._snapshot.frames_of(shown)
+        is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
+        if shown.task_id is None or not is_library or len({one.one.stack for one in several}) > 1:
+            return None
+        if any(one.one.call or not one.one.still for one in several):
+            return None
+        call = BlockedCall(kind="other", frame=0, what="polls of its own tasks", timeout_s=0.0)
+        poll = self._poll(several, shown, call, len(frames) - 1)
+        return poll._replace(at=frames[-1], own_tasks=True) if poll else None
+
+    def _poll(
+        self, several: Sequence[_Observation], shown: Thread | Coroutine, call: BlockedCall, innermost: int
+    ) -> Poll | None:
+        """The poll with the frame of its loop, which is at most so deep, counted from the outermost frame."""
+        stacks = [self._snapshot.stacks[one.one.stack] for one in several]
+        depth = min(_depth_of_loop(stacks, self._snapshot.frames), innermost)
+        if depth < 0:
+            return None
+        at = self._snapshot.frames[self._snapshot.stacks[shown.stack][::-1][depth]]
+        return None if at.file.endswith(ENTRIES) else Poll(call, shown.stack, at)
+
+
+def _series(processes: Iterable[tuple[float, Process]]) -> dict[int | str, list[_Observation]]:
+    """The observations of each thread and coroutine, without those of torn stacks."""
+    series: dict[int | str, list[_Observation]] = defaultdict(list)
+    for at_s, process in processes:
+        for thread in process.threads:
+            if not thread.torn:
+                series[thread.os_thread_id].append(_Observation(at_s, thread))
+        for coroutine in process.coroutines:
+            series[coroutine.coroutine_id].append(_Observation(at_s, coroutine))
+    return series
+
+
+def _identity(call: BlockedCall) -> tuple[object, ...]:
+    """What it waits for."""
+    return (call.kind, frozenset(call.refs), call.num_returns, call.object_id, call.threads, call.coroutines, call.what)
+
+
+def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -> int:
+    """How deep the innermost frame is that all stacks share, whatever its line; -1 for none."""
+    rows = [stack[::-1] for stack in stacks]
+    depth = 0
+    while all(len(row) > depth for row in rows) and len({row[depth] for row in rows}) == 1:
+        depth += 1
+    places = {(frames[row[depth]].function, frames[row[depth]].file) for row in rows if len(row) > depth}
+    is_same = len(places) == 1 and all(len(row) > depth for row in rows)
+    return depth if is_same else depth - 1
+
+
+def _shown(worker: WorkerSample, polls: Polls) -> WorkerSample:
+    process = worker.process
+    if process is None or not any(getattr(key, "worker_id", "") == worker.worker_id for key in polls):
+        return worker
+    threads = tuple(
+        replace(one, stack=poll.stack, call=poll.call, still=True, on_cpu=False, torn=False)
+        if (poll := polls.get(ThreadKey(worker.worker_id, one.os_thread_id)))
+        else one
+        for one in process.threads
+    )
+    coroutines = tuple(
+        replace(one, stack=poll.stack, call=poll.call, still=True)
+        if (poll := polls.get(CoroutineKey(worker.worker_id, one.coroutine_id)))
+        else one
+        for one in process.coroutines
+    )
+    return replace(worker, process=replace(process, threads=threads, coroutines=coroutines))

@@ -1,0 +1,53 @@
+"""A driver that asks a buffer for its size again and again, while the producer waits for an event that is never set.
+
+Every call succeeds at once, so there is never a wait to see for long; but the buffer does not grow. The producer waits
+in its first step.
+
+Expected: stalled
+Members: Producer.produce
+Points at: self.more.wait()
+"""
+
+import os
+import threading
+import time
+from typing import Any
+
+import ray
+
+
+class Buffer:
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    def add(self, item: int) -> None:
+        self.items.append(item)
+
+    def size(self) -> int:
+        return len(self.items)
+
+
+class Producer:
+    def __init__(self) -> None:
+        self.more = threading.Event()
+
+    def produce(self, buffer: Any) -> None:
+        for item in range(1000):
+            self.more.wait()
+            ray.get(buffer.add.remote(item))
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    buffer: Any = ray.remote(Buffer).options(name="buffer").remote()
+    producer: Any = ray.remote(Producer).options(name="producer").remote()
+    producer.produce.remote(buffer)
+    print("ready", flush=True)
+    while ray.get(buffer.size.remote()) < 1000:
+        time.sleep(0.2)
+    print("full")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""A service at rest: an actor without calls, and a driver that waits to be ended.
+
+Expected: blocked
+Members: driver idle_service.py
+Points at: ended.wait()
+"""
+
+import os
+import threading
+from typing import Any
+
+import ray
+
+
+class Greeter:
+    def greet(self, name: str) -> str:
+        return f"hello {name}"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    greeter: Any = ray.remote(Greeter).options(name="greeter").remote()
+    print(ray.get(greeter.greet.remote("world")))
+    ended = threading.Event()
+    print("ready", flush=True)
+    ended.wait()
+
+
+if __name__ == "__main__":
+    main()

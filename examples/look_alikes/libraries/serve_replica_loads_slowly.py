@@ -1,0 +1,44 @@
+"""A Serve replica whose constructor waits for a slow task, for which the replica leaves a CPU.
+
+The driver polls the Serve controller for the application's state, and the controller polls the replica.
+
+Expected: blocked
+Members: thread "Thread-1 (_run_user_code_event_loop)"
+Points at: time.sleep(900.0)
+Needs: ray[serve]
+"""
+
+import os
+import time
+from typing import Any
+
+import ray
+from ray import serve
+
+
+@ray.remote
+def load() -> list[float]:
+    time.sleep(900.0)
+    return [0.5, 0.25]
+
+
+class Model:
+    def __init__(self) -> None:
+        self.weights: list[float] = ray.get(load.remote())
+
+    def __call__(self, factor: float) -> float:
+        return factor * sum(self.weights)
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    serve.start(http_options={"location": "NoServer"})
+    print("ready", flush=True)
+    model: Any = serve.deployment(ray_actor_options={"num_cpus": 1})(Model)
+    handle = serve.run(model.bind(), route_prefix=None)
+    print(handle.remote(2.0).result())
+
+
+if __name__ == "__main__":
+    main()
