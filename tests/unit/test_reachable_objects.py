@@ -193,6 +193,19 @@ def test_a_global_of_a_module_is_reached_by_the_threads_in_it(tmp_path: Path) ->
     assert call["reached"] == {"other", "MainThread"}
 
 
+@pytest.mark.parametrize("load", ["import shared", "import between", "from between import shared as one"])
+def test_a_global_of_another_module_is_reached_by_those_that_import_it(tmp_path: Path, load: str) -> None:
+    (tmp_path / "shared.py").write_text("import queue\nitem = queue.Queue()\n")
+    (tmp_path / "between.py").write_text("import shared\n")
+    body = f"{load}\ntaken = sys.modules['shared'].item\n"
+    lines = "start('waiter', taken.get)\nglobals().pop('taken')\nstart('other', keep, 1)"
+
+    with program(tmp_path, body + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert call["reached"] == {"other", "MainThread"}
+
+
 def test_a_join_is_ended_by_what_gets_from_the_same_queue(tmp_path: Path) -> None:
     lines = """
     q = queue.Queue()

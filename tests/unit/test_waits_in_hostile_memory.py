@@ -22,6 +22,7 @@ from dstack.probes.node.threads import Position, PythonThread
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
 from dstack.probes.node.waits.reachable_objects import THREAD, Roots, Search
+from dstack.probes.node.waits.user_modules import UserModules
 from tests.effort import examples
 from tests.unit.hostile import END, CountedMemory
 from tests.unit.own_process import own_layout, own_objects, own_process
@@ -139,7 +140,9 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
         lambda: executors.pending([start]),
         lambda: objects.attribute_values(start),
         lambda: objects.first_entries(start, 100),
+        lambda: objects.first_named(start, 10),
         lambda: own_frames[0].globals,
+        lambda: UserModules(process, lambda frame: True).reached_from(start),
         lambda: own_frames[0].variables,
         lambda: [References(process).of_all([start, at]) for at in range(start, start + 64, 8)],
         lambda: Search(process, [start]).reach({(THREAD, 1): Roots({start}, {start + 8})}),

@@ -21,6 +21,7 @@ from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.reached import Reached
 from dstack.probes.node.waits.shared_objects import WaitsOn
+from dstack.probes.node.waits.user_modules import UserModules
 
 MAX_DEPTH = 3
 """References from a variable to the object: ``self``, its ``state``, a dict there, the object."""
@@ -63,13 +64,8 @@ def what_reaches(
     reached = Reached(thread_waits=thread_waits, coroutine_waits=coroutine_waits)
     if len(coroutines) > MAX_COROUTINES:
         return reached
-    roots: dict[Root, Roots] = {}
-    for thread in process.threads:
-        if thread.os_thread_id:
-            roots[THREAD, thread.os_thread_id] = _roots(thread.frames, is_user)
-            roots[THREAD, thread.os_thread_id].variables.update(_handles(thread.frames, process))
-    roots.update({(COROUTINE, address): _roots(frames, is_user) for address, frames in coroutines.items()})
-    roots.update(_actor(process))
+    with process.memory.temporary():
+        roots = _all_roots(process, coroutines, is_user)
     for (kind, key), objects in Search(process, wanted).reach(roots).items():
         for item in objects:
             if kind == ACTOR:
@@ -80,8 +76,22 @@ def what_reaches(
     return reached
 
 
-def _roots(frames: Sequence[Frame], is_user: Callable[[AnyFrame], bool]) -> Roots:
-    return Roots(_variables(frames), _modules(frame for frame in frames if is_user(frame)))
+def _all_roots(
+    process: PythonProcess, coroutines: Mapping[int, Sequence[Frame]], is_user: Callable[[AnyFrame], bool]
+) -> dict[Root, Roots]:
+    modules = UserModules(process, is_user)
+
+    def roots_of(frames: Sequence[Frame]) -> Roots:
+        own = _modules(frame for frame in frames if is_user(frame))
+        return Roots(_variables(frames), {reached for module in own for reached in modules.reached_from(module)})
+
+    roots: dict[Root, Roots] = {}
+    for thread in process.threads:
+        if thread.os_thread_id:
+            roots[THREAD, thread.os_thread_id] = roots_of(thread.frames)
+            roots[THREAD, thread.os_thread_id].variables.update(_handles(thread.frames, process))
+    roots.update({(COROUTINE, address): roots_of(frames) for address, frames in coroutines.items()})
+    return {**roots, **_actor(process)}
 
 
 def _handles(frames: Sequence[Frame], process: PythonProcess) -> Iterator[int]:
