@@ -21,7 +21,7 @@ from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
 from dstack.probes.node.threads import Position, PythonThread
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
-from dstack.probes.node.waits.reachable_objects import THREAD, Roots, Search
+from dstack.probes.node.waits.reachable_objects import Roots, Search
 from dstack.probes.node.waits.user_modules import UserModules
 from tests.effort import examples
 from tests.unit.hostile import END, CountedMemory
@@ -145,7 +145,7 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
         lambda: UserModules(process, lambda frame: True).reached_from(start),
         lambda: own_frames[0].variables,
         lambda: [References(process).of_all([start, at]) for at in range(start, start + 64, 8)],
-        lambda: Search(process, [start]).reach({(THREAD, 1): Roots({start}, {start + 8})}),
+        lambda: Search(process, [start]).holders([Roots({start}, {start + 8})]),
     ]
 
 
