@@ -47,7 +47,7 @@ def wait_of_call(graph: Graph, waiter: Waiter, call: BlockedCall, loop: Target |
     if call.unread is not None:
         label = f"target of {call.kind}, which could not be read: {call.unread}"
         return waits_for(call.kind, graph.unknown("target", waiter, label=label, unobserved=True))
-    if call.held:
+    if call.held and not isinstance(waiter, ChildThreadKey):
         return wait_for_held(graph, waiter, call)
     match call.kind:
         case "ray.get" | "ray.wait" | "generator":
