@@ -104,7 +104,8 @@ def _held_for_life(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) ->
     needed = f"needs {names.listed(finding.resources)}; {holders[0]} keeps that for life"
     if waiter is None or waiter is wanted:
         return f"{wanted.label} {needed}"
-    return f"{waiter.label}{teller.spot(waiter)} waits for {wanted.label}, which {needed}"
+    name = waiter.label if waiter.task_id else teller.member(waiter).function or waiter.label
+    return f"{name}{teller.spot(waiter)} waits for {wanted.label}, which {needed}"
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
