@@ -35,6 +35,7 @@ from dstack.probes.node.waits.known_waits import (
     poll_of,
 )
 from dstack.probes.node.waits.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
+from dstack.probes.node.waits.process_pools import POOL_FILE, pool_processes
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_thread
 from dstack.probes.node.wire import CallData, Dependencies
 
@@ -250,7 +251,11 @@ class BlockedCalls:
             outer = frames[at].local("self")
             identity = hex(outer) if outer and not place.is_meeting else None
         timeout_s = timeout_s or self._timeout_s(frames[at::-1])
-        return {"kind": "other", "frame": at, "what": place.name, "object_id": identity, "timeout_s": timeout_s}
+        call: CallData = {"kind": "other", "frame": at, "what": place.name}
+        if is_in(frames[at], POOL_FILE) and (result := frames[at].local("self")):
+            below = self._below()
+            call["child_pids"] = [pid for pid in pool_processes(self._objects, result) if pid in below]
+        return {**call, "object_id": identity, "timeout_s": timeout_s}
 
     # Futures
 
