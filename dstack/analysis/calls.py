@@ -124,7 +124,7 @@ def _wait_for_executions(one: _Blocked) -> Wait:
 def _assuming_the_holder(one: _Blocked, wait: Wait) -> Wait:
     """A lock does not name its holder; who is in a ``with`` block of it may have let it go there by hand."""
     anybody = Group(needs=1, targets=(one.graph.other_side(one.what, one.worker_id, one.call.object_id),))
-    return replace(wait, assumed=f"{lock_in_words(one.call.what)} is held by {_holder(one.call)}", if_not=(anybody,))
+    return replace(wait, assumed=(f"{lock_in_words(one.call.what)} is held by {_holder(one.call)}",), if_not=(anybody,))
 
 
 def lock_in_words(what: str | None) -> str:

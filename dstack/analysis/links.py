@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from dstack.analysis.calls import lock_in_words
 from dstack.analysis.graph import Graph
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
@@ -20,6 +19,8 @@ from dstack.analysis.observed import Poll
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
+
+NO_OTHERS = "what threads of a process wait on is reached only by the code that was seen to hold it"
 
 
 def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
@@ -31,9 +32,14 @@ def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
         graph.add(replace(vertex, wait=_polled(lifetimes, vertex, wait, poll) if poll else wait))
 
 
+def has_known_enders(call: BlockedCall | None) -> bool:
+    """Whether threads or coroutines are known that can reach what a call waits on."""
+    return call is not None and bool(call.reached_by or call.reached_by_coroutines)
+
+
 def has_enders(call: BlockedCall | None) -> bool:
-    """Whether something is known that can reach what a call waits on."""
-    return call is not None and bool(call.reached_by or call.reached_by_coroutines or call.reached_by_actor)
+    """Whether anything is known that can reach it: such a thread or coroutine, or the actor's instance."""
+    return call is not None and (has_known_enders(call) or call.reached_by_actor)
 
 
 def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
@@ -50,12 +56,11 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
     linked = Group(needs=1, targets=others)
     groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
-    assumed = f"{_object(wait)} is used only by the code that was seen to hold it"
     return replace(
         wait,
         groups=groups,
         total=len(linked.targets) if len(groups) == 1 else wait.total,
-        assumed=_joined(wait.assumed, assumed),
+        assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
 
@@ -88,20 +93,8 @@ def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wai
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(users))),)
     elif wait.kind == "ray.wait":  # which gives what is ready when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
-    assumed = _joined(wait.assumed, f"the loop at {place} only polls")
-    return replace(wait, groups=groups, polls=place, assumed=assumed, if_not=())
+    return replace(wait, groups=groups, polls=place, if_not=())
 
 
 def _targets(groups: Iterable[Group]) -> Iterator[Target]:
     return (target for group in groups for target in group.targets)
-
-
-def _object(wait: Wait) -> str:
-    """The object that a call is a method of."""
-    if wait.kind == "lock":
-        return lock_in_words(wait.what)
-    return f"the object of {wait.what or wait.kind}"
-
-
-def _joined(first: str | None, second: str) -> str:
-    return f"{first}, and {second}" if first else second

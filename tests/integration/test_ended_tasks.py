@@ -74,7 +74,10 @@ def test_a_call_on_an_actor_that_died_failed_with_it(taken: Snapshot) -> None:
 
 
 def test_an_actor_that_was_released_has_another_reason(taken: Snapshot) -> None:
-    assert sorted(str(actor.death_reason) for actor in dead_actors(taken)) == ["OUT_OF_SCOPE", "WORKER_DIED"]
+    reasons = {str(actor.death_reason) for actor in dead_actors(taken)}
+
+    assert "WORKER_DIED" in reasons
+    assert len(reasons & {"OUT_OF_SCOPE", "REF_DELETED"}) == 1, reasons
 
 
 def test_a_task_that_is_tried_again_has_not_failed(taken: Snapshot) -> None:
