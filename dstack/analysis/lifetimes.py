@@ -24,7 +24,7 @@ import msgspec
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
 from dstack.analysis.graph import FEW, Graph
-from dstack.analysis.libraries import is_machinery_actor
+from dstack.analysis.libraries import is_machinery_actor, part
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
@@ -149,7 +149,10 @@ class Lifetimes:
         yield from (self._job(job.job_id) for job in jobs)
         if not jobs:
             label = f"user outside of all jobs that run, who alone can look up {name},"
-            yield self._graph.unknown("lookup", whose, label=label)
+            target = self._graph.unknown("lookup", whose, label=label)
+            if (actor := self._seen.actors.get(whose)) and part(actor.class_name, actor.name, actor.actor_id):
+                self._quiet.add(target.vertex)
+            yield target
 
     # Anybody of many
 

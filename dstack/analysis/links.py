@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from dstack.analysis.graph import Graph
+from dstack.analysis.libraries import polled_actors
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Poll
@@ -47,15 +48,15 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     assert vertex.wait is not None, "only executions that wait are linked"
     wait, execution = vertex.wait, execution_of(graph.observed, vertex)
     call = execution.call if execution else None
-    if call is None or not has_enders(call) or not any(map(_is_open, wait.groups)):
+    is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
+    if call is None or not any(is_open):
         return wait
-    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call)))
-    if not enders:
+    several = tuple(_all_enders(graph, lifetimes, vertex, call))
+    if not several:
         return wait
-    several = (*enders, *lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or "")))
     others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
     linked = Group(needs=1, targets=others)
-    groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
+    groups = tuple(dict.fromkeys(linked if open_ else group for group, open_ in zip(wait.groups, is_open, strict=True)))
     return replace(
         wait,
         groups=groups,
@@ -63,6 +64,26 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
         assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
+
+
+def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
+    actors = polled_actors(graph.observed, call.what)
+    for actor in actors:
+        yield from lifetimes.users_of_actor(actor)
+    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
+    is_unlisted = any(
+        _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
+    )
+    if enders or is_unlisted:
+        yield from enders
+        yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+
+
+def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
+    """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
+    is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
+    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "")
 
 
 def _is_open(group: Group) -> bool:

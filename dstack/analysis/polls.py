@@ -55,6 +55,9 @@ ENTRIES = (
 
 WRAPPERS = ("ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
 
+RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
+"""Libraries' loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
+
 
 class _Observation(NamedTuple):
     """A thread or coroutine at one time."""
@@ -187,12 +190,16 @@ class _Finder:
         if any(call.unread is not None or call.held for call in calls) or len(set(map(_identity, calls))) > 1:
             return None
         longest_s = max(call.timeout_s or 0.0 for call in calls)
-        if inside[-1].at_s - inside[0].at_s <= longest_s:
+        if inside[-1].at_s - inside[0].at_s <= longest_s and not self._is_retried(inside[-1].one):
             return None  # it may be one call that has not timed out yet
         shown = inside[-1].one
         sleeps = calls[-1].kind == "other" and not calls[-1].frame  # in the loop's own frame
         innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + sleeps
         return self._poll(several, shown, calls[-1], innermost)
+
+    def _is_retried(self, one: Thread | Coroutine) -> bool:
+        """Whether a library is known to wait again when the wait has timed out."""
+        return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
 
     def _heartbeat(
         self, worker: Worker, identity: int | str, several: Sequence[_Observation], tasks: Iterable[str | None]

@@ -339,8 +339,9 @@ class BlockedCalls:
     def _timeout_s(self, frames: Sequence[Frame]) -> float | None:
         """The first timeout among these frames that is not negative."""
         for frame in frames:
+            name = "timeout" if frame.has("timeout") else "timeout_seconds"
             with contextlib.suppress(Unreadable):
-                timeout = self._seconds(frame, "timeout")
+                timeout = self._seconds(frame, name)
                 if timeout is not None and timeout >= 0:
                     return timeout
         return None
