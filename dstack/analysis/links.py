@@ -70,6 +70,7 @@ def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: Blocke
     """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
     actors = polled_actors(graph.observed, call.what)
     for actor in actors:
+        yield from lifetimes.tasks_of_actor(actor)
         yield from lifetimes.users_of_actor(actor)
     enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
     is_unlisted = any(
