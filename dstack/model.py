@@ -386,7 +386,8 @@ class Actor(Model, frozen=True):
     """An actor as the control plane knows it; ``state`` is Ray's ActorState by name.
 
     ``held`` is what it has for life, by the names its node counts it under. ``death_reason`` is Ray's reason by name,
-    as ``RAY_KILL``, or the kind of the cause where Ray gives no reason; None where it is not known.
+    as ``RAY_KILL``, or the kind of the cause where Ray gives no reason; None where it is not known. ``last_error`` says
+    why the process before its present one ended, where it was restarted; Ray 2.60 tells that, 2.46 does not.
     """
 
     actor_id: str
@@ -409,6 +410,7 @@ class Actor(Model, frozen=True):
     death_cause: str | None = None
     death_reason: str | None = None
     ended_at: UnixTime | None = None
+    last_error: str | None = None
 
 
 class Worker(Model, frozen=True):
@@ -441,9 +443,9 @@ class GoneWorker(Model, frozen=True):
 class FailedTask(Model, frozen=True):
     """A task whose last attempt failed, by the GCS's task events (Ray 2.46 to 2.60); the clock is its owner's.
 
-    ``error`` is the exception with the first line of its message, ``file`` and ``line`` are where the user's own code
-    raised it. ``is_held`` says that a process still holds its result, which may never have been fetched. Tasks also
-    fail in healthy programs, which handle the exception.
+    ``error`` is the exception with the first line of its message, ``file``, ``line`` and its ``source`` are where the
+    user's own code raised it. ``is_held`` says that a process still holds its result, which may never have been
+    fetched. Tasks also fail in healthy programs, which handle the exception.
     """
 
     task_id: str
@@ -460,6 +462,7 @@ class FailedTask(Model, frozen=True):
     pid: Int | None = None
     file: str | None = None
     line: Int | None = None
+    source: str | None = None
     is_held: bool = False
 
 

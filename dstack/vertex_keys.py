@@ -31,6 +31,7 @@ Unknown = Literal[
     "other side",
     "placement group",
     "process",
+    "retry",
     "room",
     "scheduler",
     "scheduler state",

@@ -65,8 +65,8 @@ def _threads_of(call: BlockedCall) -> set[int]:
 def _never(observed: Observed, child: Process, thread: Thread) -> str | None:
     """Why a thread of a fork can never get the values it waits for."""
     call = thread.call
-    if not child.is_cut_off or call is None or not _is_for_missing(observed, call):
-        return None
+    if not (child.is_cut_off and thread.still) or call is None or not _is_for_missing(observed, call):
+        return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
     frame = names.user_frame(observed.snapshot.frames_of(thread))
     where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
     return f"is in {call.what or call.kind}{where} after a fork; Ray does not work in a forked process"

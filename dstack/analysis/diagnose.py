@@ -10,6 +10,7 @@ from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
 from dstack.analysis.environments import pending_setups
 from dstack.analysis.findings import find_all, verdict_of
+from dstack.analysis.findings.failures import Failures
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import may_stand_still
 from dstack.analysis.jobs import find_job
@@ -52,6 +53,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         coverage=coverage_of(snapshot),
         job=job_id,
         outside=outside_waits(situation, found, job_id),
+        failed_before=() if findings else Failures(situation).beside_outside(job_id),
     )
 
 
@@ -88,8 +90,11 @@ def of_interest(snapshot: Snapshot) -> Interest:
         is_stuck = vertex.key in situation.stuck or vertex.key in still
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
-    pollers = [vertex for vertex in situation.may_poll() if vertex.worker_id is not None]
-    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | _repeating(snapshot)
+    repeating = _repeating(snapshot)
+    pollers, suspected = situation.may_poll(repeating)
+    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
+    for vertex in suspected:
+        workers |= _workers_of(vertex, first)
     timeouts = [vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait]
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(

@@ -24,7 +24,7 @@ import msgspec
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
 from dstack.analysis.graph import FEW, Graph
-from dstack.analysis.libraries import is_machinery_actor
+from dstack.analysis.libraries import is_machinery_actor, part
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
@@ -34,7 +34,7 @@ EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 OWN_THREADS = ("ray_", "PythonGCThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
 
-QUIET = "threads of libraries that were idle in every reading stay idle"
+QUIET = "code of libraries that was idle in every reading stays idle"
 
 
 class Lifetimes:
@@ -149,7 +149,10 @@ class Lifetimes:
         yield from (self._job(job.job_id) for job in jobs)
         if not jobs:
             label = f"user outside of all jobs that run, who alone can look up {name},"
-            yield self._graph.unknown("lookup", whose, label=label)
+            target = self._graph.unknown("lookup", whose, label=label)
+            if (actor := self._seen.actors.get(whose)) and part(actor.class_name, actor.name, actor.actor_id):
+                self._quiet.add(target.vertex)
+            yield target
 
     # Anybody of many
 
@@ -180,7 +183,18 @@ class Lifetimes:
     def _in_worker(self, worker: Worker) -> Iterable[Target]:
         """Anybody in a worker; in that of an actor also who may call it, and be of another job."""
         actor = self._seen.actors.get(worker.actor_id or "")
-        return [self._reach(actor)] if actor else self._threads_and_tasks(worker.worker_id)
+        if actor is None:
+            return self._threads_and_tasks(worker.worker_id)
+        target = self._reach(actor)
+        if self._is_idle_machinery(actor):
+            self._quiet.add(target.vertex)
+        return [target]
+
+    def _is_idle_machinery(self, actor: Actor) -> bool:
+        """Whether an actor serves a library itself, and runs and has been sent nothing."""
+        sample = self._seen.seen.get(actor.worker_id or "")
+        is_idle = sample is not None and sample.running_task_ids == ()
+        return is_idle and not self._calls[actor.actor_id] and is_machinery_actor(actor)
 
     def _may_start(self, actor: Actor) -> bool:
         """Whether the control plane may start it, as it does again after a crash, without any task that shows."""
@@ -311,7 +325,7 @@ class Lifetimes:
             return _waiting(vertex, targets)
         found = _waiting(vertex, awake)
         assert found.wait is not None, "it was given one"
-        wait = msgspec.structs.replace(found.wait, assumed=QUIET, if_not=(Group(needs=1, targets=targets),))
+        wait = msgspec.structs.replace(found.wait, assumed=(QUIET,), if_not=(Group(needs=1, targets=targets),))
         return msgspec.structs.replace(found, wait=wait)
 
     def _only_thread(self, worker_id: str | None) -> int | None:

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from dstack.analysis.calls import lock_in_words
 from dstack.analysis.graph import Graph
+from dstack.analysis.libraries import polled_actors
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Poll
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
+
+NO_OTHERS = "what threads of a process wait on is reached only by the code that was seen to hold it"
 
 
 def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
@@ -31,9 +33,14 @@ def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
         graph.add(replace(vertex, wait=_polled(lifetimes, vertex, wait, poll) if poll else wait))
 
 
+def has_known_enders(call: BlockedCall | None) -> bool:
+    """Whether threads or coroutines are known that can reach what a call waits on."""
+    return call is not None and bool(call.reached_by or call.reached_by_coroutines)
+
+
 def has_enders(call: BlockedCall | None) -> bool:
-    """Whether something is known that can reach what a call waits on."""
-    return call is not None and bool(call.reached_by or call.reached_by_coroutines or call.reached_by_actor)
+    """Whether anything is known that can reach it: such a thread or coroutine, or the actor's instance."""
+    return call is not None and (has_known_enders(call) or call.reached_by_actor)
 
 
 def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
@@ -41,23 +48,42 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     assert vertex.wait is not None, "only executions that wait are linked"
     wait, execution = vertex.wait, execution_of(graph.observed, vertex)
     call = execution.call if execution else None
-    if call is None or not has_enders(call) or not any(map(_is_open, wait.groups)):
+    is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
+    if call is None or not any(is_open):
         return wait
-    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call)))
-    if not enders:
+    several = tuple(_all_enders(graph, lifetimes, vertex, call))
+    if not several:
         return wait
-    several = (*enders, *lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or "")))
     others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
     linked = Group(needs=1, targets=others)
-    groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
-    assumed = f"{_object(wait)} is used only by the code that was seen to hold it"
+    groups = tuple(dict.fromkeys(linked if open_ else group for group, open_ in zip(wait.groups, is_open, strict=True)))
     return replace(
         wait,
         groups=groups,
         total=len(linked.targets) if len(groups) == 1 else wait.total,
-        assumed=_joined(wait.assumed, assumed),
+        assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
+
+
+def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
+    actors = polled_actors(graph.observed, call.what)
+    for actor in actors:
+        yield from lifetimes.users_of_actor(actor)
+    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
+    is_unlisted = any(
+        _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
+    )
+    if enders or is_unlisted:
+        yield from enders
+        yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+
+
+def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
+    """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
+    is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
+    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "")
 
 
 def _is_open(group: Group) -> bool:
@@ -88,20 +114,8 @@ def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wai
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(users))),)
     elif wait.kind == "ray.wait":  # which gives what is ready when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
-    assumed = _joined(wait.assumed, f"the loop at {place} only polls")
-    return replace(wait, groups=groups, polls=place, assumed=assumed, if_not=())
+    return replace(wait, groups=groups, polls=place, if_not=())
 
 
 def _targets(groups: Iterable[Group]) -> Iterator[Target]:
     return (target for group in groups for target in group.targets)
-
-
-def _object(wait: Wait) -> str:
-    """The object that a call is a method of."""
-    if wait.kind == "lock":
-        return lock_in_words(wait.what)
-    return f"the object of {wait.what or wait.kind}"
-
-
-def _joined(first: str | None, second: str) -> str:
-    return f"{first}, and {second}" if first else second

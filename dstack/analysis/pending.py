@@ -74,6 +74,8 @@ class Pending:
         refs = self._seen.arguments_of_owner.get(task.owner_id, [])
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
+        if not refs and task.attempt > 0:
+            return self._wait_for_attempt(task)
         if not refs:
             argument = self._graph.unknown(
                 "argument", task.owner_id, label="argument that was not seen", unobserved=True
@@ -85,6 +87,14 @@ class Pending:
             f"any of the {len(refs)} refs its owner passes as arguments and that are not there",
             task.owner_id,
         )
+
+    def _wait_for_attempt(self, task: Task) -> Wait:
+        """A task that failed and will be run again has this state until then, on Ray 2.60; its actor comes first."""
+        actor = self._seen.actors.get(task.actor_id or "")
+        if actor is not None and actor.state == "RESTARTING":
+            return self._wait_for_creation(actor)
+        label = f"next attempt of {names.task(self._seen, task.task_id)}, which Ray is about to make"
+        return waits_for("retry", self._graph.unknown("retry", task.task_id, label=label))
 
     # Actor calls
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dstack.analysis.libraries import is_machinery_actor
 from dstack.analysis.observed import Poll, Polls
 from dstack.model import (
+    ACTOR_HANDLE,
     BlockedCall,
     Coroutine,
     Frame,
@@ -51,6 +52,11 @@ ENTRIES = (
     "ray/util/tracing/tracing_helper.py",
 )
 """Files whose loops run any code that comes: a thread that is there is between two pieces of work."""
+
+WRAPPERS = ("ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
+
+RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
+"""Libraries' loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
 
 
 class _Observation(NamedTuple):
@@ -184,10 +190,16 @@ class _Finder:
         if any(call.unread is not None or call.held for call in calls) or len(set(map(_identity, calls))) > 1:
             return None
         longest_s = max(call.timeout_s or 0.0 for call in calls)
-        if inside[-1].at_s - inside[0].at_s <= longest_s:
+        if inside[-1].at_s - inside[0].at_s <= longest_s and not self._is_retried(inside[-1].one):
             return None  # it may be one call that has not timed out yet
         shown = inside[-1].one
-        return self._poll(several, shown, calls[-1], len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame)
+        sleeps = calls[-1].kind == "other" and not calls[-1].frame  # in the loop's own frame
+        innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + sleeps
+        return self._poll(several, shown, calls[-1], innermost)
+
+    def _is_retried(self, one: Thread | Coroutine) -> bool:
+        """Whether a library is known to wait again when the wait has timed out."""
+        return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
 
     def _heartbeat(
         self, worker: Worker, identity: int | str, several: Sequence[_Observation], tasks: Iterable[str | None]
@@ -195,9 +207,11 @@ class _Finder:
         """A loop around calls that succeed: of all that it was seen in, each was such a call or none."""
         task_id = several[0].one.task_id
         repeated = self._repeated.get(task_id or "", [])
+        if not repeated and worker.actor_id and self._runs_alone(worker, task_id):
+            repeated = self._repeated.get(ACTOR_HANDLE + worker.actor_id, [])
         if not repeated and worker.is_driver and identity == worker.pid:
             parents = (p for p, calls in self._repeated.items() if calls[0].job_id == worker.job_id)
-            repeated = [c for p in parents if actor_of_task(p) is None and p not in tasks for c in self._repeated[p]]
+            repeated = [c for p in parents if _is_of_driver(p) and p not in tasks for c in self._repeated[p]]
         actors = {call.actor_id for call in repeated}
         refs = (ref for one in several if one.one.call for ref in one.one.call.refs)
         if not repeated or any(actor_of_task(producer_task_id(ref)) not in actors for ref in refs):
@@ -210,6 +224,19 @@ class _Finder:
         poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
         return poll._replace(actors=tuple(sorted(actors))) if poll else None
 
+    def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:
+        """Whether an actor runs this task and no other: Ray names the actor's creation as what makes its calls.
+
+        So it does for calls in coroutines; seen on Ray 2.60.
+        """
+        running = (
+            one.running_task_ids
+            for sample in self._samples
+            for one in sample.workers
+            if one.worker_id == worker.worker_id
+        )
+        return task_id is not None and set(running) == {(task_id,)}
+
     def _controller(self, several: Sequence[_Observation]) -> Poll | None:
         """A task of library code alone that sleeps at the same place each time."""
         shown = several[-1].one
@@ -221,7 +248,7 @@ class _Finder:
             return None
         call = BlockedCall(kind="other", frame=0, what="polls of its own tasks", timeout_s=0.0)
         poll = self._poll(several, shown, call, len(frames) - 1)
-        return poll._replace(at=frames[-1], own_tasks=True) if poll else None
+        return poll._replace(own_tasks=True) if poll else None
 
     def _poll(
         self, several: Sequence[_Observation], shown: Thread | Coroutine, call: BlockedCall, innermost: int
@@ -231,9 +258,9 @@ class _Finder:
         depth = min(_depth_of_loop(stacks, self._snapshot.frames), innermost)
         if depth < 0:
             return None
-        outermost_first = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1]]
-        at = outermost_first[depth]
-        if at.file.endswith(ENTRIES) or _does_more(outermost_first[: depth + 1], call):
+        outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
+        at = next((frame for frame in outward if not _is_wrapper(frame)), None)
+        if at is None or at.file.endswith(ENTRIES) or _does_more(outward, call):
             return None
         return Poll(call, shown.stack, at)
 
@@ -248,6 +275,16 @@ def _series(processes: Iterable[tuple[float, Process]]) -> dict[int | str, list[
         for coroutine in process.coroutines:
             series[coroutine.coroutine_id].append(_Observation(at_s, coroutine))
     return series
+
+
+def _is_wrapper(frame: Frame) -> bool:
+    """Whether no loop of an application is there: in the standard library, or where Ray wraps its functions."""
+    return frame.file.endswith(WRAPPERS) or (frame.origin == "stdlib" and not frame.file.endswith(ENTRIES))
+
+
+def _is_of_driver(task_id: str) -> bool:
+    """Whether it is the id of a driver's own task, which is all ones but for its job."""
+    return not task_id[:40].strip("f")
 
 
 def _identity(call: BlockedCall) -> tuple[object, ...]:
@@ -267,12 +304,12 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
 
 
 def _does_more(frames: Sequence[Frame], call: BlockedCall) -> bool:
-    """Whether the innermost loop of these, outermost first, does more than to poll, where it is the user's own.
+    """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
 
     It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for
     something outside each time it is not woken.
     """
-    loop = next((frame for frame in reversed(frames) if frame.loop is not None), None)
+    loop = next((frame for frame in frames if frame.loop is not None), None)
     if loop is None or loop.origin != "user":
         return False
     return loop.loop == "bounded" or (loop.loop == "busy" and not call.refs)

@@ -58,8 +58,10 @@ class Resources:
             return self._nowhere(request, selector, group_id, asked)
         free = next((node for node in able if not self.missing(request, node)), None)
         if free is not None:
-            because = f"it is free on {names.node(free)}"
-            return self.not_placed(asked, because, free.node_id, tuple(request.items()), group_id), None
+            because = f"it is free on {names.node(free)}" if request else "it asks for no resources"
+            return self.not_placed(
+                asked if request else "it", because, free.node_id, tuple(request.items()), group_id
+            ), None
         rooms = [self._shortages(node, self.missing(request, node)) for node in able]
         return self._any_of(rooms, tuple(request.items()), group_id), None
 

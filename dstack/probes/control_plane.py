@@ -5,9 +5,11 @@ Asked by gRPC, so neither the dashboard nor a driver is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from dstack.errors import ClusterError
 from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
@@ -67,7 +69,8 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     alive = {node.node_id for node in nodes if node.alive}
     dead = {node.node_id: node for node in nodes if not node.alive}
     workers = (_worker(row) for row in answers["workers"].worker_table_data if row.is_alive)
-    gone = (_gone_worker(row, dead) for row in answers["workers"].worker_table_data)
+    listed = (_gone_worker(row, dead) for row in answers["workers"].worker_table_data)
+    gone = {worker.worker_id: worker for worker in listed if worker}
     return Inventory(
         nodes=nodes,
         raylets={
@@ -77,9 +80,9 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
         jobs=tuple(job for job in jobs if job.job_id not in own),
         own_jobs=own,
         own_drivers=frozenset((job.driver_ip, job.driver_pid) for job in own_jobs),
-        actors=tuple(a for a in map(_actor, _rows(answers["actors"], "actor_table_data")) if a.job_id not in own),
+        actors=tuple(a for a in actors_of(_rows(answers["actors"], "actor_table_data"), gone) if a.job_id not in own),
         workers=tuple(worker for worker in workers if worker.node_id in alive),
-        gone_workers={worker.worker_id: worker for worker in gone if worker},
+        gone_workers=gone,
         placement_groups=tuple(
             _placement_group(row) for row in _rows(answers["placement groups"], "placement_group_table_data")
         ),
@@ -258,6 +261,14 @@ def _actor(row: Any) -> Actor:
         death_reason=_death_reason(row.death_cause),
         ended_at=_seconds(row.end_time),
     )
+
+
+def actors_of(rows: Iterable[Any], gone: Mapping[str, GoneWorker]) -> Iterator[Actor]:
+    """All actors, those that were restarted with the reason why their processes before ended."""
+    for row in rows:
+        before = [one.worker_id.hex() for one in getattr(row, "previous_incarnations", ())]
+        last = gone.get(before[-1]) if before else None
+        yield replace(_actor(row), last_error=last.cause) if last else _actor(row)
 
 
 def _death_cause(cause: Any) -> str | None:

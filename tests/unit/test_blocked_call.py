@@ -352,6 +352,17 @@ def test_a_joined_thread(read: Read, lines: tuple[str, ...]) -> None:
 
 
 @JOINS
+def test_a_joined_thread_whose_frames_change_is_known_by_its_ident(read: Read, lines: tuple[str, ...]) -> None:
+    joined: Any = threading.Thread()
+    other, running = thread(recorded(USER), OTHER), thread(recorded(USER), THIRD)
+    joined._ident = running.thread_id
+
+    call = read(thread(recorded(*lines, USER, thread=joined)), other, running)
+
+    assert call == {"kind": "thread.join", "frame": len(lines) - 1, "threads": [THIRD], "timeout_s": None}
+
+
+@JOINS
 def test_a_joined_thread_that_was_not_seen_is_unread(read: Read, lines: tuple[str, ...]) -> None:
     call = read(thread(recorded(*lines, USER, thread=threading.Thread())), run_by(OTHER, threading.Thread()))
 

@@ -253,7 +253,7 @@ def test_who_asks_for_nothing_has_not_been_placed_yet() -> None:
 
     wait = scene.wait_of(pending(scene, scene.driver()))
 
-    assert labels(scene, wait) == ["scheduler, which has not placed nothing"]
+    assert labels(scene, wait) == ["scheduler, which has not placed it"]
 
 
 def test_amounts_are_compared_in_units_that_ray_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings.open_chain import finding_of, steps, summary
+from dstack.analysis.findings.restarts import BOUND_THEM, is_repeated
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.diagnosis import Finding, FindingKind, Verdict
@@ -27,4 +28,6 @@ def advice(finding: Finding, teller: Teller) -> str:
             "Check whether the node reaches the package index or proxy, install the packages on the nodes (or in their "
             "image) beforehand, and bound the installation by config={'setup_timeout_seconds': ...} in runtime_env."
         )
+    if is_repeated(finding, teller):
+        return BOUND_THEM
     return "Look at the lines above: all of it goes on when they do."

@@ -9,6 +9,7 @@ import msgspec
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings.alike import Gathering, gatherings, memberships
+from dstack.analysis.findings.restarts import restart_steps
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import others
 from dstack.analysis.findings.telling import Teller, alike_steps, more
@@ -96,6 +97,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     told = {vertex.key for group in groups if group.is_most for vertex in group.absent}
     blockers = [b for b in finding.final_blockers if b.vertex not in told and not _is_other_side(b, teller)]
     yield from _blocker_steps(blockers, teller)
+    yield from restart_steps(finding, teller)
     yield from _candidates(finding, groups, teller)
 
 

@@ -1,7 +1,7 @@
 """Runtime environments that are being installed on this node: the processes of Ray's runtime environment agent.
 
-A raylet starts one agent, which runs pip, conda or uv as its own child processes (seen on Ray 2.60). A host may have
-raylets of several clusters; they are distinguished by the id of their node.
+A raylet starts one agent, which runs pip, conda or uv as its own child processes (seen on Ray 2.46 and 2.60). A host
+may have raylets of several clusters; they are distinguished by the id of their node.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ RAYLET = "raylet"
 AGENT_TITLE, AGENT_SCRIPT = "ray::RuntimeEnvAgent", "ray/_private/runtime_env/agent/main.py"
 NODE_ID = re.compile(r"--node[_-]id=([0-9a-f]{56})$")
 SETUP_LOG = re.compile(r"runtime_env_setup-\w+\.log$")
+INSTALLERS = ("pip", "pip3", "conda", "mamba", "uv", "virtualenv")
+LOG_PREFIX = re.compile(r"^[\d-]+ [\d:,.]+\s+[A-Z]+ \S+:\d+ -- ")
+"""What Ray writes before a line of a command's output."""
 SHELLS = ("sh", "bash", "dash")
 RAYLET_WORDS = 40
 AGENT_WORDS = 30
@@ -52,10 +55,21 @@ def _setups_of(node_id: str, agent: int, children: dict[int, list[int]]) -> Iter
         yield {
             "node_id": node_id,
             "pid": pid,
-            "command": masked_command(" ".join([os.path.basename(words[0]), *words[1:]])),
+            "command": masked_command(" ".join(_without_interpreter(words))),
             "started_at": figures.started_at,
-            "output": masked_command(_last_line(_output_of(pid, agent))),
+            "output": masked_command(LOG_PREFIX.sub("", _last_line(_output_of(pid, agent)))),
         }
+
+
+def _without_interpreter(words: list[str]) -> list[str]:
+    """``pip install torch`` of ``/usr/bin/python3 -m pip install torch`` or ``python3 /usr/bin/pip install torch``."""
+    program, *arguments = words
+    if os.path.basename(program).startswith("python") and arguments:
+        if arguments[0] == "-m" and len(arguments) > 1:
+            return arguments[1:]
+        if os.path.basename(arguments[0]) in INSTALLERS:
+            program, *arguments = arguments
+    return [os.path.basename(program), *arguments]
 
 
 def _is_agent(pid: int) -> bool:

@@ -35,6 +35,7 @@ from dstack.probes.node.waits.known_waits import (
     poll_of,
 )
 from dstack.probes.node.waits.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
+from dstack.probes.node.waits.process_pools import POOL_FILE, pool_processes
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_thread
 from dstack.probes.node.wire import CallData, Dependencies
 
@@ -141,10 +142,7 @@ class BlockedCalls:
     # Threads
 
     def _thread_join(self, frames: Sequence[Frame]) -> CallData | None:
-        """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before.
-
-        The thread waited for is the one whose bootstrap frame has the same Thread object as ``self``.
-        """
+        """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before."""
         at = 1 if function_of(frames[0]) == "_wait_for_tstate_lock" and len(frames) > 1 else 0
         frame = frames[at]
         if function_of(frame) != "join" or not is_in(frame, "/threading.py"):
@@ -154,10 +152,20 @@ class BlockedCalls:
             timeout = self._seconds(frame, "timeout")
         except Unreadable as error:
             return {"kind": "thread.join", "frame": at, "unread": str(error)}
-        for other in self._threads:
-            if any(function_of(f) == "_bootstrap_inner" and f.local("self") == joined for f in other.frames):
-                return {"kind": "thread.join", "frame": at, "threads": [other.os_thread_id], "timeout_s": timeout}
+        runner = self._runner_of(joined)
+        if runner:
+            return {"kind": "thread.join", "frame": at, "threads": [runner], "timeout_s": timeout}
         return {"kind": "thread.join", "frame": at, "unread": "the thread it joins was not seen"}
+
+    def _runner_of(self, thread_object: int) -> int | None:
+        """The OS id of the thread that runs a Thread object, by its frames, or by its ident while these change."""
+        for other in self._threads:
+            if any(function_of(f) == "_bootstrap_inner" and f.local("self") == thread_object for f in other.frames):
+                return other.os_thread_id
+        with contextlib.suppress(Unreadable):
+            ident = self._objects.number(self._objects.attribute(thread_object, "_ident"))
+            return next((other.os_thread_id for other in self._threads if other.thread_id == ident), None)
+        return None
 
     # Everything that sleeps in the kernel
 
@@ -243,7 +251,11 @@ class BlockedCalls:
             outer = frames[at].local("self")
             identity = hex(outer) if outer and not place.is_meeting else None
         timeout_s = timeout_s or self._timeout_s(frames[at::-1])
-        return {"kind": "other", "frame": at, "what": place.name, "object_id": identity, "timeout_s": timeout_s}
+        call: CallData = {"kind": "other", "frame": at, "what": place.name}
+        if is_in(frames[at], POOL_FILE) and (result := frames[at].local("self")):
+            below = self._below()
+            call["child_pids"] = [pid for pid in pool_processes(self._objects, result) if pid in below]
+        return {**call, "object_id": identity, "timeout_s": timeout_s}
 
     # Futures
 
@@ -327,8 +339,9 @@ class BlockedCalls:
     def _timeout_s(self, frames: Sequence[Frame]) -> float | None:
         """The first timeout among these frames that is not negative."""
         for frame in frames:
+            name = "timeout" if frame.has("timeout") else "timeout_seconds"
             with contextlib.suppress(Unreadable):
-                timeout = self._seconds(frame, "timeout")
+                timeout = self._seconds(frame, name)
                 if timeout is not None and timeout >= 0:
                     return timeout
         return None

@@ -1,0 +1,37 @@
+"""A call that kills its actor each time it is made.
+
+Ray restarts the actor and makes the call again, without end. From outside it cannot be known that the next attempt will
+fail too; after a quarter of an hour, one does not.
+
+Expected: blocked
+Members: driver crashing_call.py
+Points at: print(ray.get(parser.parse.remote("page", ready_at)))
+"""
+
+import os
+import time
+from typing import Any
+
+import ray
+
+
+class Parser:
+    def parse(self, page: str, ready_at: float) -> str:
+        time.sleep(0.3)
+        if time.time() < ready_at:
+            os._exit(1)  # a crash in native code
+        return f"parsed {page}"
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    options = {"name": "parser", "max_restarts": -1, "max_task_retries": -1}
+    parser: Any = ray.remote(Parser).options(**options).remote()
+    ready_at = time.time() + 900.0
+    print("ready", flush=True)
+    print(ray.get(parser.parse.remote("page", ready_at)))
+
+
+if __name__ == "__main__":
+    main()
