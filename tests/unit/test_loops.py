@@ -20,16 +20,19 @@ def kind(source: str, at: str) -> str | None:
     return loop_at(lines, line)
 
 
+WAIT = "done, _ = ray.wait(refs, timeout=1)  # POLL"
+
+
 @pytest.mark.parametrize(
     "source",
     [
         "while True:\n    done, _ = ray.wait(refs, timeout=1)  # POLL",
         "while True:\n    done, _ = ray.wait(refs, timeout=1)  # POLL\n    if done:\n        use(done)\n        break",
-        "while True:\n    done, _ = ray.wait(refs, timeout=1)  # POLL\n    if not done:\n        continue\n    use(done)",
+        f"while True:\n    {WAIT}\n    if not done:\n        continue\n    use(done)",
         "while remaining:\n    done, remaining = ray.wait(remaining, timeout=1)  # POLL",
         "while ray.get(buffer.size.remote()) < n:  # POLL\n    time.sleep(0.2)",
         "while ray.get(\n    buffer.size.remote()  # POLL\n) < n:\n    time.sleep(0.2)",
-        "while True:\n    try:\n        item = q.get(timeout=1)  # POLL\n    except Empty:\n        continue\n    use(item)",
+        "while True:\n    try:\n        x = q.get(timeout=1)  # POLL\n    except Empty:\n        continue\n    use(x)",
         "while True:\n    try:\n        use(q.get(timeout=1))  # POLL\n    except Empty:\n        print('waits')",
         "while count < n:\n    done, _ = ray.wait(refs, timeout=1)  # POLL\n    if done:\n        count += 1",
         "while not stop.wait(1.0):  # POLL\n    pass",
