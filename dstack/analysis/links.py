@@ -8,11 +8,12 @@ else can reach the object, as a native thread might, is an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from dstack.analysis.graph import Graph
+from dstack.analysis.idle import idle_links
 from dstack.analysis.libraries import polled_actors
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
@@ -27,10 +28,25 @@ NO_OTHERS = "what threads of a process wait on is reached only by the code that 
 def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
     """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
+    linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
+    idle = idle_links(graph.vertices, _known_enders(graph, lifetimes, executions, linked))
     for vertex in executions:
         poll = graph.observed.polls.get(vertex.key)
-        wait = _linked(graph, lifetimes, vertex)
+        wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
         graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
+
+
+def _known_enders(
+    graph: Graph, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
+) -> dict[Key, tuple[Key, ...]]:
+    """By waiter: what can reach the object of its wait, of those waits that are linked to such."""
+    found: dict[Key, tuple[Key, ...]] = {}
+    for vertex in executions:
+        execution = execution_of(graph.observed, vertex) if linked[vertex.key] is not vertex.wait else None
+        if execution is not None and execution.call is not None and has_enders(execution.call):
+            enders = _enders(graph, lifetimes, vertex, execution.call)
+            found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
+    return {key: enders for key, enders in found.items() if enders}
 
 
 def has_known_enders(call: BlockedCall | None) -> bool:

@@ -264,9 +264,11 @@ class _Finder:
         depth = min(_depth_of_loop(stacks, self._snapshot.frames), innermost)
         if depth < 0:
             return None
-        outward = (self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1])
+        outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
         at = next((frame for frame in outward if not _is_wrapper(frame)), None)
-        return None if at is None or at.file.endswith(ENTRIES) else Poll(call, shown.stack, at)
+        if at is None or at.file.endswith(ENTRIES) or _does_more(outward, call):
+            return None
+        return Poll(call, shown.stack, at)
 
 
 def _series(processes: Iterable[tuple[Sample, Process]]) -> dict[int | str, list[_Observation]]:
@@ -330,6 +332,18 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     places = {_place(frames[row[depth]]) for row in rows if len(row) > depth}
     is_same = len(places) == 1 and all(len(row) > depth for row in rows)
     return depth if is_same else depth - 1
+
+
+def _does_more(frames: Sequence[Frame], call: BlockedCall) -> bool:
+    """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
+
+    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for
+    something outside each time it is not woken.
+    """
+    loop = next((frame for frame in frames if frame.loop is not None), None)
+    if loop is None or loop.origin != "user":
+        return False
+    return loop.loop == "bounded" or (loop.loop == "busy" and not call.refs)
 
 
 def _shown(worker: WorkerSample, polls: Polls) -> WorkerSample:
