@@ -79,6 +79,7 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
         wait,
         groups=groups,
         total=len(linked.targets) if len(groups) == 1 else wait.total,
+        is_linked=True,
         assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
@@ -102,7 +103,8 @@ def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: Blocke
 def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
     """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
     is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
-    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "")
+    users = graph.observed.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
+    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "") and any(one.call for one in users)
 
 
 def _is_called_again_and_again(graph: Graph, vertex: Vertex) -> bool:
