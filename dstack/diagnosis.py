@@ -55,7 +55,7 @@ class Wait(Model, frozen=True):
     needed: int = 1
     total: int = 1
     resources: tuple[str, ...] = ()
-    assumed: str | None = None
+    assumed: tuple[str, ...] = ()
     if_not: tuple[Group, ...] = ()
     what: str | None = None
     loop: Key | None = None
@@ -65,6 +65,11 @@ class Wait(Model, frozen=True):
     def evidence(self) -> Evidence:
         """Whether the groups were read as they are, or inferred from what was."""
         return "inferred" if self.inferred else "exact"
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the wait counts only under an assumption."""
+        return bool(self.assumed) or self.polls is not None
 
     @property
     def is_timed(self) -> bool:
@@ -143,6 +148,35 @@ class Step(Model, frozen=True):
     source: str | None = None
 
 
+class FailedBefore(Model, frozen=True):
+    """A task that failed, or an actor that died, beside a wait that may depend on it: never a finding by itself.
+
+    ``name`` is the task's or the actor's, ``actor`` the one that the task was called on. ``error_type`` is Ray's name
+    of the kind of error, or of the reason of a death. ``is_held`` says that a process still holds the task's result,
+    ``is_related`` that a process, actor or class of the wait is that of the failure. ``count`` are those alike, of
+    which the rest is about the first. ``ago_s`` is None where clocks do not agree.
+    """
+
+    name: str
+    error: str
+    error_type: str = ""
+    task_id: str | None = None
+    actor_id: str | None = None
+    actor: str | None = None
+    job_id: str | None = None
+    pid: int | None = None
+    node_ip: str | None = None
+    file: str | None = None
+    line: int | None = None
+    source: str | None = None
+    failed_at: float | None = None
+    ago_s: float | None = None
+    is_death: bool = False
+    is_held: bool = False
+    is_related: bool = False
+    count: int = 1
+
+
 class Progress(Model, frozen=True):
     """What moved in the jobs of a finding within ``watched_s`` seconds, beside polls and libraries' own calls.
 
@@ -174,7 +208,8 @@ class Finding(Model, frozen=True):
     ``waiters_direct`` those among them who wait for a part of it; of an open chain, all who wait in it, and those who
     wait for its ends. ``jobs`` are those that take part, ``watched_s`` how long it was watched without a move,
     ``since`` how long its members' waits have lasted together. ``assumed`` is what stands between a finding that was
-    seen twice and proof. ``progress`` is what moved in its jobs meanwhile. ``explanation`` tells it step by step.
+    seen twice and proof. ``progress`` is what moved in its jobs meanwhile, ``failed_before`` are failures that its
+    waits may depend on. ``explanation`` tells it step by step.
     """
 
     kind: FindingKind
@@ -195,6 +230,7 @@ class Finding(Model, frozen=True):
     resources: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     progress: Progress | None = None
+    failed_before: tuple[FailedBefore, ...] = ()
     explanation: tuple[Step, ...] = ()
 
 
@@ -232,7 +268,7 @@ class Diagnosis(Model, frozen=True):
 
     ``incomplete`` is true when somebody who was not observed could change the verdict. With a ``job``, only that job's
     findings are told, and the verdict is theirs. ``outside`` are the waits in no finding, as none of them depends on
-    Ray, most frequent first.
+    Ray, most frequent first; ``failed_before`` are failures beside these, where there is no finding.
     """
 
     verdict: Verdict
@@ -242,6 +278,7 @@ class Diagnosis(Model, frozen=True):
     coverage: Coverage
     job: str | None = None
     outside: tuple[OutsideWait, ...] = ()
+    failed_before: tuple[FailedBefore, ...] = ()
 
     @property
     def is_stuck(self) -> bool:

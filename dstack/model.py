@@ -33,6 +33,7 @@ UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
 """Seconds since 1970, before the year 9999: what a calendar can show. These bounds hold for values from files."""
 
 Origin = Literal["user", "library", "ray", "stdlib"]
+Loop = Literal["plain", "busy", "bounded"]
 Role = Literal["task", "loop", "user", "ray"]
 CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", "lock", "await", "other"]
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
@@ -66,12 +67,18 @@ class Model(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Frame(Model, frozen=True):
-    """One Python frame. ``origin`` tells whose code it is."""
+    """One Python frame. ``origin`` tells whose code it is.
+
+    ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, by its source there:
+    ``bounded`` if it ends by itself, as it counts or compares the time; ``busy`` if it makes other calls although what
+    it polls for has not come; else ``plain``. None where it is in no loop, or the source could not be read.
+    """
 
     function: str
     file: str
     line: Int
     origin: Origin = "user"
+    loop: Loop | None = None
 
 
 class BlockedCall(Model, frozen=True):
@@ -126,8 +133,9 @@ class Thread(Model, frozen=True):
     tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main thread),
     ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that the thread did
     not run at all while its stack and refs were read: the reading is then exact. ``torn`` is true when the thread ran
-    during every reading of its stack: frames may not belong together, and what it waits for is not known. ``task_id``
-    is the Ray task it runs, None for none; it means something only where ``Process.tasks_read`` is true.
+    during every reading of its stack: frames may not belong together, and what it waits for is not known. ``sleeps``
+    says that the kernel shows it in ``time.sleep``, which only time ends. ``task_id`` is the Ray task it runs, None for
+    none; it means something only where ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int
@@ -137,6 +145,7 @@ class Thread(Model, frozen=True):
     on_cpu: bool = False
     still: bool = False
     torn: bool = False
+    sleeps: bool = False
     task_id: str | None = None
     call: BlockedCall | None = None
     locals: dict[str, dict[str, str]] | None = None
@@ -436,9 +445,9 @@ class GoneWorker(Model, frozen=True):
 class FailedTask(Model, frozen=True):
     """A task whose last attempt failed, by the GCS's task events (Ray 2.46 to 2.60); the clock is its owner's.
 
-    ``error`` is the exception with the first line of its message, ``file`` and ``line`` are where the user's own code
-    raised it. ``is_held`` says that a process still holds its result, which may never have been fetched. Tasks also
-    fail in healthy programs, which handle the exception.
+    ``error`` is the exception with the first line of its message, ``file``, ``line`` and its ``source`` are where the
+    user's own code raised it. ``is_held`` says that a process still holds its result, which may never have been
+    fetched. Tasks also fail in healthy programs, which handle the exception.
     """
 
     task_id: str
@@ -455,6 +464,7 @@ class FailedTask(Model, frozen=True):
     pid: Int | None = None
     file: str | None = None
     line: Int | None = None
+    source: str | None = None
     is_held: bool = False
 
 

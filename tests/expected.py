@@ -8,6 +8,7 @@
     Behind: driver two_actors.py                    who is among those behind it
     Points at: return ray.get(ref)                  a line of code that the findings point at
     Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with how many wait for it
+    Failed before: Rank.step                        a failed call that its finding names, whose result is still held
     Needs: two nodes                                the cluster, where one node of 2 CPUs and 1 GPU does not do
     Needs: ray[data,train]                          in a folder `libraries`: the extras of Ray that it imports
 
@@ -30,7 +31,7 @@ ALARMS = ("deadlock", "hang")
 _EXPECTED = re.compile(r"(\w+)(, incomplete)?(?: \(finding: (\w+)\))?")
 _ENDS_IN = re.compile(r"(.+), (\d+) directly, (\d+) in all")
 _ROLES = ("members", "blocked_behind", "final_blockers")
-_KEYS = ("Expected", "Later", "Members", "Behind", "Points at", "Ends in", "Needs")
+_KEYS = ("Expected", "Later", "Members", "Behind", "Points at", "Ends in", "Failed before", "Needs")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Expected:
     behind: frozenset[str]
     line: str | None
     blocker: tuple[str, int, int] | None
+    failed: str | None
     needs: str | None
     later: str | None
 
@@ -63,6 +65,8 @@ class Expected:
             yield f"no finding {self.finding!r} has {set(self.members)} and {set(self.behind)} behind it"
         if self.line and self.line not in lines(document):
             yield f"not pointed at: {self.line}"
+        if self.failed and self.failed not in failed_before(document):
+            yield f"failed before are {failed_before(document)}"
         if self.blocker and self.blocker not in blockers(document)[:1]:
             yield f"final blockers are {blockers(document)}"
 
@@ -91,6 +95,7 @@ def expected_of(path: Path) -> Expected:
         behind=_names(told.get("Behind")),
         line=told.get("Points at"),
         blocker=(ends_in[1], int(ends_in[2]), int(ends_in[3])) if ends_in else None,
+        failed=told.get("Failed before"),
         needs=told.get("Needs"),
         later=re.split(r"\W", told["Later"])[0] if "Later" in told else None,
     )
@@ -101,6 +106,11 @@ def lines(document: Json) -> set[str]:
     found = document["findings"]
     shown = (one for finding in found for role in _ROLES for one in finding[role])
     return {one["source"] for one in shown if one["source"]}
+
+
+def failed_before(document: Json) -> set[str]:
+    """The failed calls beside the findings whose results are still held."""
+    return {one["name"] for finding in document["findings"] for one in finding["failed_before"] if one["is_held"]}
 
 
 def blockers(document: Json) -> list[tuple[str, int, int]]:

@@ -66,5 +66,5 @@ def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine) -> Wait | None:
     if call is None or call.timeout_s is not None:
         return Wait(kind=EVENT_LOOP, groups=(by_loop,))
     wait = wait_of_call(graph, key, call, thread)
-    if_not = tuple(dict.fromkeys((*wait.if_not, by_loop))) if wait.assumed else ()
+    if_not = tuple(dict.fromkeys((*wait.if_not, by_loop))) if wait.is_suspected else ()
     return replace(wait, groups=tuple(dict.fromkeys((*wait.groups, by_loop))), if_not=if_not, loop=thread.vertex)

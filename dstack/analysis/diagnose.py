@@ -10,6 +10,7 @@ from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
 from dstack.analysis.environments import pending_setups
 from dstack.analysis.findings import find_all, verdict_of
+from dstack.analysis.findings.failures import Failures
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import may_stand_still
 from dstack.analysis.jobs import find_job
@@ -52,13 +53,14 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         coverage=coverage_of(snapshot),
         job=job_id,
         outside=outside_waits(situation, found, job_id),
+        failed_before=() if findings else Failures(situation).beside_outside(job_id),
     )
 
 
 class Interest(NamedTuple):
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
-    ``tasks`` are those of which it matters since when they are in their states. ``longest_timeout_s`` is that of the
+    ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
     pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment.
     """
 
@@ -66,7 +68,7 @@ class Interest(NamedTuple):
     tasks: list[str] = []
     may_stand_still: bool = False
     pollers: frozenset[str] = frozenset()
-    longest_timeout_s: float = 0.0
+    timeouts_s: tuple[float, ...] = ()
     waits_to_start: bool = False
 
 
@@ -88,16 +90,19 @@ def of_interest(snapshot: Snapshot) -> Interest:
         is_stuck = vertex.key in situation.stuck or vertex.key in still
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
-    pollers = [vertex for vertex in situation.may_poll() if vertex.worker_id is not None]
-    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | _repeating(snapshot)
-    timeouts = [vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait]
+    repeating = _repeating(snapshot)
+    pollers, suspected = situation.may_poll(repeating)
+    polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
+    for vertex in suspected:
+        workers |= _workers_of(vertex, first)
+    timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(
         workers=workers | polling | starting,
         tasks=_tasks_of_interest(situation),
         may_stand_still=bool(still),
         pollers=polling,
-        longest_timeout_s=max(timeouts, default=0.0),
+        timeouts_s=timeouts,
         waits_to_start=bool(starting),
     )
 

@@ -59,6 +59,30 @@ def weak_components(graph: Digraph[V]) -> dict[V, int]:
     return {vertices[number]: count for count, part in enumerate(parts) for number in part}
 
 
+def lightest_cycle(graph: Digraph[V], starts: Sequence[V], through: Sequence[V], weight: Mapping[V, float]) -> list[V]:
+    """The cycle of the least weight through one of ``starts`` and one of ``through``, in order; empty without any."""
+    vertices = list(graph)
+    number_of = {vertex: number for number, vertex in enumerate(vertices)}
+    weighted: rx.PyDiGraph[None, float] = rx.PyDiGraph()
+    weighted.add_nodes_from([None] * len(vertices))
+    weighted.add_edges_from([(number_of[v], number_of[to], weight[to]) for v in vertices for to in graph.successors(v)])
+
+    def paths(source: V) -> dict[V, list[V]]:
+        found = rx.dijkstra_shortest_paths(weighted, number_of[source], weight_fn=float)
+        return {vertices[target]: [vertices[number] for number in path] for target, path in found.items()}
+
+    there = {start: paths(start) for start in starts}
+    back = {middle: paths(middle) for middle in through}
+    cycles = (
+        [*there[start][middle][:-1], *back[middle][start][:-1]]
+        for start in starts
+        for middle in through
+        if middle in there[start] and start in back[middle]
+    )
+    simple = (cycle for cycle in cycles if len(set(cycle)) == len(cycle))
+    return min(simple, key=lambda cycle: sum(weight[key] for key in cycle), default=[])
+
+
 def _numbered(graph: Digraph[V], vertices: Sequence[V]) -> rx.PyDiGraph[None, None]:
     number_of = {vertex: number for number, vertex in enumerate(vertices)}
     numbered: rx.PyDiGraph[None, None] = rx.PyDiGraph()

@@ -11,7 +11,7 @@ from dstack.analysis.calls import is_for_somebody, threads_of_call, wait_of_call
 from dstack.analysis.child_processes import add_children
 from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import add_unseen_driver, wait_of_unseen
-from dstack.analysis.links import has_enders
+from dstack.analysis.links import has_known_enders
 from dstack.analysis.streams import wait_of_producer
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Coroutine, Process, Thread, WorkerSample
@@ -43,7 +43,7 @@ def _add_threads(graph: Graph, worker_id: str, process: Process, suspended: Sequ
         is_execution = thread.role in ("task", "user") or placing.task_of(observed, worker_id, thread) is not None
         is_blocked = thread.role == "loop" and placing.is_blocked_loop(observed, thread)
         is_awaited = thread.os_thread_id in awaited or (thread.call is not None and is_for_somebody(thread.call))
-        is_awaited = is_awaited or has_enders(thread.call)
+        is_awaited = is_awaited or has_known_enders(thread.call)
         if is_execution or is_blocked or is_awaited:
             _add_thread(graph, worker_id, thread)
 
@@ -122,7 +122,7 @@ def _wait_for_loop_of_group(
     target = Target(vertex=ThreadKey(worker_id, own[0].os_thread_id))
     assumed = placing.as_declared(observed.tasks[task_id].name, group)
     wait = Wait(kind=coroutines.EVENT_LOOP, groups=(Group(needs=1, targets=(target,)),))
-    return replace(wait, assumed=assumed, if_not=otherwise.groups)
+    return replace(wait, assumed=(assumed,), if_not=otherwise.groups)
 
 
 def _on_one_of(graph: Graph, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:

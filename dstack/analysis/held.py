@@ -38,7 +38,7 @@ def wait_for_held(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedC
     if not targets or _may_hold_others(graph, worker_id):
         return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
     wait = graph.shared(AnyKey("held", (worker_id,)), wait)
-    return replace(wait, assumed=call.assumed or AMONG_HELD, if_not=(Group(needs=1, targets=(unknown,)),))
+    return replace(wait, assumed=(call.assumed or AMONG_HELD,), if_not=(Group(needs=1, targets=(unknown,)),))
 
 
 def add_unseen_driver(graph: Graph, worker_id: str) -> None:

@@ -23,8 +23,9 @@ import msgspec
 
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
+from dstack.analysis.child_processes import may_act
 from dstack.analysis.graph import FEW, Graph
-from dstack.analysis.libraries import is_machinery_actor
+from dstack.analysis.libraries import is_machinery_actor, part
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
@@ -34,7 +35,7 @@ EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 OWN_THREADS = ("ray_", "PythonGCThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
 
-QUIET = "threads of libraries that were idle in every reading stay idle"
+QUIET = "code of libraries that was idle in every reading stays idle"
 
 
 class Lifetimes:
@@ -71,18 +72,29 @@ class Lifetimes:
         return self._build(vertex, lambda: self._removers(group))
 
     def users_of_process(self, worker_id: str) -> Iterable[Target]:
-        """What can proceed in a process; in an actor's, also what calls it or can."""
-        return self._process(worker_id)
+        """What can proceed in a process, or in its child processes; in an actor's, also what calls it or can."""
+        return [*self._process(worker_id), *self._children(worker_id)]
+
+    def _children(self, worker_id: str) -> Iterator[Target]:
+        """The child processes that may run: what they do is not followed."""
+        process = self._seen.process(worker_id)
+        if process is not None and may_act(self._seen, process):
+            yield self._graph.unknown("process", worker_id, "children", label="child process that may run")
 
     def users_of_actor(self, actor_id: str) -> Iterable[Target]:
         """What can change an actor's state: what runs in it, calls it or can; nothing for an actor not listed."""
         actor = self._seen.actors.get(actor_id)
-        return [self._reach(actor)] if actor else []
+        return [self._reach(actor), *self._children(actor.worker_id or "")] if actor else []
 
     def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
         """The calls of a worker's actor that do not run yet."""
         worker = self._seen.workers.get(worker_id)
         return map(self._task, self._calls[(worker.actor_id if worker else None) or ""])
+
+    def tasks_of_actor(self, actor_id: str) -> Iterable[Target]:
+        """The unfinished tasks that an actor has submitted."""
+        actor = self._seen.actors.get(actor_id)
+        return self.tasks_of(actor.worker_id, besides=None) if actor and actor.worker_id else []
 
     def tasks_of(self, worker_id: str, *, besides: str | None) -> Iterator[Target]:
         """The unfinished tasks that a worker has submitted, ``besides`` one; not those for machinery of a library."""
@@ -149,7 +161,10 @@ class Lifetimes:
         yield from (self._job(job.job_id) for job in jobs)
         if not jobs:
             label = f"user outside of all jobs that run, who alone can look up {name},"
-            yield self._graph.unknown("lookup", whose, label=label)
+            target = self._graph.unknown("lookup", whose, label=label)
+            if (actor := self._seen.actors.get(whose)) and part(actor.class_name, actor.name, actor.actor_id):
+                self._quiet.add(target.vertex)
+            yield target
 
     # Anybody of many
 
@@ -180,7 +195,18 @@ class Lifetimes:
     def _in_worker(self, worker: Worker) -> Iterable[Target]:
         """Anybody in a worker; in that of an actor also who may call it, and be of another job."""
         actor = self._seen.actors.get(worker.actor_id or "")
-        return [self._reach(actor)] if actor else self._threads_and_tasks(worker.worker_id)
+        if actor is None:
+            return self._threads_and_tasks(worker.worker_id)
+        target = self._reach(actor)
+        if self._is_idle_machinery(actor):
+            self._quiet.add(target.vertex)
+        return [target]
+
+    def _is_idle_machinery(self, actor: Actor) -> bool:
+        """Whether an actor serves a library itself, and runs and has been sent nothing."""
+        sample = self._seen.seen.get(actor.worker_id or "")
+        is_idle = sample is not None and sample.running_task_ids == ()
+        return is_idle and not self._calls[actor.actor_id] and is_machinery_actor(actor)
 
     def _may_start(self, actor: Actor) -> bool:
         """Whether the control plane may start it, as it does again after a crash, without any task that shows."""
@@ -311,7 +337,7 @@ class Lifetimes:
             return _waiting(vertex, targets)
         found = _waiting(vertex, awake)
         assert found.wait is not None, "it was given one"
-        wait = msgspec.structs.replace(found.wait, assumed=QUIET, if_not=(Group(needs=1, targets=targets),))
+        wait = msgspec.structs.replace(found.wait, assumed=(QUIET,), if_not=(Group(needs=1, targets=targets),))
         return msgspec.structs.replace(found, wait=wait)
 
     def _only_thread(self, worker_id: str | None) -> int | None:

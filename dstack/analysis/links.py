@@ -8,32 +8,55 @@ else can reach the object, as a native thread might, is an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from dstack.analysis.calls import lock_in_words
 from dstack.analysis.graph import Graph
+from dstack.analysis.idle import idle_links
+from dstack.analysis.libraries import polled_actors
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Poll
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
+
+NO_OTHERS = "what threads of a process wait on is reached only by the code that was seen to hold it"
 
 
 def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
     """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
+    linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
+    idle = idle_links(graph.vertices, _known_enders(graph, lifetimes, executions, linked))
     for vertex in executions:
         poll = graph.observed.polls.get(vertex.key)
-        wait = _linked(graph, lifetimes, vertex)
-        graph.add(replace(vertex, wait=_polled(lifetimes, vertex, wait, poll) if poll else wait))
+        wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
+        graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
+
+
+def _known_enders(
+    graph: Graph, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
+) -> dict[Key, tuple[Key, ...]]:
+    """By waiter: what can reach the object of its wait, of those waits that are linked to such."""
+    found: dict[Key, tuple[Key, ...]] = {}
+    for vertex in executions:
+        execution = execution_of(graph.observed, vertex) if linked[vertex.key] is not vertex.wait else None
+        if execution is not None and execution.call is not None and has_enders(execution.call):
+            enders = _enders(graph, lifetimes, vertex, execution.call)
+            found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
+    return {key: enders for key, enders in found.items() if enders}
+
+
+def has_known_enders(call: BlockedCall | None) -> bool:
+    """Whether threads or coroutines are known that can reach what a call waits on."""
+    return call is not None and bool(call.reached_by or call.reached_by_coroutines)
 
 
 def has_enders(call: BlockedCall | None) -> bool:
-    """Whether something is known that can reach what a call waits on."""
-    return call is not None and bool(call.reached_by or call.reached_by_coroutines or call.reached_by_actor)
+    """Whether anything is known that can reach it: such a thread or coroutine, or the actor's instance."""
+    return call is not None and (has_known_enders(call) or call.reached_by_actor)
 
 
 def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
@@ -41,23 +64,51 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     assert vertex.wait is not None, "only executions that wait are linked"
     wait, execution = vertex.wait, execution_of(graph.observed, vertex)
     call = execution.call if execution else None
-    if call is None or not has_enders(call) or not any(map(_is_open, wait.groups)):
+    is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
+    if call is None or not any(is_open):
         return wait
-    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call)))
-    if not enders:
+    if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
+        return wait  # any of these calls may end it
+    several = tuple(_all_enders(graph, lifetimes, vertex, call))
+    if not several:
         return wait
-    several = (*enders, *lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or "")))
     others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
     linked = Group(needs=1, targets=others)
-    groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
-    assumed = f"{_object(wait)} is used only by the code that was seen to hold it"
+    groups = tuple(dict.fromkeys(linked if open_ else group for group, open_ in zip(wait.groups, is_open, strict=True)))
     return replace(
         wait,
         groups=groups,
         total=len(linked.targets) if len(groups) == 1 else wait.total,
-        assumed=_joined(wait.assumed, assumed),
+        assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
+
+
+def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
+    actors = polled_actors(graph.observed, call.what)
+    for actor in actors:
+        yield from lifetimes.tasks_of_actor(actor)
+        yield from lifetimes.users_of_actor(actor)
+    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
+    is_unlisted = any(
+        _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
+    )
+    if enders or is_unlisted:
+        yield from enders
+        yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+
+
+def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
+    """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
+    is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
+    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "")
+
+
+def _is_called_again_and_again(graph: Graph, vertex: Vertex) -> bool:
+    worker = graph.observed.workers.get(vertex.worker_id or "")
+    called = {call.actor_id for call in graph.observed.snapshot.repeated_calls}
+    return worker is not None and worker.actor_id in called
 
 
 def _is_open(group: Group) -> bool:
@@ -74,7 +125,7 @@ def _enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCal
         yield from lifetimes.pending_calls_in(worker_id)
 
 
-def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
+def _polled(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
     """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
     place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
     groups = wait.groups
@@ -84,24 +135,29 @@ def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wai
             return wait
         groups = (Group(needs=1, targets=tasks),)
     elif poll.actors:
-        users = (target for actor in poll.actors for target in lifetimes.users_of_actor(actor))
-        groups = (Group(needs=1, targets=tuple(dict.fromkeys(users))),)
+        users = tuple(dict.fromkeys(target for one in poll.actors for target in lifetimes.users_of_actor(one)))
+        if not _has_other_users(graph, users):
+            return wait
+        groups = (Group(needs=1, targets=users),)
     elif wait.kind == "ray.wait":  # which gives what is ready when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
-    assumed = _joined(wait.assumed, f"the loop at {place} only polls")
-    return replace(wait, groups=groups, polls=place, assumed=assumed, if_not=())
+    return replace(wait, groups=groups, polls=place, if_not=())
+
+
+def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
+    """Whether an actor is used by more than loops that poll actors: if not, they ask for nothing that must come."""
+    ahead = [target.vertex for target in users]
+    seen = set(ahead)
+    while ahead:
+        vertex = graph.vertices[ahead.pop()]
+        if isinstance(vertex.key, AnyKey):
+            new = {target.vertex for target in _targets(vertex.wait.groups if vertex.wait else ())} - seen
+            seen |= new
+            ahead += new
+        elif vertex.key not in graph.observed.polls or not graph.observed.polls[vertex.key].actors:
+            return True
+    return False
 
 
 def _targets(groups: Iterable[Group]) -> Iterator[Target]:
     return (target for group in groups for target in group.targets)
-
-
-def _object(wait: Wait) -> str:
-    """The object that a call is a method of."""
-    if wait.kind == "lock":
-        return lock_in_words(wait.what)
-    return f"the object of {wait.what or wait.kind}"
-
-
-def _joined(first: str | None, second: str) -> str:
-    return f"{first}, and {second}" if first else second

@@ -365,22 +365,22 @@ class Observed:
         return ((key, child) for key, process in processes if process for child in process.children)
 
     def is_quiet(self, worker_id: str, execution: Thread | Coroutine) -> bool:
-        """Whether library code was off the CPU at the same place in every sample and reading of its process."""
-        seen = self._stacks_seen.get((worker_id, _id_of(execution)), set())
+        """Whether library code was off the CPU in every sample and reading of its process."""
         frames = self.snapshot.frames_of(execution)
         is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
-        return is_library and seen == {execution.stack} and execution.still
+        return is_library and (worker_id, _id_of(execution)) not in self._running
 
     @cached_property
-    def _stacks_seen(self) -> dict[tuple[str, int | str], set[int]]:
-        """By worker and execution: the stacks in all samples and readings; -1 for one that ran."""
-        seen: dict[tuple[str, int | str], set[int]] = defaultdict(set)
-        for sample in (*self.snapshot.samples, *self.snapshot.readings):
-            for worker in sample.workers:
-                for one in worker.process.executions() if worker.process else ():
-                    is_running = isinstance(one, Thread) and (one.on_cpu or one.torn)
-                    seen[worker.worker_id, _id_of(one)].add(-1 if is_running else one.stack)
-        return seen
+    def _running(self) -> set[tuple[str, int | str]]:
+        """The threads, by worker and id, that a sample or reading shows on a CPU, or that ran while they were read."""
+        samples = (*self.snapshot.samples, *self.snapshot.readings)
+        processes = ((w.worker_id, w.process) for sample in samples for w in sample.workers if w.process)
+        return {
+            (worker_id, thread.os_thread_id)
+            for worker_id, process in processes
+            for thread in process.threads
+            if thread.on_cpu or thread.torn
+        }
 
     def threads(self, worker_id: str) -> tuple[Thread, ...]:
         """A worker's threads, none if its process was not seen."""

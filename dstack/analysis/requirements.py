@@ -21,7 +21,7 @@ def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False, with_timed: bo
         if vertex.never is not None:
             waits[vertex.key] = [(1, [])]
         elif vertex.wait is not None and (with_timed or not vertex.wait.is_timed):
-            groups = vertex.wait.if_not if if_not and vertex.wait.assumed else vertex.wait.groups
+            groups = vertex.wait.if_not if if_not and vertex.wait.is_suspected else vertex.wait.groups
             waits[vertex.key] = [(group.needs, [t.vertex for t in group.targets]) for group in groups]
     return waits
 

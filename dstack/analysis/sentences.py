@@ -115,7 +115,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "resources":
             return _resources(observed, vertices, wait)
         case "lifetime":
-            return f"comes only when {targets} goes on"
+            return f"ends only through {targets}"
         case "backpressure":
             return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
         case "actor creation":

@@ -83,7 +83,7 @@ class Slots:
             actor.actor_id,
             ("concurrency group", group),
         )
-        return replace(narrow, assumed=placing.as_declared(task.name, group), if_not=wait.groups)
+        return replace(narrow, assumed=(placing.as_declared(task.name, group),), if_not=wait.groups)
 
     def _target(self, task_id: str) -> Target:
         return Target(vertex=placing.key_of_task(self._seen, task_id))

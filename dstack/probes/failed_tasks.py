@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ MAX_DETAILS = 200_000
 LATEST = 253_370_764_799.0
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_PLACE = re.compile(r'^\s*File "(.+)", line (\d{1,9}), in ', re.MULTILINE)
+_PLACE = re.compile(r'^\s*File "(.+)", line (\d{1,9}), in .*(?:\n    +(\S.*))?', re.MULTILINE)
 _CLASS = re.compile(r"<class '(?:.*\.)?(.+)'>")
 _CAUSE = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)", re.M)
 
@@ -37,6 +37,14 @@ class _Details(msgspec.Struct):
     type: str = ""
     value: str = ""
     traceback: str = ""
+
+
+class Place(NamedTuple):
+    """A line of a traceback; ``source`` is its text, where the executor had the file."""
+
+    file: str
+    line: int
+    source: str | None = None
 
 
 _DETAILS = msgspec.json.Decoder(_Details)
@@ -58,7 +66,7 @@ def _failed_task(row: Any) -> FailedTask:
     info, state = row.task_info, row.state_updates
     details = _details(row)
     message = _COLOUR.sub("", state.error_info.error_message)
-    file, line = innermost_place((details.traceback if details else "") or message)
+    place = innermost_place((details.traceback if details else "") or message)
     return FailedTask(
         task_id=row.task_id.hex(),
         name=info.name or info.func_or_class_name,
@@ -72,8 +80,9 @@ def _failed_task(row: Any) -> FailedTask:
         worker_id=state.worker_id.hex() or None,
         node_id=state.node_id.hex() or None,
         pid=state.worker_pid or None,
-        file=file,
-        line=line,
+        file=place.file if place else None,
+        line=place.line if place else None,
+        source=place.source if place else None,
     )
 
 
@@ -125,12 +134,12 @@ def _short(text: str) -> str:
     return (text.strip().splitlines() or [""])[0].partition(GUESSES)[0].strip()[:MAX_ERROR]
 
 
-def innermost_place(traceback: str) -> tuple[str | None, int | None]:
-    """File and line of the innermost frame of the user's own code, in the exception that came out last."""
+def innermost_place(traceback: str) -> Place | None:
+    """The innermost frame of the user's own code, in the exception that came out last."""
     raised_last = _CAUSE.split(traceback)[-1]
-    places = [(match[1], int(match[2])) for match in _PLACE.finditer(raised_last)]
-    own = [place for place in places if _is_users(place[0])]
-    return own[-1] if own else (None, None)
+    places = (Place(match[1], int(match[2]), match[3]) for match in _PLACE.finditer(raised_last))
+    own = [place for place in places if _is_users(place.file)]
+    return own[-1] if own else None
 
 
 def _is_users(file: str) -> bool:

@@ -13,7 +13,7 @@ from dstack.analysis.members import Member, member, source_line
 from dstack.analysis.observed import Observed
 from dstack.analysis.running import call_in_words
 from dstack.analysis.stitching import alike
-from dstack.diagnosis import Diagnosis, Finding, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.diagnosis import Diagnosis, FailedBefore, Finding, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
@@ -46,6 +46,7 @@ class _Document:
             "incomplete": self._diagnosis.incomplete,
             "job": self._diagnosis.job,
             "findings": [self._finding(finding) for finding in self._diagnosis.findings],
+            "failed_before": [_failure(one) for one in self._diagnosis.failed_before],
             "outside_ray": [{name: getattr(wait, name) for name in OUTSIDE} for wait in self._diagnosis.outside],
             "child_processes": [self._child(*child) for child in self._observed.children()],
             "coverage": self._coverage(),
@@ -67,6 +68,7 @@ class _Document:
             "watched_s": finding.watched_s,
             "since_s": _bounds(finding.since),
             "progress": msgspec.to_builtins(finding.progress),
+            "failed_before": [_failure(one) for one in finding.failed_before],
             "members": self._members(finding.members),
             "blocked_behind": self._members(
                 finding.blocked_behind, {*finding.members, *finding.blocked_behind, *finding.helpers}
@@ -107,7 +109,7 @@ class _Document:
             "evidence": wait.evidence,
             "inferred": wait.inferred,
             "polls": wait.polls,
-            "assumed": wait.assumed,
+            "assumed": list(wait.assumed),
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
         }
@@ -168,6 +170,10 @@ class _Document:
             "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in self._snapshot.samples],
             "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
         }
+
+
+def _failure(failed: FailedBefore) -> Json:
+    return {name: getattr(failed, name) for name in failed.__struct_fields__}
 
 
 def _bounds(since: Since | None) -> Json:

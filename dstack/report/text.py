@@ -13,6 +13,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from dstack.analysis import names
+from dstack.analysis.findings.failures import headline as failures_in_headline
+from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.observed import Observed
 from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Stacks, Strand
@@ -46,6 +48,7 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> 
     """Prints the whole report; 100 columns at most."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     _print_head(console, snapshot, diagnosis)
+    _print_failures(console, diagnosis)
     for number, finding in enumerate(diagnosis.findings[:SHOWN_FINDINGS], 1):
         _print_finding(console, number, finding, is_only=len(diagnosis.findings) == 1)
     _print_rest(console, len(diagnosis.findings) - SHOWN_FINDINGS, "findings; `dstack check --json` tells them all")
@@ -81,7 +84,8 @@ def _clear(diagnosis: Diagnosis) -> str:
     unread = ", but not everything could be read" if diagnosis.incomplete else ""
     if not diagnosis.outside:
         return f"no waits{whose} were seen{unread}" if unread else f"no waits{whose}"
-    return f"no wait{whose} depends on Ray{unread}; {names.listed(list(_outside(diagnosis.outside)))}"
+    waits = names.listed(list(_outside(diagnosis.outside)))
+    return f"no wait{whose} depends on Ray{unread}; {waits}{failures_in_headline(diagnosis.failed_before)}"
 
 
 def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
@@ -103,6 +107,14 @@ def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> N
     console.print(SafeText(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}", "dim"))
     for note in snapshot.notes:
         console.print(SafeText(note, "yellow"))
+
+
+def _print_failures(console: Console, diagnosis: Diagnosis) -> None:
+    """What failed beside waits that are in no finding."""
+    if diagnosis.failed_before:
+        console.print()
+    for failed in diagnosis.failed_before:
+        _print_step(console, step_of_failure(failed))
 
 
 def _print_finding(console: Console, number: int, finding: Finding, *, is_only: bool) -> None:

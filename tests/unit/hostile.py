@@ -43,6 +43,10 @@ class CountedMemory(ProcessMemory):
         self._count(0)
         return super().pointer(address)
 
+    def pointers(self, address: int, count: int) -> tuple[int, ...]:
+        self._count(0)
+        return super().pointers(address, count)
+
     def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
         self._count(0)
         return super().unpack(layout, address)
@@ -123,6 +127,10 @@ class Recorder(ProcessMemory):
     def pointer(self, address: int) -> int:
         self.touch([address], 8)
         return super().pointer(address)
+
+    def pointers(self, address: int, count: int) -> tuple[int, ...]:
+        self.touch([address], 8 * count)
+        return super().pointers(address, count)
 
     def unpack(self, layout: str, address: int) -> tuple[Any, ...]:
         self.touch([address], struct.calcsize(layout))

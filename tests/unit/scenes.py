@@ -44,6 +44,7 @@ from dstack.model import (
     PlacementGroup,
     Process,
     Ref,
+    RepeatedCall,
     Role,
     Sample,
     Snapshot,
@@ -117,14 +118,23 @@ class Strand:
     is_still: bool = True
     is_torn: bool = False
     is_asleep: bool = False
+    sleeps: bool = False
+    """Whether the kernel shows it in ``time.sleep``."""
     is_in_ray: bool = False
     leaf: Frame | None = None
     is_idle_loop: bool = False
     task_id: str | None = None
+    outer: tuple[Frame, ...] = ()
+    """The frames that called its own one, innermost first."""
 
     @property
     def key(self) -> Key:
         return ThreadKey(self.process.worker_id, self.tid)
+
+    def is_reached_by(self, *others: Strand | Coro, actor: bool = False) -> Strand:
+        """What its call waits on can be reached by these, and by the methods of the actor."""
+        assert self.call is not None, "only what a call waits on is reached"
+        return self._is_in(_reached(self.call, others, actor))
 
     def gets(self, *refs: Call | str, timeout_s: float | None = None) -> Strand:
         """Is blocked in ``ray.get``."""
@@ -207,8 +217,8 @@ class Strand:
             return (SELECT,)
         if self.leaf:
             return (self.leaf,)
-        own = Frame(function=self.function, file=APP, line=self.line)
-        return (LEAVES.get(self.call.kind, OTHER_LEAF), own) if self.call else (own,)
+        own = (Frame(function=self.function, file=APP, line=self.line), *self.outer)
+        return (LEAVES.get(self.call.kind, OTHER_LEAF), *own) if self.call else own
 
     def _is_in(self, call: BlockedCall) -> Strand:
         self.call = call
@@ -230,6 +240,9 @@ class Coro:
     is_still: bool = True
     is_library: bool = False
     line: int = 0
+    label: str = ""
+    outer: tuple[Frame, ...] = ()
+    """The frames that called its own one, innermost first."""
 
     @property
     def coroutine_id(self) -> str:
@@ -237,7 +250,7 @@ class Coro:
 
     @property
     def name(self) -> str:
-        return f"Task-{self.number}"
+        return self.label or f"Task-{self.number}"
 
     @property
     def key(self) -> Key:
@@ -265,6 +278,11 @@ class Coro:
         call = BlockedCall(kind="await", frame=0, what=what, object_id=object_id, others=1, timeout_s=timeout_s)
         return self._is_in(call)
 
+    def is_reached_by(self, *others: Strand | Coro, actor: bool = False) -> Coro:
+        """What its call waits on can be reached by these, and by the methods of the actor."""
+        assert self.call is not None, "only what a call waits on is reached"
+        return self._is_in(_reached(self.call, others, actor))
+
     def waits_unreadably(self, why: str) -> Coro:
         """Awaits what could not be read."""
         return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
@@ -282,7 +300,7 @@ class Coro:
         leaf = AWAITS if self.call else SLEEPS
         line = self.line or self.process.worker.pid // 10 + self.number
         own = Frame(function=self.function, file=APP, line=line)
-        return (leaf,) if self.is_library else (leaf, own)
+        return (leaf, *self.outer) if self.is_library else (leaf, own, *self.outer)
 
     def _is_in(self, call: BlockedCall | None) -> Coro:
         self.call = call
@@ -309,6 +327,9 @@ class Proc:
     groups: dict[str, str] | None = None
     tasks_read: bool = False
     coroutines_read: bool = False
+    executed: int | None = None
+    """How many tasks it has ended, by its own count."""
+    cpu_s: float = 0.0
 
     @property
     def worker_id(self) -> str:
@@ -328,6 +349,11 @@ class Proc:
     def actor_id(self) -> str:
         assert self.actor is not None
         return self.actor.actor_id
+
+    def works_for(self, job_id: str = JOB) -> Proc:
+        """Is listed as a worker of this job."""
+        self.worker = replace(self.worker, job_id=job_id)
+        return self
 
     def strand(self, name: str = "", role: Role = "task") -> Strand:
         """One more thread."""
@@ -377,6 +403,10 @@ class Proc:
 
     def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> Proc:
         self.strands[0].is_in(what, object_id, timeout_s=timeout_s)
+        return self
+
+    def is_reached_by(self, *others: Strand | Coro, actor: bool = False) -> Proc:
+        self.strands[0].is_reached_by(*others, actor=actor)
         return self
 
     def computes(self) -> Proc:
@@ -452,6 +482,9 @@ class Scene:
         self.failures: list[Failure] = []
         self.gone: list[GoneWorker] = []
         self.samples: list[Sample] = []
+        self.readings: list[Sample] = []
+        self.repeated: list[RepeatedCall] = []
+        self._now_s = 0.0
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
 
@@ -541,6 +574,21 @@ class Scene:
         call = self.task(name, by, required_resources=needs)
         return call, self.worker(node).runs(call)
 
+    def repeats(self, call: Call, by: Call | Proc | str, **known: Any) -> RepeatedCall:
+        """Calls like this one are made again and again, in a task or on a driver's main thread."""
+        parent = by if isinstance(by, str) else by.task.task_id if isinstance(by, Call) else f"{'f' * 40}{JOB}"
+        repeated = RepeatedCall(
+            name=call.task.name,
+            actor_id=call.task.actor_id or "",
+            job_id=call.task.job_id,
+            parent_task_id=parent,
+            calls=10,
+            over_s=9.0,
+            **known,
+        )
+        self.repeated.append(repeated)
+        return repeated
+
     # Who dies
 
     def dies(self, proc: Proc, cause: str = "killed", ago_s: float = 600.0) -> None:
@@ -573,7 +621,7 @@ class Scene:
         """Takes a sample: the state of all workers, and the processes of all or of ``only`` those."""
         wanted = {proc.worker_id for proc in self.procs} if only is None else set(only)
         answering = [proc for proc in self.procs if not proc.is_silent]
-        began_s = float(len(self.samples))
+        began_s = self._passes(1.0)
         self.samples.append(
             Sample(
                 began_s=began_s,
@@ -589,10 +637,42 @@ class Scene:
         )
         return self
 
+    def read(self, only: Iterable[Proc] | None = None, every_s: float = 1.0) -> Scene:
+        """Takes a quick reading of these processes, or of all that may poll by the first sample."""
+        of_these = {proc.worker_id for proc in only} if only is not None else of_interest(self._first()).pollers
+        wanted = [proc for proc in self.procs if proc.worker_id in of_these]
+        began_s = self._passes(every_s)
+        self.readings.append(
+            Sample(
+                began_s=began_s,
+                ended_s=began_s + 0.05,
+                workers=tuple(map(self._seen, wanted)),
+                tasks=tuple(call.task for proc in wanted if not proc.is_silent for call in proc.submitted),
+            )
+        )
+        return self
+
+    def watch(self, readings: int = 3, every_s: float = 1.0) -> Scene:
+        """Takes a sample, so many quick readings and a second sample, as a snapshot does where something may poll."""
+        if not self.samples:
+            self.look()
+        for _ in range(readings):
+            self.read(every_s=every_s)
+        return self.look_again()
+
     def look_again(self) -> Scene:
         """Takes a second sample, as a snapshot does: none where no worker is of interest."""
-        wanted = of_interest(self.snapshot()).workers
+        wanted = of_interest(self._first()).workers
         return self.look(only=wanted) if wanted else self
+
+    def _first(self) -> Snapshot:
+        """What is known after the first sample."""
+        return replace(self.snapshot(), samples=tuple(self.samples[:1]), readings=())
+
+    def _passes(self, seconds: float) -> float:
+        """What the clock shows now; it goes on by so much."""
+        now_s, self._now_s = self._now_s, self._now_s + seconds
+        return now_s
 
     def snapshot(self) -> Snapshot:
         """All that was seen; the scene is looked at once if it was not yet."""
@@ -614,6 +694,8 @@ class Scene:
             stacks=tuple(self._stacks),
             sources={APP: {frame.line: f"    return {frame.function}_of(me)" for frame in frames if frame.file == APP}},
             samples=tuple(self.samples),
+            readings=tuple(self.readings),
+            repeated_calls=tuple(self.repeated),
             failures=tuple(self.failures),
             total_s=1.25,
         )
@@ -658,6 +740,7 @@ class Scene:
         process = Process(
             pid=proc.worker.pid,
             started_at=proc.started_at,
+            cpu_s=proc.cpu_s,
             tasks_read=proc.tasks_read,
             coroutines_read=proc.coroutines_read,
             concurrency_groups=proc.groups,
@@ -670,6 +753,7 @@ class Scene:
             running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
             process=process if is_wanted and not proc.is_unseen else None,
             held=dict(proc.held),
+            executed_tasks=None if proc.is_silent else proc.executed,
         )
 
     def _shows_coroutines(self, proc: Proc) -> bool:
@@ -697,7 +781,8 @@ class Scene:
             name=strand.name,
             stack=self._stack(strand),
             role=strand.role,
-            on_cpu=strand.call is None and not strand.is_asleep,
+            on_cpu=strand.call is None and not strand.is_asleep and not strand.sleeps,
+            sleeps=strand.sleeps,
             still=strand.is_still,
             torn=strand.is_torn,
             task_id=strand.task_id,
@@ -717,6 +802,15 @@ def await_for(*things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> 
         coroutines=tuple(one.coroutine_id for one in things if isinstance(one, Coro)),
         all_of=tuple(tuple(strand.tid for strand in strands) for strands in futures),
         **known,
+    )
+
+
+def _reached(call: BlockedCall, others: Iterable[Strand | Coro], actor: bool) -> BlockedCall:
+    return replace(
+        call,
+        reached_by=tuple(one.tid for one in others if isinstance(one, Strand)),
+        reached_by_coroutines=tuple(one.coroutine_id for one in others if isinstance(one, Coro)),
+        reached_by_actor=actor,
     )
 
 

@@ -169,9 +169,8 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     wait = scene.wait_of(user)
 
     assert (groups_of(wait) == [(1, [loop.key])]) == is_own
-    assert wait.assumed == (
-        "Server.user is in the concurrency group group1 of its actor, as declared" if is_own else None
-    )
+    declared = "Server.user is in the concurrency group group1 of its actor, as declared"
+    assert wait.assumed == ((declared,) if is_own else ())
     assert scene.graph()[(wait.if_not if is_own else wait.groups)[0].targets[0].vertex].unobserved
 
 

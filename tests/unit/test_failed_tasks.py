@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dstack.probes.failed_tasks import MAX_ERROR, MAX_TASKS, failed_tasks, first_line_of_error, innermost_place
+from dstack.probes.failed_tasks import MAX_ERROR, MAX_TASKS, Place, failed_tasks, first_line_of_error, innermost_place
 from dstack.probes.ray_stubs import common_pb2, gcs_pb2
 
 TASK, ACTOR, JOB, WORKER, NODE = "1a" * 24, "2b" * 16, "01000000", "3c" * 28, "4d" * 28
@@ -58,7 +58,7 @@ def test_a_failed_call_has_its_error_and_the_users_line() -> None:
     assert (task.worker_id, task.node_id, task.pid, task.failed_at) == (WORKER, NODE, 7, NOW)
     assert task.error_type == "TASK_EXECUTION_EXCEPTION"
     assert task.error == "RuntimeError: out of memory"
-    assert (task.file, task.line) == ("/srv/app/model.py", 31)
+    assert (task.file, task.line, task.source) == ("/srv/app/model.py", 31, "return self.forward(batch)")
 
 
 def test_without_the_executors_own_words_the_end_of_the_message_does() -> None:
@@ -67,7 +67,7 @@ def test_without_the_executors_own_words_the_end_of_the_message_does() -> None:
     (task,) = failed_tasks([row(message=message)])
 
     assert task.error == "RuntimeError: out of memory"
-    assert (task.file, task.line) == ("/srv/app/model.py", 31)
+    assert (task.file, task.line, task.source) == ("/srv/app/model.py", 31, "return self.forward(batch)")
 
 
 @pytest.mark.parametrize("broken", ["{", "[]", '{"type": 3}', "{}", '"' + "x" * 300_000 + '"', '{"type": "\\ud800'])
@@ -120,7 +120,7 @@ def test_the_place_is_of_the_exception_that_came_out_last() -> None:
     cause = '  File "/srv/app/cause.py", line 1, in f\nKeyError: 1\n\nThe above exception was the direct cause of the'
     chained = f'{cause} following exception:\n\n  File "/srv/app/outer.py", line 2, in g\nValueError: 2\n'
 
-    assert innermost_place(chained) == ("/srv/app/outer.py", 2)
+    assert innermost_place(chained) == Place("/srv/app/outer.py", 2)
     assert first_line_of_error(chained) == "ValueError: 2"
 
 
@@ -129,4 +129,4 @@ def test_a_message_without_a_traceback_is_told_by_its_first_line() -> None:
 
     assert first_line_of_error(died) == "The actor is dead."
     assert first_line_of_error("User exception:\nray::f() (pid=7)\n   ^^^\nKeyError: 'inner'\n") == "KeyError: 'inner'"
-    assert innermost_place("no traceback at all") == (None, None)
+    assert innermost_place("no traceback at all") is None

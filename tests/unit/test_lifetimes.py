@@ -84,7 +84,7 @@ def test_an_owner_that_goes_on_may_end_it() -> None:
 
     assert finding.kind == "starved"
     assert "ends" not in finding.summary
-    assert "comes only when driver train.py goes on" in finding.explanation[0].text
+    assert "ends only through driver train.py" in finding.explanation[0].text
 
 
 def test_another_thread_of_the_owner_may_end_it() -> None:

@@ -116,6 +116,8 @@ def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable
         "float": ("float", lambda: objects.number(at)),
         "none": ("NoneType", lambda: objects.number(at)),
         "attributes": ("Plain", lambda: objects.attributes(at)),
+        "attribute values": ("Plain", lambda: objects.attribute_values(at)),
+        "first entries": ("dict", lambda: objects.first_entries(at, 1_000)),
         "named": ("dict", lambda: objects.named(at)),
     }
 
@@ -235,6 +237,8 @@ def reads_of_specimens(specimens: dict[str, Any], thread: int) -> dict[str, Call
         "float": lambda objects, _: objects.number(at["float"]),
         "named": lambda objects, _: objects.named(at["dict"]),
         "attributes": lambda objects, _: objects.attributes(at["plain"]),
+        "attribute values": lambda objects, _: objects.attribute_values(at["plain"]),
+        "first entries": lambda objects, _: objects.first_entries(at["dict"], 1_000),
         "own dict": lambda objects, _: objects.attributes(at["with dict"]),
         "threads": lambda _, frames: frames.threads,
         "frames": lambda _, frames: all_of_frames(frames, {thread: frames.threads[thread]}),

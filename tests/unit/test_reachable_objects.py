@@ -193,6 +193,19 @@ def test_a_global_of_a_module_is_reached_by_the_threads_in_it(tmp_path: Path) ->
     assert call["reached"] == {"other", "MainThread"}
 
 
+@pytest.mark.parametrize("load", ["import shared", "import between", "from between import shared as one"])
+def test_a_global_of_another_module_is_reached_by_those_that_import_it(tmp_path: Path, load: str) -> None:
+    (tmp_path / "shared.py").write_text("import queue\nitem = queue.Queue()\n")
+    (tmp_path / "between.py").write_text("import shared\n")
+    body = f"{load}\ntaken = sys.modules['shared'].item\n"
+    lines = "start('waiter', taken.get)\nglobals().pop('taken')\nstart('other', keep, 1)"
+
+    with program(tmp_path, body + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert call["reached"] == {"other", "MainThread"}
+
+
 def test_a_join_is_ended_by_what_gets_from_the_same_queue(tmp_path: Path) -> None:
     lines = """
     q = queue.Queue()
@@ -314,6 +327,103 @@ def test_a_stream_of_the_network_is_ended_by_no_coroutine(tmp_path: Path) -> Non
     assert call["reached"] == set()
 
 
+# Ray
+
+ACTOR = """
+class Worker:
+    def __init__(self, *actors):
+        self.actors = {bytes([number]): actor for number, actor in enumerate(actors)}
+
+def ray_has(*actors):
+    sys.modules["ray._private.worker"] = module = types.ModuleType("ray._private.worker")
+    module.global_worker = Worker(*actors)
+"""
+
+
+@pytest.mark.parametrize(
+    ("actors", "is_reached"), [("Holder(q)", True), ("Holder({1: q})", True), ("Holder(1)", None), ("", None)]
+)
+def test_an_actor_that_holds_the_queue_reaches_it(tmp_path: Path, actors: str, is_reached: bool | None) -> None:
+    lines = f"q = queue.Queue()\nray_has({actors})\nstart('waiter', take, q)"
+
+    with program(tmp_path, ACTOR + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert call.get("reached_by_actor") is is_reached
+    assert call["reached"] == set()
+
+
+def library(tmp_path: Path, file: str, code: str) -> str:
+    """Lines that import a module of this code, which stands in this file below a folder of libraries."""
+    path = tmp_path / "site-packages" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(textwrap.dedent(code))
+    return f"sys.path.insert(0, {str(path.parent)!r})\nimport {path.stem} as library\n"
+
+
+POLLER = """
+import time
+class OpState:
+    def get_output_blocking(self, index):
+        while True:
+            time.sleep(0.01)
+"""
+
+
+def test_a_function_that_waits_by_sleeping_waits_for_its_object(tmp_path: Path) -> None:
+    load = library(tmp_path, "ray/data/_internal/execution/streaming_executor_state.py", POLLER)
+    lines = """
+    state = library.OpState()
+    start('waiter', state.get_output_blocking, None)
+    start('executor', keep, Holder({1: state}))
+    start('far', keep, 1)
+    """
+
+    with program(tmp_path, load + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert (call["kind"], call["what"], call["timeout_s"]) == ("other", "Ray Data's next output", 0.01)
+    assert call["reached"] == {"executor"}
+
+
+SESSION = """
+class Session:
+    def get_next(self):
+        return self.queue.get(timeout=9_000)
+"""
+
+
+def test_a_training_session_waits_for_its_thread(tmp_path: Path) -> None:
+    load = library(tmp_path, "ray/train/_internal/session.py", SESSION)
+    lines = """
+    session = library.Session()
+    session.queue = queue.Queue()
+    session.training_thread = threading.Thread(target=keep, args=(1,), name='training', daemon=True)
+    session.training_thread.start()
+    start('waiter', session.get_next)
+    start('far', keep, 1)
+    """
+
+    with program(tmp_path, load + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert (call["what"], call["timeout_s"], call["reached"]) == ("queue.Queue.get", 9000.0, {"training"})
+
+
+def test_what_a_library_of_c_ends_is_searched_for_nowhere(tmp_path: Path) -> None:
+    load = library(tmp_path, "grpc/calls.py", "def wait(event):\n    event.wait()\n")
+    lines = """
+    event = threading.Event()
+    start('waiter', library.wait, event)
+    start('other', keep, event)
+    """
+
+    with program(tmp_path, load + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert (call["what"], call["reached"]) == ("threading.Event.wait", set())
+
+
 # Bounds
 
 LONGEST_S = 5.0
@@ -338,3 +448,22 @@ def test_very_many_objects_are_not_all_searched(tmp_path: Path) -> None:
 
     assert call["reached"] == {"other"}
     assert used_s < LONGEST_S
+
+
+def test_thousands_of_coroutines_that_share_an_actor_are_read_in_little_time(tmp_path: Path) -> None:
+    lines = """
+    actor = Actor()
+    actor.events = {number: asyncio.Event() for number in range(1_500)}
+    run(lambda task: [
+        *(task(f'waiter {i}', awaits(actor.semaphore.acquire)) for i in range(1_500)),
+        *(task(f'event {i}', awaits(event.wait)) for i, event in actor.events.items()),
+    ])
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        calls_of(child.pid, "waiter 1499", "event 1499")
+        began = time.process_time()
+        calls_of(child.pid, "waiter 1499", "event 1499")
+        used_s = time.process_time() - began
+
+    assert used_s < 3 * LONGEST_S

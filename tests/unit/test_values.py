@@ -67,7 +67,9 @@ PLAIN = st.one_of(
 VALUES = st.recursive(
     PLAIN,
     lambda inner: st.one_of(
-        st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(st.one_of(st.text(), st.integers()), inner)
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(st.one_of(st.text(), st.integers(-MAX_NUMBER, MAX_NUMBER)), inner),
     ),
     max_leaves=30,
 )

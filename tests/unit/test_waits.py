@@ -469,7 +469,7 @@ def test_a_call_waits_for_those_in_its_own_concurrency_group_as_its_method_decla
     wait = scene.wait_of(scene.call(actor, "write", by=driver).arrives())
 
     assert groups_of(wait) == [(1, [reading])]
-    assert wait.assumed == "Actor.write is in the concurrency group io of its actor, as declared"
+    assert wait.assumed == ("Actor.write is in the concurrency group io of its actor, as declared",)
     assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.if_not] == [
         (1, [reading, training, other])
     ]

@@ -14,12 +14,15 @@ from dstack.probes.node.cpython.code_objects import Code
 from dstack.probes.node.cpython.frames import Frame, Frames
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import shown_locals, text_of
 from dstack.probes.node.procfs.proc import FUTEX, SystemCall
 from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
 from dstack.probes.node.threads import Position, PythonThread
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
+from dstack.probes.node.waits.reachable_objects import Roots, Search
+from dstack.probes.node.waits.user_modules import UserModules
 from tests.effort import examples
 from tests.unit.hostile import END, CountedMemory
 from tests.unit.own_process import own_layout, own_objects, own_process
@@ -70,7 +73,7 @@ PYTHON_TYPES = (
     "_WorkItem",
 )
 OTHER_TYPES = ("_thread.lock", "_thread.RLock", "_queue.SimpleQueue", "ray._raylet.ObjectRef", "ObjectRefGenerator")
-STDLIB_TYPES = ("Condition", "_WorkItem")
+STDLIB_TYPES = ("Condition", "_WorkItem", "Thread", "function", "generator", "cell", "collections.deque")
 TYPE_NAMES = st.sampled_from((*PYTHON_TYPES, *OTHER_TYPES, *STDLIB_TYPES))
 
 
@@ -135,6 +138,14 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
         lambda: locks.owner(start),
         lambda: executors.givers(start),
         lambda: executors.pending([start]),
+        lambda: objects.attribute_values(start),
+        lambda: objects.first_entries(start, 100),
+        lambda: objects.first_named(start, 10),
+        lambda: own_frames[0].globals,
+        lambda: UserModules(process, lambda frame: True).reached_from(start),
+        lambda: own_frames[0].variables,
+        lambda: [References(process).of_all([start, at]) for at in range(start, start + 64, 8)],
+        lambda: Search(process, [start]).holders([Roots({start}, {start + 8})]),
     ]
 
 

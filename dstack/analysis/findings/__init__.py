@@ -13,6 +13,8 @@ import msgspec
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.failures import Failures
+from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import is_idle
 from dstack.analysis.findings.telling import Teller
@@ -62,7 +64,8 @@ def find_all(situation: Situation) -> Iterator[Finding]:
     found = [*_stuck(situation), *_open(situation)]
     found.sort(key=lambda finding: VERDICTS.index(verdict_of(finding)))
     teller = Teller(situation)
-    return (_told(finding, situation, teller) for finding in found)
+    failures = Failures(situation)
+    return (_told(finding, teller, failures) for finding in found)
 
 
 def verdict_of(finding: Finding) -> Verdict:
@@ -91,20 +94,27 @@ def _open(situation: Situation) -> Iterator[Finding]:
             yield next(finding for finding in found if finding)
 
 
-def _told(finding: Finding, situation: Situation, teller: Teller) -> Finding:
+def _told(finding: Finding, teller: Teller, failures: Failures) -> Finding:
+    situation = teller.situation
     kind = KIND_OF[finding.kind]
     since = of_all([vertex.since or Since() for vertex in teller.vertices_of(finding.members)])
     ends = (blocker.vertex for blocker in finding.final_blockers)
     jobs = situation.jobs_of((*finding.members, *finding.blocked_behind, *finding.polled_by, *ends))
     progress = situation.progress(jobs)
     finding = msgspec.structs.replace(finding, jobs=jobs, since=since, progress=progress)
+    finding = msgspec.structs.replace(finding, failed_before=failures.beside(finding))
     advice = kind.advice(finding, teller)
     finding = _without_helpers(finding, situation)
     return msgspec.structs.replace(
         finding,
         summary=kind.summary(finding, teller),
         advice=advice,
-        explanation=(*kind.steps(finding, teller), *teller.behind(finding), *_progress(finding)),
+        explanation=(
+            *kind.steps(finding, teller),
+            *map(step_of_failure, finding.failed_before),
+            *teller.behind(finding),
+            *_progress(finding),
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dstack.analysis import names, reduction
+from dstack.analysis.digraph import Digraph, lightest_cycle
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
 from dstack.analysis.findings.ways_out import way_out
@@ -14,6 +15,9 @@ from dstack.vertex_keys import Key
 KIND: FindingKind = "deadlock"
 VERDICT: Verdict = "deadlock"
 SHOWN_CYCLE = 24
+MAX_STARTS = 16
+MAX_WEIGHED = 20_000
+"""Edges of a core up to which its cycles are compared."""
 
 
 def find(situation: Situation) -> Iterator[Finding]:
@@ -21,7 +25,7 @@ def find(situation: Situation) -> Iterator[Finding]:
     for core in reduction.cores(situation.waits, situation.graph):
         behind = situation.behind(core)
         own = reduction.stuck_graph({key: situation.waits[key] for key in sorted(core, key=str)}, core)
-        cycle = _entered(reduction.shortest_cycle(own, _with_lines(own, situation)), situation, behind)
+        cycle = _entered(_cycle(own, situation), situation, behind)
         yield Finding(
             kind=KIND,
             confirmed=core <= situation.certain,
@@ -33,10 +37,18 @@ def find(situation: Situation) -> Iterator[Finding]:
         )
 
 
-def _with_lines(core: Iterable[Key], situation: Situation) -> list[Key]:
-    """Where an end of an actor or the like takes part, the circle is told of those who are at some line of code."""
-    kinds = {key: situation.vertices[key].kind for key in core}
-    return [key for key, kind in kinds.items() if kind == "execution"] if "lifetime" in kinds.values() else []
+def _cycle(core: Digraph[Key], situation: Situation) -> list[Key]:
+    """A cycle that explains a core: a shortest one, or where many could end a wait, one that shows the cause.
+
+    The cause is a request for resources where there is one, and code of the user rather than that of a library.
+    """
+    if not any(map(situation.is_open_to_many, core)) or core.number_of_edges() > MAX_WEIGHED:
+        return reduction.shortest_cycle(core)
+    weights = {key: situation.weight(key) for key in core}
+    requests = [key for key in core if situation.is_counted(key) and situation.resources([key])][:MAX_STARTS]
+    own = [key for key in core if situation.is_in_users_code(key)][:MAX_STARTS]
+    found = lightest_cycle(core, requests, own, weights) if requests and own else []
+    return found or reduction.shortest_cycle(core, requests or own)
 
 
 def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> tuple[Key, ...]:
@@ -44,7 +56,9 @@ def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> t
     outside = set(behind)
     executions = [key for key in cycle if situation.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(situation.graph.predecessors(key))]
-    start = cycle.index(min(entries or executions or cycle, key=str))
+    own = [key for key in executions if situation.is_in_users_code(key)]
+    entries_in_own = [key for key in entries if key in own]
+    start = cycle.index(min(entries_in_own or own or entries or executions or cycle, key=str))
     return (*cycle[start:], *cycle[:start])
 
 
@@ -56,8 +70,10 @@ def summary(finding: Finding, teller: Teller) -> str:
 
 
 def _circle(finding: Finding, teller: Teller) -> str:
-    cycle = teller.vertices_of(finding.cycle)
+    cycle = [vertex for vertex in teller.vertices_of(finding.cycle) if not teller.situation.is_helper(vertex.key)]
     executions = _executions(cycle)
+    if cause := _cause(finding, teller, cycle):
+        return cause
     if not executions:
         return f"{names.listed([vertex.label for vertex in cycle[:SHOWN_NAMES]])} wait for each other"
     if len(executions) == 1:
@@ -78,12 +94,33 @@ def _circle(finding: Finding, teller: Teller) -> str:
     return f"{who} wait for each other in a ring"
 
 
+def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | None:
+    """Which request waits for what the cycle itself holds, where many could release it; None for other cycles."""
+    situation = teller.situation
+    wanted = next((at for at, vertex in enumerate(cycle) if vertex.wait and vertex.wait.resources), None)
+    if wanted is None or not any(situation.is_open_to_many(vertex.key) for vertex in cycle):
+        return None
+    holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
+    keeps = f"{holder.holder} keeps that for life" if holder.holder else f"{teller.name(holder)} holds that meanwhile"
+    needed = f"needs {names.listed(finding.resources)}; {keeps}"
+    waiter = next((vertex for vertex in cycle if situation.is_in_users_code(vertex.key)), request)
+    if waiter is request:
+        return f"{request.label} {needed}"
+    name = waiter.label if waiter.task_id else teller.member(waiter).function or waiter.label
+    return f"{name}{teller.spot(waiter)} waits for {request.label}, which {needed}"
+
+
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """Once round the circle, then the other members."""
-    cycle, inside = finding.cycle, set(finding.cycle)
-    yield from map(teller.step, cycle[:SHOWN_CYCLE])
+    situation, inside = teller.situation, set(finding.cycle)
+    cycle = [key for key in finding.cycle if not situation.is_helper(key)]
+    following = (*cycle[1:], *cycle[:1])
+    yield from map(teller.step_towards, cycle[:SHOWN_CYCLE], following)
     yield from more(len(cycle) - SHOWN_CYCLE, "round the same circle")
-    yield from teller.alike([key for key in finding.members if key not in inside], "Also ")
+    others = [key for key in finding.members if key not in inside]
+    own = [key for key in others if not situation.is_library_code(key)]
+    yield from teller.alike(own, "Also ")
+    yield from more(len(others) - len(own), "threads of libraries in the same state")
 
 
 def advice(finding: Finding, teller: Teller) -> str:

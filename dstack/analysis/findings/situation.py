@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
-from dstack.analysis import reduction
+from dstack.analysis import names, reduction
 from dstack.analysis.chains import Knot, open_knots
 from dstack.analysis.coverage import seen_workers
 from dstack.analysis.digraph import Digraph
@@ -18,7 +18,9 @@ from dstack.analysis.progress import progress_of
 from dstack.analysis.requirements import Waits, targets_of, waits_of
 from dstack.diagnosis import Progress, Vertex
 from dstack.model import Thread, job_of_task
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import AnyKey, Key
+
+SHOWN_LOOPS = 3
 
 
 class Situation:
@@ -33,8 +35,25 @@ class Situation:
         self.vertices = vertices
         self.watched_s = watched_s
         self.waits = waits_of(vertices.values())
-        self.stuck = reduction.residue(self.waits)
+        self.stuck = self._residue()
         self._progress: dict[tuple[str, ...], Progress | None] = {}
+
+    def _residue(self) -> set[Key]:
+        """What can never proceed; loops that poll, and such waits alone, are no deadlock: other input may end them."""
+        while True:
+            stuck = reduction.residue(self.waits)
+            weak = [key for key in stuck if (wait := self.vertices[key].wait) and wait.is_suspected]
+            cores = reduction.cores(self.waits, reduction.stuck_graph(self.waits, stuck)) if weak else []
+            soft = {key for core in cores if not any(map(self._is_hard, core)) for key in core.intersection(weak)}
+            if not soft:
+                return stuck
+            for key in soft:
+                del self.waits[key]
+
+    def _is_hard(self, key: Key) -> bool:
+        """Whether it is an execution, task or placement group that waits under no assumption."""
+        vertex = self.vertices[key]
+        return vertex.wait is not None and not vertex.wait.is_suspected and vertex.is_counted
 
     def progress(self, jobs: tuple[str, ...]) -> Progress | None:
         """What moved in these jobs between the samples."""
@@ -42,23 +61,33 @@ class Situation:
             self._progress[jobs] = progress_of(self.observed.snapshot, jobs)
         return self._progress[jobs]
 
-    def may_poll(self) -> list[Vertex]:
-        """The waits with a timeout, and tasks of library code that sleep, if without these more could never proceed."""
-        sleeping: Waits = {key: [(1, [])] for key, vertex in self.vertices.items() if self._may_be_controller(vertex)}
+    def may_poll(self, repeating: Collection[str] = ()) -> tuple[list[Vertex], list[Vertex]]:
+        """The loops that may only poll, and all that could never proceed if they did; nothing where no more is stuck.
+
+        Such are waits with a timeout, tasks of library code that sleep, and what runs in the ``repeating`` workers,
+        which call an actor again and again.
+        """
+        sleeping: Waits = {
+            key: [(1, [])]
+            for key, vertex in self.vertices.items()
+            if self._may_be_controller(vertex) or (vertex.worker_id in repeating and self._may_sleep(vertex))
+        }
         candidates = {key for key, vertex in self.vertices.items() if _is_timed(vertex)} | sleeping.keys()
         if not candidates:
-            return []
+            return [], []
         at_worst = reduction.residue({**waits_of(self.vertices.values(), with_timed=True), **sleeping})
-        if at_worst - self.stuck <= sleeping.keys():
-            return []
-        return [self.vertices[key] for key in (at_worst - self.stuck) & candidates]
+        more = at_worst - self.stuck
+        if more <= sleeping.keys() and not repeating:
+            return [], []
+        return [self.vertices[key] for key in more & candidates], [self.vertices[key] for key in at_worst]
 
     def _may_be_controller(self, vertex: Vertex) -> bool:
+        return vertex.task_id is not None and self._may_sleep(vertex) and not self.is_in_users_code(vertex.key)
+
+    def _may_sleep(self, vertex: Vertex) -> bool:
         execution = execution_of(self.observed, vertex)
-        if vertex.wait is not None or vertex.task_id is None or execution is None or vertex.kind != "execution":
-            return False
         is_running = isinstance(execution, Thread) and execution.on_cpu
-        return not is_running and not is_users(self.observed, execution)
+        return vertex.kind == "execution" and vertex.wait is None and execution is not None and not is_running
 
     @cached_property
     def certain(self) -> set[Key]:
@@ -74,8 +103,13 @@ class Situation:
         """What is assumed of those that were seen twice, nothing where they were not."""
         if not self.seen_twice.issuperset(keys):
             return ()
-        waits = (self.vertices[key].wait for key in keys)
-        return tuple(sorted({wait.assumed for wait in waits if wait and wait.assumed}))
+        waits = [wait for key in keys if (wait := self.vertices[key].wait)]
+        loops = sorted({wait.polls for wait in waits if wait.polls})
+        shown, more = loops[:SHOWN_LOOPS], len(loops) - SHOWN_LOOPS
+        places = [*shown, f"{more} more places"] if more > 0 else shown
+        polls = f"the loop{'s' * (len(loops) > 1)} at {names.listed(places)} only poll{'s' * (len(loops) == 1)}"
+        texts = sorted({text for wait in waits for text in wait.assumed})
+        return (polls, *texts) if loops else tuple(texts)
 
     @cached_property
     def graph(self) -> Digraph[Key]:
@@ -169,6 +203,31 @@ class Situation:
     def is_counted(self, key: Key) -> bool:
         """Whether a vertex is counted and listed, see :attr:`Vertex.is_counted`."""
         return self.vertices[key].is_counted
+
+    def is_helper(self, key: Key) -> bool:
+        """Whether a vertex only stands for any of many, and is not the end of something that holds resources."""
+        return isinstance(key, AnyKey) and self.vertices[key].holder is None
+
+    def is_open_to_many(self, key: Key) -> bool:
+        """Whether many could end a wait, of which all are stuck."""
+        vertex = self.vertices[key]
+        return vertex.kind == "lifetime" or (vertex.wait is not None and vertex.wait.is_suspected)
+
+    def is_in_users_code(self, key: Key) -> bool:
+        """Whether it is an execution with a frame of the user's own code."""
+        execution = execution_of(self.observed, self.vertices[key])
+        return self.vertices[key].kind == "execution" and execution is not None and is_users(self.observed, execution)
+
+    def is_library_code(self, key: Key) -> bool:
+        """Whether it is a thread or coroutine that runs no task and has no frame of the user's own code."""
+        vertex = self.vertices[key]
+        return vertex.kind == "execution" and vertex.task_id is None and not self.is_in_users_code(key)
+
+    def weight(self, key: Key) -> float:
+        """How little a vertex explains: least weighs what the user has written or asked for."""
+        if self.is_helper(key):
+            return 4.0
+        return 3.0 if self.is_library_code(key) else 1.0
 
     def resources(self, keys: Iterable[Key]) -> tuple[str, ...]:
         """What those wait for that wait for resources."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack.analysis.chains import Knot
+from dstack.analysis.findings import failures
 from dstack.analysis.findings.alike import gatherings, memberships
 from dstack.analysis.findings.open_chain import finding_of
 from dstack.analysis.findings.situation import Situation
@@ -28,7 +29,8 @@ def summary(finding: Finding, teller: Teller) -> str:
     calls = _calls(finding, teller)
     rest = f" and {len(calls) - SHOWN_NAMES} more" if len(calls) > SHOWN_NAMES else ""
     who = waiting(finding.waiters_total)
-    return f"{who}, in the end in {listed(calls[:SHOWN_NAMES])}{rest}, and nobody is left to end it"
+    failed = failures.headline(finding.failed_before)
+    return f"{who}, in the end in {listed(calls[:SHOWN_NAMES])}{rest}, and nobody is left to end it{failed}"
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
@@ -44,6 +46,8 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """Why the other side does not come, by the shape of the standstill."""
+    if failed := failures.advice(finding.failed_before):
+        return failed
     odd = [group for group in gatherings(finding, teller.situation) if group.is_most and (group.absent or group.idle)]
     if odd:
         return (

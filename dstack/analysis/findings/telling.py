@@ -12,7 +12,8 @@ from dstack.analysis import names, sentences
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.lasting import of_any
 from dstack.analysis.members import Member, member
-from dstack.diagnosis import Finding, Since, Step, Vertex
+from dstack.analysis.requirements import targets_of
+from dstack.diagnosis import Finding, Group, Since, Step, Target, Vertex
 from dstack.vertex_keys import Key
 
 T = TypeVar("T")
@@ -51,6 +52,16 @@ class Teller:
     def step(self, key: Key) -> Step:
         """Who it is, where, what it does and for whom, and for how long now."""
         return _lasting(self._sentence(key), [self.vertices[key]], "")
+
+    def step_towards(self, key: Key, following: Key) -> Step:
+        """The same in a cycle; where any of many could end the wait, only what follows in the cycle is named."""
+        vertex = self.vertices[key]
+        if vertex.wait is None or not self.situation.is_open_to_many(key) or len(set(targets_of(vertex))) == 1:
+            return self.step(key)
+        groups = (Group(needs=1, targets=(Target(vertex=following),)),)
+        wait = msgspec.structs.replace(vertex.wait, groups=groups, needed=1, total=1, inferred=None, loop=None)
+        narrow = msgspec.structs.replace(vertex, wait=wait)
+        return _lasting(sentences.sentence(self.observed, self.vertices, narrow), [vertex], "")
 
     def _sentence(self, key: Key) -> Step:
         if key not in self._sentences:

@@ -14,14 +14,17 @@ LET_GO = (
 )
 """What helps against what is held until somebody ends it."""
 
+SHOWN_HOLDERS = 3
+
 
 def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """One piece of advice: where the circle is best broken."""
     kinds = {vertex.wait.kind for vertex in members if vertex.wait}
     queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
     callers = [vertex for vertex in cycle if vertex.kind == "execution"]
-    if any(vertex.kind == "lifetime" for vertex in members):
-        return f"{LET_GO}, or add resources."
+    is_of_lifetimes = any(vertex.kind == "lifetime" for vertex in members)
+    if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
+        return _of_lifetimes(members)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources})
     is_loop_blocked = _is_loop_blocked(cycle)
@@ -96,6 +99,21 @@ def _of_resources(resources: set[str]) -> str:
     return (
         f"Do not hold {names.listed(sorted(resources))} while waiting for who needs the same: start that one first, "
         "let it ask for less, return its ObjectRef instead of getting it, or add resources."
+    )
+
+
+def _of_lifetimes(members: Sequence[Vertex]) -> str:
+    """What is held until an actor ends or a placement group is removed, and what needs it."""
+    wanting = sorted({vertex.label for vertex in members if vertex.wait and vertex.wait.resources and vertex.task_id})
+    needed = sorted({name for vertex in members if vertex.wait for name in vertex.wait.resources})
+    holders = sorted({vertex.holder for vertex in members if vertex.kind == "lifetime" and vertex.holder})
+    if not wanting or not holders:
+        return f"{LET_GO}, or add resources."
+    shown = [*holders[:SHOWN_HOLDERS], *([f"{len(holders) - SHOWN_HOLDERS} more"] * (len(holders) > SHOWN_HOLDERS))]
+    return (
+        f"Leave {names.listed(needed)} for {names.listed(wanting, ' or ')}: {names.listed(shown)} keep"
+        f"{'s' * (len(holders) == 1)} it until {'it ends' if len(holders) == 1 else 'they end'}. Start fewer of them, "
+        "give them less (num_cpus=0, a smaller placement group), reserve a bundle for it, or add resources."
     )
 
 

@@ -27,7 +27,7 @@ from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import role_of
 from dstack.probes.node.waits.blocked_call import BlockedCalls
 from dstack.probes.node.waits.reachable_objects import what_reaches
-from dstack.probes.node.waits.reached import Reached
+from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call
 from dstack.probes.node.wire import CallData
@@ -65,6 +65,7 @@ class _ThreadState:
     task_on_loop: str | None = None
     locals: Sequence[Mapping[str, str]] = ()
     waits_on: WaitsOn = NOTHING
+    sleeps: bool = False
 
     def agrees_with(self, other: _ThreadState) -> bool:
         """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
@@ -161,6 +162,7 @@ class MemoryReader:
             task_id=(tasks or {}).get(thread.os_thread_id),
             locals=self._locals(process, thread),
             waits_on=calls.waits_on(thread, call),
+            sleeps=thread.os_thread_id in calls.asleep,
         )
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
@@ -219,13 +221,13 @@ class MemoryReader:
     def _search(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> Reached:
         """Find what reaches the objects that threads and coroutines wait on; reads nothing where none does."""
         coroutines = self._loops.coroutines if self._loops else []
-        thread_waits = {one.thread.os_thread_id: one.waits_on for one in states if one.waits_on.objects}
-        coroutine_waits = waits_of(coroutines)
-        if not thread_waits and not coroutine_waits:
+        waits = {(THREAD, one.thread.os_thread_id): one.waits_on for one in states if one.waits_on.objects}
+        waits.update({(COROUTINE, address): waits_on for address, waits_on in waits_of(coroutines).items()})
+        if not waits:
             return Reached()
         chains = calls.coroutines.chains if coroutines else {}
         frames = {one.address: chains[one.address].frames for one in coroutines if one.address in chains}
-        reached = what_reaches(process, thread_waits, coroutine_waits, frames, self._origins.is_user)
+        reached = what_reaches(process, waits, frames, self._origins.is_user)
         if self._loops:
             self._loops.reached = reached
         return reached
@@ -292,12 +294,13 @@ class MemoryReader:
         role = role_of(state.thread, state.task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
         call = state.call
         if call and state.waits_on.objects:
-            call = {**call, **self._reached.of_thread(state.thread.os_thread_id, state.waits_on)}
+            call = {**call, **self._reached.of((THREAD, state.thread.os_thread_id), state.waits_on)}
         return ThreadReading(
             thread=state.thread,
             role=role,
             call=call,
             is_still=is_still,
+            sleeps=is_still and state.sleeps,
             task_id=state.task_id,
             locals=state.locals,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.stacks.table import StackTable
-from dstack.probes.node.waits.reached import Reached
+from dstack.probes.node.waits.reached import COROUTINE, Reached
 from dstack.probes.node.waits.shared_objects import WaitsOn
 from dstack.probes.node.wire import CoroutineData
 
@@ -84,7 +84,7 @@ class LoopState:
         if plain["still"] and one.call:
             timeout_s = one.call.get("timeout_s")
             timeout_s = timeouts.get(one.address) if timeout_s is None else timeout_s
-            reached = self.reached.of_coroutine(one.address, one.waits_on)
+            reached = self.reached.of((COROUTINE, one.address), one.waits_on)
             plain["call"] = {**one.call, "timeout_s": timeout_s, **reached}
         return plain
 

@@ -200,6 +200,9 @@ class ProcessMemory:
 
     def pointers(self, address: int, count: int) -> tuple[int, ...]:
         """``count`` pointers from ``address`` on."""
+        page, offset = self.pages.get(address & PAGE_START), address & IN_PAGE
+        if page is not None and 0 < count <= (PAGE - offset) // 8:
+            return struct.unpack_from(f"<{count}Q", page, offset)
         return struct.unpack(f"<{count}Q", self.read(address, 8 * count)) if count else ()
 
     def mapped_words(self, address: int, size: int) -> tuple[int, ...]:

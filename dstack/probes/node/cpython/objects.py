@@ -298,6 +298,15 @@ class Objects:
         found = [value for value in words[width - 1 :: width] if value]
         return found if width == 2 else [*found, *words[1::width]]
 
+    def first_named(self, address: int, first: int) -> dict[str, int]:
+        """The addresses of the values of a dict's first entries, by name; none where it shares its keys."""
+        self.expect(address, "dict")
+        keys, values = self._parts(address)
+        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        words = () if values else self.memory.pointers(start, width * min(max(0, count), first))
+        pairs = zip(words[width - 2 :: width], words[width - 1 :: width], strict=True)
+        return {self._name(key): value for key, value in pairs if key and value}
+
     def entries(self, address: int) -> list[tuple[int, int]]:
         """The addresses of a dict's keys and values."""
         self.expect(address, "dict")

@@ -68,6 +68,8 @@ class BlockedCalls:
         self._is_user = is_user
         self._below = below
         self.unreadable: dict[int, str] = {}
+        self.asleep: set[int] = set()
+        """The threads that were in ``time.sleep`` when their calls were read."""
 
     def call_of(self, thread: MemoryThread) -> CallData | None:
         """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work."""
@@ -142,10 +144,7 @@ class BlockedCalls:
     # Threads
 
     def _thread_join(self, frames: Sequence[Frame]) -> CallData | None:
-        """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before.
-
-        The thread waited for is the one whose bootstrap frame has the same Thread object as ``self``.
-        """
+        """``Thread.join``: the leaf from 3.13 on, the caller of ``_wait_for_tstate_lock`` before."""
         at = 1 if function_of(frames[0]) == "_wait_for_tstate_lock" and len(frames) > 1 else 0
         frame = frames[at]
         if function_of(frame) != "join" or not is_in(frame, "/threading.py"):
@@ -155,10 +154,20 @@ class BlockedCalls:
             timeout = self._seconds(frame, "timeout")
         except Unreadable as error:
             return {"kind": "thread.join", "frame": at, "unread": str(error)}
-        for other in self._threads:
-            if any(function_of(f) == "_bootstrap_inner" and f.local("self") == joined for f in other.frames):
-                return {"kind": "thread.join", "frame": at, "threads": [other.os_thread_id], "timeout_s": timeout}
+        runner = self._runner_of(joined)
+        if runner:
+            return {"kind": "thread.join", "frame": at, "threads": [runner], "timeout_s": timeout}
         return {"kind": "thread.join", "frame": at, "unread": "the thread it joins was not seen"}
+
+    def _runner_of(self, thread_object: int) -> int | None:
+        """The OS id of the thread that runs a Thread object, by its frames, or by its ident while these change."""
+        for other in self._threads:
+            if any(function_of(f) == "_bootstrap_inner" and f.local("self") == thread_object for f in other.frames):
+                return other.os_thread_id
+        with contextlib.suppress(Unreadable):
+            ident = self._objects.number(self._objects.attribute(thread_object, "_ident"))
+            return next((other.os_thread_id for other in self._threads if other.thread_id == ident), None)
+        return None
 
     # Everything that sleeps in the kernel
 
@@ -168,6 +177,8 @@ class BlockedCalls:
             return None
         frames = thread.frames
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
+        if blocked_in.is_sleep:
+            self.asleep.add(thread.os_thread_id)
         if poll or blocked_in.is_sleep:
             return poll
         leaf = place_of(frames[0], IN_LEAF)
@@ -332,8 +343,9 @@ class BlockedCalls:
     def _timeout_s(self, frames: Sequence[Frame]) -> float | None:
         """The first timeout among these frames that is not negative."""
         for frame in frames:
+            name = "timeout" if frame.has("timeout") else "timeout_seconds"
             with contextlib.suppress(Unreadable):
-                timeout = self._seconds(frame, "timeout")
+                timeout = self._seconds(frame, name)
                 if timeout is not None and timeout >= 0:
                     return timeout
         return None

@@ -19,25 +19,16 @@ from dstack.probes.node.ray.concurrency_groups import actor_instance
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import is_in
-from dstack.probes.node.waits.reached import Reached
+from dstack.probes.node.waits.reached import ACTOR, COROUTINE, MAX_DEPTH, THREAD, Reached, Root
 from dstack.probes.node.waits.shared_objects import WaitsOn
+from dstack.probes.node.waits.user_modules import UserModules
 
-MAX_DEPTH = 3
-"""References from a variable to the object: ``self``, its ``state``, a dict there, the object."""
 MAX_EXAMINED = 20_000
 """Objects whose type is read, in all."""
 MAX_COROUTINES = 5_000
 MAX_HANDLES = 1_000
 MAX_FOLLOWED = 256
 """Of one object's references the first so many are followed; further ones can only be the object itself."""
-
-Labels = dict[int, set[int]]
-"""The objects waited on that an object leads to, by its address."""
-
-
-THREAD, COROUTINE, ACTOR = "thread", "coroutine", "actor"
-Root = tuple[str, int]
-"""One of these kinds, and the OS id of a thread or the address of a coroutine or of an actor's instance."""
 
 
 @dataclass(frozen=True)
@@ -50,38 +41,44 @@ class Roots:
 
 def what_reaches(
     process: PythonProcess,
-    thread_waits: Mapping[int, WaitsOn],
-    coroutine_waits: Mapping[int, WaitsOn],
+    waits: Mapping[Root, WaitsOn],
     coroutines: Mapping[int, Sequence[Frame]],
     is_user: Callable[[AnyFrame], bool],
 ) -> Reached:
-    """What reaches the objects of these waits, of threads by OS id and of coroutines by address.
+    """What reaches the objects of these waits of threads and coroutines.
 
-    ``coroutines`` are the frames of the suspended ones. Nothing is raised.
+    ``coroutines`` are the frames of the suspended ones, by address. Nothing is raised.
     """
-    wanted = {one for waits in (thread_waits, coroutine_waits) for on in waits.values() for one in on.objects}
-    reached = Reached(thread_waits=thread_waits, coroutine_waits=coroutine_waits)
     if len(coroutines) > MAX_COROUTINES:
-        return reached
+        return Reached()
+    wanted = {one for waits_on in waits.values() for one in waits_on.objects}
+    with process.memory.temporary():
+        roots = _all_roots(process, coroutines, is_user)
+        holders = Search(process, wanted).holders(roots.values())
+    leading = wanted.union(*holders.values())
+    by_object: dict[int, list[Root]] = {}
+    for root, begins in roots.items():
+        for address in leading.intersection((*begins.variables, *begins.globals)):
+            by_object.setdefault(address, []).append(root)
+    return Reached(holders, by_object, waits)
+
+
+def _all_roots(
+    process: PythonProcess, coroutines: Mapping[int, Sequence[Frame]], is_user: Callable[[AnyFrame], bool]
+) -> dict[Root, Roots]:
+    modules = UserModules(process, is_user)
+
+    def roots_of(frames: Sequence[Frame]) -> Roots:
+        own = _modules(frame for frame in frames if is_user(frame))
+        return Roots(_variables(frames), {reached for module in own for reached in modules.reached_from(module)})
+
     roots: dict[Root, Roots] = {}
     for thread in process.threads:
         if thread.os_thread_id:
-            roots[THREAD, thread.os_thread_id] = _roots(thread.frames, is_user)
+            roots[THREAD, thread.os_thread_id] = roots_of(thread.frames)
             roots[THREAD, thread.os_thread_id].variables.update(_handles(thread.frames, process))
-    roots.update({(COROUTINE, address): _roots(frames, is_user) for address, frames in coroutines.items()})
-    roots.update(_actor(process))
-    for (kind, key), objects in Search(process, wanted).reach(roots).items():
-        for item in objects:
-            if kind == ACTOR:
-                reached.by_actor.add(item)
-            else:
-                table = reached.threads if kind == THREAD else reached.coroutines
-                table.setdefault(item, set()).add(key)
-    return reached
-
-
-def _roots(frames: Sequence[Frame], is_user: Callable[[AnyFrame], bool]) -> Roots:
-    return Roots(_variables(frames), _modules(frame for frame in frames if is_user(frame)))
+    roots.update({(COROUTINE, address): roots_of(frames) for address, frames in coroutines.items()})
+    return {**roots, **_actor(process)}
 
 
 def _handles(frames: Sequence[Frame], process: PythonProcess) -> Iterator[int]:
@@ -111,17 +108,20 @@ class Search:
         self._found: dict[int, Sequence[int]] = {}
         self._examined: set[int] = set()
 
-    def reach(self, roots: Mapping[Root, Roots]) -> dict[Root, set[int]]:
-        """The objects wanted that each of these roots leads to; none for those that lead to none."""
-        with self._memory.temporary():
-            self._expand(roots.values())
-        labels = self._labels()
-        found = {}
-        for key, root in roots.items():
-            reached = {item for one in (*root.variables, *root.globals) for item in labels.get(one, ())}
-            if reached:
-                found[key] = reached
-        return found
+    def holders(self, roots: Collection[Roots]) -> dict[int, list[int]]:
+        """The objects that refer to an object wanted, or to one that leads there, by the object they refer to."""
+        self._expand(roots)
+        holders: dict[int, list[int]] = {}
+        new = set(self._wanted)
+        for _ in range(MAX_DEPTH):
+            following: set[int] = set()
+            for address, references in self._found.items():
+                if not new.isdisjoint(references):
+                    for one in new.intersection(references):
+                        holders.setdefault(one, []).append(address)
+                    following.add(address)
+            new = following - holders.keys() - set(self._wanted)
+        return holders
 
     def _expand(self, roots: Iterable[Roots]) -> None:
         """Read the references of objects, level by level; those of globals count as one level further."""
@@ -145,19 +145,6 @@ class Search:
         for references in found.values():
             following.update(references[:MAX_FOLLOWED])
         return following
-
-    def _labels(self) -> Labels:
-        """What leads to the objects wanted, from these back, one reference at a time."""
-        labels: Labels = {one: {one} for one in self._wanted}
-        for _ in range(MAX_DEPTH):
-            known = set(labels)
-            new: Labels = {}
-            for address, references in self._found.items():
-                if not known.isdisjoint(references):
-                    new[address] = {item for one in known.intersection(references) for item in labels[one]}
-            for address, items in new.items():
-                labels[address] = labels.get(address, set()) | items
-        return labels
 
 
 def _variables(frames: Iterable[Frame]) -> set[int]:

@@ -2,52 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 from dstack.probes.node.wire import Dependencies
 
+MAX_DEPTH = 3
+"""References from a variable to the object: ``self``, its ``state``, a dict there, the object."""
 MAX_REACHED = 256
 """Where more threads and coroutines than this reach an object, nothing is said of it."""
+
+THREAD, COROUTINE, ACTOR = "thread", "coroutine", "actor"
+Root = tuple[str, int]
+"""One of these kinds, and the OS id of a thread or the address of a coroutine or of an actor's instance."""
 
 
 @dataclass
 class Reached:
-    """What reaches each object that is waited on, by the object's address.
+    """What leads to each object that is waited on; ``waits`` are those of the threads and coroutines.
 
-    ``thread_waits`` and ``coroutine_waits`` are the waits of threads by OS id and of coroutines by address.
+    ``holders`` are the objects that refer to an object, and ``roots`` what has an object in its variables or globals,
+    by the object's address. Every wait is followed back for itself: that needs less than to note all that each root
+    reaches, where thousands of coroutines share an object.
     """
 
-    threads: dict[int, set[int]] = field(default_factory=dict)
-    coroutines: dict[int, set[int]] = field(default_factory=dict)
-    by_actor: set[int] = field(default_factory=set)
-    thread_waits: Mapping[int, WaitsOn] = field(default_factory=dict)
-    coroutine_waits: Mapping[int, WaitsOn] = field(default_factory=dict)
+    holders: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    roots: Mapping[int, Sequence[Root]] = field(default_factory=dict)
+    waits: Mapping[Root, WaitsOn] = field(default_factory=dict)
+    _known: dict[tuple[Root | None, WaitsOn], Dependencies] = field(default_factory=dict)
 
-    def of_thread(self, thread: int, waits_on: WaitsOn) -> Dependencies:
-        """What reaches the objects that a thread waits on, besides itself and those that wait for the same."""
-        return self._dependencies(waits_on, {thread}, set())
+    def of(self, waiter: Root, waits_on: WaitsOn) -> Dependencies:
+        """What reaches the objects of a wait, besides the waiter itself and those that wait for the same."""
+        is_known = self.waits.get(waiter, NOTHING).kind == waits_on.kind
+        key = None if is_known else waiter, waits_on
+        if key not in self._known:
+            self._known[key] = self._dependencies(waiter, waits_on) if waits_on.objects else {}
+        return self._known[key]
 
-    def of_coroutine(self, coroutine: int, waits_on: WaitsOn) -> Dependencies:
-        """What reaches the objects that a coroutine waits on, besides itself and those that wait for the same."""
-        return self._dependencies(waits_on, set(), {coroutine})
-
-    def _dependencies(self, waits_on: WaitsOn, threads: set[int], coroutines: set[int]) -> Dependencies:
-        found_threads = _others(self.threads, waits_on, self.thread_waits) - threads
-        found_coroutines = _others(self.coroutines, waits_on, self.coroutine_waits) - coroutines
-        if len(found_threads) + len(found_coroutines) > MAX_REACHED:
+    def _dependencies(self, waiter: Root, waits_on: WaitsOn) -> Dependencies:
+        most = MAX_REACHED + 1 + self._waiters[waits_on.kind]
+        found: set[Root] = set()
+        for roots in self._roots_of(waits_on):
+            if len(roots) > most or len(found) > most:
+                return {}
+            found.update(root for root in roots if self.waits.get(root, NOTHING).kind != waits_on.kind)
+        found.discard(waiter)
+        if len(found) > MAX_REACHED:
             return {}
-        found: Dependencies = {}
-        if found_threads:
-            found["reached_by"] = sorted(found_threads)
-        if found_coroutines:
-            found["reached_by_coroutines"] = [hex(one) for one in sorted(found_coroutines)]
-        if not self.by_actor.isdisjoint(waits_on.objects):
-            found["reached_by_actor"] = True
-        return found
+        data: Dependencies = {}
+        if threads := sorted(key for kind, key in found if kind == THREAD):
+            data["reached_by"] = threads
+        if coroutines := sorted(key for kind, key in found if kind == COROUTINE):
+            data["reached_by_coroutines"] = [hex(one) for one in coroutines]
+        if any(kind == ACTOR for kind, _ in found):
+            data["reached_by_actor"] = True
+        return data
 
+    @cached_property
+    def _waiters(self) -> Counter[tuple[int, str]]:
+        """How many wait for each kind of event."""
+        return Counter(waits_on.kind for waits_on in self.waits.values())
 
-def _others(reached: Mapping[int, set[int]], waits_on: WaitsOn, waits: Mapping[int, WaitsOn]) -> set[int]:
-    found = {one for item in waits_on.objects for one in reached.get(item, ())}
-    return {one for one in found if waits.get(one, NOTHING).kind != waits_on.kind}
+    def _roots_of(self, waits_on: WaitsOn) -> Iterator[Sequence[Root]]:
+        """What has one of the objects, or what leads to it, in its variables or globals."""
+        level = set(waits_on.objects)
+        seen: set[int] = set()
+        for _ in range(MAX_DEPTH + 1):
+            seen |= level
+            for address in level:
+                yield self.roots.get(address, ())
+            level = {holder for address in level for holder in self.holders.get(address, ())} - seen
