@@ -138,7 +138,9 @@ class _Finder:
         busy_jobs = {job for job in jobs if (found := progress_of(self._snapshot, (job,))) and found.has_moved}
         for worker_id in {worker.worker_id for reading in self._snapshot.readings for worker in reading.workers}:
             worker = self._workers.get(worker_id)
-            if worker is not None and worker_id not in moved and worker.job_id not in busy_jobs:
+            if worker is None or worker_id in moved:
+                continue
+            if worker.job_id not in busy_jobs if worker.job_id else not busy_jobs:
                 yield from self._in_worker(worker)
 
     def _in_worker(self, worker: Worker) -> Iterator[tuple[Key, Poll]]:
