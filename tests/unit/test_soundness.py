@@ -14,7 +14,8 @@ import msgspec
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from dstack.diagnosis import Diagnosis
+from dstack.analysis.links import NO_OTHERS
+from dstack.diagnosis import Diagnosis, Finding
 from dstack.vertex_keys import Key
 from tests.effort import examples
 from tests.unit.coroutine_worlds import Show as CoroutineShow
@@ -24,6 +25,9 @@ from tests.unit.holding_worlds import Process as HoldingProcess
 from tests.unit.holding_worlds import Request, holding_worlds
 from tests.unit.holding_worlds import Show as HoldingShow
 from tests.unit.holding_worlds import World as HoldingWorld
+from tests.unit.linked_worlds import Show as LinkedShow
+from tests.unit.linked_worlds import World as LinkedWorld
+from tests.unit.linked_worlds import linked_worlds
 from tests.unit.scenes import Proc, Strand
 from tests.unit.worlds import POLLS, POLLS_AND_TIMEOUTS, Show, World, worlds
 
@@ -549,3 +553,92 @@ def test_no_deadlock_rests_on_a_poll_where_the_job_made_progress(
 def running_of(world: World) -> set[int]:
     """The works that run."""
     return {number for number, work in enumerate(world.works) if work.phase == "runs"}
+
+
+# Objects inside a process
+
+
+def stuck_in(world: LinkedWorld) -> set[int]:
+    """Who is left when everything has happened that can."""
+    world = copy.deepcopy(world)
+    world.go_on(random.Random(0))
+    return world.left()
+
+
+def linked_without_polls(world: LinkedWorld) -> LinkedWorld:
+    """The same world in which all that have timeouts give up in the end."""
+    world = copy.deepcopy(world)
+    for thread in world.threads:
+        if thread.wait and thread.wait.timeout == "polls":
+            thread.wait = replace(thread.wait, timeout="gives up")
+    return world
+
+
+@given(linked_worlds(), st.randoms(use_true_random=False))
+@many
+def test_which_thread_is_left_does_not_depend_on_the_order(world: LinkedWorld, order: random.Random) -> None:
+    expected = stuck_in(world)
+
+    world.go_on(order)
+
+    assert world.left() == expected
+
+
+@given(linked_worlds())
+@many
+def test_who_is_stuck_on_objects_of_its_process_is_found(world: LinkedWorld) -> None:
+    show = LinkedShow(world)
+
+    diagnosis = show.scene.look().look().diagnose()
+
+    links = [vertex.key for vertex in diagnosis.vertices.values() if vertex.wait and NO_OTHERS in vertex.wait.assumed]
+    found = claimed(diagnosis, show.who())
+    event("stuck on an object" if any(show.who().get(key) in found for key in links) else "stuck" if found else "free")
+    assert found == stuck_in(world)
+    suspected = [finding for finding in diagnosis.findings if not set(links).isdisjoint(finding.members)]
+    assert all(not one.confirmed or world_is_stuck_without(world, one, show) for one in suspected)
+
+
+def world_is_stuck_without(world: LinkedWorld, finding: Finding, show: LinkedShow) -> bool:
+    """Whether the members of a finding are stuck even where objects may be reached by anything else."""
+    world = copy.deepcopy(world)
+    for thread in world.threads:
+        if thread.wait and thread.wait.on_object:
+            thread.wait = None
+    return {show.who()[key] for key in finding.members} <= stuck_in(world)
+
+
+@given(linked_worlds(timeouts=("none", "none", "polls")))
+@many
+def test_who_polls_objects_of_its_process_is_found_where_all_loops_only_poll(world: LinkedWorld) -> None:
+    show = LinkedShow(world)
+
+    found = claimed(show.scene.watch(4).diagnose(), show.who())
+
+    event("stuck by polls" if stuck_in(world) != stuck_in(linked_without_polls(world)) else "no polls")
+    assert found == stuck_in(world)
+
+
+@given(linked_worlds(timeouts=("none", "none", "polls", "gives up")), different)
+@many
+def test_who_polls_objects_and_does_something_else_once_makes_nobody_stuck(
+    world: LinkedWorld, different: list[tuple[int, Callable[[Strand], None]]]
+) -> None:
+    show = LinkedShow(world)
+    givers = [
+        number for number, thread in enumerate(world.threads) if thread.wait and thread.wait.timeout == "gives up"
+    ]
+    for number in range(6):
+        for thread, (when, change) in zip(givers, different, strict=False):
+            show.show(thread)
+            if when == number:
+                change(show.strands[thread])
+        show.scene.read() if 0 < number < 5 else show.scene.look()
+
+    diagnosis = show.scene.diagnose()
+
+    found = claimed(diagnosis, show.who())
+    event("stuck" if found else "not stuck")
+    assert found <= stuck_in(world)
+    confirmed = [finding for finding in diagnosis.findings if finding.kind in FOR_GOOD and finding.confirmed]
+    assert {show.who()[key] for one in confirmed for key in one.members} <= stuck_in(linked_without_polls(world))
