@@ -141,7 +141,9 @@ class _Finder:
         busy_jobs = {job for job in jobs if (found := progress_of(self._snapshot, (job,))) and found.has_moved}
         for worker_id in {worker.worker_id for reading in self._snapshot.readings for worker in reading.workers}:
             worker = self._workers.get(worker_id)
-            if worker is not None and worker_id not in moved and worker.job_id not in busy_jobs:
+            if worker is None or worker_id in moved:
+                continue
+            if worker.job_id not in busy_jobs if worker.job_id else not busy_jobs:
                 yield from self._in_worker(worker)
 
     def _in_worker(self, worker: Worker) -> Iterator[tuple[Key, Poll]]:
@@ -184,13 +186,19 @@ class _Finder:
         if self._does_more(several, inside):
             return None
         shown = inside[-1].one
-        sleeps = calls[-1].kind == "other" and not calls[-1].frame  # in the loop's own frame
-        innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + sleeps
+        innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + self._is_own_frame(shown)
         return self._poll(several, shown, calls[-1], innermost)
 
     def _is_retried(self, one: Thread | Coroutine) -> bool:
         """Whether a library is known to wait again when the wait has timed out."""
         return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
+
+    def _is_own_frame(self, shown: Thread | Coroutine) -> bool:
+        """Whether a call's frame is that of the loop: one that calls into C, or a function of Ray's that sleeps."""
+        frames = self._snapshot.frames_of(shown)
+        at = shown.call.frame if shown.call else 0
+        is_of_rays = shown.call is not None and shown.call.kind == "other" and at == 0 and frames[0].origin == "ray"
+        return is_of_rays or (at < len(frames) and frames[at].origin == "user")
 
     def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
         """Whether the loop was seen in code of the user's that it does not poll from."""

@@ -177,6 +177,28 @@ def test_the_loop_is_what_all_stacks_share() -> None:
     assert finding.assumed == ("the loop at app.py:5 only polls",)
 
 
+def test_a_loop_around_a_call_that_has_no_frame_of_its_own_is_where_that_is_called() -> None:
+    it = poller()
+    it.actor.strands[0].wants_lock("0x1", it.actor.strand("holder", "user").gets(it.again), timeout_s=1.0)
+    it.actor.strands[0].leaf = Frame(function="run", file=APP, line=44)
+
+    finding = only_finding(it.watch())
+
+    assert (finding.confirmed, finding.assumed) == (False, ("the loop at app.py:44 only polls",))
+
+
+def test_a_loop_of_a_library_that_sleeps_is_its_own_place() -> None:
+    it = poller()
+    own = it.actor.strands[0]
+    it.actor.is_in("Ray Data's next output", "0x1", timeout_s=0.01)
+    it.actor.is_reached_by(it.actor.strand("executor", "user").gets(it.again))
+    own.leaf = Frame(
+        function="get_output_blocking", file="/usr/lib/python3/site-packages/ray/data/state.py", line=8, origin="ray"
+    )
+
+    assert "the loop at state.py:8 only polls" in only_finding(it.watch()).assumed
+
+
 # What is no such loop
 
 

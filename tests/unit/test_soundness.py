@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
+import msgspec
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from dstack.diagnosis import Diagnosis
+from dstack.analysis.links import NO_OTHERS
+from dstack.diagnosis import Diagnosis, Finding
 from dstack.vertex_keys import Key
 from tests.effort import examples
 from tests.unit.coroutine_worlds import Show as CoroutineShow
@@ -21,8 +25,11 @@ from tests.unit.holding_worlds import Process as HoldingProcess
 from tests.unit.holding_worlds import Request, holding_worlds
 from tests.unit.holding_worlds import Show as HoldingShow
 from tests.unit.holding_worlds import World as HoldingWorld
-from tests.unit.scenes import Proc
-from tests.unit.worlds import Show, World, worlds
+from tests.unit.linked_worlds import Show as LinkedShow
+from tests.unit.linked_worlds import World as LinkedWorld
+from tests.unit.linked_worlds import linked_worlds
+from tests.unit.scenes import Proc, Strand
+from tests.unit.worlds import POLLS, POLLS_AND_TIMEOUTS, Show, World, worlds
 
 FOR_GOOD = ("deadlock", "infeasible", "orphaned")
 many = examples(150)
@@ -388,3 +395,250 @@ def test_coroutines_that_go_on_between_two_looks_are_not_stuck(
 
     found = {show.who[key] for one in findings for key in (*one.members, *one.blocked_behind)}
     assert found <= stuck(world)
+
+
+# Loops that poll
+
+
+def read_between(show: Show, change: Callable[[int], object] = lambda number: None) -> Diagnosis:
+    """The diagnosis of two samples with four readings between them of all that may poll.
+
+    Before each of the six, the scene is made that of the world again, and changed.
+    """
+    for number in range(6):
+        restore(show)
+        change(number)
+        show.scene.read() if 0 < number < 5 else show.scene.look()
+    return show.scene.diagnose()
+
+
+def restore(show: Show) -> None:
+    """Shows the world as it is, and every thread in its own code."""
+    for proc in show.scene.procs:
+        for strand in proc.strands:
+            strand.function, strand.is_torn = "run", False
+    show.driver.strands[0].task_id = None
+    show.update()
+
+
+def without_polls(world: World) -> World:
+    """The same world in which all that have timeouts give up in the end."""
+    world = copy.deepcopy(world)
+    for work in world.works:
+        work.block = work.block and replace(work.block, polls=False)
+    world.driver = world.driver and replace(world.driver, polls=False)
+    return world
+
+
+@given(worlds(exact=True, kinds_of_block=POLLS))
+@many
+def test_where_all_loops_only_poll_who_is_stuck_is_found(world: World) -> None:
+    show = Show(world)
+
+    diagnosis = read_between(show)
+
+    event("stuck by polls" if stuck(world) != stuck(without_polls(world)) else "stuck" if stuck(world) else "not stuck")
+    assert claimed(diagnosis, show.who()) == stuck(world)
+
+
+@given(worlds(kinds_of_block=POLLS), st.lists(fair_hidings, min_size=6, max_size=6))
+@many
+def test_where_all_loops_only_poll_what_was_not_seen_makes_nobody_stuck(world: World, hidings: list[list[str]]) -> None:
+    show = Show(world)
+    who = show.who()
+
+    def hide_some(number: int) -> None:
+        for proc, how in zip(show.scene.procs, hidings[number], strict=False):
+            hide(proc, how)
+
+    assert claimed(read_between(show, hide_some), who) <= stuck(world)
+
+
+@given(worlds(kinds_of_block=POLLS_AND_TIMEOUTS))
+@many
+def test_what_is_confirmed_is_stuck_whatever_loops_do_that_poll(world: World) -> None:
+    show = Show(world)
+
+    confirmed = {
+        show.who()[key]
+        for finding in read_between(show).findings
+        if finding.kind in FOR_GOOD and finding.confirmed
+        for key in finding.members
+    }
+
+    event("confirmed" if confirmed else "nothing confirmed")
+    assert confirmed <= stuck(without_polls(world))
+
+
+def other_refs(strand: Strand) -> None:
+    assert strand.call is not None
+    strand.call = msgspec.structs.replace(strand.call, refs=("ab" * 24 + "01000000",), owners=("",))
+
+
+def no_timeout(strand: Strand) -> None:
+    assert strand.call is not None
+    strand.call = msgspec.structs.replace(strand.call, timeout_s=None)
+
+
+def other_work(strand: Strand) -> None:
+    strand.computes().function = "other_work"
+
+
+def torn(strand: Strand) -> None:
+    strand.is_torn = True
+
+
+def other_task(strand: Strand) -> None:
+    strand.task_id = "cd" * 24
+
+
+DIFFERENT: tuple[Callable[[Strand], None], ...] = (other_refs, no_timeout, other_work, torn, other_task)
+different = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(DIFFERENT)), min_size=12, max_size=12)
+
+
+def gives_up(show: Show, strand: Strand) -> bool:
+    """Whether a thread waits with a timeout and does not only poll."""
+    block = show.blocks.get(strand.key)
+    return strand.call is not None and block is not None and block.is_timed and not block.polls
+
+
+@given(worlds(exact=True, kinds_of_block=POLLS_AND_TIMEOUTS), different)
+@many
+def test_loops_that_do_something_else_once_make_nobody_stuck(
+    world: World, different: list[tuple[int, Callable[[Strand], None]]]
+) -> None:
+    show = Show(world)
+
+    def differ(at: int) -> None:
+        blocked = (strand for proc in show.scene.procs for strand in proc.strands if gives_up(show, strand))
+        for strand, (when, change) in zip(blocked, different, strict=False):
+            if when == at:
+                change(strand)
+
+    found = claimed(read_between(show, differ), show.who())
+
+    event("some give up" if any(one.is_timed and not one.polls for one in world.blocks()) else "nobody gives up")
+    event("stuck" if found else "not stuck")
+    assert found <= stuck(world)
+
+
+@given(worlds(exact=True, kinds_of_block=POLLS), st.integers(1, 3), st.randoms(use_true_random=False))
+@many
+def test_no_deadlock_rests_on_a_poll_where_the_job_made_progress(
+    world: World, steps: int, order: random.Random
+) -> None:
+    show = Show(world)
+    before = running_of(world)
+
+    def go_on(number: int) -> None:
+        if number == 4:
+            world.go_on(order, steps)
+            show.update()
+
+    diagnosis = read_between(show, go_on)
+
+    has_moved = before != running_of(world)
+    polls = [vertex for vertex in diagnosis.vertices.values() if vertex.wait and vertex.wait.polls]
+    event("progress" if has_moved else "no progress")
+    assert not (has_moved and polls)
+    confirmed = {
+        show.who()[key]
+        for finding in diagnosis.findings
+        if finding.kind in FOR_GOOD and finding.confirmed
+        for key in finding.members
+    }
+    assert confirmed <= stuck(without_polls(world))
+
+
+def running_of(world: World) -> set[int]:
+    """The works that run."""
+    return {number for number, work in enumerate(world.works) if work.phase == "runs"}
+
+
+# Objects inside a process
+
+
+def stuck_in(world: LinkedWorld) -> set[int]:
+    """Who is left when everything has happened that can."""
+    world = copy.deepcopy(world)
+    world.go_on(random.Random(0))
+    return world.left()
+
+
+def linked_without_polls(world: LinkedWorld) -> LinkedWorld:
+    """The same world in which all that have timeouts give up in the end."""
+    world = copy.deepcopy(world)
+    for thread in world.threads:
+        if thread.wait and thread.wait.timeout == "polls":
+            thread.wait = replace(thread.wait, timeout="gives up")
+    return world
+
+
+@given(linked_worlds(), st.randoms(use_true_random=False))
+@many
+def test_which_thread_is_left_does_not_depend_on_the_order(world: LinkedWorld, order: random.Random) -> None:
+    expected = stuck_in(world)
+
+    world.go_on(order)
+
+    assert world.left() == expected
+
+
+@given(linked_worlds())
+@many
+def test_who_is_stuck_on_objects_of_its_process_is_found(world: LinkedWorld) -> None:
+    show = LinkedShow(world)
+
+    diagnosis = show.scene.look().look().diagnose()
+
+    links = [vertex.key for vertex in diagnosis.vertices.values() if vertex.wait and NO_OTHERS in vertex.wait.assumed]
+    found = claimed(diagnosis, show.who())
+    event("stuck on an object" if any(show.who().get(key) in found for key in links) else "stuck" if found else "free")
+    assert found == stuck_in(world)
+    suspected = [finding for finding in diagnosis.findings if not set(links).isdisjoint(finding.members)]
+    assert all(not one.confirmed or world_is_stuck_without(world, one, show) for one in suspected)
+
+
+def world_is_stuck_without(world: LinkedWorld, finding: Finding, show: LinkedShow) -> bool:
+    """Whether the members of a finding are stuck even where objects may be reached by anything else."""
+    world = copy.deepcopy(world)
+    for thread in world.threads:
+        if thread.wait and thread.wait.on_object:
+            thread.wait = None
+    return {show.who()[key] for key in finding.members} <= stuck_in(world)
+
+
+@given(linked_worlds(timeouts=("none", "none", "polls")))
+@many
+def test_who_polls_objects_of_its_process_is_found_where_all_loops_only_poll(world: LinkedWorld) -> None:
+    show = LinkedShow(world)
+
+    found = claimed(show.scene.watch(4).diagnose(), show.who())
+
+    event("stuck by polls" if stuck_in(world) != stuck_in(linked_without_polls(world)) else "no polls")
+    assert found == stuck_in(world)
+
+
+@given(linked_worlds(timeouts=("none", "none", "polls", "gives up")), different)
+@many
+def test_who_polls_objects_and_does_something_else_once_makes_nobody_stuck(
+    world: LinkedWorld, different: list[tuple[int, Callable[[Strand], None]]]
+) -> None:
+    show = LinkedShow(world)
+    givers = [
+        number for number, thread in enumerate(world.threads) if thread.wait and thread.wait.timeout == "gives up"
+    ]
+    for number in range(6):
+        for thread, (when, change) in zip(givers, different, strict=False):
+            show.show(thread)
+            if when == number:
+                change(show.strands[thread])
+        show.scene.read() if 0 < number < 5 else show.scene.look()
+
+    diagnosis = show.scene.diagnose()
+
+    found = claimed(diagnosis, show.who())
+    event("stuck" if found else "not stuck")
+    assert found <= stuck_in(world)
+    confirmed = [finding for finding in diagnosis.findings if finding.kind in FOR_GOOD and finding.confirmed]
+    assert {show.who()[key] for one in confirmed for key in one.members} <= stuck_in(linked_without_polls(world))

@@ -8,7 +8,7 @@ no step is possible are stuck for good. A world can be shown as a scene at any t
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,17 +18,27 @@ from dstack.vertex_keys import Key
 from tests.unit.scenes import Call, Proc, Scene, Strand
 
 Phase = Literal["runs", "queued", "on its way", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]
+Kind = Literal["get", "wait", "timed", "timed wait", "polled", "polled wait", "none"]
 DRIVER = -1
+BLOCKS: tuple[Kind, ...] = ("get", "get", "get", "wait", "wait", "timed", "none")
+POLLS: tuple[Kind, ...] = ("get", "get", "wait", "polled", "polled", "polled wait", "none")
+"""Where all that have timeouts only poll."""
+POLLS_AND_TIMEOUTS: tuple[Kind, ...] = (*POLLS, "timed", "timed wait")
 
 
 @dataclass(frozen=True)
 class Block:
-    """What somebody is blocked in: needs this many of these works, and perhaps a value that another has put."""
+    """What somebody is blocked in: needs this many of these works, and perhaps a value that another has put.
+
+    One that ``is_timed`` gives up in the end and does something else, unless it only ``polls``: then it waits again, in
+    ``ray.wait`` until one more is ready than when it was seen first.
+    """
 
     works: tuple[int, ...]
     needs: int
     is_wait: bool = False
     is_timed: bool = False
+    polls: bool = False
     in_helper: bool = False
     with_value_of: int | None = None
 
@@ -56,6 +66,8 @@ class World:
     driver: Block | None
     free_gpus: int
     reads_tasks: bool = False
+    seen_ended: frozenset[int] = frozenset()
+    """The works that had ended before anybody looked."""
 
     def steps(self) -> Iterator[tuple[str, int]]:
         """What may happen next."""
@@ -107,9 +119,17 @@ class World:
         return left | {DRIVER} if self.driver else left
 
     def is_free(self, block: Block | None) -> bool:
-        if block is None or block.is_timed:
+        if block is None or (block.is_timed and not block.polls):
             return True
-        return sum(self.works[number].phase == "ended" for number in block.works) >= block.needs
+        ended = {number for number in block.works if self.works[number].phase == "ended"}
+        if len(ended) >= block.needs:
+            return True
+        return block.polls and block.is_wait and not ended <= self.seen_ended
+
+    def blocks(self) -> list[Block]:
+        """All that somebody is blocked in."""
+        running = [work.block for work in self.works if work.phase == "runs"]
+        return [block for block in (*running, self.driver) if block]
 
     def free_slots(self, work: Work) -> list[int]:
         """The slots of its concurrency group in which nothing runs."""
@@ -143,6 +163,8 @@ class Show:
     procs: dict[int, Proc] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     values: dict[int, str] = field(default_factory=dict)
+    blocks: dict[Key, Block] = field(default_factory=dict)
+    """By the vertex of a thread: what it is blocked in."""
 
     def __post_init__(self) -> None:
         works = self.world.works
@@ -240,12 +262,14 @@ class Show:
 
     def _show_block(self, proc: Proc, strand: Strand, block: Block | None) -> None:
         strand.computes()
+        self.blocks.pop(strand.key, None)
         if block is None:
             return
         blocked = strand
         if block.in_helper:
             blocked = proc.strand(f"helper of {strand.key}", "user")
             strand.joins(blocked)
+        self.blocks[blocked.key] = block
         refs = [self.calls[number].ref for number in block.works]
         timeout_s = 1.0 if block.is_timed else None
         if block.is_wait:
@@ -265,7 +289,7 @@ def _state(work: Work) -> str:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, exact: bool = False) -> World:
+def worlds(draw: st.DrawFn, *, exact: bool = False, kinds_of_block: Sequence[Kind] = BLOCKS) -> World:
     """Worlds of a few works, most of them blocked.
 
     In an ``exact`` one a look can show all there is: which thread runs what, no actor has concurrency groups, no call
@@ -284,9 +308,10 @@ def worlds(draw: st.DrawFn, *, exact: bool = False) -> World:
         world.works.append(draw(_works(world, number, count, exact)))
     for work in world.works:
         if work.phase == "runs":
-            work.block = draw(_blocks(count))
-    world.driver = draw(_blocks(count))
+            work.block = draw(_blocks(count, kinds_of_block))
+    world.driver = draw(_blocks(count, kinds_of_block))
     _settle(world)
+    world.seen_ended = frozenset(number for number, work in enumerate(world.works) if work.phase == "ended")
     return world
 
 
@@ -327,18 +352,19 @@ def _works(draw: st.DrawFn, world: World, number: int, count: int, exact: bool) 
     return work
 
 
-def _blocks(count: int) -> st.SearchStrategy[Block | None]:
+def _blocks(count: int, kinds: Sequence[Kind]) -> st.SearchStrategy[Block | None]:
     """Mostly a get of one or two, sometimes a wait for some, a wait with a timeout, or none."""
 
-    def block(works: list[int], needs: int, kind: str, in_helper: bool, value: int | None) -> Block | None:
+    def block(works: list[int], needs: int, kind: Kind, in_helper: bool, value: int | None) -> Block | None:
         if kind == "none":
             return None
-        is_wait = kind == "wait"
+        is_wait = kind in ("wait", "polled wait", "timed wait")
         return Block(
             works=tuple(works),
             needs=min(needs, len(works)) if is_wait else len(works),
             is_wait=is_wait,
-            is_timed=kind == "timed",
+            is_timed=kind in ("timed", "timed wait", "polled", "polled wait"),
+            polls=kind in ("polled", "polled wait"),
             in_helper=in_helper,
             with_value_of=value,
         )
@@ -347,7 +373,7 @@ def _blocks(count: int) -> st.SearchStrategy[Block | None]:
         block,
         st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True),
         st.integers(1, 3),
-        st.sampled_from(["get", "get", "get", "wait", "wait", "timed", "none"]),
+        st.sampled_from(kinds),
         st.sampled_from([False, False, False, True]),
         st.one_of(st.none(), st.integers(0, count - 1)),
     )

@@ -1,0 +1,354 @@
+"""What a wait on an object of its own process depends on: the code that can reach the object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from dstack.analysis.lifetimes import QUIET
+from dstack.analysis.links import NO_OTHERS
+from dstack.diagnosis import Diagnosis, Finding
+from dstack.model import Frame
+from tests.unit.scenes import Call, Coro, Proc, Scene, Strand
+
+CONDITION = "threading.Condition.wait"
+QUEUE = "queue.Queue.get"
+IDLE_LIBRARY = Frame(function="poll", file="/usr/lib/python3/site-packages/engine/poller.py", line=4, origin="library")
+
+
+@dataclass
+class Linked:
+    """A method waits in a condition that a helper thread reaches; that gets a call of the same actor, in vain."""
+
+    scene: Scene
+    driver: Proc
+    actor: Proc
+    helper: Strand
+    again: Call
+
+    def diagnose(self) -> Diagnosis:
+        return self.scene.look().look().diagnose()
+
+
+def linked(timeout_s: float | None = None) -> Linked:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Gate")
+    call = scene.call(actor, "enter", by=driver)
+    actor.works_for().runs(call)
+    helper = actor.strand("scheduler", "user")
+    again = scene.call(actor, "again", by=actor)
+    helper.gets(again)
+    actor.is_in(CONDITION, "0x1", timeout_s=timeout_s).is_reached_by(helper)
+    driver.gets(call)
+    return Linked(scene, driver, actor, helper, again)
+
+
+def only_finding(diagnosis: Diagnosis) -> Finding:
+    (finding,) = diagnosis.findings
+    return finding
+
+
+# Threads and coroutines
+
+
+def test_a_wait_for_a_thread_that_waits_for_its_task_is_a_suspected_deadlock() -> None:
+    it = linked()
+
+    diagnosis = it.diagnose()
+
+    finding = only_finding(diagnosis)
+    assert (diagnosis.verdict, finding.kind, finding.confirmed) == ("deadlock", "deadlock", False)
+    assert finding.assumed == (NO_OTHERS,)
+    assert set(finding.members) == {it.actor.key, it.helper.key, it.again.key}
+    assert finding.blocked_behind == (it.driver.key,)
+
+
+def test_without_anything_that_reaches_it_the_other_side_is_not_known() -> None:
+    it = linked()
+    it.actor.is_in(CONDITION, "0x1")
+
+    diagnosis = it.diagnose()
+
+    assert not diagnosis.is_stuck
+    assert it.scene.wait_of(it.actor).assumed == ()
+
+
+def test_a_thread_that_can_proceed_may_end_the_wait() -> None:
+    it = linked()
+    it.helper.computes()
+
+    assert not it.diagnose().is_stuck
+
+
+def test_one_of_several_threads_that_can_proceed_is_enough() -> None:
+    it = linked()
+    other = it.actor.strand("other", "user").gets(it.again)
+    it.actor.is_in(CONDITION, "0x1").is_reached_by(it.helper, other)
+    assert it.diagnose().is_stuck
+
+    it.scene.samples.clear()
+    other.computes()
+
+    assert not it.diagnose().is_stuck
+
+
+def test_a_thread_that_is_not_known_to_reach_it_but_can_proceed_may_do_so_all_the_same() -> None:
+    it = linked()
+    it.actor.strand("other", "user").computes()
+
+    assert not it.diagnose().is_stuck
+
+
+def test_a_process_that_can_call_the_actor_may_have_it_end_the_wait() -> None:
+    it = linked()
+    task, worker = it.scene.run("other", by=it.driver)
+    worker.holds(it.actor).gets(it.driver.submitted[0])
+    assert it.diagnose().is_stuck
+
+    it.scene.samples.clear()
+    worker.computes()
+
+    assert not it.diagnose().is_stuck
+    assert task in it.driver.submitted
+
+
+def test_an_actor_that_was_not_seen_whole_may_end_it() -> None:
+    it = linked()
+    worker = it.scene.worker()
+    worker.is_silent = True
+    worker.holds(it.actor)
+
+    assert not it.diagnose().is_stuck
+
+
+def test_coroutines_reach_objects_as_threads_do() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.async_actor("Queue")
+    get, fill = (scene.call(actor, name, by=driver) for name in ("get", "fill"))
+    filler = actor.begins(fill).awaits(get)
+    getter = actor.begins(get).is_in("asyncio.Queue.get", "0x1").is_reached_by(filler)
+    driver.gets(get, fill)
+
+    finding = only_finding(scene.look().look().diagnose())
+
+    assert (finding.confirmed, finding.assumed) == (False, (NO_OTHERS,))
+    assert set(finding.members) == {getter.key, filler.key}
+    scene.samples.clear()
+    filler.sleeps()
+    assert not scene.diagnose().is_stuck
+
+
+def test_a_library_thread_that_reaches_an_object_takes_part() -> None:
+    it = linked()
+    it.helper.role = "ray"
+
+    assert set(only_finding(it.diagnose()).members) == {it.actor.key, it.helper.key, it.again.key}
+
+
+def test_a_wait_is_not_for_its_own_thread() -> None:
+    it = linked()
+
+    targets = [target.vertex for group in it.scene.wait_of(it.actor).groups for target in group.targets]
+
+    assert it.actor.key not in targets
+    assert it.helper.key in targets
+
+
+# The actor's instance
+
+
+def gate(slots: int = 2) -> tuple[Scene, Proc, Proc, Call]:
+    """An actor whose slots are full of calls that wait in a condition; the call that ends them is queued."""
+    scene = Scene()
+    driver = scene.driver()
+    actor = scene.threaded_actor(slots, "Gate", owner_id=driver.worker_id)
+    actor.works_for().runs(*(scene.call(actor, "enter", by=driver) for _ in range(slots)))
+    actor.tasks_read = True
+    for strand in actor.slots:
+        strand.is_in(CONDITION, "0x1").is_reached_by(actor=True)
+    release = scene.call(actor, "release", by=driver).arrives()
+    driver.gets(release)
+    return scene, driver, actor, release
+
+
+def test_calls_that_fill_an_actor_and_wait_for_one_that_is_queued_are_a_suspected_deadlock() -> None:
+    scene, driver, actor, release = gate()
+
+    finding = only_finding(scene.look().look().diagnose())
+
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
+    assert {*(strand.key for strand in actor.slots), release.key} <= {*finding.members, *finding.blocked_behind}
+    assert driver.key in {*finding.members, *finding.blocked_behind}
+
+
+def test_a_driver_that_can_proceed_may_call_again() -> None:
+    scene, driver, _, _ = gate()
+    driver.computes()
+
+    assert not scene.look().look().diagnose().is_stuck
+
+
+def test_a_slot_that_is_free_lets_the_call_begin() -> None:
+    scene, _, actor, _ = gate()
+    actor.slots[0].computes()
+
+    assert not scene.look().look().diagnose().is_stuck
+
+
+def test_without_a_pending_call_it_is_not_known_what_ends_the_wait() -> None:
+    scene, driver, _, release = gate()
+    driver.submitted.remove(release)
+    driver.gets(driver.submitted[0])
+
+    assert scene.look().look().diagnose().verdict != "deadlock"
+
+
+def test_a_call_that_is_made_again_and_again_may_end_a_wait_for_the_instance() -> None:
+    scene, driver, actor, _ = gate()
+    size = scene.call(actor, "size", by=driver)
+    driver.submitted.remove(size)
+    scene.repeats(size, by="ab" * 24)
+
+    assert not scene.look().look().diagnose().is_stuck
+
+
+def test_a_call_that_is_made_again_and_again_does_not_reach_what_only_threads_do() -> None:
+    it = linked()
+    size = it.scene.call(it.actor, "size", by=it.driver)
+    it.driver.submitted.remove(size)
+    it.scene.repeats(size, by="ab" * 24)
+
+    assert it.diagnose().is_stuck
+
+
+# Waits with timeouts
+
+
+def watch(scene: Scene, *procs: Proc, readings: int = 3) -> Diagnosis:
+    scene.look()
+    for _ in range(readings):
+        scene.read(procs)
+    return scene.look().diagnose()
+
+
+def test_a_timeout_ends_a_linked_wait() -> None:
+    assert not linked(timeout_s=1.0).diagnose().is_stuck
+
+
+def test_a_linked_wait_that_only_polls_rests_on_both_assumptions() -> None:
+    it = linked(timeout_s=1.0)
+
+    finding = only_finding(watch(it.scene, it.actor))
+
+    assert (finding.confirmed, finding.assumed) == (False, ("the loop at app.py:30 only polls", NO_OTHERS))
+
+
+@pytest.mark.parametrize(
+    ("num_returns", "is_polled", "is_stuck"), [(2, True, False), (2, False, True), (1, True, False)]
+)
+def test_a_polled_wait_for_several_refs_is_for_any_of_them(num_returns: int, is_polled: bool, is_stuck: bool) -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Poller")
+    actor.works_for().runs(scene.call(actor, "run", by=driver))
+    again = scene.call(actor, "again", by=actor)
+    other, worker = scene.run("other", by=actor)
+    worker.works_for().computes()
+    actor.waits(again, other, num_returns=num_returns, timeout_s=1.0 if is_polled else None)
+    driver.gets(driver.submitted[0])
+
+    assert watch(scene, actor).is_stuck is is_stuck
+
+    scene.samples.clear()
+    scene.readings.clear()
+    worker.gets(again)
+    assert watch(scene, actor).is_stuck
+
+
+# Library code that is idle
+
+
+@dataclass
+class Holder:
+    """A task needs the GPU that an idle actor holds, in whose process there is a thread of a library."""
+
+    scene: Scene
+    driver: Proc
+    actor: Proc
+    thread: Strand
+
+    def watch(self, change: Callable[[Strand], object] | None = None) -> Diagnosis:
+        self.scene.look().read([self.actor])
+        if change:
+            change(self.thread)
+        self.scene.read([self.actor])
+        self.thread.is_asleep, self.thread.is_torn, self.thread.leaf = True, False, IDLE_LIBRARY
+        return self.scene.read([self.actor]).look().diagnose()
+
+
+def holder() -> Holder:
+    scene = Scene()
+    scene.node(free={}, GPU=1.0)
+    driver = scene.driver()
+    actor = scene.actor("Trainer", owner_id=driver.worker_id, held={"GPU": 1.0}).works_for().idles()
+    thread = actor.strand("engine", "ray")
+    thread.leaf, thread.is_asleep = IDLE_LIBRARY, True
+    wanting = scene.task("wanting", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
+    driver.holds(actor).gets(wanting)
+    return Holder(scene, driver, actor, thread)
+
+
+def test_idle_library_code_is_assumed_to_stay_idle_which_is_no_proof() -> None:
+    it = holder()
+
+    finding = only_finding(it.watch())
+
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (QUIET,))
+
+
+def test_without_library_code_it_is_proven() -> None:
+    it = holder()
+    it.actor.strands.remove(it.thread)
+
+    finding = only_finding(it.watch())
+
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", True, ())
+
+
+def runs(thread: Strand) -> None:
+    thread.is_asleep = False
+
+
+def is_torn(thread: Strand) -> None:
+    thread.is_torn = True
+
+
+@pytest.mark.parametrize("change", [runs, is_torn])
+def test_library_code_that_ran_in_one_reading_is_free(change: Callable[[Strand], object]) -> None:
+    assert not holder().watch(change).is_stuck
+
+
+def test_code_of_the_user_is_free_though_it_is_idle() -> None:
+    it = holder()
+    it.thread.leaf = Frame(function="listen", file="/srv/app/server.py", line=4)
+    it.scene.look()
+
+    assert not it.scene.look().diagnose().is_stuck
+
+
+def coroutine_of(scene: Scene, actor: Proc, *, is_library: bool) -> Coro:
+    actor.strands[0].role = "ray"
+    loop = actor.strand("AsyncIO Thread: default", "loop")
+    return actor.coroutine(loop=loop, is_library=is_library)
+
+
+@pytest.mark.parametrize("is_library", [True, False])
+def test_so_are_coroutines(is_library: bool) -> None:
+    it = holder()
+    coroutine_of(it.scene, it.actor, is_library=is_library)
+
+    diagnosis = it.watch()
+
+    assert diagnosis.is_stuck is is_library
+    assert not any(finding.confirmed for finding in diagnosis.findings)
