@@ -133,8 +133,9 @@ class Thread(Model, frozen=True):
     tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main thread),
     ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that the thread did
     not run at all while its stack and refs were read: the reading is then exact. ``torn`` is true when the thread ran
-    during every reading of its stack: frames may not belong together, and what it waits for is not known. ``task_id``
-    is the Ray task it runs, None for none; it means something only where ``Process.tasks_read`` is true.
+    during every reading of its stack: frames may not belong together, and what it waits for is not known. ``sleeps``
+    says that the kernel shows it in ``time.sleep``, which only time ends. ``task_id`` is the Ray task it runs, None for
+    none; it means something only where ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int
@@ -144,6 +145,7 @@ class Thread(Model, frozen=True):
     on_cpu: bool = False
     still: bool = False
     torn: bool = False
+    sleeps: bool = False
     task_id: str | None = None
     call: BlockedCall | None = None
     locals: dict[str, dict[str, str]] | None = None

@@ -20,7 +20,7 @@ from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Poll
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
-from dstack.vertex_keys import CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 NO_OTHERS = "what threads of a process wait on is reached only by the code that was seen to hold it"
 
@@ -33,7 +33,7 @@ def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
     for vertex in executions:
         poll = graph.observed.polls.get(vertex.key)
         wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
-        graph.add(replace(vertex, wait=_polled(lifetimes, vertex, wait, poll) if poll else wait))
+        graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
 
 
 def _known_enders(
@@ -67,6 +67,8 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
     if call is None or not any(is_open):
         return wait
+    if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
+        return wait  # any of these calls may end it
     several = tuple(_all_enders(graph, lifetimes, vertex, call))
     if not several:
         return wait
@@ -86,6 +88,7 @@ def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: Blocke
     """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
     actors = polled_actors(graph.observed, call.what)
     for actor in actors:
+        yield from lifetimes.tasks_of_actor(actor)
         yield from lifetimes.users_of_actor(actor)
     enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
     is_unlisted = any(
@@ -102,6 +105,12 @@ def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
     return is_one and graph.observed.reads_coroutines(vertex.worker_id or "")
 
 
+def _is_called_again_and_again(graph: Graph, vertex: Vertex) -> bool:
+    worker = graph.observed.workers.get(vertex.worker_id or "")
+    called = {call.actor_id for call in graph.observed.snapshot.repeated_calls}
+    return worker is not None and worker.actor_id in called
+
+
 def _is_open(group: Group) -> bool:
     return any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "other side" for t in group.targets)
 
@@ -116,7 +125,7 @@ def _enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCal
         yield from lifetimes.pending_calls_in(worker_id)
 
 
-def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
+def _polled(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
     """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
     place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
     groups = wait.groups
@@ -126,11 +135,28 @@ def _polled(lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wai
             return wait
         groups = (Group(needs=1, targets=tasks),)
     elif poll.actors:
-        users = (target for actor in poll.actors for target in lifetimes.users_of_actor(actor))
-        groups = (Group(needs=1, targets=tuple(dict.fromkeys(users))),)
+        users = tuple(dict.fromkeys(target for one in poll.actors for target in lifetimes.users_of_actor(one)))
+        if not _has_other_users(graph, users):
+            return wait
+        groups = (Group(needs=1, targets=users),)
     elif wait.kind == "ray.wait":  # which gives what is ready when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
     return replace(wait, groups=groups, polls=place, if_not=())
+
+
+def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
+    """Whether an actor is used by more than loops that poll actors: if not, they ask for nothing that must come."""
+    ahead = [target.vertex for target in users]
+    seen = set(ahead)
+    while ahead:
+        vertex = graph.vertices[ahead.pop()]
+        if isinstance(vertex.key, AnyKey):
+            new = {target.vertex for target in _targets(vertex.wait.groups if vertex.wait else ())} - seen
+            seen |= new
+            ahead += new
+        elif vertex.key not in graph.observed.polls or not graph.observed.polls[vertex.key].actors:
+            return True
+    return False
 
 
 def _targets(groups: Iterable[Group]) -> Iterator[Target]:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dstack.analysis.libraries import is_machinery_actor
 from dstack.analysis.observed import Poll, Polls
+from dstack.analysis.progress import progress_of
 from dstack.model import (
     ACTOR_HANDLE,
     BlockedCall,
@@ -60,9 +60,10 @@ RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
 
 
 class _Observation(NamedTuple):
-    """A thread or coroutine at one time."""
+    """A thread or coroutine in one sample or reading, which was taken within this time."""
 
-    at_s: float
+    began_s: float
+    ended_s: float
     one: Thread | Coroutine
 
 
@@ -88,15 +89,15 @@ def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
 def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
     """The workers that have executed or submitted a task, or of which one has ended, beside polls and machinery."""
     explained = _Explained(snapshot)
-    moved: set[str] = set()
-    for before, after in pairwise(samples):
-        workers = {worker.worker_id: worker for worker in before.workers}
-        for worker in after.workers:
-            known = workers.get(worker.worker_id)
-            if known is not None and explained.has_executed(known, worker):
-                moved.add(worker.worker_id)
-        moved |= explained.submitters(before, after)
-    return moved
+    shown: dict[str, set[object]] = defaultdict(set)
+    counts: dict[str, set[object]] = defaultdict(set)
+    for sample in samples:
+        for worker_id, tasks in explained.unfinished(sample).items():
+            shown[worker_id].add(tasks)
+        for worker in sample.workers:
+            if worker.executed_tasks is not None and not explained.is_quiet(worker):
+                counts[worker.worker_id].add(worker.executed_tasks)
+    return {worker_id for seen in (shown, counts) for worker_id, values in seen.items() if len(values) > 1}
 
 
 class _Explained:
@@ -108,29 +109,20 @@ class _Explained:
         self._quiet = {call.actor_id for call in snapshot.repeated_calls}
         self._quiet |= {actor.actor_id for actor in snapshot.actors if is_machinery_actor(actor)}
 
-    def has_executed(self, before: WorkerSample, after: WorkerSample) -> bool:
-        """Whether a worker has ended a task between two samples that is not explained."""
-        is_known = before.executed_tasks is not None and after.executed_tasks is not None
-        is_quiet = self._actors.get(after.worker_id) in self._quiet
-        return is_known and not is_quiet and before.executed_tasks != after.executed_tasks
+    def is_quiet(self, worker: WorkerSample) -> bool:
+        """Whether the tasks that a worker ends are such calls."""
+        return self._actors.get(worker.worker_id) in self._quiet
 
-    def submitters(self, before: Sample, after: Sample) -> set[str]:
-        """The workers whose unfinished tasks differ in two samples that both have their answers."""
-        answered = _answered(before) & _answered(after)
-        mine, others = self._tasks(before, answered), self._tasks(after, answered)
-        return {owner for owner in answered if mine.get(owner, set()) != others.get(owner, set())}
-
-    def _tasks(self, sample: Sample, owners: set[str]) -> dict[str, set[tuple[str, str]]]:
-        found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    def unfinished(self, sample: Sample) -> dict[str, frozenset[tuple[str, str]]]:
+        """The unfinished tasks, with their states, of each worker that answered; without such calls."""
+        found: dict[str, set[tuple[str, str]]] = {
+            worker.worker_id: set() for worker in sample.workers if worker.running_task_ids is not None
+        }
         for task in sample.tasks:
             is_poll = (task.actor_id, task.name) in self._polled
-            if task.owner_id in owners and not is_poll and task.actor_id not in self._quiet:
+            if task.owner_id in found and not is_poll and task.actor_id not in self._quiet:
                 found[task.owner_id].add((task.task_id, task.state))
-        return found
-
-
-def _answered(sample: Sample) -> set[str]:
-    return {worker.worker_id for worker in sample.workers if worker.running_task_ids is not None}
+        return {owner: frozenset(tasks) for owner, tasks in found.items()}
 
 
 class _Finder:
@@ -143,22 +135,18 @@ class _Finder:
             self._repeated[call.parent_task_id].append(call)
 
     def polls(self) -> Iterator[tuple[Key, Poll]]:
-        """All of them, in processes that have not moved, of jobs in which nothing else has executed."""
+        """All of them, in processes that have not moved, of jobs in which nothing has."""
         moved = moved_workers(self._snapshot, self._samples)
-        busy_jobs = {self._workers[one].job_id for one in self._executing() if one in self._workers}
+        jobs = {worker.job_id for worker in self._workers.values() if worker.job_id}
+        busy_jobs = {job for job in jobs if (found := progress_of(self._snapshot, (job,))) and found.has_moved}
         for worker_id in {worker.worker_id for reading in self._snapshot.readings for worker in reading.workers}:
             worker = self._workers.get(worker_id)
             if worker is not None and worker_id not in moved and worker.job_id not in busy_jobs:
                 yield from self._in_worker(worker)
 
-    def _executing(self) -> set[str]:
-        explained = _Explained(self._snapshot)
-        first, last = ({w.worker_id: w for w in sample.workers} for sample in self._snapshot.samples[:2])
-        return {one for one, after in last.items() if one in first and explained.has_executed(first[one], after)}
-
     def _in_worker(self, worker: Worker) -> Iterator[tuple[Key, Poll]]:
         processes = [
-            (sample.began_s, one.process)
+            (sample, one.process)
             for sample in self._samples
             for one in sample.workers
             if one.worker_id == worker.worker_id and one.process is not None and one.process.threads
@@ -170,7 +158,7 @@ class _Finder:
         for identity, several in series.items():
             may_run = isinstance(identity, str)  # a coroutine is not listed while its event loop runs it
             is_there = len(several) * 3 >= len(processes) * 2 if may_run else len(several) == len(processes)
-            if is_there and len(several) >= MIN_READINGS and len({one.one.task_id for one in several}) == 1:
+            if is_there and len(several) >= MIN_READINGS and _is_one(several):
                 key: Key = (
                     ThreadKey(worker.worker_id, identity)
                     if isinstance(identity, int)
@@ -190,8 +178,11 @@ class _Finder:
         if any(call.unread is not None or call.held for call in calls) or len(set(map(_identity, calls))) > 1:
             return None
         longest_s = max(call.timeout_s or 0.0 for call in calls)
-        if inside[-1].at_s - inside[0].at_s <= longest_s and not self._is_retried(inside[-1].one):
-            return None  # it may be one call that has not timed out yet
+        is_one = inside[-1].began_s - inside[0].ended_s <= longest_s and not self._is_retried(inside[-1].one)
+        if is_one or _runs_out(calls):
+            return None  # it may be one call that has not timed out yet, or have a deadline of its own
+        if self._does_more(several, inside):
+            return None
         shown = inside[-1].one
         sleeps = calls[-1].kind == "other" and not calls[-1].frame  # in the loop's own frame
         innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + sleeps
@@ -200,6 +191,12 @@ class _Finder:
     def _is_retried(self, one: Thread | Coroutine) -> bool:
         """Whether a library is known to wait again when the wait has timed out."""
         return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
+
+    def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
+        """Whether the loop was seen in code of the user's that it does not poll from."""
+        polling = {_place(frame) for one in inside for frame in self._snapshot.frames_of(one.one)}
+        others = (frame for one in several if one not in inside for frame in self._snapshot.frames_of(one.one))
+        return any(frame.origin == "user" and _place(frame) not in polling for frame in others)
 
     def _heartbeat(
         self, worker: Worker, identity: int | str, several: Sequence[_Observation], tasks: Iterable[str | None]
@@ -218,11 +215,19 @@ class _Finder:
             return None
         if any(one.one.call and not one.one.call.refs and one.one.call.timeout_s is None for one in several):
             return None
+        if _is_one_wait(several) or not all(self._is_between_polls(one.one) for one in several):
+            return None
         names = " and ".join(sorted({call.name for call in repeated}))
         call = BlockedCall(kind="other", frame=0, what=f"polls of {names}", timeout_s=0.0)
         shown = several[-1].one
         poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
         return poll._replace(actors=tuple(sorted(actors))) if poll else None
+
+    def _is_between_polls(self, one: Thread | Coroutine) -> bool:
+        """Whether it is in a call, asleep, or in Ray's own code, which makes the calls: it does nothing else."""
+        leaf = self._snapshot.frames_of(one)[0]
+        is_asleep = one.sleeps if isinstance(one, Thread) else _is_sleep(leaf)
+        return one.call is not None or is_asleep or leaf.origin == "ray"
 
     def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:
         """Whether an actor runs this task and no other: Ray names the actor's creation as what makes its calls.
@@ -238,13 +243,14 @@ class _Finder:
         return task_id is not None and set(running) == {(task_id,)}
 
     def _controller(self, several: Sequence[_Observation]) -> Poll | None:
-        """A task of library code alone that sleeps at the same place each time."""
+        """A task of code of Ray's libraries alone that sleeps at the same place each time."""
         shown = several[-1].one
         frames = self._snapshot.frames_of(shown)
-        is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
-        if shown.task_id is None or not is_library or len({one.one.stack for one in several}) > 1:
+        is_rays = any(frame.origin == "ray" for frame in frames) and {f.origin for f in frames} <= {"ray", "stdlib"}
+        if shown.task_id is None or not is_rays or len({one.one.stack for one in several}) > 1:
             return None
-        if any(one.one.call or not one.one.still for one in several):
+        is_asleep = _is_sleep(frames[0]) or all(isinstance(one.one, Thread) and one.one.sleeps for one in several)
+        if not is_asleep or any(one.one.call or not one.one.still for one in several):
             return None
         call = BlockedCall(kind="other", frame=0, what="polls of its own tasks", timeout_s=0.0)
         poll = self._poll(several, shown, call, len(frames) - 1)
@@ -260,26 +266,51 @@ class _Finder:
             return None
         outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
         at = next((frame for frame in outward if not _is_wrapper(frame)), None)
-        if at is None or at.file.endswith(ENTRIES) or _does_more(outward, call):
+        if at is None or at.file.endswith(ENTRIES) or _is_weak(outward, call):
             return None
         return Poll(call, shown.stack, at)
 
 
-def _series(processes: Iterable[tuple[float, Process]]) -> dict[int | str, list[_Observation]]:
+def _series(processes: Iterable[tuple[Sample, Process]]) -> dict[int | str, list[_Observation]]:
     """The observations of each thread and coroutine, without those of torn stacks."""
     series: dict[int | str, list[_Observation]] = defaultdict(list)
-    for at_s, process in processes:
+    for sample, process in processes:
         for thread in process.threads:
             if not thread.torn:
-                series[thread.os_thread_id].append(_Observation(at_s, thread))
+                series[thread.os_thread_id].append(_Observation(sample.began_s, sample.ended_s, thread))
         for coroutine in process.coroutines:
-            series[coroutine.coroutine_id].append(_Observation(at_s, coroutine))
+            series[coroutine.coroutine_id].append(_Observation(sample.began_s, sample.ended_s, coroutine))
     return series
+
+
+def _is_one(several: Sequence[_Observation]) -> bool:
+    """Whether they are of one thread or coroutine, in one task: addresses of coroutines are used again."""
+    return len({(one.one.name, one.one.task_id) for one in several}) == 1
+
+
+def _is_one_wait(several: Sequence[_Observation]) -> bool:
+    """Whether all show one and the same wait that has no timeout, and so no poll that ends at once."""
+    calls = [one.one.call for one in several if one.one.call and one.one.call.timeout_s is None]
+    return len(calls) == len(several) and len(set(map(_identity, calls))) == 1
+
+
+def _is_sleep(leaf: Frame) -> bool:
+    return leaf.function == "sleep" and leaf.file.endswith("/asyncio/tasks.py")
+
+
+def _runs_out(calls: Sequence[BlockedCall]) -> bool:
+    """Whether the timeouts become ever shorter, as those of a loop do that has a deadline of its own."""
+    timeouts = [call.timeout_s or 0.0 for call in calls]
+    return timeouts[-1] < timeouts[0] and timeouts == sorted(timeouts, reverse=True)
 
 
 def _is_wrapper(frame: Frame) -> bool:
     """Whether no loop of an application is there: in the standard library, or where Ray wraps its functions."""
     return frame.file.endswith(WRAPPERS) or (frame.origin == "stdlib" and not frame.file.endswith(ENTRIES))
+
+
+def _place(frame: Frame) -> tuple[str, str]:
+    return frame.function, frame.file
 
 
 def _is_of_driver(task_id: str) -> bool:
@@ -298,12 +329,12 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     depth = 0
     while all(len(row) > depth for row in rows) and len({row[depth] for row in rows}) == 1:
         depth += 1
-    places = {(frames[row[depth]].function, frames[row[depth]].file) for row in rows if len(row) > depth}
+    places = {_place(frames[row[depth]]) for row in rows if len(row) > depth}
     is_same = len(places) == 1 and all(len(row) > depth for row in rows)
     return depth if is_same else depth - 1
 
 
-def _does_more(frames: Sequence[Frame], call: BlockedCall) -> bool:
+def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
     """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
 
     It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from dstack.analysis.changes import ended_workers, new_workers
 from dstack.analysis.libraries import is_machinery_actor
 from dstack.diagnosis import Progress
 from dstack.model import Sample, Snapshot, Task, WorkerSample, job_of_task
@@ -26,6 +27,7 @@ class _Observer:
         self._snapshot = snapshot
         self._jobs = jobs
         self._workers = {worker.worker_id: worker for worker in snapshot.workers}
+        self._came_or_went = ended_workers(snapshot) | new_workers(snapshot)
         self._polled = {(call.actor_id, call.name) for call in snapshot.repeated_calls}
         self._quiet = {call.actor_id for call in snapshot.repeated_calls}
         self._quiet |= {actor.actor_id for actor in snapshot.actors if is_machinery_actor(actor)}
@@ -36,6 +38,8 @@ class _Observer:
         pairs = [(before[one.worker_id], one) for one in last.workers if one.worker_id in before]
         ran, runs = self._running(first, last), self._running(last, first)
         executed = sum(_executed(*pair) for pair in pairs if not self._is_quiet(pair[1]))
+        new = (one for one in last.workers if one.worker_id in self._came_or_went and self._counts(one))
+        executed += sum(one.executed_tasks or 0 for one in new if not self._is_quiet(one))
         return Progress(
             watched_s=round(max(0.0, last.ended_s - first.began_s), 3),
             started=max(len(runs - ran), executed - len(ran - runs)),
@@ -61,15 +65,18 @@ class _Observer:
         return self._workers[one.worker_id].actor_id in self._quiet
 
     def _running(self, sample: Sample, other: Sample) -> set[str]:
-        """The tasks of the jobs that run, on workers that answered in both samples."""
-        answered = _answered(sample) & _answered(other)
+        """The tasks of the jobs that run, on workers that answered in both samples, or are only in this one."""
+        answered = self._answered(sample, other)
         ids = {task for one in sample.workers if one.worker_id in answered for task in one.running_task_ids or ()}
         polls = {task.task_id for s in (sample, other) for task in s.tasks if self._is_poll(task)}
         return {task_id for task_id in ids - polls if job_of_task(task_id) in self._jobs}
 
     def _owned(self, sample: Sample, other: Sample) -> set[str]:
-        answered = _answered(sample) & _answered(other)
+        answered = self._answered(sample, other)
         return {task.task_id for task in sample.tasks if task.owner_id in answered and self._is_of_jobs(task)}
+
+    def _answered(self, sample: Sample, other: Sample) -> set[str]:
+        return _answered(sample) & (_answered(other) | self._came_or_went)
 
     def _is_of_jobs(self, task: Task) -> bool:
         return task.job_id in self._jobs and not self._is_poll(task)

@@ -383,3 +383,27 @@ def test_who_sleeps_is_at_rest_until_he_ends() -> None:
 def tick(until: threading.Event) -> None:
     while not until.wait(0.001):
         pass
+
+
+SLEEPS_AND_WAITS = """
+import threading, time
+threading.Thread(target=threading.Event().wait, name="waits", daemon=True).start()
+threading.Thread(target=input, name="reads", daemon=True).start()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_thread_that_sleeps_differs_from_one_that_is_blocked_otherwise() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLEEPS_AND_WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+
+        def asleep() -> set[str]:
+            (process,) = sample(target(program.pid))["processes"].values()
+            return {thread["name"] for thread in process["threads"] if thread["sleeps"]}
+
+        wait_until(lambda: asleep() == {"MainThread"}, deadline_s=60, what=asleep)
+        program.kill()

@@ -118,6 +118,8 @@ class Strand:
     is_still: bool = True
     is_torn: bool = False
     is_asleep: bool = False
+    sleeps: bool = False
+    """Whether the kernel shows it in ``time.sleep``."""
     is_in_ray: bool = False
     leaf: Frame | None = None
     is_idle_loop: bool = False
@@ -239,6 +241,8 @@ class Coro:
     is_library: bool = False
     line: int = 0
     label: str = ""
+    outer: tuple[Frame, ...] = ()
+    """The frames that called its own one, innermost first."""
 
     @property
     def coroutine_id(self) -> str:
@@ -296,7 +300,7 @@ class Coro:
         leaf = AWAITS if self.call else SLEEPS
         line = self.line or self.process.worker.pid // 10 + self.number
         own = Frame(function=self.function, file=APP, line=line)
-        return (leaf,) if self.is_library else (leaf, own)
+        return (leaf, *self.outer) if self.is_library else (leaf, own, *self.outer)
 
     def _is_in(self, call: BlockedCall | None) -> Coro:
         self.call = call
@@ -777,7 +781,8 @@ class Scene:
             name=strand.name,
             stack=self._stack(strand),
             role=strand.role,
-            on_cpu=strand.call is None and not strand.is_asleep,
+            on_cpu=strand.call is None and not strand.is_asleep and not strand.sleeps,
+            sleeps=strand.sleeps,
             still=strand.is_still,
             torn=strand.is_torn,
             task_id=strand.task_id,

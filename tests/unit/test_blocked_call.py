@@ -28,7 +28,16 @@ from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.proc import FUTEX, NANOSLEEP, READ, WAIT4, SystemCall
+from dstack.probes.node.procfs.proc import (
+    CLOCK_NANOSLEEP,
+    FUTEX,
+    NANOSLEEP,
+    PSELECT6,
+    READ,
+    SELECT,
+    WAIT4,
+    SystemCall,
+)
 from dstack.probes.node.threads import Position, PythonThread
 from dstack.probes.node.waits import blocked_call
 from dstack.probes.node.waits.blocked_call import BlockedCalls
@@ -474,6 +483,32 @@ def test_a_thread_that_runs_or_sleeps_or_does_something_unknown_has_no_call(
     kernel(call)
 
     assert read(thread(recorded(USER))) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "sleeps"),
+    [
+        (SystemCall(NANOSLEEP, (0, 0)), True),
+        (SystemCall(CLOCK_NANOSLEEP, (0, 0, 1, 1)), True),
+        (SystemCall(SELECT, (0, 0, 0, 0, 1)), True),
+        (SystemCall(SELECT, (4, 1, 0, 0, 1)), False),
+        (SystemCall(PSELECT6, (0, 0, 0, 0, 1, 1)), True),
+        (SystemCall(PSELECT6, (4, 1, 0, 0, 1, 1)), False),
+        (SystemCall(READ, (3, 0, 1)), False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_the_kernel_shows_which_thread_sleeps(
+    interpreter: Interpreter, kernel: Kernel, call: SystemCall | None, sleeps: bool
+) -> None:
+    kernel(call)
+    sleeper = thread(recorded(USER))
+    with open_memory(os.getpid()) as memory:
+        calls = calls_of([sleeper], PythonProcess(memory, interpreter))
+
+        assert calls.call_of(sleeper) is None
+        assert calls.asleep == ({sleeper.os_thread_id} if sleeps else set())
 
 
 def test_a_known_wait_that_the_kernel_does_not_show_blocked_is_none(read: Read, kernel: Kernel) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
+from tests.pythons import python_or_skip
 
 GONE = 2**22 + 1
 """More than any pid that Linux gives."""
@@ -50,6 +51,18 @@ def test_a_thread_that_is_blocked_in_a_system_call(reader: subprocess.Popen[byte
     mark = proc.scheduler_mark(reader.pid, reader.pid)
     assert mark
     assert proc.scheduler_mark(reader.pid, reader.pid) == mark
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.12"])
+def test_a_thread_that_sleeps(version: str) -> None:
+    with subprocess.Popen([*python_or_skip(version), "-c", "import time; time.sleep(600)"]) as sleeper:
+
+        def is_asleep() -> bool:
+            call = proc.system_call(sleeper.pid, sleeper.pid)
+            return call is not None and call.is_sleep
+
+        wait_until(is_asleep, deadline_s=60, what=lambda: "the process to sleep")
+        sleeper.kill()
 
 
 def test_who_can_write_to_a_pipe(reader: subprocess.Popen[bytes]) -> None:

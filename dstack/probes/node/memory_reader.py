@@ -65,6 +65,7 @@ class _ThreadState:
     task_on_loop: str | None = None
     locals: Sequence[Mapping[str, str]] = ()
     waits_on: WaitsOn = NOTHING
+    sleeps: bool = False
 
     def agrees_with(self, other: _ThreadState) -> bool:
         """Whether both show the thread in the same calls; its innermost frame may be at another instruction."""
@@ -161,6 +162,7 @@ class MemoryReader:
             task_id=(tasks or {}).get(thread.os_thread_id),
             locals=self._locals(process, thread),
             waits_on=calls.waits_on(thread, call),
+            sleeps=thread.os_thread_id in calls.asleep,
         )
 
     def _tasks(self, memory: ProcessMemory, threads: Sequence[MemoryThread]) -> dict[int, str | None] | None:
@@ -298,6 +300,7 @@ class MemoryReader:
             role=role,
             call=call,
             is_still=is_still,
+            sleeps=is_still and state.sleeps,
             task_id=state.task_id,
             locals=state.locals,
         )

@@ -77,6 +77,7 @@ class Serialiser:
             "on_cpu": thread.is_running and not one.is_still,
             "still": one.is_still,
             "torn": one.is_torn,
+            "sleeps": one.sleeps,
             "task_id": _task_on(one, reading),
         }
         if one.call:

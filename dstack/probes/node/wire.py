@@ -128,6 +128,7 @@ class ThreadData(_ThreadData, total=False):
     on_cpu: bool
     still: bool
     torn: bool
+    sleeps: bool
     task_id: str | None
     call: CallData
     locals: dict[str, dict[str, str]]

@@ -27,7 +27,7 @@ MAPPED_FILE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ 0+ (\S+) ([1-9]\d*) +(.
 """A line of ``maps`` for the beginning of a file."""
 
 # Numbers of system calls on x86-64.
-READ, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP = 0, 35, 61, 202, 230
+READ, SELECT, NANOSLEEP, WAIT4, FUTEX, CLOCK_NANOSLEEP, PSELECT6 = 0, 23, 35, 61, 202, 230, 270
 
 
 # Processes and threads
@@ -244,8 +244,9 @@ class SystemCall:
 
     @property
     def is_sleep(self) -> bool:
-        """Whether it is ``time.sleep``'s, which calls these from CPython 3.11 on: it ends by itself."""
-        return self.number in (NANOSLEEP, CLOCK_NANOSLEEP)
+        """Whether it is ``time.sleep``'s, a ``select`` of nothing up to CPython 3.10: it ends by itself."""
+        is_select_of_nothing = self.number in (SELECT, PSELECT6) and self.arguments[:4] == (0, 0, 0, 0)
+        return is_select_of_nothing or self.number in (NANOSLEEP, CLOCK_NANOSLEEP)
 
     @property
     def futex(self) -> int | None:

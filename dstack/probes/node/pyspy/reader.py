@@ -88,7 +88,7 @@ class PySpyReader:
         if known is None or not known.is_still:
             call = known.call if known and known.call and _leaf(known) == _leaf(exact) else None
             return replace(exact, call=call)
-        return replace(exact, call=_relocated(known.call, thread), is_still=True)
+        return replace(exact, call=_relocated(known.call, thread), is_still=True, sleeps=known.sleeps)
 
     def _reading(
         self,

@@ -68,6 +68,8 @@ class BlockedCalls:
         self._is_user = is_user
         self._below = below
         self.unreadable: dict[int, str] = {}
+        self.asleep: set[int] = set()
+        """The threads that were in ``time.sleep`` when their calls were read."""
 
     def call_of(self, thread: MemoryThread) -> CallData | None:
         """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work."""
@@ -175,6 +177,8 @@ class BlockedCalls:
             return None
         frames = thread.frames
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
+        if blocked_in.is_sleep:
+            self.asleep.add(thread.os_thread_id)
         if poll or blocked_in.is_sleep:
             return poll
         leaf = place_of(frames[0], IN_LEAF)
