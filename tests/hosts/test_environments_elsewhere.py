@@ -29,7 +29,7 @@ def test_an_installation_on_another_host_is_named_with_its_node(three_hosts: Hos
         three_hosts.start(1, command, RAY_ADDRESS=three_hosts.address, **environment) as child,
     ):
         child.wait_for_line("ready", deadline_s=60)
-        wait_until(is_named, deadline_s=90, what=lambda: f"{last} {child.output()}")
+        wait_until(is_named, deadline_s=90, what=lambda: f"{last} {child.log.read_text()}")
 
     (finding,) = last[0]["findings"]
     assert "node 10.77.0.3), which has run for" in finding["summary"]
