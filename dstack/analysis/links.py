@@ -8,7 +8,7 @@ else can reach the object, as a native thread might, is an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -147,9 +147,13 @@ def _polled(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll
 
 
 def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
-    """Whether an actor is used by more than loops that poll actors: if not, they ask for nothing that must come."""
+    """Whether an actor is used by more than loops that poll actors, and what waits for these loops to end.
+
+    If not, the loops ask for nothing that must come from a call: the actor may look at a file, or at a process.
+    """
     ahead = [target.vertex for target in users]
     seen = set(ahead)
+    others: list[Vertex] = []
     while ahead:
         vertex = graph.vertices[ahead.pop()]
         if isinstance(vertex.key, AnyKey):
@@ -157,8 +161,29 @@ def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
             seen |= new
             ahead += new
         elif vertex.key not in graph.observed.polls or not graph.observed.polls[vertex.key].actors:
-            return True
-    return False
+            others.append(vertex)
+    return not _wait_for(graph, others, {key for key, poll in graph.observed.polls.items() if poll.actors})
+
+
+def _wait_for(graph: Graph, several: Sequence[Vertex], loops: set[Key]) -> bool:
+    """Whether all of these can only proceed after one of the loops has ended."""
+    behind = set(loops)
+    left = list(several)
+    while left:
+        rest = [vertex for vertex in left if not _is_behind(vertex, behind)]
+        if len(rest) == len(left):
+            return False
+        behind.update(vertex.key for vertex in left)
+        behind.difference_update(vertex.key for vertex in rest)
+        left = rest
+    return True
+
+
+def _is_behind(vertex: Vertex, behind: set[Key]) -> bool:
+    """Whether an execution waits for what it can only get from one of those."""
+    if vertex.kind != "execution" or vertex.wait is None or vertex.wait.is_timed:
+        return False
+    return any(all(target.vertex in behind for target in group.targets) for group in vertex.wait.groups)
 
 
 def _targets(groups: Iterable[Group]) -> Iterator[Target]:

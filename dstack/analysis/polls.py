@@ -274,7 +274,7 @@ class _Finder:
             return None
         outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
         at = next((frame for frame in outward if not _is_wrapper(frame)), None)
-        if at is None or at.file.endswith(ENTRIES) or _does_more(outward, call):
+        if at is None or at.file.endswith(ENTRIES) or _is_weak(outward, call):
             return None
         return Poll(call, shown.stack, at)
 
@@ -342,7 +342,7 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     return depth if is_same else depth - 1
 
 
-def _does_more(frames: Sequence[Frame], call: BlockedCall) -> bool:
+def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
     """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
 
     It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for
