@@ -84,9 +84,10 @@ def _watch(
 
 
 def _watched_s(interest: Interest, left_s: float) -> float:
-    """Long enough for the longest timeout of a poll to be over, within bounds."""
-    wanted = max(WATCHED_S, min(LONGEST_WATCHED_S, interest.longest_timeout_s * 1.25))
-    return max(0.0, min(wanted, left_s * WATCHED_SHARE))
+    """Long enough for the timeouts of polls to be over, but for those that are too long."""
+    most_s = min(LONGEST_WATCHED_S, left_s * WATCHED_SHARE)
+    outlasting = (timeout_s * 1.25 for timeout_s in interest.timeouts_s)
+    return min(most_s, max((WATCHED_S, *(seconds for seconds in outlasting if seconds <= most_s))))
 
 
 def settled_snapshot(

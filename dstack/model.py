@@ -33,6 +33,7 @@ UnixTime = Annotated[float, Meta(ge=0, lt=253_370_764_800)]
 """Seconds since 1970, before the year 9999: what a calendar can show. These bounds hold for values from files."""
 
 Origin = Literal["user", "library", "ray", "stdlib"]
+Loop = Literal["plain", "busy", "bounded"]
 Role = Literal["task", "loop", "user", "ray"]
 CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", "lock", "await", "other"]
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
@@ -66,12 +67,18 @@ class Model(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Frame(Model, frozen=True):
-    """One Python frame. ``origin`` tells whose code it is."""
+    """One Python frame. ``origin`` tells whose code it is.
+
+    ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, by its source there:
+    ``bounded`` if it ends by itself, as it counts or compares the time; ``busy`` if it makes other calls although what
+    it polls for has not come; else ``plain``. None where it is in no loop, or the source could not be read.
+    """
 
     function: str
     file: str
     line: Int
     origin: Origin = "user"
+    loop: Loop | None = None
 
 
 class BlockedCall(Model, frozen=True):

@@ -11,11 +11,14 @@ from dstack.analysis import names
 from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import wait_for_held
 from dstack.analysis.producers import fetched, maker
+from dstack.analysis.promises import PENDING
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
-from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, ThreadKey
+from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
 
 Waiter = ThreadKey | CoroutineKey | ChildThreadKey
+
+GROUP_WAIT = "PlacementGroup.wait"
 
 
 class _Blocked(NamedTuple):
@@ -192,12 +195,27 @@ def _process(one: _Blocked) -> str:
 
 
 def _wait_for_other_side(one: _Blocked) -> Wait:
-    """A wait that somebody must end of whom nothing is known, or who is one of the process's own children."""
+    """A wait that somebody must end of whom nothing is known, or who is one of the process's own children.
+
+    ``PlacementGroup.wait`` is for one of the groups of its job that are pending.
+    """
+    if one.call.what == GROUP_WAIT and (groups := _pending_groups(one)):
+        inferred = "the groups of its job that are pending" if len(groups) > 1 else None
+        group = Group(needs=1, targets=groups)
+        return Wait(kind="placement group", groups=(group,), timeout_s=one.call.timeout_s, inferred=inferred)
     if not one.call.child_pids:
         return replace(waits_for(one.what, _other_side(one)), timeout_s=one.call.timeout_s)
     children = tuple(one.graph.child(one.worker_id, pid) for pid in dict.fromkeys(one.call.child_pids))
     total = len(children)
     return Wait(kind=one.what, groups=(Group(needs=1, targets=children),), timeout_s=one.call.timeout_s, total=total)
+
+
+def _pending_groups(one: _Blocked) -> tuple[Target, ...]:
+    observed = one.graph.observed
+    worker = observed.workers.get(one.worker_id)
+    pending = (group for group in observed.groups.values() if group.state in PENDING)
+    own = (group for group in pending if worker is not None and group.job_id in (worker.job_id, None))
+    return tuple(Target(vertex=GroupKey(group.placement_group_id)) for group in own)
 
 
 def _other_side(one: _Blocked) -> Target:

@@ -12,10 +12,12 @@ from dstack.analysis import names
 from dstack.analysis.calls import wait_of_call
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import Observed
+from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import BlockedCall, Process, Thread, is_at_hand
 from dstack.vertex_keys import ChildThreadKey
 
+TRACKER = "/multiprocessing/resource_tracker.py"
 RAY_CALLS = ("ray.get", "ray.wait", "generator")
 
 
@@ -65,8 +67,8 @@ def _threads_of(call: BlockedCall) -> set[int]:
 def _never(observed: Observed, child: Process, thread: Thread) -> str | None:
     """Why a thread of a fork can never get the values it waits for."""
     call = thread.call
-    if not child.is_cut_off or call is None or not _is_for_missing(observed, call):
-        return None
+    if not (child.is_cut_off and thread.still) or call is None or not _is_for_missing(observed, call):
+        return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
     frame = names.user_frame(observed.snapshot.frames_of(thread))
     where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
     return f"is in {call.what or call.kind}{where} after a fork; Ray does not work in a forked process"
@@ -84,3 +86,28 @@ def _is_for_missing(observed: Observed, call: BlockedCall) -> bool:
 def _is_with_its_owner(observed: Observed, ref: str) -> bool:
     """Whether the value is in the memory of the process that owns it, where a fork made earlier cannot see it."""
     return any(is_at_hand(known) for known in observed.refs_of(ref))
+
+
+def may_run_code(observed: Observed, process: Process) -> bool:
+    """Whether a child process of a worker is unread, is on a CPU, or runs the user's code outside of a known wait."""
+    return bool(process.children_left_out) or any(_may_run_code(observed, child) for child in process.children)
+
+
+def _may_run_code(observed: Observed, child: Process) -> bool:
+    return not child.threads or any(
+        thread.on_cpu or (thread.call is None and is_users(observed, thread)) for thread in child.threads
+    )
+
+
+def may_act(observed: Observed, process: Process) -> bool:
+    """Whether a child process of a worker is not known to wait, but for Python's own tracker of shared memory."""
+    return bool(process.children_left_out) or any(_may_act(observed, child) for child in process.children)
+
+
+def _may_act(observed: Observed, child: Process) -> bool:
+    frames = [observed.snapshot.frames_of(thread) for thread in child.threads]
+    if any(frame.file.endswith(TRACKER) for stack in frames for frame in stack):
+        return False
+    return not child.threads or any(
+        thread.call is None or thread.call.timeout_s is not None for thread in child.threads
+    )

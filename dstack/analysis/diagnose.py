@@ -60,7 +60,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
 class Interest(NamedTuple):
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
-    ``tasks`` are those of which it matters since when they are in their states. ``longest_timeout_s`` is that of the
+    ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
     pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment.
     """
 
@@ -68,7 +68,7 @@ class Interest(NamedTuple):
     tasks: list[str] = []
     may_stand_still: bool = False
     pollers: frozenset[str] = frozenset()
-    longest_timeout_s: float = 0.0
+    timeouts_s: tuple[float, ...] = ()
     waits_to_start: bool = False
 
 
@@ -95,14 +95,14 @@ def of_interest(snapshot: Snapshot) -> Interest:
     polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
     for vertex in suspected:
         workers |= _workers_of(vertex, first)
-    timeouts = [vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait]
+    timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(
         workers=workers | polling | starting,
         tasks=_tasks_of_interest(situation),
         may_stand_still=bool(still),
         pollers=polling,
-        longest_timeout_s=max(timeouts, default=0.0),
+        timeouts_s=timeouts,
         waits_to_start=bool(starting),
     )
 

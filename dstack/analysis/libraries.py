@@ -76,13 +76,23 @@ RECOGNISERS = (
     Recogniser(r"TrainController", "Train's controller", which=" {id}"),
     Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}"),
     Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}"),
-    Recogniser(r"PlacementGroupCleaner", "Train's cleaner of placement groups", which=" {id}"),
+    Recogniser(r"PlacementGroupCleaner", "Train's cleaner of placement groups", which=" {id}", is_machinery=True),
+    Recogniser(r"PreemptionWatcher", "Train's watcher of preemption", which=" {id}", is_machinery=True),
+    Recogniser(
+        r"_UsageCollectionActor",
+        "Data's usage statistics",
+        actor_name=r"DataUsageCollectionActor.*|.*Usage.*",
+        is_machinery=True,
+    ),
     Recogniser(r"ImplicitFunc", "Tune trial", which=" {id}", work=("train", "step of")),
     # Others
     Recogniser(r"JobSupervisor", "job {job}", actor_name=r"_ray_internal_job_actor_(?P<job>.+)", is_machinery=True),
     Recogniser(r"_QueueActor", "ray.util.queue.Queue", which=" {id}"),
     Recogniser(r"PoolActor", "ray.util.multiprocessing.Pool", which=", process {id}", work=("run_batch", "batch of")),
 )
+
+POLLED = {"start of a Serve application": "Serve's controller"}
+"""By the name of a call: the part of a library that it asks again and again; Serve's calls are in no task events."""
 
 OPERATORS = r"Read\w*|Write\w*|Map|MapBatches|MapRows|FlatMap|Filter|Project|Limit|Repartition|SplitBlocks"
 DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\(.*?\))?)*")
@@ -120,6 +130,17 @@ def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
             words = {"id": actor_id[:SHORT], **by_class.groupdict(), **by_name.groupdict()}
             return Part(known.name.format(**words), known.which.format(**words), known)
     return None
+
+
+def polled_actors(observed: Observed, what: str | None) -> tuple[str, ...]:
+    """The actors, by id, that a library asks again and again in a call that has this name."""
+    name = POLLED.get(what or "")
+    return tuple(actor.actor_id for actor in observed.actors.values() if name and _is_part(actor, name))
+
+
+def _is_part(actor: Actor, name: str) -> bool:
+    found = part(actor.class_name, actor.name, actor.actor_id)
+    return found is not None and found.name == name and actor.state == "ALIVE"
 
 
 def is_machinery_actor(actor: Actor) -> bool:

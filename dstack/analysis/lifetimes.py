@@ -23,8 +23,9 @@ import msgspec
 
 from dstack.analysis import names, placing
 from dstack.analysis.amounts import Amounts, plain
+from dstack.analysis.child_processes import may_act
 from dstack.analysis.graph import FEW, Graph
-from dstack.analysis.libraries import is_machinery_actor
+from dstack.analysis.libraries import is_machinery_actor, part
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
@@ -71,18 +72,29 @@ class Lifetimes:
         return self._build(vertex, lambda: self._removers(group))
 
     def users_of_process(self, worker_id: str) -> Iterable[Target]:
-        """What can proceed in a process; in an actor's, also what calls it or can."""
-        return self._process(worker_id)
+        """What can proceed in a process, or in its child processes; in an actor's, also what calls it or can."""
+        return [*self._process(worker_id), *self._children(worker_id)]
+
+    def _children(self, worker_id: str) -> Iterator[Target]:
+        """The child processes that may run: what they do is not followed."""
+        process = self._seen.process(worker_id)
+        if process is not None and may_act(self._seen, process):
+            yield self._graph.unknown("process", worker_id, "children", label="child process that may run")
 
     def users_of_actor(self, actor_id: str) -> Iterable[Target]:
         """What can change an actor's state: what runs in it, calls it or can; nothing for an actor not listed."""
         actor = self._seen.actors.get(actor_id)
-        return [self._reach(actor)] if actor else []
+        return [self._reach(actor), *self._children(actor.worker_id or "")] if actor else []
 
     def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
         """The calls of a worker's actor that do not run yet."""
         worker = self._seen.workers.get(worker_id)
         return map(self._task, self._calls[(worker.actor_id if worker else None) or ""])
+
+    def tasks_of_actor(self, actor_id: str) -> Iterable[Target]:
+        """The unfinished tasks that an actor has submitted."""
+        actor = self._seen.actors.get(actor_id)
+        return self.tasks_of(actor.worker_id, besides=None) if actor and actor.worker_id else []
 
     def tasks_of(self, worker_id: str, *, besides: str | None) -> Iterator[Target]:
         """The unfinished tasks that a worker has submitted, ``besides`` one; not those for machinery of a library."""
@@ -149,7 +161,10 @@ class Lifetimes:
         yield from (self._job(job.job_id) for job in jobs)
         if not jobs:
             label = f"user outside of all jobs that run, who alone can look up {name},"
-            yield self._graph.unknown("lookup", whose, label=label)
+            target = self._graph.unknown("lookup", whose, label=label)
+            if (actor := self._seen.actors.get(whose)) and part(actor.class_name, actor.name, actor.actor_id):
+                self._quiet.add(target.vertex)
+            yield target
 
     # Anybody of many
 

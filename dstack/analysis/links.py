@@ -8,11 +8,13 @@ else can reach the object, as a native thread might, is an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from dstack.analysis.graph import Graph
+from dstack.analysis.idle import idle_links
+from dstack.analysis.libraries import polled_actors
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Poll
@@ -26,10 +28,25 @@ NO_OTHERS = "what threads of a process wait on is reached only by the code that 
 def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
     """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
+    linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
+    idle = idle_links(graph.vertices, _known_enders(graph, lifetimes, executions, linked))
     for vertex in executions:
         poll = graph.observed.polls.get(vertex.key)
-        wait = _linked(graph, lifetimes, vertex)
+        wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
         graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
+
+
+def _known_enders(
+    graph: Graph, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
+) -> dict[Key, tuple[Key, ...]]:
+    """By waiter: what can reach the object of its wait, of those waits that are linked to such."""
+    found: dict[Key, tuple[Key, ...]] = {}
+    for vertex in executions:
+        execution = execution_of(graph.observed, vertex) if linked[vertex.key] is not vertex.wait else None
+        if execution is not None and execution.call is not None and has_enders(execution.call):
+            enders = _enders(graph, lifetimes, vertex, execution.call)
+            found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
+    return {key: enders for key, enders in found.items() if enders}
 
 
 def has_known_enders(call: BlockedCall | None) -> bool:
@@ -47,17 +64,17 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     assert vertex.wait is not None, "only executions that wait are linked"
     wait, execution = vertex.wait, execution_of(graph.observed, vertex)
     call = execution.call if execution else None
-    if call is None or not has_enders(call) or not any(map(_is_open, wait.groups)):
+    is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
+    if call is None or not any(is_open):
         return wait
     if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
         return wait  # any of these calls may end it
-    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call)))
-    if not enders:
+    several = tuple(_all_enders(graph, lifetimes, vertex, call))
+    if not several:
         return wait
-    several = (*enders, *lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or "")))
     others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
     linked = Group(needs=1, targets=others)
-    groups = tuple(dict.fromkeys(linked if _is_open(group) else group for group in wait.groups))
+    groups = tuple(dict.fromkeys(linked if open_ else group for group, open_ in zip(wait.groups, is_open, strict=True)))
     return replace(
         wait,
         groups=groups,
@@ -65,6 +82,27 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
         assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
+
+
+def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
+    actors = polled_actors(graph.observed, call.what)
+    for actor in actors:
+        yield from lifetimes.tasks_of_actor(actor)
+        yield from lifetimes.users_of_actor(actor)
+    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
+    is_unlisted = any(
+        _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
+    )
+    if enders or is_unlisted:
+        yield from enders
+        yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+
+
+def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
+    """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
+    is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
+    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "")
 
 
 def _is_called_again_and_again(graph: Graph, vertex: Vertex) -> bool:

@@ -55,6 +55,9 @@ ENTRIES = (
 
 WRAPPERS = ("ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
 
+RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
+"""Libraries' loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
+
 
 class _Observation(NamedTuple):
     """A thread or coroutine in one sample or reading, which was taken within this time."""
@@ -177,7 +180,8 @@ class _Finder:
         if any(call.unread is not None or call.held for call in calls) or len(set(map(_identity, calls))) > 1:
             return None
         longest_s = max(call.timeout_s or 0.0 for call in calls)
-        if inside[-1].began_s - inside[0].ended_s <= longest_s or _runs_out(calls):
+        is_one = inside[-1].began_s - inside[0].ended_s <= longest_s and not self._is_retried(inside[-1].one)
+        if is_one or _runs_out(calls):
             return None  # it may be one call that has not timed out yet, or have a deadline of its own
         if self._does_more(several, inside):
             return None
@@ -191,6 +195,10 @@ class _Finder:
         at = shown.call.frame if shown.call else 0
         is_of_rays = shown.call is not None and shown.call.kind == "other" and at == 0 and frames[0].origin == "ray"
         return is_of_rays or (at < len(frames) and frames[at].origin == "user")
+
+    def _is_retried(self, one: Thread | Coroutine) -> bool:
+        """Whether a library is known to wait again when the wait has timed out."""
+        return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
 
     def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
         """Whether the loop was seen in code of the user's that it does not poll from."""
@@ -264,9 +272,11 @@ class _Finder:
         depth = min(_depth_of_loop(stacks, self._snapshot.frames), innermost)
         if depth < 0:
             return None
-        outward = (self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1])
+        outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
         at = next((frame for frame in outward if not _is_wrapper(frame)), None)
-        return None if at is None or at.file.endswith(ENTRIES) else Poll(call, shown.stack, at)
+        if at is None or at.file.endswith(ENTRIES) or _does_more(outward, call):
+            return None
+        return Poll(call, shown.stack, at)
 
 
 def _series(processes: Iterable[tuple[Sample, Process]]) -> dict[int | str, list[_Observation]]:
@@ -330,6 +340,18 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     places = {_place(frames[row[depth]]) for row in rows if len(row) > depth}
     is_same = len(places) == 1 and all(len(row) > depth for row in rows)
     return depth if is_same else depth - 1
+
+
+def _does_more(frames: Sequence[Frame], call: BlockedCall) -> bool:
+    """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
+
+    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for
+    something outside each time it is not woken.
+    """
+    loop = next((frame for frame in frames if frame.loop is not None), None)
+    if loop is None or loop.origin != "user":
+        return False
+    return loop.loop == "bounded" or (loop.loop == "busy" and not call.refs)
 
 
 def _shown(worker: WorkerSample, polls: Polls) -> WorkerSample:

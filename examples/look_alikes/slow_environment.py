@@ -21,7 +21,7 @@ NAME = f"model_{os.getpid()}"
 METADATA = """Metadata-Version: 2.1
 Name: {name}
 Version: 1.0
-Requires-Dist: weights @ http://127.0.0.1:{port}/weights-1.0-py3-none-any.whl
+Requires-Dist: weights @ http://{host}:{port}/weights-1.0-py3-none-any.whl
 """
 WHEEL = """Wheel-Version: 1.0
 Generator: by hand
@@ -30,11 +30,11 @@ Tag: py3-none-any
 """
 
 
-def wheel(folder: str, port: int) -> str:
+def wheel(folder: str, port: int, host: str = "127.0.0.1") -> str:
     path = Path(folder, f"{NAME}-1.0-py3-none-any.whl")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{NAME}.py", f"made_at = {time.time()}\n")
-        archive.writestr(f"{NAME}-1.0.dist-info/METADATA", METADATA.format(name=NAME, port=port))
+        archive.writestr(f"{NAME}-1.0.dist-info/METADATA", METADATA.format(name=NAME, host=host, port=port))
         archive.writestr(f"{NAME}-1.0.dist-info/WHEEL", WHEEL)
         archive.writestr(f"{NAME}-1.0.dist-info/RECORD", "")
     return str(path)

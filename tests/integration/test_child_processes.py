@@ -77,7 +77,8 @@ def test_who_is_below_a_stranger_with_the_workers_pid_is_left_alone(tmp_path: Pa
         ("joins_forkserver", JOIN, "sleeps", False),
         ("receives", RECV, "gives", True),
         ("receives_from_socket", RECV, "gives", False),
-        ("gets_from_pool", "multiprocessing.Pool result", "worker", False),
+        ("gets_from_pool", "multiprocessing.Pool result", "worker", True),
+        ("gets_from_pool_of_threads", "multiprocessing.Pool result", "sleeps", False),
     ],
 )
 def test_a_child_is_seen_with_its_stack_and_waited_for_by_its_pid_where_that_is_certain(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from dstack.model import Actor, Snapshot
 from dstack.snapshot_file import load
-from tests.clusters import Example
-from tests.command import dstack
+from tests.command import Json, dstack
 from tests.processes import wait_until
 from tests.shared_cluster import PROGRAMS, SharedCluster
 
@@ -21,26 +18,22 @@ FAILED = {"RuntimeError: no batch 7", "RuntimeError: no batch 8"}
 
 
 @pytest.fixture(scope="module")
-def program(shared: SharedCluster) -> Iterator[Example]:
-    with shared.running(PROGRAMS / "ended.py") as example:
-        yield example
-
-
-@pytest.fixture(scope="module")
-def taken(program: Example, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+def taken(shared: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     """A snapshot in which all that the program did before is seen, and the poll."""
     file = tmp_path_factory.mktemp("ended") / "ended.json"
-    where = ("--address", program.address, "-o", str(file), "--force")
     last: list[Snapshot] = []
 
-    def is_reported() -> Snapshot | None:
-        done = dstack("snapshot", *where, environment=program.environment)
-        assert done.returncode == 0, done.stderr
-        last[:] = [load(file)]
-        is_whole = {task.error for task in last[0].failed_tasks} >= FAILED and len(dead_actors(last[0])) == 2
-        return last[0] if is_whole and last[0].repeated_calls else None
+    with shared.running(PROGRAMS / "ended.py") as program:
+        where = ("--address", program.address, "-o", str(file), "--force")
 
-    return wait_until(is_reported, deadline_s=REPORTED_S, what=lambda: f"reported: {last[0].failed_tasks}")
+        def is_reported() -> Snapshot | None:
+            done = dstack("snapshot", *where, environment=program.environment)
+            assert done.returncode == 0, done.stderr
+            last[:] = [load(file)]
+            is_whole = {task.error for task in last[0].failed_tasks} >= FAILED and len(dead_actors(last[0])) == 2
+            return last[0] if is_whole and last[0].repeated_calls else None
+
+        return wait_until(is_reported, deadline_s=REPORTED_S, what=lambda: f"reported: {last[0].failed_tasks}")
 
 
 def dead_actors(snapshot: Snapshot) -> list[Actor]:
@@ -95,3 +88,22 @@ def test_a_poll_is_told_apart_from_work(taken: Snapshot) -> None:
     assert window is not None
     assert window.read > call.calls
     assert window.last_ended_at.keys() == {call.job_id}
+
+
+@pytest.mark.parametrize(("what", "is_held"), [("held", True), ("dropped", False), ("fetched", False)])
+def test_a_driver_that_waits_outside_of_ray_has_the_failed_call_beside_it(
+    what: str, is_held: bool, shared: SharedCluster
+) -> None:
+    with shared.running(PROGRAMS / "rank_zero.py", [what]):
+        named = wait_until(lambda: beside(shared.look()), deadline_s=REPORTED_S, what=lambda: "named")
+
+    assert [one["name"] for one in named] == ["Rank.execute"]
+    assert named[0]["error"] == "MemoryError: no room for 9000 blocks"
+    assert named[0]["source"] == 'raise MemoryError(f"no room for {size} blocks")'
+    assert named[0]["is_held"] is is_held
+
+
+def beside(document: Json) -> list[Json]:
+    """The failures beside all waits, in findings or not."""
+    findings = [one for finding in document["findings"] for one in finding["failed_before"]]
+    return [*document["failed_before"], *findings]

@@ -405,5 +405,5 @@ def test_a_thread_that_sleeps_differs_from_one_that_is_blocked_otherwise() -> No
             (process,) = sample(target(program.pid))["processes"].values()
             return {thread["name"] for thread in process["threads"] if thread["sleeps"]}
 
-        wait_until(lambda: asleep() == {"MainThread"}, deadline_s=60, what=asleep)
+        wait_until(lambda: asleep() == {"MainThread"}, deadline_s=60, what=lambda: str(asleep()))
         program.kill()

@@ -277,17 +277,20 @@ def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.kind) == ("hang", "orphaned")
     assert finding.summary.startswith("2 child processes of driver train.py: each is in ray.get at loader.py:7")
+    (parent,) = [step.text for step in finding.explanation if step.text.startswith("Their parent: driver train.py")]
+    assert "waits in multiprocessing.Queue.get, with a timeout of 5 s" in parent
 
 
 @pytest.mark.parametrize(
     "child",
     [
         fork(is_cut_off=False),
+        Child({PID: {"call": GET, "still": False}}, fields={"is_cut_off": True}),
         fork(replace(GET, timeout_s=60.0)),
         fork(replace(GET, unread="its memory could not be read")),
         fork(replace(GET, refs=(), held=True)),
     ],
-    ids=["spawned or connected by itself", "timeout", "unread", "refs unknown"],
+    ids=["spawned or connected by itself", "not known to rest", "timeout", "unread", "refs unknown"],
 )
 def test_another_call_in_a_child_is_no_hang(child: Child) -> None:
     scene, loader = waiting()

@@ -91,7 +91,7 @@ def test_one_sample_alone_shows_a_wait_that_may_time_out() -> None:
 
     assert it.scene.diagnose().verdict == "blocked"
     assert of_interest(it.scene.snapshot()).pollers == {it.actor.worker_id}
-    assert of_interest(it.scene.snapshot()).longest_timeout_s == 1.0
+    assert of_interest(it.scene.snapshot()).timeouts_s == (1.0,)
 
 
 def test_its_wait_names_the_place_of_the_loop() -> None:

@@ -448,3 +448,22 @@ def test_very_many_objects_are_not_all_searched(tmp_path: Path) -> None:
 
     assert call["reached"] == {"other"}
     assert used_s < LONGEST_S
+
+
+def test_thousands_of_coroutines_that_share_an_actor_are_read_in_little_time(tmp_path: Path) -> None:
+    lines = """
+    actor = Actor()
+    actor.events = {number: asyncio.Event() for number in range(1_500)}
+    run(lambda task: [
+        *(task(f'waiter {i}', awaits(actor.semaphore.acquire)) for i in range(1_500)),
+        *(task(f'event {i}', awaits(event.wait)) for i, event in actor.events.items()),
+    ])
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        calls_of(child.pid, "waiter 1499", "event 1499")
+        began = time.process_time()
+        calls_of(child.pid, "waiter 1499", "event 1499")
+        used_s = time.process_time() - began
+
+    assert used_s < 3 * LONGEST_S

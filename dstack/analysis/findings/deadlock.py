@@ -72,8 +72,8 @@ def summary(finding: Finding, teller: Teller) -> str:
 def _circle(finding: Finding, teller: Teller) -> str:
     cycle = [vertex for vertex in teller.vertices_of(finding.cycle) if not teller.situation.is_helper(vertex.key)]
     executions = _executions(cycle)
-    if held := _held_for_life(finding, teller, cycle):
-        return held
+    if cause := _cause(finding, teller, cycle):
+        return cause
     if not executions:
         return f"{names.listed([vertex.label for vertex in cycle[:SHOWN_NAMES]])} wait for each other"
     if len(executions) == 1:
@@ -94,17 +94,20 @@ def _circle(finding: Finding, teller: Teller) -> str:
     return f"{who} wait for each other in a ring"
 
 
-def _held_for_life(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | None:
-    """Who needs what is held until an actor of the cycle ends or a placement group is removed."""
-    holders = [vertex.holder for vertex in cycle if vertex.kind == "lifetime" and vertex.holder]
-    wanted = next((vertex for vertex in cycle if vertex.wait and vertex.wait.resources), None)
-    waiter = next((vertex for vertex in cycle if teller.situation.is_in_users_code(vertex.key)), None)
-    if not holders or wanted is None:
+def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | None:
+    """Which request waits for what the cycle itself holds, where many could release it; None for other cycles."""
+    situation = teller.situation
+    wanted = next((at for at, vertex in enumerate(cycle) if vertex.wait and vertex.wait.resources), None)
+    if wanted is None or not any(situation.is_open_to_many(vertex.key) for vertex in cycle):
         return None
-    needed = f"needs {names.listed(finding.resources)}; {holders[0]} keeps that for life"
-    if waiter is None or waiter is wanted:
-        return f"{wanted.label} {needed}"
-    return f"{waiter.label}{teller.spot(waiter)} waits for {wanted.label}, which {needed}"
+    holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
+    keeps = f"{holder.holder} keeps that for life" if holder.holder else f"{teller.name(holder)} holds that meanwhile"
+    needed = f"needs {names.listed(finding.resources)}; {keeps}"
+    waiter = next((vertex for vertex in cycle if situation.is_in_users_code(vertex.key)), request)
+    if waiter is request:
+        return f"{request.label} {needed}"
+    name = waiter.label if waiter.task_id else teller.member(waiter).function or waiter.label
+    return f"{name}{teller.spot(waiter)} waits for {request.label}, which {needed}"
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:

@@ -30,7 +30,8 @@ RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
 """Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""
 INTENDED = ("RAY_KILL", "TASK_CANCELLED")
 """What a program does on purpose counts only where a wait depends on it."""
-HELD = "its result is still held and may never have been fetched"
+HELD = "; its result is still held and may never have been fetched"
+NOT_HELD = "; whether its error was handled is not known"
 
 
 @dataclass
@@ -218,5 +219,5 @@ def _sentence(failed: FailedBefore) -> str:
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
     ago = f", {names.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
     alike = f" ({failed.count:,} alike, of which this is one)" if failed.count > 1 else ""
-    held = f"; {HELD}" if failed.is_held else ""
+    held = "" if failed.is_death else HELD if failed.is_held else NOT_HELD
     return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{alike}"

@@ -8,8 +8,9 @@ from dstack.analysis.findings.never_given import find_alike, sentence, submissio
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Finding, FindingKind, Step, Verdict
+from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.model import Actor, Task
+from dstack.vertex_keys import ThreadKey, UnknownKey
 
 KIND: FindingKind = "orphaned"
 VERDICT: Verdict = "hang"
@@ -26,8 +27,20 @@ def summary(finding: Finding, teller: Teller) -> str:
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
-    """Who asked for it."""
-    return submissions(finding, teller)
+    """What asked for it; of child processes, also what their parent waits in."""
+    yield from submissions(finding, teller)
+    parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}
+    waits = [vertex.key for vertex in teller.vertices.values() if vertex.worker_id in parents and _is_for_other(vertex)]
+    if parents:
+        yield from teller.alike([key for key in waits if key not in finding.blocked_behind], "Their parent: ")
+
+
+def _is_for_other(vertex: Vertex) -> bool:
+    """Whether a task or a driver waits for something outside of Ray, as a queue that a child process would fill."""
+    is_own = vertex.child_pid is None and (vertex.task_id is not None or isinstance(vertex.key, ThreadKey))
+    targets = (group.targets for group in vertex.wait.groups) if vertex.wait else ()
+    keys = [target.vertex for several in targets for target in several]
+    return is_own and any(isinstance(key, UnknownKey) and key.what == "other side" for key in keys)
 
 
 def advice(finding: Finding, teller: Teller) -> str:

@@ -35,8 +35,25 @@ class Situation:
         self.vertices = vertices
         self.watched_s = watched_s
         self.waits = waits_of(vertices.values())
-        self.stuck = reduction.residue(self.waits)
+        self.stuck = self._residue()
         self._progress: dict[tuple[str, ...], Progress | None] = {}
+
+    def _residue(self) -> set[Key]:
+        """What can never proceed; loops that poll, and such waits alone, are no deadlock: other input may end them."""
+        while True:
+            stuck = reduction.residue(self.waits)
+            weak = [key for key in stuck if (wait := self.vertices[key].wait) and wait.is_suspected]
+            cores = reduction.cores(self.waits, reduction.stuck_graph(self.waits, stuck)) if weak else []
+            soft = {key for core in cores if not any(map(self._is_hard, core)) for key in core.intersection(weak)}
+            if not soft:
+                return stuck
+            for key in soft:
+                del self.waits[key]
+
+    def _is_hard(self, key: Key) -> bool:
+        """Whether it is an execution, task or placement group that waits under no assumption."""
+        vertex = self.vertices[key]
+        return vertex.wait is not None and not vertex.wait.is_suspected and vertex.is_counted
 
     def progress(self, jobs: tuple[str, ...]) -> Progress | None:
         """What moved in these jobs between the samples."""

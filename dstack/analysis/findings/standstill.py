@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dstack.analysis.chains import Knot
+from dstack.analysis.child_processes import may_run_code
 from dstack.analysis.findings.situation import Situation, is_outside
 from dstack.analysis.observed import Observed
-from dstack.analysis.placing import is_users
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Vertex
-from dstack.model import Process
 
 
 def is_idle(situation: Situation, knot: Knot) -> bool:
@@ -54,18 +53,7 @@ def has_busy_children(observed: Observed, jobs: Iterable[str | None]) -> bool:
     """Whether a process that a worker of these jobs has started runs, or may: then it could be the other side."""
     of_these = {*jobs, None}
     processes = (observed.process(w.worker_id) for w in observed.snapshot.workers if w.job_id in of_these)
-    return any(
-        process.children_left_out or any(_may_run(observed, child) for child in process.children)
-        for process in processes
-        if process
-    )
-
-
-def _may_run(observed: Observed, child: Process) -> bool:
-    """Whether it was not seen, is on a CPU, or the user's code in it waits for nothing known."""
-    return not child.threads or any(
-        thread.on_cpu or (thread.call is None and is_users(observed, thread)) for thread in child.threads
-    )
+    return any(may_run_code(observed, process) for process in processes if process)
 
 
 def _ends_elsewhere(situation: Situation, knot: Knot) -> bool:

@@ -22,7 +22,8 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     kinds = {vertex.wait.kind for vertex in members if vertex.wait}
     queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
     callers = [vertex for vertex in cycle if vertex.kind == "execution"]
-    if any(vertex.kind == "lifetime" for vertex in members):
+    is_of_lifetimes = any(vertex.kind == "lifetime" for vertex in members)
+    if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
         return _of_lifetimes(members)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources})

@@ -17,6 +17,7 @@ from dstack.probes.node.procfs.proc import Birth
 from dstack.probes.node.procfs.worker_pid import PortOwners
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
 from dstack.probes.node.serialiser import Serialiser, failures_of
+from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.wire import Answer, FailureData, HostData, Options, ProcessData, Target
 
@@ -39,6 +40,7 @@ class NodeProbe:
         path = find_pyspy()
         self._reader = ProcessReader(PySpy(path) if path else None)
         self._verified: dict[int, tuple[Birth, int]] = {}
+        self._loops = Loops()
 
     def has_pyspy(self) -> bool:
         """Whether this node has a py-spy of its own."""
@@ -88,7 +90,7 @@ class NodeProbe:
             process.problems += process.reading.problems
 
     def _answer(self, processes: Sequence[Process], began_at: float) -> Answer:
-        table = StackTable(self._reader.origins)
+        table = StackTable(self._reader.origins, self._loops)
         serialiser = Serialiser(table)
         found: dict[str, ProcessData] = {}
         failures: list[FailureData] = []

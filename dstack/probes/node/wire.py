@@ -70,13 +70,17 @@ class Options(_Options, total=False):
 # The answer
 
 
-class FrameData(TypedDict):
-    """A :class:`dstack.model.Frame`."""
-
+class _FrameData(TypedDict):
     function: str
     file: str
     line: int
     origin: str
+
+
+class FrameData(_FrameData, total=False):
+    """A :class:`dstack.model.Frame`."""
+
+    loop: str
 
 
 class _CallData(TypedDict):

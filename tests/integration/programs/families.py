@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import multiprocessing.pool
 import os
 import subprocess
 import sys
@@ -84,6 +85,16 @@ def gets_from_pool() -> None:
         result.get()
 
 
+def gets_from_pool_of_threads() -> None:
+    """Its threads give the result, and not the child that it has besides."""
+    child = multiprocessing.get_context("fork").Process(target=sleeps)
+    child.start()
+    with multiprocessing.pool.ThreadPool(2) as pool:
+        result = pool.apply_async(time.sleep, (100_000,))
+        ready(child.pid or 0)
+        result.get()
+
+
 def runs_command() -> None:
     """Waits for a shell, which waits for a Python."""
     with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c 'import time; time.sleep(100000)'; true"]) as child:
@@ -115,6 +126,7 @@ WAYS: tuple[Callable[[], None], ...] = (
     receives,
     receives_from_socket,
     gets_from_pool,
+    gets_from_pool_of_threads,
     runs_command,
     has_many,
 )

@@ -22,7 +22,7 @@ HELPERS = re.compile(r"^from multiprocessing\.(?:resource_tracker|forkserver) im
 PYTHON = re.compile(r"python[\d.]*")
 FIRST_WORDS = 4
 RAY_THREAD = "worker.io"
-"""The thread through which a process connected to Ray sends and receives everything; seen on Ray 2.60."""
+"""The thread through which a process connected to Ray sends and receives everything; seen on Ray 2.46 and 2.60."""
 
 
 class Families:

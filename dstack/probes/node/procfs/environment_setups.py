@@ -1,7 +1,7 @@
 """Runtime environments that are being installed on this node: the processes of Ray's runtime environment agent.
 
-A raylet starts one agent, which runs pip, conda or uv as its own child processes (seen on Ray 2.60). A host may have
-raylets of several clusters; they are distinguished by the id of their node.
+A raylet starts one agent, which runs pip, conda or uv as its own child processes (seen on Ray 2.46 and 2.60). A host
+may have raylets of several clusters; they are distinguished by the id of their node.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from dstack.probes.node.stacks.loops import Loops
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.redaction import masked_source
 from dstack.probes.node.stacks.source_lines import read_source
@@ -20,8 +21,9 @@ ENDS = 2_000
 class StackTable:
     """Distinct frames and stacks of one node, and the source lines around user frames."""
 
-    def __init__(self, origins: Origins) -> None:
+    def __init__(self, origins: Origins, loops: Loops | None = None) -> None:
         self._origins = origins
+        self._loops = loops or Loops()
         self._positions: dict[tuple[Position, str], int] = {}
         self._frames: dict[tuple[str, str, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -57,17 +59,24 @@ class StackTable:
         if key not in self._frames:
             origin = self._origins.of_position(position)
             self._frames[key] = len(self.frames)
-            self.frames.append({"function": function, "file": file, "line": line, "origin": origin})
+            frame: FrameData = {"function": function, "file": file, "line": line, "origin": origin}
+            self.frames.append(frame)
             if origin == "user":
                 self._keep_source(file, line, cwd)
+            path = os.path.join(cwd, file)
+            if origin in ("user", "ray") and (loop := self._loops.at(path, line, lambda: self._source(file, cwd))):
+                frame["loop"] = loop
         return self._frames[key]
 
     def _left_out(self, count: int) -> int:
         return self._new_frame(Position("", "", f"({count} frames left out)", 0), "/")
 
     def _keep_source(self, file: str, line: int, cwd: str) -> None:
-        if file not in self._files:
-            self._files[file] = read_source(os.path.join(cwd, file))
-        lines = self._files[file]
+        lines = self._source(file, cwd)
         for number in range(max(1, line - CONTEXT_LINES), min(len(lines), line + CONTEXT_LINES) + 1):
             self.sources.setdefault(file, {})[number] = masked_source(lines[number - 1][:MAX_LINE])
+
+    def _source(self, file: str, cwd: str) -> list[str]:
+        if file not in self._files:
+            self._files[file] = read_source(os.path.join(cwd, file))
+        return self._files[file]

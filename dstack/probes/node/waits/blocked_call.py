@@ -35,6 +35,7 @@ from dstack.probes.node.waits.known_waits import (
     poll_of,
 )
 from dstack.probes.node.waits.locks import LOCK, PROCESS_LOCK, RLOCK, SIMPLE_QUEUE, Locks, SleptOn
+from dstack.probes.node.waits.process_pools import POOL_FILE, pool_processes
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_thread
 from dstack.probes.node.wire import CallData, Dependencies
 
@@ -254,7 +255,11 @@ class BlockedCalls:
             outer = frames[at].local("self")
             identity = hex(outer) if outer and not place.is_meeting else None
         timeout_s = timeout_s or self._timeout_s(frames[at::-1])
-        return {"kind": "other", "frame": at, "what": place.name, "object_id": identity, "timeout_s": timeout_s}
+        call: CallData = {"kind": "other", "frame": at, "what": place.name}
+        if is_in(frames[at], POOL_FILE) and (result := frames[at].local("self")):
+            below = self._below()
+            call["child_pids"] = [pid for pid in pool_processes(self._objects, result) if pid in below]
+        return {**call, "object_id": identity, "timeout_s": timeout_s}
 
     # Futures
 
@@ -338,8 +343,9 @@ class BlockedCalls:
     def _timeout_s(self, frames: Sequence[Frame]) -> float | None:
         """The first timeout among these frames that is not negative."""
         for frame in frames:
+            name = "timeout" if frame.has("timeout") else "timeout_seconds"
             with contextlib.suppress(Unreadable):
-                timeout = self._seconds(frame, "timeout")
+                timeout = self._seconds(frame, name)
                 if timeout is not None and timeout >= 0:
                     return timeout
         return None

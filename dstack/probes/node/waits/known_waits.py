@@ -59,6 +59,7 @@ WAITS = (
     Place("/concurrent/futures/thread.py", "_worker", IDLE, ALL_PYTHONS),
     Place("/multiprocessing/pool.py", "worker", IDLE, ALL_PYTHONS),
     Place("/ray/_private/worker.py", "main_loop", IDLE, BOTH_RAYS),
+    Place("/ray/util/placement_group.py", "_call_placement_group_ready", "PlacementGroup.wait", BOTH_RAYS),
     Place("/ray/_private/function_manager.py", "fetch_registered_method", "a function's code from the GCS", BOTH_RAYS),
     Place(CHANNEL, "write", "write to a compiled graph's channel", BOTH_RAYS),
     Place(TORCH, "all_gather", "all_gather of torch.distributed", NOT_RUN),
@@ -150,9 +151,11 @@ class Poll(NamedTuple):
 
 
 SPLIT = "/ray/data/_internal/iterator/stream_split_iterator.py"
+SERVE_CLIENT = "/ray/serve/_private/client.py"
 POLLS = (
     Poll(Place(DATA, "get_output_blocking", "Ray Data's next output", BOTH_RAYS), 0.01),
     Poll(Place(SPLIT, "_barrier", "the other consumers of a dataset's streaming_split", BOTH_RAYS), 0.1),
+    Poll(Place(SERVE_CLIENT, "_wait_for_application_running", "start of a Serve application", BOTH_RAYS), 1.0),
 )
 
 CHANNELS = (

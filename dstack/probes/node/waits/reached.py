@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 from dstack.probes.node.wire import Dependencies
 
@@ -41,12 +43,15 @@ class Reached:
         return self._known[key]
 
     def _dependencies(self, waiter: Root, waits_on: WaitsOn) -> Dependencies:
+        most = MAX_REACHED + 1 + self._waiters[waits_on.kind]
         found: set[Root] = set()
-        for root in self._roots_of(waits_on):
-            if root != waiter and self.waits.get(root, NOTHING).kind != waits_on.kind:
-                found.add(root)
-                if len(found) > MAX_REACHED:
-                    return {}
+        for roots in self._roots_of(waits_on):
+            if len(roots) > most or len(found) > most:
+                return {}
+            found.update(root for root in roots if self.waits.get(root, NOTHING).kind != waits_on.kind)
+        found.discard(waiter)
+        if len(found) > MAX_REACHED:
+            return {}
         data: Dependencies = {}
         if threads := sorted(key for kind, key in found if kind == THREAD):
             data["reached_by"] = threads
@@ -56,12 +61,17 @@ class Reached:
             data["reached_by_actor"] = True
         return data
 
-    def _roots_of(self, waits_on: WaitsOn) -> Iterator[Root]:
+    @cached_property
+    def _waiters(self) -> Counter[tuple[int, str]]:
+        """How many wait for each kind of event."""
+        return Counter(waits_on.kind for waits_on in self.waits.values())
+
+    def _roots_of(self, waits_on: WaitsOn) -> Iterator[Sequence[Root]]:
         """What has one of the objects, or what leads to it, in its variables or globals."""
         level = set(waits_on.objects)
         seen: set[int] = set()
         for _ in range(MAX_DEPTH + 1):
             seen |= level
             for address in level:
-                yield from self.roots.get(address, ())
+                yield self.roots.get(address, ())
             level = {holder for address in level for holder in self.holders.get(address, ())} - seen

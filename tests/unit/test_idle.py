@@ -1,0 +1,74 @@
+"""Threads and coroutines that may end each other's waits are no deadlock where all of them wait as idle services do."""
+
+from __future__ import annotations
+
+from dstack.diagnosis import Diagnosis
+from tests.unit.scenes import Proc, Scene, Strand
+
+
+def confirmed(scene: Scene) -> Diagnosis:
+    scene.look()
+    scene.look_again()
+    return scene.diagnose()
+
+
+def service(scene: Scene) -> tuple[Proc, Strand, Strand]:
+    """A driver whose main thread waits to be stopped, while a consumer has no work."""
+    driver = scene.driver()
+    main, consumer = driver.strands[0], driver.strand("consumer", "user")
+    main.is_in("threading.Event.wait", "0x10").is_reached_by(consumer)
+    consumer.is_in("queue.Queue.get", "0x20").is_reached_by(main)
+    return driver, main, consumer
+
+
+def test_a_consumer_without_work_and_a_main_thread_that_waits_to_be_stopped() -> None:
+    scene = Scene()
+    service(scene)
+
+    assert confirmed(scene).verdict != "deadlock"
+
+
+def test_two_coroutines_of_a_server_at_rest() -> None:
+    scene = Scene()
+    driver, server = scene.driver(), scene.async_actor("Server")
+    serve = scene.call(server, "serve", by=driver)
+    coroutine = server.begins(serve)
+    worker = server.coroutine()
+    worker.is_in("asyncio.Queue.get", "0x20").is_reached_by(coroutine)
+    coroutine.awaits(worker)
+    driver.gets(serve)
+
+    assert confirmed(scene).verdict != "deadlock"
+
+
+def test_a_consumer_that_is_stuck_in_a_call_to_ray_will_not_end_the_wait_of_the_main_thread() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Scheduler")
+    run = scene.call(actor, "run", by=driver)
+    again = scene.call(actor, "again", by=actor)
+    actor.runs(run)
+    consumer = actor.strand("consumer", "user").gets(again)
+    actor.slots[0].is_in("threading.Event.wait", "0x10").is_reached_by(consumer)
+    driver.gets(run)
+
+    assert confirmed(scene).verdict == "deadlock"
+
+
+def test_a_call_that_does_not_begin_will_not_end_the_wait_either() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Buffer")
+    take, put = scene.call(actor, "take", by=driver), scene.call(actor, "put", by=driver)
+    actor.runs(take).is_in("queue.Queue.get", "0x20").is_reached_by(actor=True)
+    driver.gets(put)
+
+    assert confirmed(scene).verdict == "deadlock"
+
+
+def test_threads_that_wait_for_a_full_queue_and_an_empty_one_do_not_rest() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    main, worker = driver.strands[0], driver.strand("worker", "user")
+    main.is_in("queue.Queue.put", "0x10").is_reached_by(worker)
+    worker.is_in("queue.Queue.get", "0x20").is_reached_by(main)
+
+    assert confirmed(scene).verdict == "deadlock"

@@ -1,0 +1,80 @@
+"""What is said of the threads and coroutines that reach the object of a wait."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dstack.probes.node.waits.reached import ACTOR, COROUTINE, MAX_DEPTH, MAX_REACHED, THREAD, Reached, Root
+from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
+
+QUEUE, HOLDER = 0x10, 0x20
+GET = WaitsOn((QUEUE,), (QUEUE, "get"))
+JOIN = WaitsOn((QUEUE,), (QUEUE, "join"))
+WAITER: Root = (THREAD, 1)
+
+
+def test_all_kinds_of_what_reaches_an_object_are_told() -> None:
+    roots = {QUEUE: [WAITER, (THREAD, 3)], HOLDER: [(THREAD, 2), (COROUTINE, 0xAB), (ACTOR, HOLDER)]}
+
+    found = Reached({QUEUE: [HOLDER]}, roots, {WAITER: GET}).of(WAITER, GET)
+
+    assert found == {"reached_by": [2, 3], "reached_by_coroutines": ["0xab"], "reached_by_actor": True}
+
+
+def test_a_waiter_whose_wait_is_new_does_not_reach_its_own_object() -> None:
+    assert Reached({}, {QUEUE: [WAITER]}).of(WAITER, GET) == {}
+
+
+def test_what_waits_for_the_same_does_not_end_the_wait() -> None:
+    other: Root = (THREAD, 2)
+    roots = {QUEUE: [WAITER, other]}
+
+    same = Reached({}, roots, {WAITER: GET, other: GET}).of(WAITER, GET)
+    another = Reached({}, roots, {WAITER: GET, other: JOIN}).of(WAITER, GET)
+
+    assert (same, another) == ({}, {"reached_by": [2]})
+
+
+def test_a_call_without_objects_is_reached_by_nothing() -> None:
+    assert Reached({}, {0: [(THREAD, 2)]}).of(WAITER, NOTHING) == {}
+
+
+@pytest.mark.parametrize(("steps", "is_reached"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
+def test_a_way_back_has_an_end(steps: int, is_reached: bool) -> None:
+    holders = {QUEUE + step: [QUEUE + step + 1] for step in range(steps)}
+
+    found = Reached(holders, {QUEUE + steps: [(THREAD, 2)]}).of(WAITER, GET)
+
+    assert found == ({"reached_by": [2]} if is_reached else {})
+
+
+def test_holders_in_a_circle_come_to_an_end() -> None:
+    found = Reached({QUEUE: [HOLDER], HOLDER: [QUEUE]}, {HOLDER: [(THREAD, 2)]}).of(WAITER, GET)
+
+    assert found == {"reached_by": [2]}
+
+
+@pytest.mark.parametrize(("count", "said"), [(MAX_REACHED, MAX_REACHED), (MAX_REACHED + 1, 0)])
+def test_nothing_is_said_where_too_many_reach_an_object(count: int, said: int) -> None:
+    roots: list[Root] = [(COROUTINE, 8 * number) for number in range(count)]
+
+    found = Reached({}, {QUEUE: roots}).of(WAITER, GET)
+
+    assert len(found.get("reached_by_coroutines", ())) == said
+    assert bool(found) is bool(said)
+
+
+def test_thousands_of_coroutines_that_share_thousands_of_objects_cost_little() -> None:
+    count = 5_000
+    waiters: list[Root] = [(COROUTINE, 8 * number) for number in range(count)]
+    waits = {root: WaitsOn((1_000_000 + at,), (1_000_000 + at, "wait")) for at, root in enumerate(waiters)}
+    holders = {1_000_000 + at: [HOLDER] for at in range(count)}
+    reached = Reached(holders, {HOLDER: waiters}, waits)
+
+    began = time.process_time()
+    found = [reached.of(root, waits_on) for root, waits_on in waits.items()]
+
+    assert found == [{}] * count
+    assert time.process_time() - began < 20.0
