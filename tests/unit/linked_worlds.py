@@ -198,7 +198,7 @@ class Show:
 @st.composite
 def linked_worlds(draw: st.DrawFn, *, timeouts: tuple[Timeout, ...] = ("none",)) -> World:
     """A driver and up to two actors with a few threads each, most of them blocked. Only calls are waited for."""
-    counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    counts = draw(st.lists(st.sampled_from([1, 1, 2, 2, 3]), min_size=1, max_size=3))
     threads = [Thread(process) for process, count in enumerate(counts) for _ in range(count)]
     actors = list(range(1, len(counts)))
     queued = draw(st.lists(st.sampled_from(actors), max_size=2)) if actors else []
@@ -216,7 +216,7 @@ def _waits(draw: st.DrawFn, world: World, number: int, timeouts: tuple[Timeout, 
     process = world.threads[number].process
     works = [n for n, other in enumerate(world.threads) if other.process != DRIVER]
     works += range(len(world.threads), len(world.threads) + len(world.queued))
-    kind = draw(st.sampled_from(["get", "get", "object", "object", "object", "none"]))
+    kind = draw(st.sampled_from(["get", "get", "get", "get", "object", "object", "object", "none"]))
     timeout = draw(st.sampled_from(timeouts))
     if kind == "get" and works:
         return Wait(
