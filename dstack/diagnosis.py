@@ -45,7 +45,8 @@ class Wait(Model, frozen=True):
     read as they are. Where they rest on more than what was seen, ``assumed`` says on what, and ``if_not`` are the
     groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
     targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
-    ``FILE:LINE``, that several readings show to do nothing but wait again.
+    ``FILE:LINE``, that several readings show to do nothing but wait again. ``is_linked`` says that it is for what was
+    seen to reach an object of its own process.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class Wait(Model, frozen=True):
     what: str | None = None
     loop: Key | None = None
     polls: str | None = None
+    is_linked: bool = False
 
     @property
     def evidence(self) -> Evidence:

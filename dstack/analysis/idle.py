@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from dstack.analysis.requirements import targets_of
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Vertex, Wait
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 RAY_CALLS = ("ray.get", "ray.wait", "generator")
@@ -56,6 +56,11 @@ def _is_rest(vertex: Vertex) -> bool:
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)
+
+
+def may_rest(wait: Wait) -> bool:
+    """Whether services at rest are in such a wait, which input from outside ends."""
+    return wait.is_linked and not NOT_IDLE.fullmatch(wait.what or wait.kind)
 
 
 def _leading_to(ahead: Mapping[Key, Iterable[Key]], those: Iterable[Key]) -> set[Key]:

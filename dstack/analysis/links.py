@@ -8,7 +8,7 @@ else can reach the object, as a native thread might, is an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -79,6 +79,7 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
         wait,
         groups=groups,
         total=len(linked.targets) if len(groups) == 1 else wait.total,
+        is_linked=True,
         assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
@@ -102,7 +103,8 @@ def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: Blocke
 def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
     """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
     is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
-    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "")
+    users = graph.observed.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
+    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "") and any(one.call for one in users)
 
 
 def _is_called_again_and_again(graph: Graph, vertex: Vertex) -> bool:
@@ -145,9 +147,13 @@ def _polled(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll
 
 
 def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
-    """Whether an actor is used by more than loops that poll actors: if not, they ask for nothing that must come."""
+    """Whether an actor is used by more than loops that poll actors, and what waits for these loops to end.
+
+    If not, the loops ask for nothing that must come from a call: the actor may look at a file, or at a process.
+    """
     ahead = [target.vertex for target in users]
     seen = set(ahead)
+    others: list[Vertex] = []
     while ahead:
         vertex = graph.vertices[ahead.pop()]
         if isinstance(vertex.key, AnyKey):
@@ -155,8 +161,29 @@ def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
             seen |= new
             ahead += new
         elif vertex.key not in graph.observed.polls or not graph.observed.polls[vertex.key].actors:
-            return True
-    return False
+            others.append(vertex)
+    return not _wait_for(graph, others, {key for key, poll in graph.observed.polls.items() if poll.actors})
+
+
+def _wait_for(graph: Graph, several: Sequence[Vertex], loops: set[Key]) -> bool:
+    """Whether all of these can only proceed after one of the loops has ended."""
+    behind = set(loops)
+    left = list(several)
+    while left:
+        rest = [vertex for vertex in left if not _is_behind(vertex, behind)]
+        if len(rest) == len(left):
+            return False
+        behind.update(vertex.key for vertex in left)
+        behind.difference_update(vertex.key for vertex in rest)
+        left = rest
+    return True
+
+
+def _is_behind(vertex: Vertex, behind: set[Key]) -> bool:
+    """Whether an execution waits for what it can only get from one of those."""
+    if vertex.kind != "execution" or vertex.wait is None or vertex.wait.is_timed:
+        return False
+    return any(all(target.vertex in behind for target in group.targets) for group in vertex.wait.groups)
 
 
 def _targets(groups: Iterable[Group]) -> Iterator[Target]:

@@ -189,16 +189,16 @@ class _Finder:
         innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + self._is_own_frame(shown)
         return self._poll(several, shown, calls[-1], innermost)
 
+    def _is_retried(self, one: Thread | Coroutine) -> bool:
+        """Whether a library is known to wait again when the wait has timed out."""
+        return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
+
     def _is_own_frame(self, shown: Thread | Coroutine) -> bool:
         """Whether a call's frame is that of the loop: one that calls into C, or a function of Ray's that sleeps."""
         frames = self._snapshot.frames_of(shown)
         at = shown.call.frame if shown.call else 0
         is_of_rays = shown.call is not None and shown.call.kind == "other" and at == 0 and frames[0].origin == "ray"
         return is_of_rays or (at < len(frames) and frames[at].origin == "user")
-
-    def _is_retried(self, one: Thread | Coroutine) -> bool:
-        """Whether a library is known to wait again when the wait has timed out."""
-        return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
 
     def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
         """Whether the loop was seen in code of the user's that it does not poll from."""
@@ -274,7 +274,7 @@ class _Finder:
             return None
         outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
         at = next((frame for frame in outward if not _is_wrapper(frame)), None)
-        if at is None or at.file.endswith(ENTRIES) or _does_more(outward, call):
+        if at is None or at.file.endswith(ENTRIES) or _is_weak(outward, call):
             return None
         return Poll(call, shown.stack, at)
 
@@ -342,7 +342,7 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
     return depth if is_same else depth - 1
 
 
-def _does_more(frames: Sequence[Frame], call: BlockedCall) -> bool:
+def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
     """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
 
     It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for

@@ -97,7 +97,7 @@ def _of_caller(
     calls: dict[CallKey, list[_Timed]], example: dict[CallKey, EndedCall], latest_at: float
 ) -> Iterable[RepeatedCall]:
     newest = max(one.ended for times in calls.values() for one in times)
-    recent = {key: [t for t in times if t.ended >= newest - WINDOW_S] for key, times in calls.items()}
+    recent = {key: _recent(times, newest) for key, times in calls.items()}
     repeated = {key for key, times in recent.items() if example[key].actor_id and _is_repeated(times)}
     others = sum(len(times) for key, times in recent.items() if key not in repeated)
     for key in repeated:
@@ -118,6 +118,13 @@ def _of_caller(
             longest_s=round(max(t.ended - t.began for t in times), 4),
             other_calls=others,
         )
+
+
+def _recent(times: Sequence[_Timed], newest: float) -> list[_Timed]:
+    """The calls that ended not long before; without the first of all if that took longer: its actor had to start."""
+    first = min(times, key=lambda t: t.began)
+    has_waited = first.ended - first.began >= AT_ONCE_S
+    return [t for t in times if t.ended >= newest - WINDOW_S and not (has_waited and t is first)]
 
 
 def _is_repeated(times: Sequence[_Timed]) -> bool:

@@ -671,7 +671,8 @@ class Scene:
 
     def _passes(self, seconds: float) -> float:
         """What the clock shows now; it goes on by so much."""
-        now_s, self._now_s = self._now_s, self._now_s + seconds
+        now_s = self._now_s if self.samples else 0.0
+        self._now_s = now_s + seconds
         return now_s
 
     def snapshot(self) -> Snapshot:

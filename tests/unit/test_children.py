@@ -347,3 +347,17 @@ def test_threads_of_a_child_that_wait_for_each_other_are_a_deadlock_and_its_pare
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert {*finding.members} == {ChildThreadKey(loader.worker_id, PID, thread) for thread in calls}
     assert len(finding.blocked_behind) == 2
+
+
+def test_the_result_of_a_pool_is_given_by_any_of_its_processes() -> None:
+    """Behind the forks only where all of them wait for Ray."""
+    for number_of_forks, behind in ((2, 2), (1, 0)):
+        scene, loader = waiting()
+        joins(loader.strands[0], PID, PID + 1)
+        idle = Child({PID + 1: {"still": True}}, PID + 1, {"is_cut_off": True})
+        children = [fork(), fork(pid=PID + 1)][:number_of_forks]
+
+        found = with_children(looked_at_twice(scene), loader, [*children, *([idle] * (2 - number_of_forks))])
+
+        orphaned = [finding for finding in diagnose(found).findings if finding.kind == "orphaned"]
+        assert [len(finding.blocked_behind) for finding in orphaned] == [behind]

@@ -62,13 +62,3 @@ def test_a_call_that_does_not_begin_will_not_end_the_wait_either() -> None:
     driver.gets(put)
 
     assert confirmed(scene).verdict == "deadlock"
-
-
-def test_threads_that_wait_for_a_full_queue_and_an_empty_one_do_not_rest() -> None:
-    scene = Scene()
-    driver = scene.driver()
-    main, worker = driver.strands[0], driver.strand("worker", "user")
-    main.is_in("queue.Queue.put", "0x10").is_reached_by(worker)
-    worker.is_in("queue.Queue.get", "0x20").is_reached_by(main)
-
-    assert confirmed(scene).verdict == "deadlock"

@@ -628,3 +628,20 @@ def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
         assert (thread.call.refs, thread.still, thread.on_cpu) == ((it.again.ref,), True, False)
     assert with_polls_shown(snapshot, {}) is snapshot
     assert RAY_WORKER in {frame.file for frame in shown.frames}
+
+
+def test_a_heartbeat_loop_that_is_all_that_uses_the_actor_asks_for_what_comes_from_outside() -> None:
+    scene = Scene()
+    driver, monitor = scene.driver(), scene.actor("Monitor")
+    runner = scene.actor("Runner", owner_id=driver.worker_id).works_for().idles()
+    run, status = scene.call(monitor, "run", by=driver), scene.call(runner, "status", by=monitor)
+    monitor.submitted.remove(status)
+    monitor.works_for().runs(run).holds(runner)
+    monitor.strands[0].sleeps = True
+    driver.gets(run).holds(runner).holds(monitor)
+    scene.repeats(status, by=run)
+    scene.look()
+    for _ in range(4):
+        scene.read([monitor])
+
+    assert not is_suspected(scene.look().diagnose())

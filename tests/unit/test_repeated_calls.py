@@ -117,3 +117,13 @@ def test_a_row_without_times_or_of_a_task_is_no_poll() -> None:
 
     assert call_of(row) == EndedCall(JOB, "load", "", "", None, (2**63 - 1) / 1e9)
     assert repeated_calls([EndedCall(JOB, "f", ACTOR, DRIVER, None, None)] * 9, NOW) == ()
+
+
+def test_the_first_call_of_all_may_wait_for_the_start_of_its_actor() -> None:
+    start = calls([-4.0], took_s=2.0)
+    later = calls(every(0.5, 8))
+
+    (call,) = found(start, later)
+
+    assert (call.calls, call.longest_s < 0.1) == (8, True)
+    assert not found(calls([-6.0]), calls([-3.8], took_s=2.0), later)

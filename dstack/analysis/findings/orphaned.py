@@ -10,7 +10,7 @@ from dstack.analysis.findings.telling import Teller
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.model import Actor, Task
-from dstack.vertex_keys import ThreadKey, UnknownKey
+from dstack.vertex_keys import UnknownKey
 
 KIND: FindingKind = "orphaned"
 VERDICT: Verdict = "hang"
@@ -30,17 +30,24 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """What asked for it; of child processes, also what their parent waits in."""
     yield from submissions(finding, teller)
     parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}
-    waits = [vertex.key for vertex in teller.vertices.values() if vertex.worker_id in parents and _is_for_other(vertex)]
+    own = (one for one in teller.vertices.values() if one.worker_id in parents and _runs_user_code(teller, one))
+    waits = [vertex.key for vertex in own if _is_for_other(vertex)]
     if parents:
         yield from teller.alike([key for key in waits if key not in finding.blocked_behind], "Their parent: ")
 
 
+def _runs_user_code(teller: Teller, vertex: Vertex) -> bool:
+    """Whether it runs a task or is the main thread of a driver."""
+    worker = teller.observed.workers.get(vertex.worker_id or "")
+    is_main = worker is not None and vertex.os_thread_id == worker.pid
+    return vertex.child_pid is None and (vertex.task_id is not None or is_main)
+
+
 def _is_for_other(vertex: Vertex) -> bool:
-    """Whether a task or a driver waits for something outside of Ray, as a queue that a child process would fill."""
-    is_own = vertex.child_pid is None and (vertex.task_id is not None or isinstance(vertex.key, ThreadKey))
+    """Whether it waits for something outside of Ray, as a queue that a child process would fill."""
     targets = (group.targets for group in vertex.wait.groups) if vertex.wait else ()
     keys = [target.vertex for several in targets for target in several]
-    return is_own and any(isinstance(key, UnknownKey) and key.what == "other side" for key in keys)
+    return any(isinstance(key, UnknownKey) and key.what == "other side" for key in keys)
 
 
 def advice(finding: Finding, teller: Teller) -> str:

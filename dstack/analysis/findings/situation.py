@@ -10,6 +10,7 @@ from dstack.analysis import names, reduction
 from dstack.analysis.chains import Knot, open_knots
 from dstack.analysis.coverage import seen_workers
 from dstack.analysis.digraph import Digraph
+from dstack.analysis.idle import may_rest
 from dstack.analysis.libraries import machinery
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
@@ -51,9 +52,10 @@ class Situation:
                 del self.waits[key]
 
     def _is_hard(self, key: Key) -> bool:
-        """Whether it is an execution, task or placement group that waits under no assumption."""
+        """Whether it is an execution, task or placement group that waits as no service at rest does."""
         vertex = self.vertices[key]
-        return vertex.wait is not None and not vertex.wait.is_suspected and vertex.is_counted
+        is_open = vertex.wait is None or vertex.wait.polls is not None or may_rest(vertex.wait)
+        return vertex.is_counted and not is_open
 
     def progress(self, jobs: tuple[str, ...]) -> Progress | None:
         """What moved in these jobs between the samples."""
