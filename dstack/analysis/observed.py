@@ -32,6 +32,8 @@ from dstack.model import (
 from dstack.vertex_keys import Key
 
 ENDED = ("FINISHED", "FAILED")
+OF_GRPC = "(_poll_wrapper)"
+"""Names of the threads in which grpc.aio waits for its own events, in native code, end so (grpcio 1.85)."""
 
 
 class Poll(NamedTuple):
@@ -365,10 +367,10 @@ class Observed:
         return ((key, child) for key, process in processes if process for child in process.children)
 
     def is_quiet(self, worker_id: str, execution: Thread | Coroutine) -> bool:
-        """Whether library code was off the CPU in every sample and reading of its process."""
+        """Whether library code was off the CPU in every sample and reading, and waits for nothing outside."""
         frames = self.snapshot.frames_of(execution)
         is_library = bool(frames) and not any(frame.origin == "user" for frame in frames)
-        return is_library and (worker_id, _id_of(execution)) not in self._running
+        return is_library and _rests(execution, frames) and (worker_id, _id_of(execution)) not in self._running
 
     @cached_property
     def _running(self) -> set[tuple[str, int | str]]:
@@ -386,6 +388,14 @@ class Observed:
         """A worker's threads, none if its process was not seen."""
         process = self.process(worker_id)
         return process.threads if process else ()
+
+
+def _rests(execution: Thread | Coroutine, frames: Sequence[Frame]) -> bool:
+    """Whether library code is Ray's own, or waits for something in its process: not for a socket, nor as a timer."""
+    if any(frame.origin == "ray" for frame in frames) or execution.name.endswith(OF_GRPC):
+        return True
+    is_stdlib = all(frame.origin == "stdlib" for frame in frames)  # as threading.Timer
+    return execution.call is not None and not (is_stdlib and execution.call.timeout_s is not None)
 
 
 def _id_of(execution: Thread | Coroutine) -> int | str:
