@@ -15,7 +15,7 @@ from tests.unit.scenes import Call, Coro, Proc, Scene, Strand
 
 CONDITION = "threading.Condition.wait"
 QUEUE = "queue.Queue.get"
-IDLE_LIBRARY = Frame(function="poll", file="/usr/lib/python3/site-packages/engine/poller.py", line=4, origin="library")
+IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=4, origin="ray")
 
 
 @dataclass
@@ -316,6 +316,25 @@ def test_without_library_code_it_is_proven() -> None:
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", True, ())
 
 
+def test_idle_library_code_beside_a_linked_wait_is_assumed_to_stay_idle() -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Gate")
+    call = scene.call(actor, "enter", by=driver)
+    actor.works_for().runs(call).gets(call)
+    scheduler, engine = driver.strand("scheduler", "user").gets(call), driver.strand("engine", "ray")
+    engine.leaf, engine.is_asleep = IDLE_LIBRARY, True
+    driver.is_in(QUEUE, "0x1").is_reached_by(scheduler)
+
+    (finding,) = scene.look().look().diagnose().findings
+    assert driver.key in finding.blocked_behind
+
+    scene.samples.clear()
+    engine.is_asleep = False
+    stuck, waiting = scene.look().look().diagnose().findings
+    assert driver.key not in stuck.blocked_behind
+    assert (waiting.kind, waiting.members) == ("blocked", (driver.key,))
+
+
 def runs(thread: Strand) -> None:
     thread.is_asleep = False
 
@@ -340,7 +359,9 @@ def test_code_of_the_user_is_free_though_it_is_idle() -> None:
 def coroutine_of(scene: Scene, actor: Proc, *, is_library: bool) -> Coro:
     actor.strands[0].role = "ray"
     loop = actor.strand("AsyncIO Thread: default", "loop")
-    return actor.coroutine(loop=loop, is_library=is_library)
+    coro = actor.coroutine(loop=loop, is_library=is_library)
+    coro.outer = (IDLE_LIBRARY,)
+    return coro
 
 
 @pytest.mark.parametrize("is_library", [True, False])

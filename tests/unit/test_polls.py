@@ -345,6 +345,13 @@ def test_a_thread_that_is_between_two_pieces_of_work_is_in_no_loop_of_the_applic
     assert not is_suspected(it.watch(another_piece))
 
 
+def test_refs_that_could_not_be_read_may_be_others_each_time() -> None:
+    it = poller()
+    it.actor.keeps(it.again).strands[0].gets_what_it_holds(timeout_s=1.0)
+
+    assert not is_suspected(it.watch())
+
+
 # What else moves in the job
 
 
@@ -366,6 +373,18 @@ def test_anything_else_that_its_job_has_executed_is_progress(job_id: str, polled
         other.executed = 2
 
     assert is_suspected(it.watch(nothing, nothing, nothing, executes)) is is_found
+
+
+def test_a_worker_of_an_unknown_job_may_be_of_one_that_has_moved() -> None:
+    it = poller()
+    it.actor.worker = replace(it.actor.worker, job_id=None)
+    other = it.scene.actor("Other").works_for()
+    other.executed = 1
+
+    def executes() -> None:
+        other.executed = 2
+
+    assert not is_suspected(it.watch(nothing, nothing, nothing, executes))
 
 
 def test_a_task_that_began_is_progress() -> None:
@@ -468,9 +487,25 @@ def test_a_coroutine_at_the_address_of_one_that_has_ended_is_another() -> None:
     scene, actor, coro = controller()
     scene.look().read([actor]).read([actor])
     coro.label = "Task-99"
+    scene.read([actor])
+    coro.label = ""
     scene.read([actor]).look()
 
     assert not is_suspected(scene.diagnose())
+
+
+@pytest.mark.parametrize(("sleeps", "is_found"), [(True, True), (False, False)])
+def test_a_thread_of_a_library_that_is_in_other_c_code_is_no_controller(sleeps: bool, is_found: bool) -> None:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Controller")
+    call = scene.call(actor, "run", by=driver)
+    actor.works_for().runs(call)
+    actor.strands[0].leaf, actor.strands[0].is_asleep, actor.strands[0].sleeps = TRAIN_CONTROLLER, True, sleeps
+    work = scene.task("work", by=actor)
+    scene.worker().works_for().runs(work).gets(call)
+    driver.gets(call)
+
+    assert is_suspected(watch(scene, actor)) is is_found
 
 
 # Polls by calls that succeed
@@ -569,6 +604,14 @@ def test_a_heartbeat_loop_that_is_seen_in_another_wait_is_free() -> None:
     assert not is_suspected(watched(it, nothing, lambda: it.driver.gets(other), it.driver.computes))
 
 
+def test_a_heartbeat_loop_that_is_seen_in_a_wait_for_something_else_is_free() -> None:
+    it = heartbeat()
+
+    assert not is_suspected(
+        watched(it, nothing, lambda: it.driver.is_in("threading.Condition.wait", "0x1"), it.driver.computes)
+    )
+
+
 def test_a_call_that_does_not_end_is_a_wait_and_no_heartbeat() -> None:
     it = heartbeat()
     it.driver.submitted.append(it.size)
@@ -580,6 +623,7 @@ def test_a_call_that_does_not_end_is_a_wait_and_no_heartbeat() -> None:
 
     assert (finding.confirmed, finding.assumed) == (True, ())
     assert it.driver.key in finding.blocked_behind
+    assert find_polls(it.scene.snapshot()) == {}
 
 
 @pytest.mark.parametrize("count", [1, 2])
