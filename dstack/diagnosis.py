@@ -239,7 +239,8 @@ class Finding(Model, frozen=True):
 class OutsideWait(Model, frozen=True):
     """Executions that wait in the same ``call`` at the same line, for nothing that Ray could give.
 
-    ``kind`` is what waits there; the line is that of the user's own code, if there is any.
+    ``kind`` is what waits there; the line is that of the user's own code, if there is any. ``since`` bounds how long
+    each of them has waited.
     """
 
     call: str
@@ -247,6 +248,7 @@ class OutsideWait(Model, frozen=True):
     count: int
     file: str | None = None
     line: int | None = None
+    since: Since | None = None
 
 
 class Ratio(Model, frozen=True):

@@ -44,7 +44,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
     situation = Situation(first, vertices, _watched_s(snapshot))
     found = tuple(find_all(situation))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
-    verdict = verdict_of(findings[0]) if findings else "clear"
+    outside = outside_waits(situation, found, job_id)
+    verdict = verdict_of(findings[0]) if findings else "blocked" if outside else "clear"
     return Diagnosis(
         verdict=verdict,
         incomplete=verdict != "deadlock" and has_holes(snapshot, vertices),
@@ -52,7 +53,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         vertices=vertices,
         coverage=coverage_of(snapshot),
         job=job_id,
-        outside=outside_waits(situation, found, job_id),
+        outside=outside,
         failed_before=() if findings else Failures(situation).beside_outside(job_id),
     )
 
@@ -96,6 +97,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
     for vertex in suspected:
         workers |= _workers_of(vertex, first)
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
+    workers |= {vertex.worker_id for vertex in situation.idle_waiters() if vertex.worker_id}
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(
         workers=workers | polling | starting,

@@ -127,7 +127,7 @@ class Lifetimes:
 
     def _reach(self, actor: Actor) -> Target:
         """Anybody who runs in an actor, calls it, or can."""
-        vertex = self._anybody("reach of", actor.actor_id, f"anybody who can use {names.actor(actor)}")
+        vertex = self._anybody("reach of", actor.actor_id, f"a user of {names.actor(actor)}")
         return self._build(vertex, lambda: self._users(actor))
 
     def _users(self, actor: Actor) -> Iterator[Target]:
@@ -179,7 +179,7 @@ class Lifetimes:
         return [self._graph.unknown("driver", job_id, label=label, unobserved=True)]
 
     def _job(self, job_id: str) -> Target:
-        vertex = self._anybody("job", job_id, f"anybody in {_job_name(self._seen.jobs.get(job_id), job_id)}")
+        vertex = self._anybody("job", job_id, f"code of {_job_name(self._seen.jobs.get(job_id), job_id)}")
         return self._build(vertex, lambda: self._members(job_id))
 
     def _members(self, job_id: str) -> Iterator[Target]:
@@ -213,7 +213,7 @@ class Lifetimes:
         return actor.state not in ("ALIVE", "DEAD")
 
     def _submitted(self, worker_id: str) -> Target:
-        vertex = self._anybody("tasks of", worker_id, "anybody who was passed it")
+        vertex = self._anybody("tasks of", worker_id, "a task that was passed it")
         return self._build(vertex, lambda: map(self._task, self._of_owner[worker_id]))
 
     def _process(self, worker_id: str) -> Iterable[Target]:
@@ -223,7 +223,7 @@ class Lifetimes:
         if actor:
             return [self._reach(actor)]
         who = names.worker(self._seen, worker) if worker else "a process that has ended"
-        return self._few("process", worker_id, f"anybody in {who}", lambda: self._in_process(worker_id))
+        return self._few("process", worker_id, f"a thread of {who}", lambda: self._in_process(worker_id))
 
     def _in_process(self, worker_id: str) -> Iterator[Target]:
         """Anybody in the process of a driver or of a worker that is no actor's."""
@@ -239,7 +239,7 @@ class Lifetimes:
 
     def _silent(self) -> Iterable[Target]:
         """Workers of any job that did not say what they hold: a handle may have been passed to them with a call."""
-        return self._few("silent", "any", "anybody who was not observed", self._unheard)
+        return self._few("silent", "any", "a process that was not read", self._unheard)
 
     def _unheard(self) -> Iterator[Target]:
         for worker in self._seen.present_workers:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal
 
+from msgspec.structs import replace
+
 from dstack.analysis import names
 from dstack.analysis.findings.situation import Situation
+from dstack.analysis.lasting import of_any
 from dstack.analysis.members import member
-from dstack.diagnosis import Finding, OutsideWait, Vertex
+from dstack.diagnosis import Finding, OutsideWait, Since, Vertex
 
 
 def outside_waits(
@@ -18,13 +21,18 @@ def outside_waits(
     """The open waits in none of the findings, of one job if given; those in the same call at the same line as one."""
     told = {key for finding in findings for key in finding.members}
     waiters = (situation.vertices[key] for knot in situation.knots for key in knot.waiters if key not in told)
-    chosen = (one for one in waiters if one.is_counted and (job_id is None or situation.job_of(one) == job_id))
-    counts = Counter(_outside_wait(situation, vertex) for vertex in chosen)
-    found = (
-        OutsideWait(call=one.call, kind=one.kind, count=count, file=one.file, line=one.line)
-        for one, count in counts.most_common()
-    )
-    return tuple(found)
+    chosen = [
+        one
+        for one in waiters
+        if one.is_counted
+        and not situation.is_library_code(one.key)
+        and (job_id is None or situation.job_of(one) == job_id)
+    ]
+    alike: dict[OutsideWait, list[Since]] = defaultdict(list)
+    for vertex in chosen:
+        alike[_outside_wait(situation, vertex)].append(vertex.since or Since())
+    found = (replace(one, count=len(several), since=of_any(several)) for one, several in alike.items())
+    return tuple(sorted(found, key=lambda one: -one.count))
 
 
 def _outside_wait(situation: Situation, vertex: Vertex) -> OutsideWait:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dstack.analysis import names
 from dstack.analysis.libraries import is_machinery_actor
 from dstack.analysis.observed import Poll, Polls
 from dstack.analysis.progress import progress_of
@@ -225,8 +226,7 @@ class _Finder:
             return None
         if _is_one_wait(several) or not all(self._is_between_polls(one.one) for one in several):
             return None
-        names = " and ".join(sorted({call.name for call in repeated}))
-        call = BlockedCall(kind="other", frame=0, what=f"polls of {names}", timeout_s=0.0)
+        call = BlockedCall(kind="other", frame=0, what=f"polls {self._rates(repeated)}", timeout_s=0.0)
         shown = several[-1].one
         poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
         return poll._replace(actors=tuple(sorted(actors))) if poll else None
@@ -236,6 +236,20 @@ class _Finder:
         leaf = self._snapshot.frames_of(one)[0]
         is_asleep = one.sleeps if isinstance(one, Thread) else _is_sleep(leaf)
         return one.call is not None or is_asleep or leaf.origin == "ray"
+
+    def _rates(self, repeated: Sequence[RepeatedCall]) -> str:
+        """``Buffer.size, 2.0 calls per second for 3 min``, of each method; those of several actors together."""
+        by_name: dict[str, list[RepeatedCall]] = defaultdict(list)
+        for call in repeated:
+            by_name[call.name].append(call)
+        return names.listed([f"{name}, {self._rate(calls)}" for name, calls in sorted(by_name.items())])
+
+    def _rate(self, calls: Sequence[RepeatedCall]) -> str:
+        per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
+        began = [call.first_at for call in calls if call.first_at is not None]
+        has_one_time = not any(node.has_another_time for node in self._snapshot.nodes)
+        seconds = self._snapshot.taken_at - min(began) if began and has_one_time else 0.0
+        return f"{per_second:.1f} calls per second" + (f" for {names.duration(seconds)}" if seconds > 0 else "")
 
     def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:
         """Whether an actor runs this task and no other: Ray names the actor's creation as what makes its calls.

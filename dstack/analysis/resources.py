@@ -234,4 +234,4 @@ class Resources:
         name = self._seen.snapshot.autoscaler
         targets = [*held, self._autoscaler(name)] if name else held
         wait = self._resource_wait(targets, 1, plain(request))
-        return self._shared(key, "anybody who holds any of it", wait) if targets else None
+        return self._shared(key, "a holder of any of it", wait) if targets else None

@@ -133,7 +133,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
 def _polls(wait: Wait, targets: str) -> str:
     """What a loop does that only polls, and for what."""
     if wait.timeout_s == 0.0:
-        return f"{wait.kind} in the loop at {wait.polls}, and depends on {targets}"
+        return f"{wait.kind}, in the loop at {wait.polls}; the answers can be changed only by {targets}"
     call = wait.what or wait.kind
     return f"polls in the loop at {wait.polls}: {call} with a timeout of {wait.timeout_s:g} s for {targets}"
 

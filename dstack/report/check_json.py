@@ -21,7 +21,7 @@ from dstack.vertex_keys import Key
 SCHEMA = "dstack.check/1"
 MANY = 1000
 """Lists of members longer than this are shortened to one of each kind of pending ones, with their number."""
-OUTSIDE = OutsideWait.__struct_fields__
+OUTSIDE = tuple(name for name in OutsideWait.__struct_fields__ if name != "since")
 Json = dict[str, Any]
 
 
@@ -47,11 +47,14 @@ class _Document:
             "job": self._diagnosis.job,
             "findings": [self._finding(finding) for finding in self._diagnosis.findings],
             "failed_before": [_failure(one) for one in self._diagnosis.failed_before],
-            "outside_ray": [{name: getattr(wait, name) for name in OUTSIDE} for wait in self._diagnosis.outside],
+            "outside_ray": [self._outside(wait) for wait in self._diagnosis.outside],
             "child_processes": [self._child(*child) for child in self._observed.children()],
             "coverage": self._coverage(),
             "timing": self._timing(),
         }
+
+    def _outside(self, wait: OutsideWait) -> Json:
+        return {**{name: getattr(wait, name) for name in OUTSIDE}, "since_s": _bounds(wait.since)}
 
     def _finding(self, finding: Finding) -> Json:
         return {

@@ -71,11 +71,10 @@ def headline(diagnosis: Diagnosis) -> str:
     if not count:
         return _clear(diagnosis)
     first = diagnosis.findings[0]
-    more = f" (+{count - 1} more)" if count > 1 else ""
     certain = ("" if first.confirmed else "suspected: ") if diagnosis.verdict in ("deadlock", "hang") else ""
     if diagnosis.verdict == "blocked":
         certain = "nobody is deadlocked; " if not diagnosis.incomplete else "no deadlock seen, not all was; "
-    return f"{certain}{first.summary}{more}"
+    return f"{certain}{first.summary}"
 
 
 def _clear(diagnosis: Diagnosis) -> str:
@@ -93,7 +92,8 @@ def _outside(waits: Sequence[OutsideWait]) -> Iterator[str]:
     for wait in waits[:SHOWN_OUTSIDE]:
         line = f" ({wait.file.rpartition('/')[2]}:{wait.line})" if wait.file else ""
         verb = "waits" if wait.count == 1 else "wait"
-        yield f"{wait.count:,} {wait.kind}{'s' * (wait.count != 1)} {verb} in {wait.call}{line}"
+        lasting = f" {time}" if (time := names.lasting(wait.since)) else ""
+        yield f"{wait.count:,} {wait.kind}{'s' * (wait.count != 1)} {verb} in {wait.call}{line}{lasting}"
     others = sum(wait.count for wait in waits[SHOWN_OUTSIDE:])
     if others:
         yield f"{others:,} more in other calls"

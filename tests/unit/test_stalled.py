@@ -142,7 +142,7 @@ def test_what_nobody_waits_for_through_ray_is_idle() -> None:
 
     diagnosis = twice(scene)
 
-    assert (diagnosis.verdict, diagnosis.findings) == ("clear", ())
+    assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
 
 
 def test_a_rank_that_runs_elsewhere_is_what_all_hangs_on() -> None:

@@ -107,7 +107,7 @@ def test_a_future_that_nobody_is_seen_to_run_can_come() -> None:
     waiter.awaits_future()
 
     assert other_sides(scene, scene.wait_of(waiter)) == ["Future.result"]
-    assert scene.diagnose().verdict == "clear"
+    assert scene.diagnose().findings == ()
 
 
 def test_threads_that_run_futures_are_there_though_no_code_of_the_user_is_on_them() -> None:
@@ -168,7 +168,7 @@ def test_threads_in_the_background_that_wait_for_work_are_no_finding() -> None:
 
     assert other_sides(scene, scene.wait_of(consumer)) == ["queue.Queue.get"]
     assert rays.key not in scene.graph()
-    assert scene.diagnose().verdict == "clear"
+    assert scene.diagnose().findings == ()
 
 
 def test_a_thread_of_rays_that_somebody_waits_for_is_there() -> None:

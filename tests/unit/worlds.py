@@ -7,6 +7,7 @@ no step is possible are stuck for good. A world can be shown as a scene at any t
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,17 @@ class World:
                 work.phase = "runs"
             case "is sent":
                 work.phase = "runs" if work.actor is None else "queued"
+
+    def loops_alone(self) -> set[int]:
+        """The works that would be left though all had ended but loops that poll: these wait for each other."""
+        world = copy.deepcopy(self)
+        for work in world.works:
+            is_loop = work.phase == "runs" and work.block and work.block.polls and not work.block.in_helper
+            work.phase = "runs" if is_loop else "ended"
+        is_loop = world.driver and world.driver.polls and not world.driver.in_helper
+        world.driver = world.driver if is_loop else None
+        world.go_on(random.Random(0))
+        return world.left()
 
     def go_on(self, order: random.Random, steps: int | None = None) -> None:
         """Does so many possible steps in any order, or all."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import open_chain
-from dstack.analysis.findings.open_chain import finding_of, summary
+from dstack.analysis.findings.open_chain import finding_of
 from dstack.analysis.findings.situation import Situation, is_outside
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.requirements import targets_of
@@ -31,9 +31,19 @@ def find_in(situation: Situation, knot: Knot) -> Finding | None:
     return finding_of(situation, KIND, knot) if is_polling or _ends_in_polls(situation, knot) else None
 
 
+def summary(finding: Finding, teller: Teller) -> str:
+    """The loop of the user's that polls by calls which succeed, if there is one; else for what all wait in the end."""
+    polling = (vertex for vertex in teller.vertices_of(finding.members) if vertex.wait and vertex.wait.timeout_s == 0.0)
+    loop = next((vertex for vertex in polling if teller.situation.is_in_users_code(vertex.key)), None)
+    if loop is None or loop.wait is None or loop.wait.polls is None:
+        return open_chain.summary(finding, teller)
+    return f"{loop.label}{teller.spot(loop)} {loop.wait.kind}"
+
+
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """Who polls, whether they came back to it, and for what in the end."""
     pollers = [vertex for vertex in teller.vertices_of(finding.members) if _is_timed(vertex)]
+    pollers.sort(key=lambda vertex: not teller.situation.is_in_users_code(vertex.key))
     yield from teller.alike([vertex.key for vertex in pollers], "")
     if finding.watched_s is not None:
         again = sum(vertex.stands for vertex in pollers)

@@ -63,6 +63,12 @@ class Situation:
             self._progress[jobs] = progress_of(self.observed.snapshot, jobs)
         return self._progress[jobs]
 
+    def idle_waiters(self) -> list[Vertex]:
+        """The executions of the application that wait for nothing in Ray."""
+        waiting = (vertex for vertex in self.vertices.values() if vertex.wait and vertex.kind == "execution")
+        ends = ((vertex, [self.vertices[target] for target in targets_of(vertex)]) for vertex in waiting)
+        return [vertex for vertex, targets in ends if targets and all(map(is_outside, targets))]
+
     def may_poll(self, repeating: Collection[str] = ()) -> tuple[list[Vertex], list[Vertex]]:
         """The loops that may only poll, and all that could never proceed if they did; nothing where no more is stuck.
 
