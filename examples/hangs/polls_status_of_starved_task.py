@@ -3,7 +3,7 @@
 Every call succeeds at once. The task is to report its end, but it never begins.
 
 Expected: deadlock
-Points at: while not ray.get(runner.is_done.remote()):
+Members: Monitor.run, work
 """
 
 import os

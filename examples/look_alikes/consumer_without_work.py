@@ -1,6 +1,7 @@
 """An actor whose main thread waits to be stopped, while its consumer thread waits for a job.
 
-Each thread could end the other's wait, but neither will: a job, or the order to stop, comes by a call, at any time.
+Each thread could end the other's wait, but neither will: a job, or the order to stop, comes by a call, at any time. The
+driver is there to be interrupted.
 
 Expected: blocked
 Members: Service.run
@@ -9,6 +10,7 @@ Points at: self.stopped.wait()
 
 import os
 import queue
+import signal
 import threading
 from typing import Any
 
@@ -47,9 +49,9 @@ def main() -> None:
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     service: Any = ray.remote(Service).options(name="service", max_concurrency=2).remote()
     ray.get(service.__ray_ready__.remote())
-    end = service.run.remote()
+    service.run.remote()
     print("ready", flush=True)
-    print(ray.get(end))
+    signal.pause()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Every call succeeds at once, and nothing else calls that actor. What is asked for comes from outside of Ray.
 
 Expected: blocked
-Points at: while not ray.get(runner.is_done.remote()):
+Members: driver polls_status_of_program.py, Monitor.run
 """
 
 import os

@@ -1,6 +1,6 @@
 """A task whose main thread waits for an event that a timer sets.
 
-Expected: blocked
+Expected: blocked (finding: polling)
 Points at: rung.wait()
 """
 
