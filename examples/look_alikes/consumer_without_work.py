@@ -44,12 +44,17 @@ class Service:
         return "stopped"
 
 
+def report(end: Any) -> None:
+    print(ray.get(end))
+
+
 def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     service: Any = ray.remote(Service).options(name="service", max_concurrency=2).remote()
     ray.get(service.__ray_ready__.remote())
-    service.run.remote()
+    end = service.run.remote()
+    threading.Thread(target=report, args=(end,), daemon=True).start()
     print("ready", flush=True)
     signal.pause()
 
