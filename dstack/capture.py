@@ -54,13 +54,13 @@ def snapshot(
         probe.ask_ended_tasks(deadline - time.monotonic())
         first = probe.snapshot()
         interest = of_interest(first)
-        if early and interest.workers:
+        if early and (interest.workers or interest.has_waits):
             early(first)
         left = deadline - time.monotonic()
         probe.ask_times(interest.tasks, left)
         deadline += _watch(probe, interest, left, watch_s, tell)
         left = deadline - time.monotonic()
-        if (interest.workers or watch_s is not None) and left > 0:
+        if (interest.has_waits or interest.workers or watch_s is not None) and left > 0:
             probe.look_again(interest.workers, left, with_setups=interest.waits_to_start)
         return probe.snapshot()
 

@@ -62,7 +62,8 @@ class Interest(NamedTuple):
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
-    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment.
+    pollers' waits. ``waits_to_start`` says that something may wait for the installation of its runtime environment,
+    ``has_waits`` that anything waits at all.
     """
 
     workers: set[str] = set()
@@ -71,6 +72,7 @@ class Interest(NamedTuple):
     pollers: frozenset[str] = frozenset()
     timeouts_s: tuple[float, ...] = ()
     waits_to_start: bool = False
+    has_waits: bool = False
 
 
 def of_interest(snapshot: Snapshot) -> Interest:
@@ -106,6 +108,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
         pollers=polling,
         timeouts_s=timeouts,
         waits_to_start=bool(starting),
+        has_waits=bool(situation.stuck or situation.knots),
     )
 
 
