@@ -37,6 +37,7 @@ WAIT = "done, _ = ray.wait(refs, timeout=1)  # POLL"
         "while count < n:\n    done, _ = ray.wait(refs, timeout=1)  # POLL\n    if done:\n        count += 1",
         "while not stop.wait(1.0):  # POLL\n    pass",
         "while not stop.wait(timeout):  # POLL\n    pass",
+        "while pool.has_next():\n    pool.get_next(timeout=1)  # POLL",
         "for step in itertools.count():\n    event.wait(1)  # POLL",
         "for step in iter(object, None):\n    event.wait(1)  # POLL",
         "for epoch in range(3):\n    while True:\n        event.wait(1)  # POLL",
@@ -60,6 +61,8 @@ def test_a_loop_only_polls(source: str) -> None:
         "while n < 9:\n    n += 1\n    event.wait(1)  # POLL",
         "while True:\n    try:\n        q.get(timeout=1)  # POLL\n    except Empty:\n        n += 1\n"
         "        if n > 9:\n            break",
+        "while True:\n    done, _ = ray.wait(refs, timeout=1)  # POLL\n    if self.is_over():\n        return None",
+        "while not os.path.exists(path):\n    event.wait(1)  # POLL",
         "for step in itertools.repeat(0, 9):\n    event.wait(1)  # POLL",
         "while True\n    event.wait(1)  # POLL",
     ],

@@ -689,3 +689,36 @@ def test_a_heartbeat_loop_that_is_all_that_uses_the_actor_asks_for_what_comes_fr
         scene.read([monitor])
 
     assert not is_suspected(scene.look().diagnose())
+
+
+def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, Proc, Proc]:
+    """A driver that asks a buffer for its size, and a producer of that buffer which waits for an event."""
+    scene = Scene()
+    driver, buffer, producer = scene.driver(), scene.actor("Buffer"), scene.actor("Producer")
+    buffer.works_for().idles()
+    size, produce = scene.call(buffer, "size", by=driver), scene.call(producer, "produce", by=driver)
+    driver.submitted.remove(size)
+    producer.works_for().runs(produce).is_in("threading.Event.wait", "0x10", timeout_s=timeout_s)
+    driver.holds(buffer).holds(producer)
+    producer.holds(buffer)
+    driver.strands[0].sleeps = True
+    scene.repeats(size, by=driver)
+    scene.look()
+    for _ in range(4):
+        scene.read([driver])
+    return scene.look(), driver, producer
+
+
+def test_what_is_polled_stands_still_where_its_users_wait_for_what_nothing_is_seen_to_end() -> None:
+    scene, driver, producer = polled_buffer()
+
+    diagnosis = scene.diagnose()
+
+    assert diagnosis.verdict == "stalled"
+    assert {driver.key, producer.key} <= set(diagnosis.findings[0].members)
+
+
+def test_a_user_of_what_is_polled_that_waits_with_a_timeout_does_not_stand_still() -> None:
+    scene, _, _ = polled_buffer(timeout_s=60.0)
+
+    assert scene.diagnose().verdict == "blocked"

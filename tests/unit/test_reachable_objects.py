@@ -123,6 +123,7 @@ def test_a_thread_that_holds_the_queue_reaches_it(tmp_path: Path, holder: str) -
     assert (call["kind"], call["what"], call["reached"]) == ("other", "queue.Queue.get", {"other"})
 
 
+LISTENS = "server = await asyncio.start_server(print, '127.0.0.1', 0)"
 NO_HOLDERS = {
     "nothing": "start('other', keep, 1)",
     "another queue": "start('other', keep, queue.Queue())",
@@ -309,6 +310,28 @@ def test_a_callback_that_the_loop_will_make_ends_the_wait(tmp_path: Path) -> Non
         call = calls_of(child.pid, "waiter")["waiter"]
 
     assert call["reached"] == {"loop"}
+
+
+@pytest.mark.parametrize(
+    ("listens", "waits", "is_reached"),
+    [("", "q.get()", True), (LISTENS, "q.get()", False), (LISTENS, "semaphore.acquire()", True)],
+)
+def test_what_a_loop_hears_from_a_socket_may_end_all_waits_but_those_for_locks(
+    tmp_path: Path, listens: str, waits: str, is_reached: bool
+) -> None:
+    lines = f"""
+    async def main():
+        q, semaphore = asyncio.Queue(), asyncio.Semaphore(0)
+        {listens or "pass"}
+        tasks = [asyncio.create_task(holds((q, semaphore)), name='other'), asyncio.create_task({waits}, name='waiter')]
+        await asyncio.sleep(10_000)
+    start('loop', asyncio.run, main())
+    """
+
+    with program(tmp_path, COROUTINES + in_main(lines)) as child:
+        call = calls_of(child.pid, "waiter")["waiter"]
+
+    assert ("other" in call["reached"]) is is_reached
 
 
 def test_a_stream_of_the_network_is_ended_by_no_coroutine(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dstack.analysis.findings import failures
 from dstack.analysis.findings.alike import gatherings, memberships
 from dstack.analysis.findings.open_chain import finding_of
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.standstill import stands_still
+from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
 from dstack.analysis.names import duration, listed, waiting
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
@@ -21,7 +21,9 @@ VERDICT: Verdict = "stalled"
 
 def find_in(situation: Situation, knot: Knot) -> Finding | None:
     """The finding of a knot that stands still."""
-    return finding_of(situation, KIND, knot) if stands_still(situation, knot) else None
+    if not stands_still(situation, knot):
+        return None
+    return finding_of(situation, KIND, with_users_of_polled(situation, knot))
 
 
 def summary(finding: Finding, teller: Teller) -> str:

@@ -14,7 +14,8 @@ from dstack.analysis.child_processes import may_run_code
 from dstack.analysis.findings.situation import Situation, is_outside
 from dstack.analysis.observed import Observed
 from dstack.analysis.requirements import targets_of
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import FinalBlocker, Vertex
+from dstack.vertex_keys import Key
 
 
 def is_idle(situation: Situation, knot: Knot) -> bool:
@@ -27,7 +28,7 @@ def may_stand_still(situation: Situation, knot: Knot) -> bool:
     """Whether the knot has the shape of a standstill; what was seen of it need not have been seen twice."""
     if not (_ends_elsewhere(situation, knot) and _is_through_ray(situation, knot)):
         return False
-    waits = (situation.vertices[key].wait for key in knot.waiters)
+    waits = (situation.vertices[key].wait for key in _waiters(situation, knot) - _polling(situation, knot))
     return not any(wait.timeout_s is not None for wait in waits if wait)
 
 
@@ -35,7 +36,7 @@ def stands_still(situation: Situation, knot: Knot) -> bool:
     """Whether the knot has that shape, did not move between two looks, and nobody seems to be the other side."""
     if not may_stand_still(situation, knot):
         return False
-    if not all(situation.vertices[key].stands for key in knot.waiters):
+    if not all(situation.vertices[key].stands for key in _waiters(situation, knot)):
         return False
     jobs = situation.jobs_of(knot.waiters)
     if not situation.hidden_jobs.isdisjoint((*jobs, None)) or has_busy_children(situation.observed, jobs):
@@ -64,9 +65,43 @@ def _ends_elsewhere(situation: Situation, knot: Knot) -> bool:
 
 def _ends(situation: Situation, knot: Knot) -> list[Vertex]:
     """What the chains of a knot end in, and nobody who is stuck."""
-    waiters = set(knot.waiters)
-    targets = {target for key in knot.waiters for target in targets_of(situation.vertices[key])} - waiters
-    return [situation.vertices[target] for target in targets if target not in situation.stuck]
+    waiters = _waiters(situation, knot)
+    targets = {target for key in waiters for target in targets_of(situation.vertices[key])} - waiters
+    found = (situation.vertices[target] for target in targets if target not in situation.stuck)
+    return [vertex for vertex in found if vertex.kind != "lifetime" or not _polling(situation, knot)]
+
+
+def with_users_of_polled(situation: Situation, knot: Knot) -> Knot:
+    """The knot; where a loop polls an actor by calls, with those that use that actor, and what their waits end in."""
+    if not _polling(situation, knot):
+        return knot
+    waiters = sorted(_waiters(situation, knot), key=str)
+    ends = sorted((vertex.key for vertex in _ends(situation, knot)), key=str)
+    direct = {end: sum(end in targets_of(situation.vertices[key]) for key in waiters) for end in ends}
+    blockers = [FinalBlocker(vertex=end, waiters_direct=direct[end], waiters_total=len(waiters)) for end in ends]
+    return Knot(waiters, blockers)
+
+
+def _waiters(situation: Situation, knot: Knot) -> set[Key]:
+    """What waits in a knot; where a loop polls an actor by calls, also those that use that actor."""
+    found = set(knot.waiters)
+    if not _polling(situation, knot):
+        return found
+    ahead = list(found)
+    while ahead:
+        for target in targets_of(situation.vertices[ahead.pop()]):
+            vertex = situation.vertices[target]
+            if target in found or target in situation.stuck or vertex.wait is None:
+                continue
+            ahead.append(target)
+            found.add(target)
+    return {key for key in found if situation.vertices[key].kind != "lifetime"}
+
+
+def _polling(situation: Situation, knot: Knot) -> set[Key]:
+    """The loops of a knot that poll by calls: they wait for what uses the polled actors."""
+    polls = situation.observed.polls
+    return {key for key in knot.waiters if key in polls and polls[key].actors}
 
 
 def _is_through_ray(situation: Situation, knot: Knot) -> bool:

@@ -85,17 +85,19 @@ class Coroutines:
         task_id = self._contexts.ray_task(task)
         frames = [frame for frame in chain.frames if not frame.file.endswith(TRACING)]
         call, cancels = self._call(future, chain)
+        loop = self.loops.loop_of(task)
+        is_open = call is not None and call["kind"] != "lock" and self.loops.may_hear_from_outside(loop)
         return Suspended(
             address=task,
             name=self._name(task),
             frames=[ShownFrame(frame.position) for frame in frames],
-            thread_id=self._thread_of(self.loops.loop_of(task)),
+            thread_id=self._thread_of(loop),
             task_id=task_id,
             is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
             call=call,
             cancels=cancels,
             mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
-            waits_on=of_coroutine(call, chain.frames, self._objects),
+            waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
         )
 
     def _call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:

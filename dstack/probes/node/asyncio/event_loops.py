@@ -33,6 +33,8 @@ MAX_READY = 2_000
 MAX_LINKED = 1 << 16
 NEXT, PREVIOUS = 0, 1
 """Which word of a node in a list of tasks points to which other node."""
+WATCHED = "_fd_to_key"
+"""The attribute of a selector with the files that it watches, by their numbers (CPython 3.10 to 3.14)."""
 LOOP_THREAD = "AsyncIO Thread"
 """How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
@@ -48,6 +50,7 @@ class EventLoops:
         self._frames = process.frames
         self._modules = process.modules
         self._layout = process.layout.coroutines
+        self._hears: dict[int, bool] = {}
 
     def tasks(self) -> Iterator[int]:
         """All asyncio tasks that have not ended; tasks that start or end meanwhile may be missing."""
@@ -128,6 +131,20 @@ class EventLoops:
     def loop_of(self, future: int) -> int:
         """The loop that a task or future belongs to."""
         return self._memory.pointer(future + self._layout.future_loop)
+
+    def may_hear_from_outside(self, loop: int) -> bool:
+        """Whether a loop watches more than its own pipe, as sockets: then these may bring anything.
+
+        Yes where that is unknown, as for uvloop.
+        """
+        if loop not in self._hears:
+            try:
+                selector = self._objects.attributes(loop).get("_selector", 0)
+                watched = self._objects.attributes(selector).get(WATCHED, 0)
+                self._hears[loop] = len(list(itertools.islice(self._objects.entries(watched), 2))) > 1
+            except Unreadable:
+                self._hears[loop] = True
+        return self._hears[loop]
 
     def about_to_call(self, loop: int) -> Iterator[int]:
         """The Python functions that a loop will call next; unknown, so none, for uvloop."""

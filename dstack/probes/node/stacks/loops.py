@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 Loop = Literal["plain", "busy", "bounded"]
-"""A loop that ends by itself is ``bounded``; one that makes other calls although nothing came is ``busy``."""
+"""A loop that ends by itself is ``bounded``; one that makes other calls although nothing came is ``busy``.
+
+By itself ends what counts, compares the time, or asks something other than what it polls whether to end.
+"""
 
 MAX_LINES = 400
 """The longest loop that is parsed, and how far above a line its beginning is searched for."""
@@ -31,7 +34,7 @@ CLOCK = re.compile(
 HARMLESS = re.compile(
     r"print|sleep|time(_ns)?|monotonic(_ns)?|perf_counter(_ns)?|len|min|max|sum|int|float|str|bool|list|set|dict|tuple"
     r"|sorted|range|zip|enumerate|isinstance|format|join|append|extend|debug|info|warning|error|exception|log"
-    r"|is_set|get|wait|acquire|release|qsize|empty|is_alive|locked|remote|flush"
+    r"|is_set|get|wait|acquire|release|qsize|empty|is_alive|locked|remote|flush|done|running|cancelled|has_next|has_free"
 )
 """Calls by name that bring nothing about in others, or are polls themselves."""
 OUTSIDE = ("requests", "httpx", "session", "client", "http")
@@ -114,7 +117,7 @@ def _is_bounded(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
         return not _is_endless(loop.iter)
     counted = set(_counted(loop.body))
     leaving = (node for node in ast.walk(loop) if isinstance(node, ast.If) and _may_leave(node))
-    return any(_ends_by(test, counted) for test in (loop.test, *(node.test for node in leaving)))
+    return any(_ends_by(test, counted) or _is_work(test) for test in (loop.test, *(node.test for node in leaving)))
 
 
 def _is_endless(iterated: ast.expr) -> bool:
