@@ -1,10 +1,10 @@
 """An async actor all of whose slots wait for an event that a call behind them would set.
 
-Two visitors wait inside of the gate until it is opened; it takes two calls at a time, so `open` never begins. That
-only `open` sets the event is not to be seen from outside.
+Two visitors wait inside of the gate until it is opened; it takes two calls at a time, so `open` never begins. From
+outside it shows that the actor holds the event, and that only the call behind them may still set it.
 
-Expected: stalled
-Members: Gate.enter
+Expected: deadlock
+Members: Gate.enter, Gate.open
 Points at: await self.opened.wait()
 """
 
