@@ -9,6 +9,7 @@
     Points at: return ray.get(ref)                  a line of code that the findings point at
     Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with how many wait for it
     Failed before: Rank.step                        a failed call that its finding names, whose result is still held
+    Outside: driver in threading.Event.wait         what waits there for nothing in Ray, where there is no finding
     Needs: two nodes                                the cluster, where one node of 2 CPUs and 1 GPU does not do
     Needs: ray[data,train]                          in a folder `libraries`: the extras of Ray that it imports
 
@@ -31,7 +32,7 @@ ALARMS = ("deadlock", "hang")
 _EXPECTED = re.compile(r"(\w+)(, incomplete)?(?: \(finding: (\w+)\))?")
 _ENDS_IN = re.compile(r"(.+), (\d+) directly, (\d+) in all")
 _ROLES = ("members", "blocked_behind", "final_blockers")
-_KEYS = ("Expected", "Later", "Members", "Behind", "Points at", "Ends in", "Failed before", "Needs")
+_KEYS = ("Expected", "Later", "Members", "Behind", "Points at", "Ends in", "Failed before", "Needs", "Outside")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Expected:
     line: str | None
     blocker: tuple[str, int, int] | None
     failed: str | None
+    outside: str | None
     needs: str | None
     later: str | None
 
@@ -61,7 +63,10 @@ class Expected:
         findings = [one for one in document["findings"] if one["kind"] == self.finding]
         if self.verdict in ALARMS:
             findings = [one for one in findings if one["confirmed"] or one["assumed"]]  # seen in two looks
-        if not any(self._is_in(one) for one in findings):
+        if self.outside:
+            if self.outside not in outside(document):
+                yield f"outside of Ray wait {outside(document)}"
+        elif self.verdict != "clear" and not any(self._is_in(one) for one in findings):
             yield f"no finding {self.finding!r} has {set(self.members)} and {set(self.behind)} behind it"
         if self.line and self.line not in lines(document):
             yield f"not pointed at: {self.line}"
@@ -96,6 +101,7 @@ def expected_of(path: Path) -> Expected:
         line=told.get("Points at"),
         blocker=(ends_in[1], int(ends_in[2]), int(ends_in[3])) if ends_in else None,
         failed=told.get("Failed before"),
+        outside=told.get("Outside"),
         needs=told.get("Needs"),
         later=re.split(r"\W", told["Later"])[0] if "Later" in told else None,
     )
@@ -106,6 +112,11 @@ def lines(document: Json) -> set[str]:
     found = document["findings"]
     shown = (one for finding in found for role in _ROLES for one in finding[role])
     return {one["source"] for one in shown if one["source"]}
+
+
+def outside(document: Json) -> set[str]:
+    """What waits outside of Ray, and in which calls."""
+    return {f"{one['kind']} in {one['call']}" for one in document["outside_ray"]}
 
 
 def failed_before(document: Json) -> set[str]:

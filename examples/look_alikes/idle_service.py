@@ -1,8 +1,7 @@
 """A service at rest: an actor without calls, and a driver that waits to be ended.
 
 Expected: blocked
-Members: driver idle_service.py
-Points at: ended.wait()
+Outside: driver in threading.Event.wait
 """
 
 import os

@@ -2,9 +2,7 @@
 
 The controller checks the replica's health now and then.
 
-Expected: blocked
-Members: driver serve_idle.py
-Points at: signal.pause()
+Expected: clear
 Needs: ray[serve]
 """
 
