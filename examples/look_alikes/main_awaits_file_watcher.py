@@ -12,7 +12,7 @@ import threading
 
 import ray
 
-FLAG = "/tmp/dstack-example-done"
+FLAG = "/tmp/ray-example-done"
 
 
 @ray.remote
