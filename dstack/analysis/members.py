@@ -11,8 +11,9 @@ from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
 class Member(Model, frozen=True):
     """Who and where; everything is None that does not apply, as for a pending task, or was not seen.
 
-    ``line`` is that of the user's own frame nearest the leaf; ``frames`` are leaf first. Of a ``coroutine`` they are
-    those of its awaits, and ``thread`` is the one that runs its event loop. ``torn`` is that of the thread.
+    ``line`` is that of the user's own frame nearest the leaf, or else of a library's; ``frames`` are leaf first. Of a
+    ``coroutine`` they are those of its awaits, and ``thread`` is the one that runs its event loop. ``torn`` is that of
+    the thread.
     """
 
     execution: str
@@ -68,7 +69,7 @@ def member(observed: Observed, vertex: Vertex) -> Member:
     frames = observed.snapshot.frames_of(execution) if execution else ()
     thread = observed.thread(vertex.worker_id, execution.os_thread_id) if execution else None
     is_coroutine = isinstance(execution, Coroutine)
-    own = names.user_frame(frames) or (frames[0] if frames else None)
+    own = names.user_frame(frames) or names.library_frame(frames)
     group = observed.groups.get(vertex.placement_group_id or "")
     return Member(
         execution=vertex.label,

@@ -181,6 +181,12 @@ def user_frame(frames: tuple[Frame, ...], *, outermost: bool = False) -> Frame |
     return own[-1 if outermost else 0] if own else None
 
 
+def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """Where no code is the user's: the innermost frame outside of the standard library and of Ray's core, if any."""
+    parts = (one for one in frames if one.origin != "stdlib" and "/ray/_private/" not in f"/{one.file}")
+    return next(parts, frames[0] if frames else None)
+
+
 def waiting(count: int) -> str:
     """``1 waits`` or ``10,000 wait``."""
     return f"{count:,} wait{'s' * (count == 1)}"

@@ -56,7 +56,8 @@ class Teller:
     def step_towards(self, key: Key, following: Key) -> Step:
         """The same in a cycle; where any of many could end the wait, only what follows in the cycle is named."""
         vertex = self.vertices[key]
-        if vertex.wait is None or not self.situation.is_open_to_many(key) or len(set(targets_of(vertex))) == 1:
+        is_for_one = len(set(targets_of(vertex))) == 1 and vertex.kind != "lifetime"
+        if vertex.wait is None or is_for_one or not self.situation.is_open_to_many(key):
             return self.step(key)
         groups = (Group(needs=1, targets=(Target(vertex=following),)),)
         wait = msgspec.structs.replace(vertex.wait, groups=groups, needed=1, total=1, inferred=None, loop=None)

@@ -104,7 +104,8 @@ def _of_resources(resources: set[str]) -> str:
 
 def _of_lifetimes(members: Sequence[Vertex]) -> str:
     """What is held until an actor ends or a placement group is removed, and what needs it."""
-    wanting = sorted({vertex.label for vertex in members if vertex.wait and vertex.wait.resources and vertex.task_id})
+    requests = (vertex for vertex in members if vertex.wait and vertex.wait.resources)
+    wanting = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
     needed = sorted({name for vertex in members if vertex.wait for name in vertex.wait.resources})
     holders = sorted({vertex.holder for vertex in members if vertex.kind == "lifetime" and vertex.holder})
     if not wanting or not holders:
