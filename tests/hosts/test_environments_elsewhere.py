@@ -32,5 +32,5 @@ def test_an_installation_on_another_host_is_named_with_its_node(three_hosts: Hos
         wait_until(is_named, deadline_s=90, what=lambda: f"{last} {child.log.read_text()}")
 
     (finding,) = last[0]["findings"]
-    assert "node 10.77.0.3), which has run for" in finding["summary"]
+    assert "node 10.77.0.3), which has run for" in " ".join((finding["summary"], *finding["explanation"]))
     assert (last[0]["verdict"], last[0]["incomplete"]) == ("blocked", False)

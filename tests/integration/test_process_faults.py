@@ -255,6 +255,10 @@ def test_who_begins_is_seen_sooner_or_later_and_nothing_is_claimed_before(tmp_pa
 # Others that have hold of it
 
 
+def has_all_threads(result: Plain) -> bool:
+    return sum(thread["still"] for thread in result["processes"]["faulty"]["threads"]) >= faulty.MANY + 1
+
+
 @pytest.mark.parametrize("how", ["stopped", "running"])
 def test_who_is_traced_by_another_program_is_read_without_a_pause(
     how: str, start: Start, look: Look, tmp_path: Path
@@ -264,12 +268,13 @@ def test_who_is_traced_by_another_program_is_read_without_a_pause(
     with running(argv, dict(os.environ), tmp_path / "tracer.log") as tracer:
         tracer.wait_for_line("ready", deadline_s=30)
 
+        wait_until(lambda: has_all_threads(look(child.pid)), deadline_s=60, what=lambda: "not all threads are proven")
         plain, traced = look(child.pid), look(child.pid, pause=True)
 
         by = f"another program traces it, {psutil.Process(tracer.pid).name()} (pid {tracer.pid})"
         assert reasons(traced) == [("stacks", f"only read without a pause: {by}")]
         for result in (plain, traced):
-            assert sum(thread["still"] for thread in result["processes"]["faulty"]["threads"]) >= faulty.MANY + 1
+            assert has_all_threads(result)
         assert plain["failures"] == []
         assert psutil.pid_exists(tracer.pid)
     assert look(child.pid, pause=True)["failures"] == []

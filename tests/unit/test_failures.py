@@ -138,12 +138,12 @@ def test_the_report_says_what_failed_when_and_where() -> None:
     assert "Way out: Worker.execute_model failed, and may be what these wait for" in text
 
 
-def test_a_clear_verdict_names_it_too() -> None:
+def test_a_verdict_without_findings_names_it_too() -> None:
     snapshot = with_failures(parked(), failed(is_held=True))
 
     text = " ".join(report_text(snapshot, diagnose(snapshot)).split())
 
-    assert text.startswith("CLEAR")
+    assert text.startswith("BLOCKED")
     assert "threading.Event.wait" in text.partition("Ray 2.60.0")[0]
     assert "; Worker.execute_model raised RuntimeError: out of memory" in text.partition("Ray 2.60.0")[0]
     assert f"40 s ago{HELD}" in text

@@ -403,6 +403,11 @@ def test_a_function_that_waits_by_sleeping_waits_for_its_object(tmp_path: Path) 
     """
 
     with program(tmp_path, load + in_main(lines)) as child:
+        wait_until(
+            lambda: calls_of(child.pid, "waiter")["waiter"]["reached"],
+            deadline_s=30,
+            what=lambda: "the executor runs already",
+        )
         call = calls_of(child.pid, "waiter")["waiter"]
 
     assert (call["kind"], call["what"], call["timeout_s"]) == ("other", "Ray Data's next output", 0.01)

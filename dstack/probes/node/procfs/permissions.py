@@ -48,6 +48,8 @@ def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
         return why_refused(pid)
     if re.search("find python version|not a python|find python interpreter|python version", stderr, re.IGNORECASE):
         return DumpFailed(f"it is no Python process that py-spy knows: {last_words(stderr)}", cause="unreadable")
+    if re.search("stack trace|bad address", stderr, re.IGNORECASE):
+        return DumpFailed(f"py-spy: {last_words(stderr)}", cause="unreadable")
     return DumpFailed(f"py-spy: {last_words(stderr)}")
 
 
