@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 SCHEMA = "dstack.snapshot"
 VERSION = (1, 4)
@@ -124,6 +125,13 @@ class BlockedCall(Model, frozen=True):
     object_id: str | None = None
     what: str | None = None
     unread: str | None = None
+
+    def is_same_as(self, other: BlockedCall) -> bool:
+        """Whether both are one wait, whatever was found to reach what they wait on."""
+        return self._without_reach() == other._without_reach()
+
+    def _without_reach(self) -> BlockedCall:
+        return replace(self, reached_by=(), reached_by_coroutines=(), reached_by_actor=False)
 
 
 class Thread(Model, frozen=True):

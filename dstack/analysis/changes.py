@@ -211,6 +211,39 @@ def carried_over(first: Sample, second: Sample) -> Sample:
     )
 
 
+def with_reach(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with what the second sample found to reach the objects of waits that the first one shows, too."""
+    if len(snapshot.samples) < 2:
+        return snapshot
+    first, second = snapshot.samples[:2]
+    later = {worker.worker_id: worker.process for worker in second.workers if worker.process}
+    workers = tuple(
+        replace(one, process=_reached(one.process, later[one.worker_id]))
+        if one.process and one.worker_id in later
+        else one
+        for one in first.workers
+    )
+    return replace(snapshot, samples=(replace(first, workers=workers), *snapshot.samples[1:]))
+
+
+def _reached(before: Process, after: Process) -> Process:
+    if before.started_at != after.started_at:
+        return before
+    threads = {thread.os_thread_id: thread.call for thread in after.threads}
+    coroutines = {coroutine.coroutine_id: coroutine.call for coroutine in after.coroutines}
+    return replace(
+        before,
+        threads=tuple(_with_reach_of(one, threads.get(one.os_thread_id)) for one in before.threads),
+        coroutines=tuple(_with_reach_of(one, coroutines.get(one.coroutine_id)) for one in before.coroutines),
+    )
+
+
+def _with_reach_of(before: Execution, later: BlockedCall | None) -> Execution:
+    if before.call is None or later is None or not before.call.is_same_as(later):
+        return before
+    return replace(before, call=later)
+
+
 def _shows_less(process: Process | None, before: Process | None) -> bool:
     if process is None or before is None or process.started_at != before.started_at:
         return False

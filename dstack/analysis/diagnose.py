@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from dstack.analysis.changes import with_reach
 from dstack.analysis.confirm import confirmed_graph
 from dstack.analysis.coverage import coverage_of, has_holes
 from dstack.analysis.environments import pending_setups
@@ -38,7 +39,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         coverage = coverage_of(snapshot)
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     polls = find_polls(snapshot)
-    shown = with_polls_shown(snapshot, polls)
+    shown = with_polls_shown(with_reach(snapshot), polls)
     first = Observed(shown, shown.samples[0], polls=polls)
     vertices = with_bounds(shown, first, confirmed_graph(shown, first))
     situation = Situation(first, vertices, _watched_s(snapshot))

@@ -177,6 +177,7 @@ class NodeReaders:
             "native": self._options.native,
             "locals": self._options.locals,
             "pause": self._options.pauses,
+            "reach": budget.sample > 1 or not self._with_children,  # it takes long, and is of use for few processes
             "children": self._with_children and (budget.sample == 1 or self.reads_children_again),
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),

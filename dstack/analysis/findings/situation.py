@@ -64,10 +64,22 @@ class Situation:
         return self._progress[jobs]
 
     def idle_waiters(self) -> list[Vertex]:
-        """The executions of the application that wait for nothing in Ray."""
-        waiting = (vertex for vertex in self.vertices.values() if vertex.wait and vertex.kind == "execution")
-        ends = ((vertex, [self.vertices[target] for target in targets_of(vertex)]) for vertex in waiting)
-        return [vertex for vertex, targets in ends if targets and all(map(is_outside, targets))]
+        """The tasks and drivers that wait for nothing in Ray, and what else does that others wait for."""
+        ends = {
+            key: vertex
+            for key, vertex in self.vertices.items()
+            if vertex.wait and vertex.kind == "execution" and self._ends_outside(vertex)
+        }
+        awaited = {target for vertex in self.vertices.values() for target in targets_of(vertex)} if ends else set()
+        return [vertex for key, vertex in ends.items() if vertex.task_id or key in awaited or self._is_driver(vertex)]
+
+    def _ends_outside(self, vertex: Vertex) -> bool:
+        targets = [self.vertices[target] for target in targets_of(vertex)]
+        return bool(targets) and all(map(is_outside, targets))
+
+    def _is_driver(self, vertex: Vertex) -> bool:
+        worker = self.observed.workers.get(vertex.worker_id or "")
+        return worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
 
     def may_poll(self, repeating: Collection[str] = ()) -> tuple[list[Vertex], list[Vertex]]:
         """The loops that may only poll, and all that could never proceed if they did; nothing where no more is stuck.
@@ -80,10 +92,12 @@ class Situation:
             for key, vertex in self.vertices.items()
             if self._may_be_controller(vertex) or (vertex.worker_id in repeating and self._may_sleep(vertex))
         }
+        unlinked: Waits = {key: [(1, [])] for key, vertex in self.vertices.items() if vertex.other_side_of}
         candidates = {key for key, vertex in self.vertices.items() if _is_timed(vertex)} | sleeping.keys()
         if not candidates:
             return [], []
-        at_worst = reduction.residue({**waits_of(self.vertices.values(), with_timed=True), **sleeping})
+        waits = waits_of(self.vertices.values(), with_timed=True)
+        at_worst = reduction.residue({**waits, **sleeping, **unlinked}) - unlinked.keys()
         more = at_worst - self.stuck
         if more <= sleeping.keys() and not repeating:
             return [], []

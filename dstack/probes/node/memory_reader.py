@@ -220,6 +220,8 @@ class MemoryReader:
 
     def _search(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> Reached:
         """Find what reaches the objects that threads and coroutines wait on; reads nothing where none does."""
+        if not self._request.options.get("reach", True):
+            return Reached()
         coroutines = self._loops.coroutines if self._loops else []
         waits = {(THREAD, one.thread.os_thread_id): one.waits_on for one in states if one.waits_on.objects}
         waits.update({(COROUTINE, address): waits_on for address, waits_on in waits_of(coroutines).items()})

@@ -62,9 +62,11 @@ class Options(_Options, total=False):
     """How to read. ``pause`` stops running processes for exact stacks, ``deadline_s`` is seconds from now.
 
     ``setups_of`` are the ids of nodes whose runtime environments that are being installed are to be found.
+    ``reach`` (default: true) searches for what reaches the objects that threads and coroutines wait on.
     """
 
     setups_of: list[str]
+    reach: bool
 
 
 # The answer
