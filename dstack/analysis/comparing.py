@@ -283,7 +283,14 @@ class _Comparing:
 def _cannot_begin_again(was: Thread | Coroutine | None, now: Thread | Coroutine | None) -> bool:
     """Whether one call that was seen twice is one wait: it is for values that are written once, and never times out."""
     call = was.call if was else None
-    if call is None or now is None or not call.is_same_as(now.call) or call.timeout_s is not None or call.unread:
+    if (
+        call is None
+        or now is None
+        or now.call is None
+        or not call.is_same_as(now.call)
+        or call.timeout_s is not None
+        or call.unread
+    ):
         return False
     return call.kind == "thread.join" or (bool(call.refs) and not _waits_for_more(call))
 

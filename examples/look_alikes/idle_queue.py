@@ -2,8 +2,8 @@
 
 There is nothing to do at present. The consumer asks with a timeout and would notice when it is told to stop.
 
-Expected: blocked (finding: polling)
-Members: driver idle_queue.py, Consumer.run
+Expected: blocked
+Members: driver idle_queue.py
 Points at: return str(jobs.get(timeout=1.0))
 """
 
