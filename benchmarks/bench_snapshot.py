@@ -121,6 +121,7 @@ class Ring:
             "locals": False,
             "pause": False,
             "children": False,
+            "reach": False,  # as in a first sample
             "thread_context": thread_context_layout(),
             "deadline_s": 60.0,
         }
