@@ -38,6 +38,8 @@ Loop = Literal["plain", "busy", "bounded"]
 Role = Literal["task", "loop", "user", "ray"]
 CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", "lock", "await", "other"]
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
+REF_CALLS: tuple[CallKind, ...] = ("ray.get", "ray.wait", "generator")
+"""The calls that wait for values of ObjectRefs."""
 Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "state only"]
 ACCESSES: tuple[Access, ...] = get_args(Access)
 """How much of a process could be read, best first: what its threads wait for, only their stacks, not even these."""
@@ -577,6 +579,11 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
     total_s: float = 0.0
+
+    @property
+    def has_one_time(self) -> bool:
+        """Whether no node's clock is known to differ, so that times of different hosts can be compared."""
+        return not any(node.has_another_time for node in self.nodes)
 
     def frames_of(self, execution: Thread | Coroutine) -> tuple[Frame, ...]:
         """The frames of a thread or coroutine, leaf first."""

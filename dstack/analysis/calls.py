@@ -126,8 +126,8 @@ def _wait_for_executions(one: _Blocked) -> Wait:
 
 def _assuming_the_holder(one: _Blocked, wait: Wait) -> Wait:
     """A lock does not name its holder; who is in a ``with`` block of it may have let it go there by hand."""
-    anybody = Group(needs=1, targets=(one.graph.other_side(one.what, one.worker_id, one.call.object_id),))
-    return replace(wait, assumed=(f"{lock_in_words(one.call.what)} is held by {_holder(one.call)}",), if_not=(anybody,))
+    unknown = Group(needs=1, targets=(one.graph.other_side(one.what, one.worker_id, one.call.object_id),))
+    return replace(wait, assumed=(f"{lock_in_words(one.call.what)} is held by {_holder(one.call)}",), if_not=(unknown,))
 
 
 def lock_in_words(what: str | None) -> str:
@@ -195,7 +195,7 @@ def _process(one: _Blocked) -> str:
 
 
 def _wait_for_other_side(one: _Blocked) -> Wait:
-    """A wait that somebody must end of whom nothing is known, or who is one of the process's own children.
+    """A wait that ends through something unknown, or through one of the process's own children.
 
     ``PlacementGroup.wait`` is for one of the groups of its job that are pending.
     """

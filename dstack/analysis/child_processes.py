@@ -9,23 +9,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis import names
-from dstack.analysis.calls import wait_of_call
+from dstack.analysis.calls import threads_of_call, wait_of_call
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex, Wait
-from dstack.model import BlockedCall, Process, Thread, is_at_hand
+from dstack.model import REF_CALLS, BlockedCall, Process, Thread, is_at_hand
 from dstack.vertex_keys import ChildThreadKey
 
 TRACKER = "/multiprocessing/resource_tracker.py"
-RAY_CALLS = ("ray.get", "ray.wait", "generator")
 
 
 def add_children(graph: Graph, worker_id: str) -> None:
     """Adds the threads of a worker's children whose waits are known, and those that they wait for."""
     process = graph.observed.process(worker_id)
     for child in process.children if process else ():
-        awaited = {thread_id for call in child.calls() for thread_id in _threads_of(call)}
+        awaited = {thread_id for call in child.calls() for thread_id in threads_of_call(call)}
         for thread in child.threads:
             vertex = _vertex(graph, worker_id, child, thread)
             if vertex.wait or vertex.never or thread.os_thread_id in awaited:
@@ -53,15 +52,11 @@ def _vertex(graph: Graph, worker_id: str, child: Process, thread: Thread) -> Ver
 def _wait(graph: Graph, key: ChildThreadKey, thread: Thread) -> Wait | None:
     """The wait for another process below the worker, or for other threads of the same one; None for anything else."""
     call = thread.call
-    if call is None or call.unread is not None or call.kind in (*RAY_CALLS, "await"):
+    if call is None or call.unread is not None or call.kind in (*REF_CALLS, "await"):
         return None
-    if call.coroutines or not (call.child_pids or _threads_of(call)):
+    if call.coroutines or not (call.child_pids or threads_of_call(call)):
         return None
     return replace(wait_of_call(graph, key, call), loop=None)
-
-
-def _threads_of(call: BlockedCall) -> set[int]:
-    return {*call.threads, *(thread for threads in call.all_of for thread in threads)}
 
 
 def _never(observed: Observed, child: Process, thread: Thread) -> str | None:
@@ -76,7 +71,7 @@ def _never(observed: Observed, child: Process, thread: Thread) -> str | None:
 
 def _is_for_missing(observed: Observed, call: BlockedCall) -> bool:
     """Whether values are needed that cannot be in shared memory."""
-    if call.kind not in RAY_CALLS or call.timeout_s is not None or call.unread is not None or call.held:
+    if call.kind not in REF_CALLS or call.timeout_s is not None or call.unread is not None or call.held:
         return False
     missing = sum(not observed.is_given(ref) or _is_with_its_owner(observed, ref) for ref in call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else len(call.refs)

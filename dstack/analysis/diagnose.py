@@ -67,8 +67,8 @@ class Interest(NamedTuple):
     ``has_waits`` that anything waits at all.
     """
 
-    workers: set[str] = set()
-    tasks: list[str] = []
+    workers: set[str]
+    tasks: list[str]
     may_stand_still: bool = False
     pollers: frozenset[str] = frozenset()
     timeouts_s: tuple[float, ...] = ()
@@ -84,7 +84,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
     a scheduler that may be placing it just now; and those whose stacks could not be read.
     """
     if not snapshot.samples:
-        return Interest()
+        return Interest(set(), [])
     first = Observed(snapshot, snapshot.samples[0])
     situation = Situation(first, wait_for_graph(first))
     still = {key for knot in situation.knots if may_stand_still(situation, knot) for key in knot.waiters}

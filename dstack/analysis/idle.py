@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
+from dstack.model import REF_CALLS
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
-RAY_CALLS = ("ray.get", "ray.wait", "generator")
 NOT_IDLE = re.compile(r".*(\.put|\.join|\.acquire|Barrier\.wait)")
 """Waits in which no service rests."""
 
@@ -52,7 +52,7 @@ def _is_at_rest(vertex: Vertex | None, enders: Mapping[Key, tuple[Key, ...]]) ->
 def _is_rest(vertex: Vertex) -> bool:
     """Whether it waits inside its own process, for no lock."""
     wait = vertex.wait
-    if wait is None or wait.is_timed or wait.kind in (*RAY_CALLS, "lock"):
+    if wait is None or wait.is_timed or wait.kind in (*REF_CALLS, "lock"):
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)

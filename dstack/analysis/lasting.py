@@ -48,7 +48,7 @@ def of_any(several: Sequence[Since]) -> Since:
 
 class _Bounds:
     def __init__(self, snapshot: Snapshot, first: Observed) -> None:
-        self._has_one_time = not any(node.has_another_time for node in snapshot.nodes)
+        self._has_one_time = snapshot.has_one_time
         self._times = snapshot.task_times if self._has_one_time else {}
         self._first = first
         last = snapshot.samples[-1]

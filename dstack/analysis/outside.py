@@ -38,10 +38,8 @@ def outside_waits(
 def _outside_wait(situation: Situation, vertex: Vertex) -> OutsideWait:
     assert vertex.wait is not None, "only waiters are in a knot's waiters"
     frame = names.user_frame(member(situation.observed, vertex).frames)
-    worker = situation.observed.workers.get(vertex.worker_id or "")
-    is_driver = worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
     kind: Literal["driver", "asyncio task", "thread"] = (
-        "driver" if is_driver else "asyncio task" if vertex.coroutine_id else "thread"
+        "driver" if situation.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
     return OutsideWait(
         call=vertex.wait.what or vertex.wait.kind,

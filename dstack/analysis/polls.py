@@ -19,9 +19,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dstack.analysis import names
-from dstack.analysis.libraries import is_machinery_actor
 from dstack.analysis.observed import Poll, Polls
-from dstack.analysis.progress import progress_of
+from dstack.analysis.progress import Upkeep, progress_of
 from dstack.model import (
     ACTOR_HANDLE,
     BlockedCall,
@@ -89,41 +88,27 @@ def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
 
 def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
     """The workers that have executed or submitted a task, or of which one has ended, beside polls and machinery."""
-    explained = _Explained(snapshot)
+    upkeep = Upkeep(snapshot)
     shown: dict[str, set[object]] = defaultdict(set)
     counts: dict[str, set[object]] = defaultdict(set)
     for sample in samples:
-        for worker_id, tasks in explained.unfinished(sample).items():
+        for worker_id, tasks in _unfinished(sample, upkeep).items():
             shown[worker_id].add(tasks)
         for worker in sample.workers:
-            if worker.executed_tasks is not None and not explained.is_quiet(worker):
+            if worker.executed_tasks is not None and not upkeep.are_all(worker):
                 counts[worker.worker_id].add(worker.executed_tasks)
     return {worker_id for seen in (shown, counts) for worker_id, values in seen.items() if len(values) > 1}
 
 
-class _Explained:
-    """Which calls are no progress: polls that succeed at once, and those of Ray's libraries for themselves."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._actors = {worker.worker_id: worker.actor_id for worker in snapshot.workers}
-        self._polled = {(call.actor_id, call.name) for call in snapshot.repeated_calls}
-        self._quiet = {call.actor_id for call in snapshot.repeated_calls}
-        self._quiet |= {actor.actor_id for actor in snapshot.actors if is_machinery_actor(actor)}
-
-    def is_quiet(self, worker: WorkerSample) -> bool:
-        """Whether the tasks that a worker ends are such calls."""
-        return self._actors.get(worker.worker_id) in self._quiet
-
-    def unfinished(self, sample: Sample) -> dict[str, frozenset[tuple[str, str]]]:
-        """The unfinished tasks, with their states, of each worker that answered; without such calls."""
-        found: dict[str, set[tuple[str, str]]] = {
-            worker.worker_id: set() for worker in sample.workers if worker.running_task_ids is not None
-        }
-        for task in sample.tasks:
-            is_poll = (task.actor_id, task.name) in self._polled
-            if task.owner_id in found and not is_poll and task.actor_id not in self._quiet:
-                found[task.owner_id].add((task.task_id, task.state))
-        return {owner: frozenset(tasks) for owner, tasks in found.items()}
+def _unfinished(sample: Sample, upkeep: Upkeep) -> dict[str, frozenset[tuple[str, str]]]:
+    """The unfinished tasks, with their states, of each worker that answered; without upkeep."""
+    found: dict[str, set[tuple[str, str]]] = {
+        worker.worker_id: set() for worker in sample.workers if worker.running_task_ids is not None
+    }
+    for task in sample.tasks:
+        if task.owner_id in found and not upkeep.is_one(task):
+            found[task.owner_id].add((task.task_id, task.state))
+    return {owner: frozenset(tasks) for owner, tasks in found.items()}
 
 
 class _Finder:
@@ -247,8 +232,7 @@ class _Finder:
     def _rate(self, calls: Sequence[RepeatedCall]) -> str:
         per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
         began = [call.first_at for call in calls if call.first_at is not None]
-        has_one_time = not any(node.has_another_time for node in self._snapshot.nodes)
-        seconds = self._snapshot.taken_at - min(began) if began and has_one_time else 0.0
+        seconds = self._snapshot.taken_at - min(began) if began and self._snapshot.has_one_time else 0.0
         return f"{per_second:.1f} calls per second" + (f" for {names.duration(seconds)}" if seconds > 0 else "")
 
     def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:

@@ -118,8 +118,8 @@ def _setup(data: wire.SetupData) -> EnvironmentSetup:
 
 def awaited_refs(processes: Iterable[Process]) -> set[str]:
     """The refs that threads and coroutines of these processes, and of their children, wait for."""
-    everybody = (one for process in processes for one in (process, *process.children))
-    return {ref for call in _calls(everybody) for ref in call.refs}
+    with_children = (one for process in processes for one in (process, *process.children))
+    return {ref for call in _calls(with_children) for ref in call.refs}
 
 
 def waiting_children(samples: Iterable[Sample]) -> bool:

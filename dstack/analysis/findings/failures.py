@@ -155,8 +155,7 @@ class Failures:
 
     def _ago_s(self, failed_at: float | None) -> float | None:
         """How long ago it was, where no clock of a node is known to differ."""
-        nodes = self._observed.snapshot.nodes
-        if failed_at is None or any(node.has_another_time for node in nodes):
+        if failed_at is None or not self._observed.snapshot.has_one_time:
             return None
         ago = self._observed.looked_at - failed_at
         return round(ago, 3) if ago >= 0 else None

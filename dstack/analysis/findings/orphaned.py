@@ -8,9 +8,9 @@ from dstack.analysis.findings.never_given import find_alike, sentence, submissio
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.observed import Observed
+from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.model import Actor, Task
-from dstack.vertex_keys import UnknownKey
 
 KIND: FindingKind = "orphaned"
 VERDICT: Verdict = "hang"
@@ -31,7 +31,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     yield from submissions(finding, teller)
     parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}
     own = (one for one in teller.vertices.values() if one.worker_id in parents and _runs_user_code(teller, one))
-    waits = [vertex.key for vertex in own if _is_for_other(vertex)]
+    waits = [vertex.key for vertex in own if _is_for_other(teller, vertex)]
     if parents:
         yield from teller.alike([key for key in waits if key not in finding.blocked_behind], "Their parent: ")
 
@@ -43,11 +43,9 @@ def _runs_user_code(teller: Teller, vertex: Vertex) -> bool:
     return vertex.child_pid is None and (vertex.task_id is not None or is_main)
 
 
-def _is_for_other(vertex: Vertex) -> bool:
+def _is_for_other(teller: Teller, vertex: Vertex) -> bool:
     """Whether it waits for something outside of Ray, as a queue that a child process would fill."""
-    targets = (group.targets for group in vertex.wait.groups) if vertex.wait else ()
-    keys = [target.vertex for several in targets for target in several]
-    return any(isinstance(key, UnknownKey) and key.what == "other side" for key in keys)
+    return any(teller.vertices[target].other_side_of for target in targets_of(vertex))
 
 
 def advice(finding: Finding, teller: Teller) -> str:

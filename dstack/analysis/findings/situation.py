@@ -71,13 +71,14 @@ class Situation:
             if vertex.wait and vertex.kind == "execution" and self._ends_outside(vertex)
         }
         awaited = {target for vertex in self.vertices.values() for target in targets_of(vertex)} if ends else set()
-        return [vertex for key, vertex in ends.items() if vertex.task_id or key in awaited or self._is_driver(vertex)]
+        return [vertex for key, vertex in ends.items() if vertex.task_id or key in awaited or self.is_driver(vertex)]
 
     def _ends_outside(self, vertex: Vertex) -> bool:
         targets = [self.vertices[target] for target in targets_of(vertex)]
         return bool(targets) and all(map(is_outside, targets))
 
-    def _is_driver(self, vertex: Vertex) -> bool:
+    def is_driver(self, vertex: Vertex) -> bool:
+        """Whether it is the main thread of a driver."""
         worker = self.observed.workers.get(vertex.worker_id or "")
         return worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
 
@@ -208,8 +209,7 @@ class Situation:
             return False
         if vertex.task_id is not None or vertex.wait is not None:
             return True
-        worker = self.observed.workers.get(vertex.worker_id)
-        if worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id:
+        if self.is_driver(vertex):
             return True
         execution = execution_of(self.observed, vertex)
         is_on_cpu = isinstance(execution, Thread) and execution.on_cpu
