@@ -20,7 +20,7 @@ from dstack.probes.control_plane import CHECK_GCS, Inventory, take_inventory, ta
 from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
 from dstack.probes.ended_tasks import EndedTasks, ask_ended_tasks
 from dstack.probes.liveness import Liveness
-from dstack.probes.node_readers import NodeReaders, Options, Reading, node_failure
+from dstack.probes.node_readers import Extras, NodeReaders, Options, Reading, node_failure
 from dstack.probes.record import Record, awaited_refs, waiting_children
 from dstack.probes.task_events import ask_arrived_calls
 from dstack.probes.task_times import ask_task_times
@@ -69,7 +69,8 @@ class ClusterProbe:
         self._note(self._inventory.failures)
         if not any(node.alive for node in self._inventory.nodes):
             self._note([Failure(stage="control plane", reason=NO_NODE, remedy=CHECK_GCS)])
-        self._sample(self._inventory, {worker.worker_id for worker in self._inventory.workers}, budget)
+        wanted = {worker.worker_id for worker in self._inventory.workers}
+        self._sample(self._inventory, wanted, budget, Extras(children=True))
 
     def look_again(self, worker_ids: Iterable[str], deadline_s: float, *, with_setups: bool = False) -> None:
         """Sample 2: the state of all, and the processes of these workers, begun after sample 1 has ended everywhere.
@@ -84,26 +85,31 @@ class ClusterProbe:
         inventory = self._second_inventory(budget)
         if inventory is None:
             return
-        self._readers.reads_children_again = waiting_children(self._record.samples)
-        if with_setups:
-            alive = (node.node_id for node in inventory.nodes if node.alive)
-            self._readers.setups_of = list(islice(alive, MAX_SETUP_NODES))
+        alive = (node.node_id for node in inventory.nodes if node.alive)
+        extras = Extras(
+            children=waiting_children(self._record.samples),
+            reach=True,
+            setups_of=tuple(islice(alive, MAX_SETUP_NODES if with_setups else 0)),
+        )
         new = tuple(worker for worker in inventory.workers if worker.worker_id not in known)
         self._inventory.actors = inventory.actors or self._inventory.actors
         self._inventory.workers = (*self._inventory.workers, *new)
-        self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget)
+        self._sample(inventory, {*worker_ids, *(worker.worker_id for worker in new)}, budget, extras)
 
     def read_quickly(self, worker_ids: Iterable[str], deadline_s: float) -> None:
         """A partial sample between the two: the processes of some workers, and the unfinished tasks of these.
 
-        What fails in it is no failure of the snapshot: only what it shows counts.
+        What fails with a process or a core worker is no failure of the snapshot: only what it shows counts. A node that
+        is given up is one: the second sample leaves it out.
         """
-        budget = Budget.of(1, deadline_s)
+        budget = Budget.of(2, deadline_s)
         wanted = {*worker_ids}
         workers = [w for w in self._liveness.present(self._inventory.workers) if w.worker_id in wanted]
-        asking = begin(lambda: self._ask(workers, budget))
-        readings = self._readers.read(workers, self._inventory, budget, children=False)
+        timeout_s = budget.rpc_timeout_s()
+        asking = begin(lambda: ask_core_workers(workers, self.cluster.metadata, timeout_s, with_refs=False))
+        readings = self._readers.read(workers, self._inventory, budget, Extras(reach=True))
         answers, _ = asking.result()
+        self._note(readings.failures)
         processes = self._placed(readings.answers, workers)
         self._record.readings.append(
             Sample(
@@ -120,7 +126,7 @@ class ClusterProbe:
         processes: dict[str, Process] = {}
         for nodes, answer, ahead_s in readings:
             with contextlib.suppress(MalformedAnswer):
-                processes.update(self._record.assembly.add(nodes, answer, 1, node_of, ahead_s)[0])
+                processes.update(self._record.assembly.add(nodes, answer, 2, node_of, ahead_s)[0])
         return processes
 
     def ask_times(self, task_ids: Sequence[str], deadline_s: float) -> None:
@@ -165,13 +171,13 @@ class ClusterProbe:
 
     # The steps of a sample
 
-    def _sample(self, inventory: Inventory, wanted: set[str], budget: Budget) -> None:
+    def _sample(self, inventory: Inventory, wanted: set[str], budget: Budget, extras: Extras) -> None:
         """Asks all core workers of the inventory, and reads the processes of the wanted ones meanwhile."""
         self._liveness.note_listed(inventory)
         workers = self._liveness.to_ask(inventory.workers)
         asking = begin(lambda: self._ask(workers, budget))
         to_read = [worker for worker in self._liveness.present(workers) if worker.worker_id in wanted]
-        readings = self._readers.read(to_read, self._inventory, budget)
+        readings = self._readers.read(to_read, self._inventory, budget, extras)
         answers, failures = asking.result()
         self._note([*readings.failures, *failures])
         self._note_jobs(inventory, answers, failures, budget)

@@ -49,10 +49,10 @@ class CoreWorkerStats:
 
 
 def ask_core_workers(
-    workers: Sequence[Worker], metadata: Metadata, timeout_s: float, sample: int = 1
+    workers: Sequence[Worker], metadata: Metadata, timeout_s: float, sample: int = 1, *, with_refs: bool = True
 ) -> tuple[dict[str, CoreWorkerStats], list[Failure]]:
     """The answers by worker id, and a failure for each worker that gave none or not all."""
-    replies = call_all([stats_call(worker, timeout_s) for worker in workers], metadata)
+    replies = call_all([stats_call(worker, timeout_s, with_refs=with_refs) for worker in workers], metadata)
     answers: dict[str, CoreWorkerStats] = {}
     failures: list[Failure] = []
     for worker, reply in zip(workers, replies, strict=True):

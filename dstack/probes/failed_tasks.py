@@ -17,13 +17,13 @@ from dstack.model import FailedTask
 from dstack.probes.control_plane import GUESSES
 from dstack.probes.node.stacks.origins import PACKAGES, STANDARD
 from dstack.probes.ray_stubs import common_pb2
+from dstack.probes.task_times import event_time
 
 MAX_TASKS = 200
 MAX_ERROR = 300
 """Characters that are kept of a message."""
 MAX_DETAILS = 200_000
 """Longer descriptions are not parsed."""
-LATEST = 253_370_764_799.0
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PLACE = re.compile(r'^\s*File "(.+)", line (\d{1,9}), in .*(?:\n    +(\S.*))?', re.MULTILINE)
@@ -73,7 +73,7 @@ def _failed_task(row: Any) -> FailedTask:
         job_id=row.job_id.hex(),
         error_type=_error_type(state.error_info.error_type),
         error=(raised(details) if details else "") or first_line_of_error(message),
-        failed_at=_time(state.state_ts_ns.get(common_pb2.FAILED)),
+        failed_at=event_time(state.state_ts_ns.get(common_pb2.FAILED)),
         attempt=row.attempt_number,
         actor_id=info.actor_id.hex() or None,
         parent_task_id=info.parent_task_id.hex() or None,
@@ -152,8 +152,3 @@ def _error_type(number: int) -> str:
     """Ray's name of it; empty for a number that this version of Ray does not name."""
     named: Iterator[tuple[str, int]] = iter(common_pb2.ErrorType.items())
     return next((name for name, value in named if value == number), "")
-
-
-def _time(ns: int | None) -> float | None:
-    seconds = (ns or 0) / 1e9
-    return seconds if 0 < seconds < LATEST else None

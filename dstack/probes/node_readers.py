@@ -47,6 +47,19 @@ class Options:
         return self.native or self.pause
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What a reading looks for besides threads and coroutines.
+
+    Child processes; what reaches the objects that threads wait on, which takes long and is of use for few processes;
+    on the nodes ``setups_of``, the runtime environments that are being installed.
+    """
+
+    children: bool = False
+    reach: bool = False
+    setups_of: Sequence[str] = ()
+
+
 class Reading(NamedTuple):
     """What a probe answered about some nodes, and by how much the clock there is ahead of ours."""
 
@@ -72,8 +85,6 @@ class NodeReaders:
     """The probes of one cluster, one on this host and one on each other node, started when they are needed.
 
     Starting them is what takes time, so they are kept between samples. Which nodes are not asked is in the liveness.
-    Child processes are read in the first sample, in others only if ``reads_children_again``. ``setups_of`` are nodes
-    whose runtime environments that are being installed are to be found besides.
     """
 
     def __init__(self, cluster: Cluster, options: Options, liveness: Liveness, progress: Progress) -> None:
@@ -83,42 +94,33 @@ class NodeReaders:
         self._progress = progress
         self._thread_context = begin(thread_context_layout)
         self._local = NodeProbe()
-        self.reads_children_again = False
-        self.setups_of: list[str] = []
         self._remote: RemoteProbes | None = None
-        self._with_children = True
 
     def close(self) -> None:
         """Ends the probes on other nodes."""
         if self._remote is not None:
             self._remote.close()
 
-    def read(
-        self, workers: Iterable[Worker], inventory: Inventory, budget: Budget, *, children: bool = True
-    ) -> Readings:
-        """Reads the workers' processes, and in the first sample their ``children``.
-
-        Those of nodes that were given up are left out.
-        """
-        self._with_children = children
+    def read(self, workers: Iterable[Worker], inventory: Inventory, budget: Budget, extras: Extras) -> Readings:
+        """Reads the workers' processes; those of nodes that were given up are left out."""
         by_node: dict[str, list[Worker]] = defaultdict(list)
         for worker in workers:
             if worker.node_id not in self._liveness.given_up:
                 by_node[worker.node_id].append(worker)
-        for node_id in self.setups_of:
+        for node_id in extras.setups_of:
             if node_id not in self._liveness.given_up:
                 by_node[node_id] += []
         here = self._nodes_here(by_node, inventory)
         local_workers = {node: by_node.pop(node) for node in here}
-        remote = begin(lambda: self._read_remote(by_node, inventory, budget))
-        local = self._read_local(local_workers, budget)
+        remote = begin(lambda: self._read_remote(by_node, inventory, budget, extras))
+        local = self._read_local(local_workers, budget, extras)
         elsewhere = {node: its for node, its in local_workers.items() if _is_elsewhere(its, local.answers)}
         self._liveness.elsewhere.update(elsewhere)
         local.answers = [
             one._replace(nodes=[node for node in one.nodes if node not in elsewhere]) for one in local.answers
         ]
         local.add(remote.result())
-        local.add(self._read_remote(elsewhere, inventory, budget))
+        local.add(self._read_remote(elsewhere, inventory, budget, extras))
         return local
 
     def _nodes_here(self, node_ids: Iterable[str], inventory: Inventory) -> list[str]:
@@ -127,20 +129,20 @@ class NodeReaders:
         at_own_address = {node.node_id for node in inventory.nodes if node.ip in own} - self._liveness.elsewhere
         return [node_id for node_id in node_ids if node_id in at_own_address]
 
-    def _read_local(self, by_node: dict[str, list[Worker]], budget: Budget) -> Readings:
+    def _read_local(self, by_node: dict[str, list[Worker]], budget: Budget, extras: Extras) -> Readings:
         workers = [worker for node in by_node for worker in by_node[node]]
         if not by_node:
             return Readings()
         self._progress(f"reading {len(workers)} processes here")
         began = time.monotonic()
-        result = self._local_answer(workers, budget)
+        result = self._local_answer(workers, budget, extras)
         if isinstance(result, NodeFailure):
             elapsed_s = time.monotonic() - began
             return Readings(failures=[self._give_up(node, result, elapsed_s, budget) for node in by_node])
         return Readings([Reading(list(by_node), result)])
 
-    def _local_answer(self, workers: Iterable[Worker], budget: Budget) -> wire.Answer | NodeFailure:
-        options = self._wire_options(budget)
+    def _local_answer(self, workers: Iterable[Worker], budget: Budget, extras: Extras) -> wire.Answer | NodeFailure:
+        options = self._wire_options(budget, extras)
         wanted = [with_environment(target) for target in targets(workers)]
         reading = begin(lambda: self._local.sample(wanted, options))
         answer = within(reading, budget.processes_until + OVERRUN_S - time.monotonic())
@@ -149,7 +151,9 @@ class NodeReaders:
         except MalformedAnswer:
             return MALFORMED
 
-    def _read_remote(self, by_node: dict[str, list[Worker]], inventory: Inventory, budget: Budget) -> Readings:
+    def _read_remote(
+        self, by_node: dict[str, list[Worker]], inventory: Inventory, budget: Budget, extras: Extras
+    ) -> Readings:
         readings = Readings()
         if not by_node:
             return readings
@@ -158,7 +162,7 @@ class NodeReaders:
         began, asked_at = time.monotonic(), time.time()
         wanted = {node: targets(workers) for node, workers in by_node.items()}
         raylets = {node: address for node, address in inventory.raylets.items() if node in wanted}
-        results = self._remote.sample(wanted, self._wire_options(budget), raylets, budget.processes_until)
+        results = self._remote.sample(wanted, self._wire_options(budget, extras), raylets, budget.processes_until)
         for done, (node, result) in enumerate(results, 1):
             self._progress(f"{done} of {len(by_node)} other nodes answered")
             if isinstance(result, NodeFailure):
@@ -172,16 +176,16 @@ class NodeReaders:
         self._liveness.given_up.add(node_id)
         return node_failure(node_id, why, budget.sample, elapsed_s)
 
-    def _wire_options(self, budget: Budget) -> wire.Options:
+    def _wire_options(self, budget: Budget, extras: Extras) -> wire.Options:
         return {
             "native": self._options.native,
             "locals": self._options.locals,
             "pause": self._options.pauses,
-            "reach": budget.sample > 1 or not self._with_children,  # it takes long, and is of use for few processes
-            "children": self._with_children and (budget.sample == 1 or self.reads_children_again),
+            "children": extras.children,
+            "reach": extras.reach,
             "deadline_s": max(0.1, budget.processes_until - time.monotonic()),
             "thread_context": within(self._thread_context, budget.deadline - time.monotonic()),
-            "setups_of": self.setups_of,
+            "setups_of": list(extras.setups_of),
         }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from dstack.model import RepeatedCall
 from dstack.probes.ray_stubs import common_pb2
+from dstack.probes.task_times import event_time
 
 WINDOW_S = 10.0
 """How far back from the newest event of a caller its calls are counted."""
@@ -31,7 +32,6 @@ GAP_SLACK_S = 0.5
 """Regular are intervals of at most so many times their median, and a pause of the machine more."""
 REPORTED_S = 3.0
 """Within this time events of a call are with the GCS: each process reports once a second."""
-LATEST = 253_370_764_799.0
 
 CallKey = tuple[str, str, str]
 
@@ -68,14 +68,9 @@ def call_of(row: Any) -> EndedCall:
         name=info.name or info.func_or_class_name,
         actor_id=info.actor_id.hex() if is_call else "",
         parent_task_id=info.parent_task_id.hex(),
-        submitted_at=_time(times.get(common_pb2.PENDING_ARGS_AVAIL)),
-        finished_at=_time(times.get(common_pb2.FINISHED)),
+        submitted_at=event_time(times.get(common_pb2.PENDING_ARGS_AVAIL)),
+        finished_at=event_time(times.get(common_pb2.FINISHED)),
     )
-
-
-def _time(ns: int | None) -> float | None:
-    seconds = (ns or 0) / 1e9
-    return seconds if 0 < seconds < LATEST else None
 
 
 def repeated_calls(ended: Iterable[EndedCall], latest_at: float) -> tuple[RepeatedCall, ...]:

@@ -49,4 +49,11 @@ def _times(attempts: Iterable[Any]) -> TaskTimes | None:
 def _states(ts_ns: Any) -> dict[str, float]:
     """Unix seconds by state; what Ray's enum does not name, or no clock shows, is left out."""
     known = dict(zip(common_pb2.TaskStatus.values(), common_pb2.TaskStatus.keys(), strict=True))
-    return {known[state]: ns / 1e9 for state, ns in ts_ns.items() if state in known and 0 < ns / 1e9 < LATEST}
+    times = ((state, event_time(ns)) for state, ns in ts_ns.items() if state in known)
+    return {known[state]: seconds for state, seconds in times if seconds is not None}
+
+
+def event_time(ns: int | None) -> float | None:
+    """Unix seconds of a time in task events; None where it has none, or one that no clock shows."""
+    seconds = (ns or 0) / 1e9
+    return seconds if 0 < seconds < LATEST else None

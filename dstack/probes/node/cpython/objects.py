@@ -290,7 +290,7 @@ class Objects:
         The caller has made sure that the type of the object is ``dict`` or inherits from it.
         """
         keys, values = self._parts(address)
-        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        start, count, width = self._keys(keys)
         count = min(max(0, count), first)
         if values:
             return [value for value in self.memory.pointers(values, count) if value]
@@ -302,7 +302,7 @@ class Objects:
         """The addresses of the values of a dict's first entries, by name; none where it shares its keys."""
         self.expect(address, "dict")
         keys, values = self._parts(address)
-        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        start, count, width = self._keys(keys)
         words = () if values else self.memory.pointers(start, width * min(max(0, count), first))
         pairs = zip(words[width - 2 :: width], words[width - 1 :: width], strict=True)
         return {self._name(key): value for key, value in pairs if key and value}
@@ -336,7 +336,7 @@ class Objects:
         """The address of the value at a place of a dict, 0 where the place has another name now."""
         self.expect(address, "dict")
         keys, values = self.memory.pointers(address + DICT_KEYS, 2)
-        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        start, count, width = self._keys(keys)
         if values or not 0 <= place < count:
             return 0
         words = self.memory.pointers(start + 8 * width * place, width)
@@ -377,7 +377,7 @@ class Objects:
 
     def _entries(self, keys: int, most: int) -> list[tuple[int, int]]:
         """Key and value of a dict's entries, in order. Raises :class:`Unreadable` for more than ``most``."""
-        start, count, width = self._keys_3_10(keys) if self.version == (3, 10) else self._keys(keys)
+        start, count, width = self._keys(keys)
         if not 0 <= count <= most:
             raise Unreadable(f"a dict of {count} names")
         words = self.memory.pointers(start, width * count)
@@ -385,6 +385,8 @@ class Objects:
 
     def _keys(self, keys: int) -> tuple[int, int, int]:
         """The address of the entries, their number and their size in words: two where all keys are strings."""
+        if self.version == (3, 10):
+            return self._keys_3_10(keys)
         index_bytes_log2, kind = self.memory.read(keys + 9, 2)
         if index_bytes_log2 > 32:
             raise Unreadable("no keys of a dict")
