@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 SCHEMA = "dstack.snapshot"
-VERSION = (1, 4)
+VERSION = (1, 5)
 """Major and minor version of the file format. A reader takes any minor of its own major."""
 
 ACTOR_HANDLE = "f" * 16
@@ -40,6 +40,8 @@ CallKind = Literal["ray.get", "ray.wait", "generator", "thread.join", "future", 
 TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_TASK"]
 REF_CALLS: tuple[CallKind, ...] = ("ray.get", "ray.wait", "generator")
 """The calls that wait for values of ObjectRefs."""
+GroupLibrary = Literal["torch.distributed", "ray.util.collective", "ray.train", "ray.data"]
+"""The libraries whose calls on a group of processes end when all members, or one other member, have made them."""
 Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "state only"]
 ACCESSES: tuple[Access, ...] = get_args(Access)
 """How much of a process could be read, best first: what its threads wait for, only their stacks, not even these."""
@@ -84,6 +86,42 @@ class Frame(Model, frozen=True):
     loop: Loop | None = None
 
 
+class ProcessGroup(Model, frozen=True):
+    """The membership of a process in a group of processes, as its own memory has it.
+
+    ``world`` identifies the set of processes to which ranks refer: the rendezvous address of torch.distributed, as
+    ``tcp://10.0.0.1:29500``, or what tells one run of another library from the next; empty where it is not known.
+    ``name`` is unique in that world, and ``description`` what the program calls the group, as ``default_pg`` or
+    ``mesh_tp``. ``rank`` is the process's own rank in the world; ``ranks`` are those of all members, in the order of
+    their ranks in the group.
+    """
+
+    library: GroupLibrary
+    world: str
+    name: str
+    rank: Natural
+    ranks: tuple[Natural, ...]
+    description: str = ""
+
+
+class GroupCall(Model, frozen=True):
+    """What a blocked call on a process group depends on: the calls of other members.
+
+    ``operation`` is the library's own name of it, as ``all_reduce``. ``group`` is the caller's membership; while the
+    group is being made, as in ``init_process_group`` and ``new_group``, its ``ranks`` are those that must come.
+    ``peer`` is the rank in the world of the one other member that a send or recv is for, or of the root of a broadcast,
+    reduce, gather or scatter. ``mark`` changes whenever the caller's thread runs, so that equal ones show one call;
+    empty where the library polls inside of the call, so that the kernel cannot tell. ``fails_at`` is when the library
+    will end the call with an error, where that could be read.
+    """
+
+    operation: str
+    group: ProcessGroup
+    peer: Natural | None = None
+    mark: str = ""
+    fails_at: UnixTime | None = None
+
+
 class BlockedCall(Model, frozen=True):
     """A call that a thread or coroutine is inside of and that waits for something another execution must give.
 
@@ -103,7 +141,8 @@ class BlockedCall(Model, frozen=True):
     threads are known, or how many refs are needed, where that is not exact. ``object_id`` tells two locks, futures
     or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
-    user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``unread``
+    user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
+    is what a call on a process group depends on, where that could be read. ``unread``
     says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
     """
 
@@ -126,6 +165,7 @@ class BlockedCall(Model, frozen=True):
     assumed: str | None = None
     object_id: str | None = None
     what: str | None = None
+    of_group: GroupCall | None = None
     unread: str | None = None
 
     def is_same_as(self, other: BlockedCall) -> bool:
@@ -196,6 +236,10 @@ class Process(Model, frozen=True):
     operating system's. They are read in the first sample, and in the second one where the wait of a child may matter.
     ``children_left_out`` counts others, that run no Python or are too many. ``is_cut_off`` marks a child that was
     forked from a process connected to Ray and has none of the threads of that connection: Ray does not work in it.
+
+    ``process_groups`` are those that it is a member of. ``rank``, ``local_rank`` and ``world_size`` are what it is in a
+    distributed run, from its default group, or as a launcher has set them in its environment. ``labels`` are those that
+    the program has given it by ``dstack.label``.
     """
 
     pid: Int
@@ -216,6 +260,11 @@ class Process(Model, frozen=True):
     children: tuple[Process, ...] = ()
     children_left_out: Natural = 0
     is_cut_off: bool = False
+    process_groups: tuple[ProcessGroup, ...] = ()
+    rank: Natural | None = None
+    local_rank: Natural | None = None
+    world_size: Natural | None = None
+    labels: dict[str, str] = {}
 
     @property
     def main_thread(self) -> Thread | None:

@@ -126,7 +126,7 @@ def test_gzip_is_by_suffix(tmp_path: Path) -> None:
 
 
 def test_a_file_says_first_what_it_is() -> None:
-    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,4],"dstack_version":"0.1.0",')
+    assert TEXT.startswith(b'{"schema":"dstack.snapshot","version":[1,5],"dstack_version":"0.1.0",')
 
 
 def test_writes_names_that_are_no_unicode() -> None:

@@ -85,6 +85,30 @@ class FrameData(_FrameData, total=False):
     loop: str
 
 
+class GroupData(TypedDict):
+    """A :class:`dstack.model.ProcessGroup`."""
+
+    library: str
+    world: str
+    name: str
+    rank: int
+    ranks: list[int]
+    description: str
+
+
+class _GroupCallData(TypedDict):
+    operation: str
+    group: GroupData
+
+
+class GroupCallData(_GroupCallData, total=False):
+    """A :class:`dstack.model.GroupCall`."""
+
+    peer: int | None
+    mark: str
+    fails_at: float | None
+
+
 class _CallData(TypedDict):
     kind: str
     frame: int
@@ -110,6 +134,7 @@ class Dependencies(TypedDict, total=False):
     assumed: str | None
     object_id: str | None
     what: str | None
+    of_group: GroupCallData
     unread: str | None
 
 
@@ -176,6 +201,11 @@ class ProcessData(_ProcessData, total=False):
     children: list[ProcessData]
     children_left_out: int
     is_cut_off: bool
+    process_groups: list[GroupData]
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    labels: dict[str, str]
 
 
 class _FailureData(TypedDict):
