@@ -38,7 +38,7 @@ def main() -> None:
     ray.get([one.__ray_ready__.remote() for one in ranks])
     started = [one.start.remote(i, port) for i, one in enumerate(ranks)]
     print("ready", flush=True)
-    print(ray.get(started))
+    print([ray.get(one) for one in started])
 
 
 if __name__ == "__main__":
