@@ -18,6 +18,7 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
@@ -103,6 +104,7 @@ class MemoryReader:
             states = self._read_all(process, calls)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
+            memberships = self._memberships(calls)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
@@ -123,6 +125,7 @@ class MemoryReader:
             has_tasks=self._has_tasks,
             loops=self._loops,
             groups=groups,
+            memberships=memberships,
             problems=list(self._problems(threads)),
         )
 
@@ -181,6 +184,12 @@ class MemoryReader:
             with contextlib.suppress(Unreadable):
                 return concurrency_groups(process.modules, process.objects)
         return None
+
+    def _memberships(self, calls: BlockedCalls) -> Memberships:
+        """Its process groups and ranks; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return calls.group_calls.groups.memberships()
+        return Memberships()
 
     # Event loops
 
