@@ -300,6 +300,16 @@ def test_a_rank_that_was_in_the_call_in_one_sample_may_have_left_it(rank: int) -
     assert not it.scene.look(only=None).diagnose().is_stuck
 
 
+def test_a_thread_of_a_rank_may_have_made_the_call_before() -> None:
+    it = gang(2).collect((0,))
+    it.ranks[1].gets(it.calls[0])
+    sync = it.ranks[1].strand("sync", "user").collects("all_reduce", it.groups[1])
+    it.scene.look()
+    it.ranks[1].strands.remove(sync)
+
+    assert not it.scene.look(only=None).diagnose().is_stuck
+
+
 def test_one_sample_is_no_proof() -> None:
     it, _, _ = with_reward()
 
