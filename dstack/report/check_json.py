@@ -13,7 +13,7 @@ from dstack.analysis.members import Member, member, source_line
 from dstack.analysis.observed import Observed
 from dstack.analysis.running import call_in_words
 from dstack.analysis.stitching import alike
-from dstack.diagnosis import Diagnosis, FailedBefore, Finding, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.diagnosis import Diagnosis, FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
@@ -112,6 +112,7 @@ class _Document:
             "evidence": wait.evidence,
             "inferred": wait.inferred,
             "polls": wait.polls,
+            "process_group": _call_on_group(wait.of_group) if wait.of_group else None,
             "assumed": list(wait.assumed),
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
@@ -173,6 +174,23 @@ class _Document:
             "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in self._snapshot.samples],
             "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
         }
+
+
+def _call_on_group(wait: GroupWait) -> Json:
+    """A call on a process group: which ranks are in it, and of which at least one must come."""
+    call, group = wait.call, wait.call.group
+    return {
+        "library": group.library,
+        "group": group.name,
+        "description": group.description,
+        "operation": call.operation,
+        "rank": group.rank,
+        "peer": call.peer,
+        "ranks": list(group.ranks),
+        "inside": list(wait.inside),
+        "missing": list(wait.missing),
+        "fails_at": call.fails_at,
+    }
 
 
 def _failure(failed: FailedBefore) -> Json:

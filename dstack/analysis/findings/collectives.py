@@ -188,12 +188,12 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
 
 
 def _step_inside(one: Gathering, teller: Teller) -> Step:
-    """``Ranks 0-2 of 4 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
+    """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
     first, is_one = one.inside[0], len(one.inside) == 1
     who = teller.member(first)
     missing = _of(first).missing
     parts = (
-        f"{names.ranks(one.ranks).capitalize()} of {len(one.call.group.ranks)} {'is' if is_one else 'are'} in ",
+        f"{names.ranks(one.ranks).capitalize()} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and wait{'s' * is_one} for {names.ranks(missing)}" if missing else "",
         fails_in(teller.observed, one.call),
