@@ -586,7 +586,8 @@ def test_a_call_on_a_group_is_no_service_at_rest() -> None:
     helper = it.ranks[0].strand("helper", "user")
     helper.is_in("queue.Queue.get", "0x1").is_reached_by(it.ranks[0].strands[0])
 
-    assert helper.key in only(it.diagnose()).members
+    finding = only(it.diagnose())
+    assert (finding.kind, helper.key in finding.members) == ("deadlock", True)
 
 
 def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
