@@ -21,6 +21,7 @@ from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
+from dstack.probes.node.program_labels import program_labels
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
@@ -104,7 +105,7 @@ class MemoryReader:
             states = self._read_all(process, calls)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
-            memberships = self._memberships(calls)
+            memberships, labels = self._memberships(calls), self._labels(process)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
@@ -126,6 +127,7 @@ class MemoryReader:
             loops=self._loops,
             groups=groups,
             memberships=memberships,
+            labels=labels,
             problems=list(self._problems(threads)),
         )
 
@@ -190,6 +192,12 @@ class MemoryReader:
         with contextlib.suppress(Unreadable):
             return calls.group_calls.groups.memberships()
         return Memberships()
+
+    def _labels(self, process: PythonProcess) -> dict[str, str]:
+        """The labels that the program has given it; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return program_labels(process)
+        return {}
 
     # Event loops
 

@@ -72,5 +72,6 @@ class ProcessReading:
     loops: LoopState | None = None
     groups: dict[str, str] | None = None
     memberships: Memberships = field(default_factory=Memberships)
+    labels: Mapping[str, str] = field(default_factory=dict)
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()

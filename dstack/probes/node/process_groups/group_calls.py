@@ -154,10 +154,10 @@ class GroupCalls:
             return None
         with contextlib.suppress(Unreadable):
             seconds, nanoseconds = self._process.memory.unpack("<qq", call.futex_deadline)
-            now = time.time() if call.arguments[1] & FUTEX_CLOCK_REALTIME else time.monotonic()
-            left = seconds + nanoseconds / 1e9 - now
-            if 0 <= nanoseconds < 10**9 and 0 < left < LONGEST_TIMEOUT_S:
-                return time.time() + left
+            is_unix_time = call.arguments[1] & FUTEX_CLOCK_REALTIME
+            deadline = float(seconds + nanoseconds / 1e9 + (0 if is_unix_time else time.time() - time.monotonic()))
+            if 0 <= nanoseconds < 10**9 and 0 < deadline - time.time() < LONGEST_TIMEOUT_S:
+                return deadline
         return None
 
     # Values of locals
