@@ -130,6 +130,8 @@ class TorchGroups:
     def _ranks(self, table: int) -> list[int]:
         """The ranks of a group's members in the world, in the order of their ranks in the group."""
         entries = self._objects.entries(table)
+        if not entries:
+            raise Unreadable("a group without members")
         key = (table, self._memory.pointer(table + DICT_KEYS), len(entries), *entries[0], *entries[-1])
         known = self._process.known.ranks
         if key not in known:
