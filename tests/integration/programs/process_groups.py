@@ -103,6 +103,10 @@ def all_gather(tensor_list, tensor, group=None, async_op=False):
 def all_gather_object(object_list, obj, group=None):
     all_gather([], None, group)
 
+def broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None):
+    group_src = 0
+    (lambda: broadcast([None for _ in range(1) if group], group=group, group_src=group_src))()
+
 def broadcast(tensor, src=None, group=None, async_op=False, group_src=None):
     group_src = 1
     sem_wait(semaphore)
@@ -232,6 +236,7 @@ start("of a group", lambda: torch.all_reduce(None, group=tp), "all_reduce", TP)
 start("of objects", lambda: torch.all_gather_object([], 1, tp), "all_gather_object", TP)
 start("of another name", lambda: torch.all_gather_into_tensor(None, None), "all_gather_into_tensor", DEFAULT)
 start("with a root", lambda: torch.broadcast(None, group=tp), "broadcast", TP, peer=3)
+start("in a cell", lambda: torch.broadcast_object_list([], 2, tp), "broadcast_object_list", TP, peer=2)
 fails_at = deadline.seconds + 0.5
 start("from a peer", lambda: torch.recv(None, src=3), "recv", DEFAULT, peer=3, fails_at=fails_at)
 start("from any peer", lambda: torch.recv(None), "recv", DEFAULT, fails_at=fails_at)
