@@ -31,7 +31,7 @@ check: $(READY)
 
 # With all of Ray's libraries, torch and verl, which take 1.9 GB; the other tests need only Ray itself.
 libraries: $(LIBRARIES)/.ready
-	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_libraries.py
+	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_libraries.py tests/integration/test_torch_groups.py
 
 smoke: $(READY)
 	$(BIN)/python tests/compatibility.py --smoke

@@ -33,7 +33,7 @@ class ProcessGroups:
         """All groups, and the rank by torch's default group or else by the launcher. Raises :class:`Unreadable`."""
         default, variables = self.torch.default, self.torch.variables
         return Memberships(
-            groups=[*self.torch.by_address.values(), *self.ray.by_name.values()],
+            groups=(*self.torch.by_address.values(), *self.ray.by_name.values()),
             rank=default["rank"] if default else number_of(variables, "RANK"),
             local_rank=number_of(variables, "LOCAL_RANK"),
             world_size=len(default["ranks"]) if default else number_of(variables, "WORLD_SIZE"),
