@@ -31,9 +31,9 @@ class Line:
     """One line of an outline and those below it, which may be made only when they are asked for.
 
     ``key`` is unique among all lines and the same after a refresh. ``data`` is what the view wants to find with it,
-    ``also`` further words that a filter looks for. ``is_open`` says whether its children show at first. A line takes
-    one row, and is cut off at the edge, unless it has a ``hang``: then the outline wraps it, and indents the rows after
-    the first by so many cells.
+    ``also`` further words that a filter looks for, and ``terms`` words as ``rank:3`` that it finds only whole.
+    ``is_open`` says whether its children show at first. A line takes one row, and is cut off at the edge, unless it has
+    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells.
     """
 
     key: str
@@ -42,6 +42,7 @@ class Line:
     is_open: bool = False
     data: object = None
     also: str = ""
+    terms: frozenset[str] = frozenset()
     hang: int | None = None
 
     @property
@@ -258,7 +259,7 @@ class Outline(ScrollView, can_focus=True):
             line, missing, parent = ahead.pop()
             above[line.key] = parent
             text = f"{line.text.plain} {line.also}".casefold() if missing else ""
-            missing = tuple(word for word in missing if word not in text)
+            missing = tuple(word for word in missing if word not in text and word not in line.terms)
             if not missing:
                 found += 1
                 at: str | None = line.key

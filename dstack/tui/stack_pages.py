@@ -77,7 +77,8 @@ def _who(stacks: Stacks, branch: Branch) -> Iterator[Line]:
         kinds.setdefault(execution.kind, []).append(execution)
     for kind, executions in sorted(kinds.items(), key=lambda item: -len(item[1])):
         nodes = len({execution.node for execution in executions})
-        title = f"{len(executions):,} × {kind}" + (f" on {nodes:,} nodes" if nodes > 1 else "")
+        ranks = f", {found}" if (found := stacks.slice(executions)) else ""
+        title = f"{len(executions):,} × {kind}{ranks}" + (f" on {nodes:,} nodes" if nodes > 1 else "")
         yield from listed(f"who/{kind}", title, executions, _execution_of(stacks), is_open=branch.count <= FEW)
 
 
@@ -87,7 +88,8 @@ def _absent(stacks: Stacks, companies: Iterable[Company]) -> Iterator[Line]:
         if not one.elsewhere and not one.missing:
             continue
         title = f"Not here: {one.all - one.here:,} of {one.all:,} {one.kind}"
-        reasons = [f"{one.away:,} elsewhere"] if one.elsewhere else []
+        ranks = f" ({found})" if one.elsewhere and (found := stacks.slice(one.elsewhere)) else ""
+        reasons = [f"{one.away:,} elsewhere{ranks}"] if one.elsewhere else []
         for why in dict.fromkeys(absent.why for absent in one.missing):
             reasons.append(f"{sum(absent.why == why for absent in one.missing):,} {why}")
         everybody: list[Execution | Missing] = [*one.missing, *one.elsewhere]
@@ -120,7 +122,7 @@ def _outlier_of(stacks: Stacks) -> Callable[[Outlier], tuple[SafeText, About]]:
 
     def line(one: Outlier) -> tuple[SafeText, About]:
         text, about = of_execution(one.execution)
-        return text.append(f"  {one.most:,} of {one.alike:,} alike went on elsewhere", "yellow"), about
+        return text.append(f"  {one.words}", "yellow"), about
 
     return line
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from dstack.analysis import names, sentences
 from dstack.analysis.members import Member, member
+from dstack.analysis.ranks import Ranks
 from dstack.analysis.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.safe_text import SafeText
@@ -65,6 +66,7 @@ class Lines:
             is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "circle"),
             data=branch,
             also=self._also(branch),
+            terms=self.ranks(branch.first).terms,
         )
 
     def _below(self, branch: Branch, is_open: bool) -> list[Line]:
@@ -88,6 +90,10 @@ class Lines:
     def member(self, vertex: Vertex) -> Member:
         """Who it is, and where."""
         return member(self.look.observed, vertex)
+
+    def ranks(self, key: Key) -> Ranks:
+        """Its ranks and labels."""
+        return self.member(self.vertex(key)).ranks
 
     def name(self, key: Key) -> str:
         """What a vertex is called where others wait for it."""

@@ -329,6 +329,8 @@ class Proc:
     coroutines_read: bool = False
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
+    known: dict[str, Any] = field(default_factory=dict)
+    """Further fields of its process."""
     cpu_s: float = 0.0
 
     @property
@@ -748,6 +750,7 @@ class Scene:
             access=proc.access,
             threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
+            **proc.known,
         )
         return WorkerSample(
             worker_id=proc.worker_id,

@@ -44,10 +44,11 @@ class Teller:
         return sentences.name(self.observed, vertex)
 
     def spot(self, vertex: Vertex) -> str:
-        """`` at train.py:12 on node 10.0.0.1``, as far as known."""
+        """`` (rank 3) at train.py:12 on node 10.0.0.1``, as far as known."""
         who = self.member(vertex)
+        rank = f" (rank {who.ranks.rank})" if who.ranks.rank is not None else ""
         line = f" at {who.file.rpartition('/')[2]}:{who.line}" if who.file else ""
-        return line + (f" on node {who.node_ip}" if who.node_ip and vertex.kind == "execution" else "")
+        return rank + line + (f" on node {who.node_ip}" if who.node_ip and vertex.kind == "execution" else "")
 
     def step(self, key: Key) -> Step:
         """Who it is, where, what it does and for whom, and for how long now."""
