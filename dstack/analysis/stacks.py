@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -222,7 +222,7 @@ class Stacks:
         found: dict[str, set[Key]] = {}
         for worker in self.observed.snapshot.workers:
             about = self._about[worker.worker_id]
-            if words.among(about, self.observed.ranks(worker.worker_id).terms):
+            if any(words.among(about, terms) for terms in self._terms(worker.worker_id)):
                 found[worker.worker_id] = set()
                 continue
             executions = self._executions.get(worker.worker_id, {}).values()
@@ -230,6 +230,12 @@ class Stacks:
             if keys:
                 found[worker.worker_id] = keys
         return found
+
+    def _terms(self, worker_id: str) -> Iterator[frozenset[str]]:
+        """The ranks and labels of a worker, and of each process that it has started, as terms of a filter."""
+        process = self.observed.process(worker_id)
+        yield self.observed.ranks(worker_id).terms
+        yield from (self.observed.ranks(worker_id, one.pid).terms for one in (process.children if process else ()))
 
     @cached_property
     def _about(self) -> dict[str, str]:

@@ -129,15 +129,14 @@ class FlameView(GroupedView):
         return SafeText("  ".join(parts))
 
     def _label(self, cell: Cell) -> str:
-        """The name with its weight, and where there is room, with what they do, if all have width, and their ranks."""
+        """The name with its weight, and where there is room, with the ranks, and what they do if all have width."""
         if cell.is_folded:
             return cell.label
         (branch,) = cell.branches
         label = f"{short(cell.label)} {cell.weight:,}"
-        if self.measure == "executions":
-            label = _longer(label, doing_in_words(branch.doing), cell)
-        is_part = branch.count < self._root.count and cell.place is not None and cell.place.is_frame
-        return _longer(label, self._slice(branch), cell) if is_part else label
+        if branch.count < self._root.count and cell.place is not None and cell.place.is_frame:
+            label = _longer(label, self._slice(branch), cell)
+        return _longer(label, doing_in_words(branch.doing), cell) if self.measure == "executions" else label
 
     def _slice(self, *branches: Branch) -> str:
         """The ranks of those in some branches, where these tell them apart."""

@@ -248,25 +248,29 @@ class Outline(ScrollView, can_focus=True):
                 ahead += [(child, depth + 1) for child in reversed(self.children_of(line))]
 
     def _matching(self) -> tuple[set[str], int]:
-        """Keys of the lines to be shown: those with all the words in their path, and those above and below them."""
+        """Keys of the lines to be shown: those with all the words in their path, and those above and below them.
+
+        The terms of a line are also those of the lines below that have none of their own.
+        """
         keep: set[str] = set()
         found = 0
         above: dict[str, str | None] = {}
-        ahead: list[tuple[Line, tuple[str, ...], str | None]] = [
-            (line, self._words, None) for line in reversed(self._lines)
+        ahead: list[tuple[Line, tuple[str, ...], frozenset[str], str | None]] = [
+            (line, self._words, frozenset(), None) for line in reversed(self._lines)
         ]
         while ahead and len(above) < MAX_FILTERED:
-            line, missing, parent = ahead.pop()
+            line, missing, terms, parent = ahead.pop()
             above[line.key] = parent
+            terms = line.terms or terms
             text = f"{line.text.plain} {line.also}".casefold() if missing else ""
-            missing = tuple(word for word in missing if word not in text and word not in line.terms)
-            if not missing:
+            missing = tuple(word for word in missing if word not in text)
+            if terms.issuperset(missing):
                 found += 1
                 at: str | None = line.key
                 while at is not None and at not in keep:
                     keep.add(at)
                     at = above[at]
-            ahead += [(child, missing, line.key) for child in reversed(self.children_of(line))]
+            ahead += [(child, missing, terms, line.key) for child in reversed(self.children_of(line))]
         return keep, found
 
     def _filtered_rows(self, lines: Sequence[Line], depth: int, keep: set[str]) -> Iterator[_Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dstack.analysis import names
 from dstack.analysis.members import member
@@ -33,6 +33,9 @@ from dstack.tui.stack_lines import (
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 
+SHOWN_PARTS = 3
+"""So many parts of a run that are elsewhere are named in one line."""
+
 # The page of a branch
 
 
@@ -52,7 +55,7 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[Key, 
     if within:
         lines += listed(
             "outliers",
-            plural(len(within), "outlier"),
+            _outliers_in_words(within),
             within,
             _outlier_of(stacks),
             "bold yellow",
@@ -69,6 +72,14 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[Key, 
             title = f"{plural(len(unread), 'process', 'processes')} with an unreadable stack: may be anywhere"
             lines += listed("unreadable", title, unread, _missing, "yellow")
     return lines
+
+
+def _outliers_in_words(within: Sequence[Outlier]) -> str:
+    """``1 outlier``, and by their ranks, where these tell them apart, what they are elsewhere than."""
+    named = list(dict.fromkeys(one.words for one in within if one.slice))
+    more = f"; {len(named) - SHOWN_PARTS:,} more" if len(named) > SHOWN_PARTS else ""
+    told = f": {'; '.join(named[:SHOWN_PARTS])}{more}" if named else ""
+    return f"{plural(len(within), 'outlier')}{told}"
 
 
 def _who(stacks: Stacks, branch: Branch) -> Iterator[Line]:
@@ -122,7 +133,7 @@ def _outlier_of(stacks: Stacks) -> Callable[[Outlier], tuple[SafeText, About]]:
 
     def line(one: Outlier) -> tuple[SafeText, About]:
         text, about = of_execution(one.execution)
-        return text.append(f"  {one.words}", "yellow"), about
+        return text.append("" if one.slice else f"  {one.words}", "yellow"), about
 
     return line
 

@@ -56,7 +56,7 @@ class View(Screen[None]):
         """The frame around every view's own body."""
         yield TopBar()
         yield from self.compose_body()
-        field = Input(placeholder="Words to look for; Esc clears", id="filter")
+        field = Input(placeholder="Words to look for, or rank:3, tp:1, label:value; Esc clears", id="filter")
         field.display = False
         yield field
         yield Footer(show_command_palette=False)

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from dstack.analysis import names, sentences
 from dstack.analysis.members import Member, member
-from dstack.analysis.ranks import Ranks
 from dstack.analysis.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.safe_text import SafeText
@@ -66,7 +65,7 @@ class Lines:
             is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "circle"),
             data=branch,
             also=self._also(branch),
-            terms=self.ranks(branch.first).terms,
+            terms=self.member(self.vertex(branch.first)).ranks.terms if len(branch.vertices) == 1 else frozenset(),
         )
 
     def _below(self, branch: Branch, is_open: bool) -> list[Line]:
@@ -90,10 +89,6 @@ class Lines:
     def member(self, vertex: Vertex) -> Member:
         """Who it is, and where."""
         return member(self.look.observed, vertex)
-
-    def ranks(self, key: Key) -> Ranks:
-        """Its ranks and labels."""
-        return self.member(self.vertex(key)).ranks
 
     def name(self, key: Key) -> str:
         """What a vertex is called where others wait for it."""
@@ -165,8 +160,11 @@ class Lines:
 
     def _place(self, vertex: Vertex, branch: Branch | None = None) -> str:
         where = self.member(vertex).short_place
-        first = "first: " if branch is not None and branch.count > 1 else ""
-        return f"  {first}{where}" if where else ""
+        if branch is not None and branch.count > 1:
+            workers = {self.vertex(key).worker_id or "" for key in branch.vertices}
+            found = self.look.stacks.teams.slice(workers) if len(workers) == branch.count else None
+            where = f"{found.words}, first: {where}" if found else f"first: {where}" if where else ""
+        return f"  {where}" if where else ""
 
     # All of it
 
