@@ -13,7 +13,6 @@ from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller, more
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import at
-from dstack.analysis.teams import Teams
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import Actor
 from dstack.vertex_keys import Key
@@ -86,9 +85,8 @@ def _idle_actors(situation: Situation, running: Sequence[Vertex], job: str | Non
 
 def memberships(groups: Sequence[Gathering], teller: Teller) -> Iterator[Step]:
     """For each group: how many are in the call, which ranks, where the first of them is, and who is not in it."""
-    teams = Teams(teller.observed)
     for group in groups[:SHOWN_GROUPS]:
-        yield _inside(group, teller, teams)
+        yield _inside(group, teller)
         if group.is_most:
             for vertex in group.absent[:SHOWN_ABSENT]:
                 step = teller.step(vertex.key)
@@ -104,13 +102,13 @@ def _idle(actor: Actor) -> Step:
     return Step(text=f"Not in it: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
 
 
-def _inside(group: Gathering, teller: Teller, teams: Teams) -> Step:
+def _inside(group: Gathering, teller: Teller) -> Step:
     first = teller.member(group.inside[0])
     count, total = len(group.inside), len(group.inside) + len(group.absent)
     if total == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
         return at(f"{name} ({first.place}) is in {group.call}", first, group.inside[0])
-    ranks = teams.slice({vertex.worker_id or "" for vertex in group.inside})
+    ranks = teller.teams.slice({vertex.worker_id or "" for vertex in group.inside})
     which = f" ({ranks.words})" if ranks else ""
     who = f"{'All ' * (count == total)}{count}{f' of {total}' * (count < total)} {group.name}{which}"
     return at(f"{who} are in {group.call}; the first of them ({first.place}) is at", first, group.inside[0])

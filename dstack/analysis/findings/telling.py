@@ -13,6 +13,7 @@ from dstack.analysis.findings.situation import Situation
 from dstack.analysis.lasting import of_any
 from dstack.analysis.members import Member, member
 from dstack.analysis.requirements import targets_of
+from dstack.analysis.teams import Teams
 from dstack.diagnosis import Finding, Group, Since, Step, Target, Vertex
 from dstack.vertex_keys import Key
 
@@ -29,6 +30,7 @@ class Teller:
         self.situation = situation
         self.observed = situation.observed
         self.vertices = situation.vertices
+        self.teams = Teams(self.observed)
         self._sentences: dict[Key, Step] = {}
 
     def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
