@@ -25,6 +25,8 @@ SHORT = 8
 SHORTEST_S = 0.05
 """A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
+SHOWN_RANGES = 8
+"""So many ranges of ranks are listed; the ranks in the others are counted."""
 
 
 def short(identifier: str) -> str:
@@ -262,3 +264,17 @@ def progress(value: Progress, jobs: Sequence[str]) -> str:
         return f"Tasks of {whose} in the {duration(value.watched_s)} observed: {counts}{cpu}"
     idle = f", and none has ended for {duration(value.idle_s)}" if value.idle_s is not None else ""
     return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-2, 5``, ``ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more``; empty for none."""
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and rank == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], rank]
+        else:
+            ranges.append([rank])
+    shown = ", ".join("-".join(map(str, one)) for one in ranges[:SHOWN_RANGES])
+    rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
+    is_one = len(ranges) == 1 and len(ranges[0]) == 1
+    return f"rank{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""

@@ -340,6 +340,8 @@ class Proc:
     coroutines_read: bool = False
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
+    known: dict[str, Any] = field(default_factory=dict)
+    """Further fields of its process."""
     cpu_s: float = 0.0
     memberships: list[ProcessGroup] = field(default_factory=list)
     rank: int | None = None
@@ -775,6 +777,7 @@ class Scene:
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
             process_groups=() if proc.has_no_stacks else tuple(proc.memberships),
             rank=proc.rank,
+            **proc.known,
         )
         return WorkerSample(
             worker_id=proc.worker_id,
