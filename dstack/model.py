@@ -129,13 +129,18 @@ class ServeRequest(Model, frozen=True):
     deployment: str
     method: str
 
+    @property
+    def name(self) -> str:
+        """``Kitchen.cook``: the deployment and the method."""
+        return f"{self.deployment}.{self.method}"
+
 
 class QueuedRequest(Model, frozen=True):
     """A request that waits in a router, or in a replica, until a replica has less than its limit of ongoing requests.
 
     ``replicas`` are the limits (``max_ongoing_requests``) of those that may serve it, by the replica's id, which ends
-    the name of its actor. ``most_replicas`` is to how many the deployment may be scaled, None where that was not read
-    or no further replica can serve the request.
+    the name of its actor. ``most_replicas`` is to how many the deployment may be scaled, None where that was not read.
+    A request that is ``in_replica`` can be served by no other one.
     """
 
     request: ServeRequest
@@ -164,8 +169,9 @@ class BlockedCall(Model, frozen=True):
     or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
     user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
-    is what a call on a process group depends on, where that could be read; ``queued`` is the request to a Serve deployment
-    that waits there for a replica. ``unread`` says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
+    is what a call on a process group depends on, where that could be read; ``queued`` is the request to a Serve
+    deployment that waits there for a replica. ``unread`` says why what is waited for could not be read, in which case
+    ``refs`` and ``threads`` are empty and mean nothing.
     """
 
     kind: CallKind

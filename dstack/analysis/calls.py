@@ -12,6 +12,7 @@ from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import wait_for_held
 from dstack.analysis.producers import fetched, maker
 from dstack.analysis.promises import PENDING
+from dstack.analysis.serve_requests import wait_for_slot
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
@@ -52,6 +53,8 @@ def wait_of_call(graph: Graph, waiter: Waiter, call: BlockedCall, loop: Target |
         return waits_for(call.kind, graph.unknown("target", waiter, label=label, unobserved=True))
     if call.held and not isinstance(waiter, ChildThreadKey):
         return wait_for_held(graph, waiter, call)
+    if call.queued is not None:
+        return replace(wait_for_slot(graph, call.queued), timeout_s=call.timeout_s)
     match call.kind:
         case "ray.get" | "ray.wait" | "generator":
             return _wait_for_refs(one)
@@ -70,7 +73,8 @@ def threads_of_call(call: BlockedCall) -> set[int]:
 
 def is_for_somebody(call: BlockedCall) -> bool:
     """Whether somebody in particular is waited for, if only he could be seen."""
-    return bool(call.refs or call.held or call.coroutines or threads_of_call(call) or call.unread is not None)
+    is_known = call.refs or call.held or call.coroutines or threads_of_call(call) or call.queued is not None
+    return bool(is_known) or call.unread is not None
 
 
 def _is_for_anything(call: BlockedCall) -> bool:
