@@ -10,14 +10,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from dstack.analysis import placing
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import Actor, QueuedRequest, ServeRequest
-from dstack.vertex_keys import Key
+from dstack.diagnosis import SERVE_REQUEST, Group, Target, Wait
+from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
 
-KIND = "Serve slot"
+SLOT = "Serve slot"
+"""The kind of wait of a queued request."""
 CLASS = re.compile(r"ServeReplica:(?P<app>[^:]*):(?P<deployment>.+)")
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
 HANDLES = re.compile(r"handle_request\w*")
@@ -40,7 +42,7 @@ def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
         targets += _further(graph, queued, [one for one in replicas if one not in known])
     several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
     return Wait(
-        kind=KIND,
+        kind=SLOT,
         groups=(Group(needs=1, targets=several),),
         what=_limits(queued),
         inferred="any of the ongoing requests may end first" if len(several) > 1 else None,
@@ -108,20 +110,13 @@ def _no_replica(graph: Graph, queued: QueuedRequest) -> Target:
 
 
 def _limits(queued: QueuedRequest) -> str:
-    """What is full: ``max_ongoing_requests=1 of Serve deployment Shop``."""
+    """What is full: ``max_ongoing_requests (now 1) of Serve deployment Shop``."""
     limits = sorted(set(queued.replicas.values()))
     of = f"Serve deployment {queued.request.deployment}"
-    return f"max_ongoing_requests={limits[0]} of {of}" if len(limits) == 1 else f"max_ongoing_requests of {of}"
+    return f"max_ongoing_requests (now {limits[0]}) of {of}" if len(limits) == 1 else f"max_ongoing_requests of {of}"
 
 
-def is_relay(observed: Observed, vertex: Vertex) -> bool:
-    """Whether an execution only passes a request on, in Serve's own code: as the main loop of a replica does."""
-    coroutine = observed.coroutine(vertex.worker_id, vertex.coroutine_id) if vertex.coroutine_id else None
-    if coroutine is None or coroutine.request is None or vertex.wait is None:
-        return False
-    return vertex.wait.kind == "await" and not placing.is_users(observed, coroutine)
-
-
-def queued_keys(vertices: Sequence[Vertex]) -> list[Key]:
-    """Those of these vertices that are queued requests."""
-    return [vertex.key for vertex in vertices if vertex.wait and vertex.wait.kind == KIND]
+def as_passed_on(observed: Observed, coroutine: Coroutine, wait: Wait) -> Wait:
+    """The wait of a coroutine, marked where it only passes a request on, as the main loop of a replica does."""
+    is_own = coroutine.request is not None and not placing.is_users(observed, coroutine)
+    return replace(wait, kind=SERVE_REQUEST) if is_own and wait.kind == "await" else wait
