@@ -19,6 +19,10 @@ FailOn = Literal["deadlock", "stalled", "starved"]
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 _HELPERS = (AnyKey, UnknownKey)
+SERVE_REQUEST = "Serve request"
+"""The kind of wait of code of Ray Serve that passes a request on to the user's method."""
+_PASSED_ON = ("thread", SERVE_REQUEST)
+"""The kinds of wait of what stands for another execution."""
 VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clear")
 """Worst first."""
 
@@ -153,10 +157,10 @@ class Vertex(Model, frozen=True):
     def is_counted(self) -> bool:
         """Whether it is an execution, a pending call, an actor or a placement group.
 
-        Helpers are not: one of many, room, an actor's end, what is unknown, and a call on one of several threads, each
-        of which is an execution itself.
+        Helpers are not: one of many, room, an actor's end, what is unknown, and what waits for the execution that it
+        stands for: a call on one of several threads, a request that Serve passes on to the user's method.
         """
-        return not isinstance(self.key, _HELPERS) and (self.wait is None or self.wait.kind != "thread")
+        return not isinstance(self.key, _HELPERS) and (self.wait is None or self.wait.kind not in _PASSED_ON)
 
 
 class FinalBlocker(Model, frozen=True):

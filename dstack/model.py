@@ -122,6 +122,33 @@ class GroupCall(Model, frozen=True):
     fails_at: UnixTime | None = None
 
 
+class ServeRequest(Model, frozen=True):
+    """A request to a method of a Ray Serve deployment; ``app`` is the application that the deployment is in."""
+
+    app: str
+    deployment: str
+    method: str
+
+    @property
+    def name(self) -> str:
+        """``Kitchen.cook``: the deployment and the method."""
+        return f"{self.deployment}.{self.method}"
+
+
+class QueuedRequest(Model, frozen=True):
+    """A request that waits in a router, or in a replica, until a replica has less than its limit of ongoing requests.
+
+    ``replicas`` are the limits (``max_ongoing_requests``) of those that may serve it, by the replica's id, which ends
+    the name of its actor. ``most_replicas`` is to how many the deployment may be scaled, None where that was not read.
+    A request that is ``in_replica`` can be served by no other one.
+    """
+
+    request: ServeRequest
+    replicas: dict[str, Natural] = {}
+    most_replicas: Natural | None = None
+    in_replica: bool = False
+
+
 class BlockedCall(Model, frozen=True):
     """A call that a thread or coroutine is inside of and that waits for something another execution must give.
 
@@ -142,8 +169,9 @@ class BlockedCall(Model, frozen=True):
     or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
     user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
-    is what a call on a process group depends on, where that could be read. ``unread``
-    says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
+    is what a call on a process group depends on, where that could be read; ``queued`` is the request to a Serve
+    deployment that waits there for a replica. ``unread`` says why what is waited for could not be read, in which case
+    ``refs`` and ``threads`` are empty and mean nothing.
     """
 
     kind: CallKind
@@ -166,6 +194,7 @@ class BlockedCall(Model, frozen=True):
     object_id: str | None = None
     what: str | None = None
     of_group: GroupCall | None = None
+    queued: QueuedRequest | None = None
     unread: str | None = None
 
     def is_same_as(self, other: BlockedCall) -> bool:
@@ -209,7 +238,8 @@ class Coroutine(Model, frozen=True):
     ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop,
     None where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made;
     ``is_task`` that it is this task itself, not something that the task began besides. ``still`` is true when it
-    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``.
+    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``. ``request`` is the one
+    to a Serve deployment that it executes as part of a replica.
     """
 
     coroutine_id: str
@@ -220,6 +250,7 @@ class Coroutine(Model, frozen=True):
     is_task: bool = False
     still: bool = False
     call: BlockedCall | None = None
+    request: ServeRequest | None = None
 
 
 class Process(Model, frozen=True):

@@ -104,6 +104,8 @@ def task(observed: Observed, task_id: str) -> str:
 
     A library's by what it does for the user.
     """
+    if request := observed.request_of_task.get(task_id):
+        return f"request {request.name}"
     known = observed.tasks.get(task_id)
     if known is None:
         return f"task {short(task_id)}"
@@ -163,6 +165,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return place
     if thread.role == "loop":
         return event_loop(observed, owner, thread)
+    if request := observed.request_on.get((worker_id, thread.os_thread_id)):
+        return request.name
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
 
@@ -174,6 +178,10 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
         return (
             outermost.function if value.task_id not in observed.tasks and outermost else task(observed, value.task_id)
         )
+    if value.request:
+        return value.request.name
+    if value.call and value.call.queued:
+        return f"queued request {value.call.queued.request.name}"
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
 
 

@@ -26,7 +26,13 @@ Vertices = Mapping[Key, Vertex]
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
-    return at(f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}", who, vertex)
+    text = f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}"
+    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
+
+
+def _is_in_router(vertex: Vertex) -> bool:
+    """Whether it is a queued request, at a line of Serve's that tells its user nothing."""
+    return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
 def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member) -> str:
@@ -94,7 +100,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "await":
             return _await(wait, targets)
         case "ray.get":
-            return f"{_lasting('ray.get', wait)} for {targets}" + _inferred(wait)
+            return f"{_lasting(wait.what or 'ray.get', wait)} for {targets}" + _inferred(wait)
         case "perhaps ray.get":
             return f"may wait for {targets}" + _inferred(wait)
         case "ray.wait":
@@ -104,9 +110,13 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "generator":
             return f"{_lasting('next of a generator', wait)} for {targets}"
         case "future":
-            return f"{_lasting('Future.result', wait)} for {targets}" + _inferred(wait)
+            return f"{_lasting(wait.what or 'Future.result', wait)} for {targets}" + _inferred(wait)
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
+        case "Serve slot":
+            return f"waits until {targets} ends: {wait.what} allows no more" + _inferred(wait)
+        case "Serve request":
+            return f"passes the request on to {targets}"
         case "actor slot":
             return f"is queued there until {targets} ends"
         case "event loop":

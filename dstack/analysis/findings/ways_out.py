@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dstack.analysis import names
+from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
 from dstack.model import actor_of_task
 
@@ -20,6 +21,8 @@ SHOWN_HOLDERS = 3
 def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """One piece of advice: where the circle is best broken."""
     kinds = {vertex.wait.kind for vertex in members if vertex.wait}
+    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT]:
+        return _of_requests(requests)
     queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
     callers = [vertex for vertex in cycle if vertex.kind == "execution"]
     is_of_lifetimes = any(vertex.kind == "lifetime" for vertex in members)
@@ -87,6 +90,16 @@ def _of_slots(queued: Sequence[Vertex]) -> str:
     return (
         f"Break the circle at one place: let {labels} begin while its actor awaits, by more slots (a higher "
         "max_concurrency) or in another concurrency group, or return the ObjectRef instead of awaiting it."
+    )
+
+
+def _of_requests(queued: Sequence[Vertex]) -> str:
+    """What lets a queued request of Serve begin, or its caller proceed without it."""
+    labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+    limits = names.listed(sorted({vertex.wait.what for vertex in queued if vertex.wait and vertex.wait.what}), " or ")
+    return (
+        f"Break the circle at one place: raise {limits}, so that {labels} can begin; make that call without waiting "
+        "for its response; or move the called method to a deployment that calls none of these."
     )
 
 

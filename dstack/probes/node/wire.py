@@ -109,6 +109,23 @@ class GroupCallData(_GroupCallData, total=False):
     fails_at: float | None
 
 
+class RequestData(TypedDict):
+    """A :class:`dstack.model.ServeRequest`."""
+
+    app: str
+    deployment: str
+    method: str
+
+
+class QueuedData(TypedDict):
+    """A :class:`dstack.model.QueuedRequest`."""
+
+    request: RequestData
+    replicas: dict[str, int]
+    most_replicas: int | None
+    in_replica: bool
+
+
 class _CallData(TypedDict):
     kind: str
     frame: int
@@ -135,6 +152,7 @@ class Dependencies(TypedDict, total=False):
     object_id: str | None
     what: str | None
     of_group: GroupCallData
+    queued: QueuedData
     unread: str | None
 
 
@@ -175,6 +193,7 @@ class CoroutineData(_CoroutineData, total=False):
     is_task: bool
     still: bool
     call: CallData
+    request: RequestData
 
 
 class _ProcessData(TypedDict):
