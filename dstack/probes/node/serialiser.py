@@ -56,6 +56,8 @@ class Serialiser:
             "children": [self._child(child, process) for child in process.children if _is_there(child)],
             "children_left_out": process.children_left_out,
         }
+        if reading.graph_stages:
+            data["graph_stages"] = list(reading.graph_stages)
         if process.parent_pid is not None:
             data["parent_pid"], data["name"] = process.parent_pid, process.title
         return data
