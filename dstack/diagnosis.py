@@ -46,7 +46,8 @@ class Wait(Model, frozen=True):
     groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
     targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
     ``FILE:LINE``, that several readings show to do nothing but wait again. ``is_linked`` says that it is for what was
-    seen to reach an object of its own process.
+    seen to reach an object of its own process. ``fails_after_s`` is a timeout that ends it with an error that nobody
+    has asked for, so it is no way out.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Wait(Model, frozen=True):
     loop: Key | None = None
     polls: str | None = None
     is_linked: bool = False
+    fails_after_s: float | None = None
 
     @property
     def evidence(self) -> Evidence:
