@@ -74,7 +74,8 @@ class Wait(Model, frozen=True):
     groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
     targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
     ``FILE:LINE``, that several readings show to do nothing but wait again. ``is_linked`` says that it is for what was
-    seen to reach an object of its own process. ``of_group`` describes a call on a process group.
+    seen to reach an object of its own process. ``of_group`` describes a call on a process group. ``fails_after_s`` is
+    a timeout of a library, not of the program, that ends the wait with an error: the waiter does not proceed by it.
     """
 
     kind: str
@@ -91,6 +92,7 @@ class Wait(Model, frozen=True):
     polls: str | None = None
     is_linked: bool = False
     of_group: GroupWait | None = None
+    fails_after_s: float | None = None
 
     @property
     def evidence(self) -> Evidence:

@@ -158,6 +158,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
     """What runs on a thread: the task, or the driver, or a thread by its name."""
     owner = observed.workers.get(worker_id)
     place = worker(observed, owner) if owner else "process"
+    if at_stage := stage(observed, worker_id, thread.os_thread_id):
+        return at_stage
     if task_id is not None:
         outermost = user_frame(observed.snapshot.frames_of(thread), outermost=True)
         return outermost.function if task_id not in observed.tasks and outermost else task(observed, task_id)
@@ -169,6 +171,14 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return request.name
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
+
+
+def stage(observed: Observed, worker_id: str, os_thread_id: int) -> str | None:
+    """``stage Trainer.step``: what the loop of an actor in a compiled graph is at, None for any other thread."""
+    process, owner = observed.process(worker_id), observed.workers.get(worker_id)
+    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    at = (one for one in process.graph_stages if one.is_current and one.os_thread_id == os_thread_id) if process else ()
+    return next((f"stage {known.class_name}.{one.method}" for one in at), None) if known else None
 
 
 def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:

@@ -132,6 +132,15 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"ends only through {targets}"
         case "backpressure":
             return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
+        case "channel read":
+            return f"waits{_in_call(wait)} for what {targets} gives in its graph{_failing(wait)}"
+        case "channel write":
+            return f"waits{_in_call(wait)} until {targets} has taken an earlier value of its graph{_failing(wait)}"
+        case "kept value":
+            return (
+                f"waits{_in_call(wait)} for room in a channel of its graph: all values were taken, and one of them is "
+                f"still referred to by {targets}{_failing(wait)}"
+            )
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
@@ -162,6 +171,15 @@ def fails_in(observed: Observed, call: GroupCall) -> str:
         return ""
     left_s = call.fails_at - observed.looked_at
     return f"; it fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
+
+
+def _in_call(wait: Wait) -> str:
+    """`` in CompiledDAGRef.get, with a timeout of 5 s``; empty for a stage, whose loop makes the call."""
+    return f" in {wait.what}{_timeout(wait)}" if wait.what and wait.what.startswith("CompiledDAG") else ""
+
+
+def _failing(wait: Wait) -> str:
+    return f" (it fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
 
 
 def _polls(wait: Wait, targets: str) -> str:

@@ -126,6 +126,39 @@ class QueuedData(TypedDict):
     in_replica: bool
 
 
+class ChannelData(TypedDict):
+    """A :class:`dstack.model.GraphChannel`."""
+
+    writer: str
+    readers: list[str]
+    refs: list[str]
+    buffers: int
+
+
+class StageData(TypedDict):
+    """A :class:`dstack.model.GraphStage`."""
+
+    method: str
+    os_thread_id: int
+    is_current: bool
+    reader: str
+    writer: str
+    inputs: list[ChannelData]
+    outputs: list[ChannelData]
+    reads: int
+    writes: int
+
+
+class ChannelCallData(TypedDict):
+    """A :class:`dstack.model.ChannelCall`."""
+
+    end: str
+    is_write: bool
+    count: int
+    pending: list[int]
+    fails_after_s: float | None
+
+
 class _CallData(TypedDict):
     kind: str
     frame: int
@@ -153,6 +186,7 @@ class Dependencies(TypedDict, total=False):
     what: str | None
     of_group: GroupCallData
     queued: QueuedData
+    channel: ChannelCallData
     unread: str | None
 
 
@@ -225,6 +259,7 @@ class ProcessData(_ProcessData, total=False):
     local_rank: int | None
     world_size: int | None
     labels: dict[str, str]
+    graph_stages: list[StageData]
 
 
 class _FailureData(TypedDict):

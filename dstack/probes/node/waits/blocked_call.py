@@ -20,10 +20,12 @@ from dstack.probes.node.process_groups.group_calls import GroupCalls
 from dstack.probes.node.process_groups.works import WORK_WAIT, is_in_work
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
+from dstack.probes.node.ray.compiled_graphs import is_monitor
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import function_of, is_in
+from dstack.probes.node.waits.channels import with_channel
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import (
     ASYNCIO,
@@ -80,9 +82,14 @@ class BlockedCalls:
             return None
         try:
             call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+            call = with_channel(self._objects, frames, call)
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
+        if call and is_monitor(frames):
+            return None
+        if call and "channel" in call:
+            return call
         if call and call.get("what") == EVENT_LOOP:
             return None if is_event_loop(thread) else self._event_loop(frames) or call
         return self._named(call, frames) if call else None
