@@ -85,15 +85,19 @@ class FrameData(_FrameData, total=False):
     loop: str
 
 
-class GroupData(TypedDict):
-    """A :class:`dstack.model.ProcessGroup`."""
-
+class _GroupData(TypedDict):
     library: str
     world: str
     name: str
     rank: int
     ranks: list[int]
+
+
+class GroupData(_GroupData, total=False):
+    """A :class:`dstack.model.ProcessGroup`."""
+
     description: str
+    has_left: bool
 
 
 class _GroupCallData(TypedDict):
@@ -177,13 +181,23 @@ class CoroutineData(_CoroutineData, total=False):
     call: CallData
 
 
+class Membership(TypedDict, total=False):
+    """What a :class:`dstack.model.Process` is in a distributed run."""
+
+    process_groups: list[GroupData]
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    labels: dict[str, str]
+
+
 class _ProcessData(TypedDict):
     pid: int
     started_at: float
     threads: list[ThreadData]
 
 
-class ProcessData(_ProcessData, total=False):
+class ProcessData(_ProcessData, Membership, total=False):
     """A :class:`dstack.model.Process`; ``children`` are processes below it."""
 
     parent_pid: int | None
@@ -201,11 +215,6 @@ class ProcessData(_ProcessData, total=False):
     children: list[ProcessData]
     children_left_out: int
     is_cut_off: bool
-    process_groups: list[GroupData]
-    rank: int | None
-    local_rank: int | None
-    world_size: int | None
-    labels: dict[str, str]
 
 
 class _FailureData(TypedDict):

@@ -12,6 +12,7 @@ MODULE_DICT = 16
 
 USUAL = frozenset(
     {"threading", "asyncio.tasks", "ray._private.worker", "uvloop", "_active", "global_worker"}
+    | {"ray.train.v2._internal.execution.context"}
     | {"_scheduled_tasks", "_all_tasks", "_current_tasks"}
 )
 """Modules and names in them that are usually asked for: a search for one of them finds the others, too."""

@@ -269,6 +269,8 @@ class BlockedCalls:
             futures, needs_all = self._futures_of(frames[at])
             call["timeout_s"] = self._seconds(frames[at], "timeout")
             call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
+            if ref := self._ref_of(futures):
+                return {**call, "kind": "ray.get", **self._refs([ref])}
             return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
         except Unreadable as error:
             return {**call, "unread": str(error)}
@@ -283,6 +285,10 @@ class BlockedCalls:
             case _:
                 needs_all = self._objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
                 return self._objects.set_items(_address(frame, "fs")), needs_all
+
+    def _ref_of(self, futures: Sequence[int]) -> int:
+        """The ObjectRef of the only future, if it is one that ``ObjectRef.future()`` has made; else 0."""
+        return self._objects.attributes(futures[0]).get("object_ref", 0) if len(futures) == 1 else 0
 
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """The threads of which one must proceed, for all futures or for each."""
@@ -304,8 +310,7 @@ class BlockedCalls:
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
         beginner = self.coroutines.beginner(future)
-        threads = [one.os_thread_id for one in self._threads if one.thread_id == beginner]
-        return {"threads": threads} if threads else {}
+        return {"threads": [beginner]} if beginner else {}
 
     # Event loops
 
