@@ -21,6 +21,7 @@ from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
+from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.ray.train import membership
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
@@ -159,12 +160,13 @@ class MemoryReader:
         steps: Sequence[Step],
         tasks: Mapping[int, str | None] | None,
     ) -> _ThreadState:
-        call = calls.call_of(thread)
+        task_id = (tasks or {}).get(thread.os_thread_id)
+        call = calls.call_of(thread, actor_of_task(task_id))
         return _ThreadState(
             thread=thread,
             steps=steps,
             call=call,
-            task_id=(tasks or {}).get(thread.os_thread_id),
+            task_id=task_id,
             locals=self._locals(process, thread),
             waits_on=calls.waits_on(thread, call),
             sleeps=thread.os_thread_id in calls.asleep,

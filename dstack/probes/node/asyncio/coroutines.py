@@ -13,6 +13,7 @@ from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.ray.train import meeting
 from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.executors import Executors
@@ -24,8 +25,6 @@ TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
 WRAPPED, NOT_BEGUN = "method", -1
 """The variable of such a wrapper that has the method, and the instruction of a function that has not begun."""
-ACTOR_OF_TASK = slice(16, 48)
-"""The digits of a task's id that are the id of its actor."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class Coroutines:
         if not future:
             return None, False
         with contextlib.suppress(Unreadable):
-            if task_id and (call := meeting(chain.frames, self._objects, task_id[ACTOR_OF_TASK])):
+            if task_id and (call := meeting(chain.frames, self._objects, actor_of_task(task_id))):
                 return call, False
         try:
             call, cancels = self._targets.call(future, chain)

@@ -18,6 +18,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
+from dstack.probes.node.ray.data import at_meeting
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
@@ -71,13 +72,17 @@ class BlockedCalls:
         self.asleep: set[int] = set()
         """The threads that were in ``time.sleep`` when their calls were read."""
 
-    def call_of(self, thread: MemoryThread) -> CallData | None:
-        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work."""
+    def call_of(self, thread: MemoryThread, actor_id: str = "") -> CallData | None:
+        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work.
+
+        ``actor_id`` is that of the actor whose method it runs, if any.
+        """
         frames = thread.frames
         if not frames or not thread.os_thread_id:
             return None
         try:
             call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+            call = at_meeting(call, frames, self._objects, actor_id) if call and actor_id else call
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
