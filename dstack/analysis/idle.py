@@ -53,7 +53,9 @@ def _is_at_rest(vertex: Vertex | None, enders: Mapping[Key, tuple[Key, ...]]) ->
 def _is_rest(vertex: Vertex) -> bool:
     """Whether it waits inside its own process, for no lock, and not for its event loop, which is blocked."""
     wait = vertex.wait
-    if wait is None or wait.is_timed or wait.kind in (*REF_CALLS, "lock", EVENT_LOOP):
+    if wait is None or wait.is_timed or wait.of_group is not None:
+        return False
+    if wait.kind in (*REF_CALLS, "lock", EVENT_LOOP):
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)

@@ -66,7 +66,7 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     wait, execution = vertex.wait, execution_of(graph.observed, vertex)
     call = execution.call if execution else None
     is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
-    if call is None or not any(is_open):
+    if call is None or wait.of_group is not None or not any(is_open):
         return wait
     if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
         return wait  # any of these calls may end it

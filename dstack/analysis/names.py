@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
@@ -15,6 +15,7 @@ from dstack.model import (
     GoneWorker,
     Node,
     PlacementGroup,
+    ProcessGroup,
     Thread,
     Worker,
     actor_of_task,
@@ -50,6 +51,25 @@ def call_of(label: str, value: Actor) -> str:
     """A call with its actor, where its label alone might be that of another actor's."""
     part = libraries.part(value.class_name, value.name, value.actor_id)
     return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
+
+
+def process_group(value: ProcessGroup) -> str:
+    """``group dp``: as the program calls it, else as its library does."""
+    name = value.description or value.name
+    return f"group {name}" if name else "a process group"
+
+
+def ranks(values: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-2, 5``."""
+    numbers = sorted(set(values))
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rank{'s' * (len(numbers) > 1)} {', '.join(texts)}"
 
 
 def node(value: Node) -> str:

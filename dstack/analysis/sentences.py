@@ -13,7 +13,8 @@ from dstack.analysis import names
 from dstack.analysis.calls import lock_in_words
 from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Step, Target, Vertex, Wait
+from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
+from dstack.model import GroupCall
 from dstack.vertex_keys import Key
 
 SHOWN_TARGETS = 3
@@ -77,6 +78,8 @@ def at(text: str, who: Member, vertex: Vertex) -> Step:
 
 def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     """The verb of the sentence: what this vertex does and for whom."""
+    if wait.of_group is not None:
+        return _in_group(observed, vertices, wait, wait.of_group)
     if wait.loop is not None:
         own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
         if own:
@@ -128,6 +131,26 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"{_lasting(wait.kind, wait)} for {targets}"
         case _:
             return f"waits for {targets}"
+
+
+def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait) -> str:
+    """In which call of which group, as which rank, which ranks are not in it, and what they do."""
+    call, group = of_group.call, of_group.call.group
+    place = f"is in {call.operation} of {names.process_group(group)} as rank {group.rank}"
+    error = fails_in(observed, call)
+    if not of_group.missing:
+        others = [rank for rank in of_group.inside if rank != group.rank]
+        return f"{place}{f', with {names.ranks(others)}' if others else ''}, which its library must end{error}"
+    targets = _targets(observed, vertices, wait)
+    return f"{place} and waits for {names.ranks(of_group.missing)}: {targets}{error}"
+
+
+def fails_in(observed: Observed, call: GroupCall) -> str:
+    """``; it fails by its own timeout in 29 min``, where clocks agree."""
+    if call.fails_at is None or not observed.snapshot.has_one_time:
+        return ""
+    left_s = call.fails_at - observed.looked_at
+    return f"; it fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
 
 
 def _polls(wait: Wait, targets: str) -> str:

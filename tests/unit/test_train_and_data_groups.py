@@ -15,8 +15,8 @@ import pytest
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
-from dstack.probes.node.ray.data import at_meeting
-from dstack.probes.node.ray.train import CONTEXT, meeting, membership
+from dstack.probes.node.process_groups.data_groups import at_meeting
+from dstack.probes.node.process_groups.train_groups import CONTEXT, meeting, rank_in_train
 from dstack.probes.node.wire import CallData
 from tests.unit.own_process import own_frames, own_objects, own_process
 
@@ -126,11 +126,12 @@ def test_a_train_worker_has_its_rank(memory: ProcessMemory, train_worker: Any) -
     identity = train_worker.synchronization_actor._ray_actor_id
     world = struct.pack("<QQ", id(identity.c_first), id(identity.d_second)).hex()
 
-    found = membership(own_process(memory))
+    found = rank_in_train(own_process(memory))
 
-    assert (found["rank"], found["local_rank"], found["world_size"]) == (2, 0, 3)
+    assert found is not None
+    assert found.local_rank == 0
     group = {"library": "ray.train", "world": world, "name": "workers", "rank": 2, "ranks": [0, 1, 2]}
-    assert found["process_groups"] == [{**group, "has_left": False}]
+    assert found.group == {**group, "has_left": False}
 
 
 def test_a_training_function_that_has_returned_has_left(memory: ProcessMemory, train_worker: Any) -> None:
@@ -138,16 +139,20 @@ def test_a_training_function_that_has_returned_has_left(memory: ProcessMemory, t
     thread.start()
     thread.join()
     train_worker.training_thread_runner._thread = thread
-    assert membership(own_process(memory))["process_groups"][0]["has_left"]
+    found = rank_in_train(own_process(memory))
+    assert found is not None
+    assert found.group["has_left"]
 
 
 def test_a_training_function_that_runs_has_not_left(memory: ProcessMemory, train_worker: Any) -> None:
     train_worker.training_thread_runner._thread = threading.current_thread()
-    assert not membership(own_process(memory))["process_groups"][0]["has_left"]
+    found = rank_in_train(own_process(memory))
+    assert found is not None
+    assert not found.group["has_left"]
 
 
 def test_a_process_without_train_is_in_no_group(memory: ProcessMemory) -> None:
-    assert membership(own_process(memory)) == {}
+    assert rank_in_train(own_process(memory)) is None
 
 
 def test_a_reader_waits_for_the_other_splits(memory: ProcessMemory) -> None:

@@ -18,12 +18,12 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
 from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
-from dstack.probes.node.ray.train import membership
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.roles import role_of
@@ -32,7 +32,7 @@ from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
 from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call
-from dstack.probes.node.wire import CallData, Membership
+from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
 """The most further readings of a thread that ran."""
@@ -100,16 +100,14 @@ class MemoryReader:
     def _read(self) -> ProcessReading:
         before = marks_at_rest(self._request.pid, self._known.python.os_thread_ids)
         groups: dict[str, str] | None = None
-        own = Membership()
         with self._process(before) as process:
             calls = self._calls(process)
             states = self._read_all(process, calls)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
+            memberships = self._memberships(calls)
             if not self._request.is_child:
                 groups = self._read_groups(process)
-                with contextlib.suppress(Unreadable):
-                    own = membership(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
             self._reached = self._search(process, calls, states)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
@@ -128,7 +126,7 @@ class MemoryReader:
             has_tasks=self._has_tasks,
             loops=self._loops,
             groups=groups,
-            membership=own,
+            memberships=memberships,
             problems=list(self._problems(threads)),
         )
 
@@ -188,6 +186,12 @@ class MemoryReader:
             with contextlib.suppress(Unreadable):
                 return concurrency_groups(process.modules, process.objects)
         return None
+
+    def _memberships(self, calls: BlockedCalls) -> Memberships:
+        """Its process groups and ranks; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return calls.group_calls.groups.memberships()
+        return Memberships()
 
     # Event loops
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.threads import AnyThread
-from dstack.probes.node.wire import CallData, Membership, Options, ThreadContext
+from dstack.probes.node.wire import CallData, Options, ThreadContext
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,6 @@ class ProcessReading:
     has_tasks: bool = False
     loops: LoopState | None = None
     groups: dict[str, str] | None = None
-    membership: Membership = field(default_factory=Membership)
+    memberships: Memberships = field(default_factory=Memberships)
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()

@@ -181,23 +181,13 @@ class CoroutineData(_CoroutineData, total=False):
     call: CallData
 
 
-class Membership(TypedDict, total=False):
-    """What a :class:`dstack.model.Process` is in a distributed run."""
-
-    process_groups: list[GroupData]
-    rank: int | None
-    local_rank: int | None
-    world_size: int | None
-    labels: dict[str, str]
-
-
 class _ProcessData(TypedDict):
     pid: int
     started_at: float
     threads: list[ThreadData]
 
 
-class ProcessData(_ProcessData, Membership, total=False):
+class ProcessData(_ProcessData, total=False):
     """A :class:`dstack.model.Process`; ``children`` are processes below it."""
 
     parent_pid: int | None
@@ -215,6 +205,11 @@ class ProcessData(_ProcessData, Membership, total=False):
     children: list[ProcessData]
     children_left_out: int
     is_cut_off: bool
+    process_groups: list[GroupData]
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    labels: dict[str, str]
 
 
 class _FailureData(TypedDict):

@@ -13,8 +13,8 @@ from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.process_groups.train_groups import meeting
 from dstack.probes.node.ray.task_ids import actor_of_task
-from dstack.probes.node.ray.train import meeting
 from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of

@@ -16,9 +16,10 @@ from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.process_groups.data_groups import at_meeting
+from dstack.probes.node.process_groups.group_calls import GroupCalls
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
-from dstack.probes.node.ray.data import at_meeting
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
@@ -181,12 +182,13 @@ class BlockedCalls:
         if blocked_in is None:
             return None
         frames = thread.frames
-        poll = self._poll(frames[0]) if blocked_in.futex is None else None
-        if blocked_in.is_sleep:
-            self.asleep.add(thread.os_thread_id)
-        if poll or blocked_in.is_sleep:
-            return poll
         leaf = place_of(frames[0], IN_LEAF)
+        poll = self._poll(frames[0]) if blocked_in.futex is None else None
+        is_asleep = blocked_in.is_sleep and not (leaf and leaf.polls)
+        if is_asleep:
+            self.asleep.add(thread.os_thread_id)
+        if poll or is_asleep:
+            return poll
         name, children = awaited_children(self._pid, blocked_in, self._below)
         if children:
             call = self._known_wait(frames, leaf or Place("", "", name, ""), None)
@@ -202,7 +204,13 @@ class BlockedCalls:
             leaf = Place("", "", NAMES_OF_OTHERS[slept_on.type_name], "")
             return self._known_wait(frames, leaf, hex(slept_on.address), slept_on.timeout_s)
         identity = frames[0].local("self")
-        return self._known_wait(frames, leaf, hex(identity) if identity else None)
+        call = self._known_wait(frames, leaf, hex(identity) if identity else None)
+        return self._with_group(call, thread, blocked_in) if call else None
+
+    def _with_group(self, call: CallData, thread: MemoryThread, blocked_in: SystemCall) -> CallData:
+        """The call with what it depends on, where it is one on a process group."""
+        of_group = self.group_calls.call_of(thread.frames, call["frame"], thread.os_thread_id, blocked_in)
+        return {**call, "of_group": of_group} if of_group else call
 
     def _poll(self, leaf: Frame) -> CallData | None:
         """A known function that waits by sleeping; the kernel shows it asleep, and not on a lock."""
@@ -372,6 +380,11 @@ class BlockedCalls:
     @cached_property
     def _threads(self) -> list[MemoryThread]:
         return [thread for thread in self._process.threads if thread.os_thread_id]
+
+    @cached_property
+    def group_calls(self) -> GroupCalls:
+        """The process groups of this process, and the calls on them."""
+        return GroupCalls(self._process)
 
     @cached_property
     def coroutines(self) -> Coroutines:

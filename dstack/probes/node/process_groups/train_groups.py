@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
@@ -16,7 +17,7 @@ from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.threads import is_in
-from dstack.probes.node.wire import CallData, GroupData, Membership
+from dstack.probes.node.wire import CallData, GroupData
 
 LIBRARY = "ray.train"
 CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")
@@ -30,19 +31,26 @@ ACTOR_ID, ACTOR_ID_BYTES = 32, 16
 MAX_RANKS = 1 << 16
 
 
-def membership(process: PythonProcess) -> Membership:
+class TrainRank(NamedTuple):
+    """What a Train worker is in its worker group; ``local_rank`` is its rank among those on its node."""
+
+    group: GroupData
+    local_rank: int
+
+
+def rank_in_train(process: PythonProcess) -> TrainRank | None:
     """The rank of a process in its worker group, if it is a Train worker; raises :class:`Unreadable`."""
     objects = process.objects
     context = process.modules.lookup(*CONTEXT)
     if not objects.is_a(context, "TrainContext"):
-        return {}
+        return None
     attributes = objects.attributes(context)
     places = objects.attributes(attributes.get("distributed_context", 0))
     execution = objects.attributes(attributes.get("execution_context", 0))
     rank, size, local = (_number(objects, places.get(one, 0)) for one in ("world_rank", "world_size", "local_rank"))
     group = _group(_actor_id(objects, execution.get("synchronization_actor", 0)), rank, size)
     group["has_left"] = _has_ended(process, execution.get("training_thread_runner", 0))
-    return {"process_groups": [group], "rank": rank, "local_rank": local, "world_size": size}
+    return TrainRank(group, local)
 
 
 def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallData | None:

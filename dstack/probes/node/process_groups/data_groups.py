@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.ray.train import MAX_RANKS
+from dstack.probes.node.process_groups.train_groups import MAX_RANKS
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.wire import CallData, GroupData
 
