@@ -93,7 +93,8 @@ class ProcessGroup(Model, frozen=True):
     ``tcp://10.0.0.1:29500``, or what tells one run of another library from the next; empty where it is not known.
     ``name`` is unique in that world, and ``description`` what the program calls the group, as ``default_pg`` or
     ``mesh_tp``. ``rank`` is the process's own rank in the world; ``ranks`` are those of all members, in the order of
-    their ranks in the group.
+    their ranks in the group. ``has_left`` says that the process has ended its part in the run, as a training function
+    that has returned: it makes no more calls on the group.
     """
 
     library: GroupLibrary
@@ -102,6 +103,7 @@ class ProcessGroup(Model, frozen=True):
     rank: Natural
     ranks: tuple[Natural, ...]
     description: str = ""
+    has_left: bool = False
 
 
 class GroupCall(Model, frozen=True):

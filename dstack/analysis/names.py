@@ -55,8 +55,14 @@ def call_of(label: str, value: Actor) -> str:
     return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
 
 
+GROUPS = {"ray.train": "the worker group", "ray.data": "the readers of streaming_split"}
+"""The only groups of these libraries."""
+
+
 def process_group(value: ProcessGroup) -> str:
     """``group dp``: as the program calls it, else as its library does."""
+    if value.library in GROUPS:
+        return GROUPS[value.library]
     name = value.description or value.name
     return f"group {name}" if name else "a process group"
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis import names
+from dstack.analysis import names, placing
 from dstack.analysis.findings.failures import RAISED, SHOWN_ERROR
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
-from dstack.analysis.process_groups import RECEIVES, SENDS, GroupId, group_id
+from dstack.analysis.members import execution_of
+from dstack.analysis.process_groups import BY_CALLS, RECEIVES, SENDS, GroupId, group_id
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import at, fails_in
 from dstack.diagnosis import Finding, GroupWait, Step, Vertex
@@ -56,7 +57,10 @@ def has_lost_rank(situation: Situation, keys: Iterable[Key]) -> bool:
 
 def gatherings(finding: Finding, teller: Teller) -> list[Gathering]:
     """Who is in which call, of the calls that members are in; the largest group first."""
-    of_members = {_id(_of(vertex).call) for vertex in teller.vertices_of(finding.members) if _is_in_group(vertex)}
+    members = teller.vertices_of(finding.members)
+    if any(vertex.absent and vertex.never for vertex in members):
+        members += teller.vertices_of(finding.blocked_behind)
+    of_members = {_id(_of(vertex).call) for vertex in members if _is_in_group(vertex)}
     several: dict[object, list[Vertex]] = defaultdict(list)
     for vertex in teller.vertices_of((*finding.members, *finding.blocked_behind)):
         if _is_in_group(vertex) and _id(_of(vertex).call) in of_members:
@@ -85,7 +89,8 @@ def headline(finding: Finding, teller: Teller) -> str | None:
 
 def told(finding: Finding, teller: Teller) -> set[Key]:
     """The vertices that the steps about calls on groups tell of."""
-    return {vertex.key for one in gatherings(finding, teller) for vertex in one.inside}
+    inside = [vertex for one in gatherings(finding, teller) for vertex in one.inside]
+    return {vertex.key for one in inside for vertex in (one, _caller(teller, one))}
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
@@ -143,6 +148,11 @@ def advice(finding: Finding, teller: Teller) -> str | None:
 
 
 def _advice_for_lost(lost: Sequence[Vertex]) -> str:
+    if any(vertex.never for vertex in lost):
+        return (
+            "Make the same calls on all ranks, the same number of times: look for a branch on the rank, an early "
+            "return or a loop of another length in the training function."
+        )
     if any(vertex.absent and vertex.absent.is_dead for vertex in lost):
         return (
             "Start all ranks of the group again: a rank that has died never joins. Fetch the results of all ranks as "
@@ -189,9 +199,9 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
 
 def _step_inside(one: Gathering, teller: Teller) -> Step:
     """``Ranks 0-2 of 4 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
-    first, is_one = one.inside[0], len(one.inside) == 1
+    is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
+    first = _caller(teller, one.inside[0])
     who = teller.member(first)
-    missing = _of(first).missing
     parts = (
         f"{names.ranks(one.ranks).capitalize()} of {len(one.call.group.ranks)} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
@@ -201,6 +211,14 @@ def _step_inside(one: Gathering, teller: Teller) -> Step:
         f" ({who.place})" if who.place else "",
     )
     return at("".join(parts), who, first)
+
+
+def _caller(teller: Teller, vertex: Vertex) -> Vertex:
+    """The execution of the user's that is in a call on a group by calling an actor, in which this one stands for it."""
+    if _of(vertex).call.group.library not in BY_CALLS:
+        return vertex
+    waiting_for = (one for one in teller.vertices.values() if one.kind == "execution" and one.key != vertex.key)
+    return next((one for one in waiting_for if vertex.key in targets_of(one)), vertex)
 
 
 # The ranks that are elsewhere
@@ -219,6 +237,9 @@ def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
     found = []
     for vertex in teller.vertices_of(finding.members):
         if vertex.kind != "execution" or _is_in_group(vertex):
+            continue
+        execution = execution_of(teller.observed, vertex)
+        if execution and vertex.task_id is None and not placing.is_users(teller.observed, execution):
             continue
         process = teller.observed.process(vertex.worker_id or "")
         own = [g.rank for g in (process.process_groups if process else ()) if (g.library, g.world, g.rank) in ranks]
@@ -300,6 +321,8 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
     absent = vertex.absent
     if absent is None:
         return None
+    if vertex.never:
+        return f"{vertex.label} {vertex.never}"
     if absent.is_dead:
         actor = teller.observed.actors.get(absent.actor_id or "")
         cause = actor.death_cause if actor else None

@@ -24,6 +24,7 @@ from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at
 from dstack.probes.node.program_labels import program_labels
 from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
+from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins
@@ -162,12 +163,13 @@ class MemoryReader:
         steps: Sequence[Step],
         tasks: Mapping[int, str | None] | None,
     ) -> _ThreadState:
-        call = calls.call_of(thread)
+        task_id = (tasks or {}).get(thread.os_thread_id)
+        call = calls.call_of(thread, actor_of_task(task_id))
         return _ThreadState(
             thread=thread,
             steps=steps,
             call=call,
-            task_id=(tasks or {}).get(thread.os_thread_id),
+            task_id=task_id,
             locals=self._locals(process, thread),
             waits_on=calls.waits_on(thread, call),
             sleeps=thread.os_thread_id in calls.asleep,

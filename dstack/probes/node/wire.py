@@ -85,15 +85,19 @@ class FrameData(_FrameData, total=False):
     loop: str
 
 
-class GroupData(TypedDict):
-    """A :class:`dstack.model.ProcessGroup`."""
-
+class _GroupData(TypedDict):
     library: str
     world: str
     name: str
     rank: int
     ranks: list[int]
+
+
+class GroupData(_GroupData, total=False):
+    """A :class:`dstack.model.ProcessGroup`."""
+
     description: str
+    has_left: bool
 
 
 class _GroupCallData(TypedDict):

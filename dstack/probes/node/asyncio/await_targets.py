@@ -172,8 +172,10 @@ class AwaitTargets:
         if threads:
             reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
             return Needs(futures=[threads], inferred=reason)
-        coroutine = self.givers.get(source)
-        return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
+        if coroutine := self.givers.get(source):
+            return Needs(coroutines=[coroutine])
+        beginner = self.beginner(source)
+        return Needs(futures=[(beginner,)]) if beginner else Needs(others=1)
 
     @cached_property
     def givers(self) -> dict[int, int]:
@@ -197,6 +199,12 @@ class AwaitTargets:
                     if future := self._enclosed(function).get("future"):
                         found[future] = loop
         return found
+
+    def beginner(self, future: int) -> int | None:
+        """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
+        loop = self.beginners.get(future)
+        thread_id = self._loops.thread_of(loop, self._executors.os_ids) if loop else None
+        return self._executors.os_ids[thread_id] if thread_id else None
 
     def _callbacks(self, future: int) -> Iterator[int]:
         """The Python functions among a future's callbacks."""
