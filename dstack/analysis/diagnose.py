@@ -97,15 +97,18 @@ def of_interest(snapshot: Snapshot) -> Interest:
     repeating = _repeating(snapshot)
     pollers, suspected = situation.may_poll(repeating)
     polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
+    stuck = [vertex for key, vertex in situation.vertices.items() if key in situation.stuck]
     for vertex in suspected:
         workers |= _workers_of(vertex, first)
+    in_groups = [vertex for vertex in stuck if vertex.wait and vertex.wait.of_group]
+    polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
     workers |= {vertex.worker_id for vertex in situation.idle_waiters() if vertex.worker_id}
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(
         workers=workers | polling | starting,
         tasks=_tasks_of_interest(situation),
-        may_stand_still=bool(still),
+        may_stand_still=bool(still or in_groups),
         pollers=polling,
         timeouts_s=timeouts,
         waits_to_start=bool(starting),

@@ -61,6 +61,8 @@ class Serialiser:
             "world_size": reading.memberships.world_size,
             "labels": dict(reading.labels),
         }
+        if reading.graph_stages:
+            data["graph_stages"] = list(reading.graph_stages)
         if process.parent_pid is not None:
             data["parent_pid"], data["name"] = process.parent_pid, process.title
         return data

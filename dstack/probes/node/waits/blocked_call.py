@@ -16,14 +16,17 @@ from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.process_groups.data_groups import at_meeting
 from dstack.probes.node.process_groups.group_calls import GroupCalls
 from dstack.probes.node.process_groups.works import WORK_WAIT, is_in_work
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
+from dstack.probes.node.ray.compiled_graphs import is_monitor
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import function_of, is_in
+from dstack.probes.node.waits.channels import with_channel
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import (
     ASYNCIO,
@@ -73,16 +76,25 @@ class BlockedCalls:
         self.asleep: set[int] = set()
         """The threads that were in ``time.sleep`` when their calls were read."""
 
-    def call_of(self, thread: MemoryThread) -> CallData | None:
-        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work."""
+    def call_of(self, thread: MemoryThread, actor_id: str = "") -> CallData | None:
+        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work.
+
+        ``actor_id`` is that of the actor whose method it runs, if any.
+        """
         frames = thread.frames
         if not frames or not thread.os_thread_id:
             return None
         try:
             call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+            call = with_channel(self._objects, frames, call)
+            call = at_meeting(call, frames, self._objects, actor_id) if call and actor_id else call
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
+        if call and is_monitor(frames):
+            return None
+        if call and "channel" in call:
+            return call
         if call and call.get("what") == EVENT_LOOP:
             return None if is_event_loop(thread) else self._event_loop(frames) or call
         return self._named(call, frames) if call else None
@@ -284,6 +296,8 @@ class BlockedCalls:
             futures, needs_all = self._futures_of(frames[at])
             call["timeout_s"] = self._seconds(frames[at], "timeout")
             call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
+            if ref := self._ref_of(futures):
+                return {**call, "kind": "ray.get", **self._refs([ref])}
             return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
         except Unreadable as error:
             return {**call, "unread": str(error)}
@@ -298,6 +312,10 @@ class BlockedCalls:
             case _:
                 needs_all = self._objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
                 return self._objects.set_items(_address(frame, "fs")), needs_all
+
+    def _ref_of(self, futures: Sequence[int]) -> int:
+        """The ObjectRef of the only future, if it is one that ``ObjectRef.future()`` has made; else 0."""
+        return self._objects.attributes(futures[0]).get("object_ref", 0) if len(futures) == 1 else 0
 
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """The threads of which one must proceed, for all futures or for each."""
@@ -319,8 +337,7 @@ class BlockedCalls:
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
         beginner = self.coroutines.beginner(future)
-        threads = [one.os_thread_id for one in self._threads if one.thread_id == beginner]
-        return {"threads": threads} if threads else {}
+        return {"threads": [beginner]} if beginner else {}
 
     # Event loops
 
