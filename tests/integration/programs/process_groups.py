@@ -91,6 +91,10 @@ _default_pg_init_method = "env://"
 def all_reduce(tensor, op=None, group=None, async_op=False):
     sem_wait(semaphore)
 
+def reduce(tensor, dst=None, op=None, group=None, async_op=False, group_dst=None):
+    while True:
+        usleep(10_000_000)
+
 def all_gather_single(output_tensor, input_tensor, group=None, async_op=False):
     sem_wait(semaphore)
 
@@ -233,6 +237,7 @@ def start(name: str, call: Callable[[], object], operation: str, group: dict[str
 
 start("default", lambda: torch.all_reduce(None), "all_reduce", DEFAULT)
 start("of a group", lambda: torch.all_reduce(None, group=tp), "all_reduce", TP)
+start("that polls", lambda: torch.reduce(None, dst=1), "reduce", DEFAULT, peer=1, sleeps=True)
 start("of objects", lambda: torch.all_gather_object([], 1, tp), "all_gather_object", TP)
 start("of another name", lambda: torch.all_gather_into_tensor(None, None), "all_gather_into_tensor", DEFAULT)
 start("with a root", lambda: torch.broadcast(None, group=tp), "broadcast", TP, peer=3)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d
 
 PORT, RANK = map(int, sys.argv[1:])
@@ -52,6 +53,11 @@ def wait_of_irecv(group: Any) -> None:
     work.wait()
 
 
+def wait_tensor(group: Any) -> None:
+    functional.wait_tensor(functional.all_reduce(ONES, "sum", group))
+
+
+CALLS["wait_tensor"] = wait_tensor
 CALLS["Work.wait of all_reduce"] = wait_of_all_reduce
 CALLS["Work.wait of irecv"] = wait_of_irecv
 

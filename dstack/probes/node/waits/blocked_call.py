@@ -33,9 +33,9 @@ from dstack.probes.node.waits.known_waits import (
     EVENT_LOOP,
     IDLE,
     IN_CHANNEL,
-    IN_LEAF,
     Place,
     place_of,
+    place_of_leaf,
     places_outward,
     poll_of,
 )
@@ -190,7 +190,7 @@ class BlockedCalls:
         if blocked_in is None:
             return None
         frames = thread.frames
-        leaf = place_of(frames[0], IN_LEAF)
+        leaf = place_of_leaf(frames)
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
         is_asleep = blocked_in.is_sleep and not (leaf and leaf.polls)
         if is_asleep:
