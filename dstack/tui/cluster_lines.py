@@ -10,7 +10,6 @@ from rich.text import Text
 
 from dstack.analysis import names
 from dstack.analysis.inventory import DOINGS, Deed, Doing, Inventory, Lacking, Occupant, Resident, alike
-from dstack.analysis.ranks import in_words
 from dstack.model import Actor, Node
 from dstack.report.safe_text import SafeText
 from dstack.report.text import short_path
@@ -160,7 +159,7 @@ class Lines:
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
 
     def _named(self, one: Occupant) -> Text:
-        ranks = f"  {found}" if (found := in_words(one.ranks)) else ""
+        ranks = f"  {found}" if (found := one.ranks.in_words) else ""
         return SafeText().append(one.name, "bold").append(f"{ranks}  pid {one.worker.pid}", "dim")
 
     def queue(self, one: Occupant) -> str:
@@ -224,7 +223,7 @@ class Lines:
     def _told_occupant(self, one: Occupant) -> Iterator[Text]:
         process = self.look.observed.process(one.worker.worker_id)
         text = SafeText().append(f"{one.name}", "bold")
-        ranks = f"{found}, " if (found := in_words(one.ranks)) else ""
+        ranks = f"{found}, " if (found := one.ranks.in_words) else ""
         text.append(f"  {ranks}pid {one.worker.pid}, node {one.worker.ip}")
         if process is not None:
             if process.started_at:

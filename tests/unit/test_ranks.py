@@ -10,7 +10,7 @@ import pytest
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.merging import ByRanks, Words, grouping_in_words, groupings, merge
 from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, in_words, ranks_of
+from dstack.analysis.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
 from dstack.analysis.running import Execution
 from dstack.analysis.stacks import Stacks
 from dstack.model import Process, ProcessGroup
@@ -46,7 +46,7 @@ def test_a_rank_has_its_place_in_the_world_and_in_each_named_group() -> None:
 def test_without_a_process_or_groups_there_are_no_ranks() -> None:
     assert ranks_of(None) == NO_RANKS
     assert ranks_of(process()) == NO_RANKS
-    assert in_words(NO_RANKS) == ""
+    assert NO_RANKS.in_words == ""
 
 
 @pytest.mark.parametrize("name", ["", "undefined", "12", "default", "mesh_default", "world", "MODEL_PARALLEL_GROUP"])
@@ -92,7 +92,7 @@ def test_a_group_that_does_not_have_its_own_member_is_left_out() -> None:
     ],
 )
 def test_ranks_in_words(ranks: Ranks, words: str) -> None:
-    assert in_words(ranks) == words
+    assert ranks.in_words == words
 
 
 def test_long_and_many_labels_are_cut() -> None:
