@@ -84,12 +84,8 @@ def ranks_of(process: Process | None) -> Ranks:
     """The ranks and labels of a process."""
     if process is None:
         return NO_RANKS
-    worlds = [
-        group for group in process.process_groups if _name(group) in WORLDS and process.rank in (None, group.rank)
-    ]
-    world = min(
-        worlds, key=lambda group: group.library != TRAIN, default=None
-    )  # which has all workers from its start on
+    worlds = [one for one in process.process_groups if _name(one) in WORLDS and process.rank in (None, one.rank)]
+    world = min(worlds, key=lambda group: group.library != TRAIN, default=None)  # all are in it before they join others
     return Ranks(
         rank=process.rank if process.rank is not None else world.rank if world else None,
         local_rank=process.local_rank,

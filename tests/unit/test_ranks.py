@@ -65,6 +65,15 @@ def test_groups_of_ray_util_collective_are_dimensions_by_their_names() -> None:
     assert ranks_of(process(weights, default)) == Ranks(rank=2, world_size=3, dimensions=(("weights", 2),))
 
 
+def test_the_run_of_a_train_worker_is_its_worker_group() -> None:
+    workers = ProcessGroup(library="ray.train", world="a1", name="workers", rank=1, ranks=(0, 1))
+    splits = ProcessGroup(library="ray.data", world="b2", name="splits", rank=0, ranks=(0, 1))
+
+    found = ranks_of(process(group(1, (0, 1), "default_pg"), workers, splits, rank=1))
+
+    assert found == Ranks(rank=1, world_size=2, world="a1")
+
+
 def test_a_name_of_two_groups_counts_only_where_they_agree() -> None:
     one, same, other = group(3, (1, 3), "mesh_dp"), group(3, (0, 3), "dp"), group(3, (3, 4), "mesh_dp")
 
@@ -96,9 +105,9 @@ def test_ranks_in_words(ranks: Ranks, words: str) -> None:
 
 
 def test_long_and_many_labels_are_cut() -> None:
-    many = in_words(Ranks(rank=1, labels=tuple((f"label{number}", "x" * 10_000) for number in range(100))))
+    many = Ranks(rank=1, labels=tuple((f"label{number}", "x" * 10_000) for number in range(100))).in_words
 
-    assert many.endswith(f"…{' and'} {100 - SHOWN} more)")
+    assert many.endswith(f"… and {100 - SHOWN} more)")
     assert len(many) < (SHOWN + 1) * (LONGEST + 2)
 
 
