@@ -20,8 +20,8 @@ from tests.unit.ranked_scenes import SIZE, WORLD, group, groups_of, ranked, trai
 from tests.unit.scenes import Proc, Scene
 
 
-def process(*groups: ProcessGroup, labels: dict[str, str] | None = None, **known: int) -> Process:
-    return Process(pid=7, started_at=1.0, process_groups=groups, labels=labels or {}, **known)
+def process(*groups: ProcessGroup, rank: int | None = None) -> Process:
+    return Process(pid=7, started_at=1.0, process_groups=groups, rank=rank)
 
 
 def stacks_of(scene: Scene) -> Stacks:
