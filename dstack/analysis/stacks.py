@@ -134,7 +134,7 @@ class Stacks:
 
     def slice(self, executions: Iterable[Execution]) -> str:
         """``ranks 4-7 (all of pp 1)``: the workers of some executions; empty where no rank tells them apart."""
-        found = self.teams.slice({execution.worker_id for execution in executions})
+        found = self.teams.slice_of(executions)
         return found.words if found else ""
 
     @cached_property

@@ -129,7 +129,7 @@ class Lines:
         if len(group) == 1:
             return self._occupant(group[0])
         first = group[0]
-        ranks = f" ({found.words})" if (found := self.look.stacks.teams.slice(_ids(group))) else ""
+        ranks = f" {found.aside}" if (found := self.look.stacks.teams.slice(_ids(group))) else ""
         text = self._mark(first.doing).append(f"{len(group):,} alike{ranks}, the first: ", "bold")
         text.append_text(self._said(first))
         children = partial(self._occupants, group)
