@@ -13,7 +13,6 @@ from dstack.analysis import names
 from dstack.analysis.calls import lock_in_words
 from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import in_words
 from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
 from dstack.model import GroupCall
 from dstack.vertex_keys import Key
@@ -58,7 +57,7 @@ def introduced(vertex: Vertex, who: Member) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
     place = who.place
     if vertex.child_pid is not None:  # its label has the pid
-        place = ", ".join(part for part in (in_words(who.ranks), f"node {who.node_ip}" if who.node_ip else "") if part)
+        place = ", ".join(part for part in (who.ranks.in_words, f"node {who.node_ip}" if who.node_ip else "") if part)
     return f"{vertex.label} ({place})" if place else vertex.label
 
 

@@ -13,6 +13,7 @@ from dstack.model import Process, Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.cluster import ClusterView
 from dstack.tui.flame import FlameView
+from dstack.tui.history import HistoryView
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files
 from dstack.tui.stacks import StacksView
@@ -23,6 +24,7 @@ from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.test_stacks import at, page, press, texts, tree
 from tests.unit.ranked_scenes import groups_of, training
+from tests.unit.test_comparing import again
 
 Body = Callable[[DstackApp, Pilot[Any], Any], Awaitable[None]]
 SIZE = (120, 40)
@@ -142,6 +144,28 @@ def test_an_outlier_is_told_by_its_ranks() -> None:
         assert "2 outliers: ranks 4-5 (all of pp 1, dp 0) are elsewhere than ranks 0-3, 6-7" in words
 
     seen(StacksView, body, trained(lambda rank: rank in (4, 5)))
+
+
+def test_the_history_names_ranks_and_is_filtered_by_them() -> None:
+    scene, trainers = training()
+    looks = [again(scene, 0.0)]
+    trainers[3].strands[0].line = 99
+    looks.append(again(scene, 60.0))
+
+    async def whole() -> None:
+        async with running(Files("ranks.json", looks), SIZE) as (app, pilot):
+            await until(pilot, lambda: len(app.looks) == 2)
+            app.switch_mode("history")
+            await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen._result)
+            (view,) = (one for one in [app.screen] if isinstance(one, HistoryView))
+            told = "\n".join(lines(view))
+            assert "Trainer.step  rank 3 (tp 1, pp 0, dp 1)  /srv/app/app.py:20 → /srv/app/app.py:99" in told
+            await search(pilot, "rank:5")
+            found = [line for line in lines(view) if "rank " in line]
+            assert len(found) == 2, "its wait and its execution, of seven alike"
+            assert all("rank 5 (tp 1, pp 1, dp 0)" in line for line in found)
+
+    asyncio.run(whole())
 
 
 def test_a_child_process_has_its_own_rank() -> None:

@@ -330,6 +330,8 @@ class Proc:
     running: list[Call] = field(default_factory=list)
     submitted: list[Call] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    """Further fields of its process."""
     held: dict[str, float] = field(default_factory=dict)
     is_silent: bool = False
     is_unseen: bool = False
@@ -340,8 +342,6 @@ class Proc:
     coroutines_read: bool = False
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
-    known: dict[str, Any] = field(default_factory=dict)
-    """Further fields of its process."""
     cpu_s: float = 0.0
     memberships: list[ProcessGroup] = field(default_factory=list)
     rank: int | None = None
@@ -777,12 +777,11 @@ class Scene:
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
             process_groups=() if proc.has_no_stacks else tuple(proc.memberships),
             rank=proc.rank,
-            **proc.known,
         )
         return WorkerSample(
             worker_id=proc.worker_id,
             running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
-            process=process if is_wanted and not proc.is_unseen else None,
+            process=replace(process, **proc.known) if is_wanted and not proc.is_unseen else None,
             held=dict(proc.held),
             executed_tasks=None if proc.is_silent else proc.executed,
         )
