@@ -171,11 +171,12 @@ class BlockedCall(Model, frozen=True):
     unread: str | None = None
 
     def is_same_as(self, other: BlockedCall) -> bool:
-        """Whether both are one wait, whatever was found to reach what they wait on."""
+        """Whether both are one wait, whatever was found to reach what they wait on, and however clocks differ."""
         return self._without_reach() == other._without_reach()
 
     def _without_reach(self) -> BlockedCall:
-        return replace(self, reached_by=(), reached_by_coroutines=(), reached_by_actor=False)
+        of_group = replace(self.of_group, fails_at=None) if self.of_group else None
+        return replace(self, reached_by=(), reached_by_coroutines=(), reached_by_actor=False, of_group=of_group)
 
 
 class Thread(Model, frozen=True):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dstack.analysis.changes import Changes, carried_over, ended_workers, is_known, usable
+from dstack.analysis.changes import Changes, are_equal, carried_over, ended_workers, is_known, usable
 from dstack.analysis.graph import waits_for
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
@@ -180,7 +180,9 @@ class _Confirmation:
 
     def _is_same_call(self, vertex: Vertex) -> bool:
         was, now = execution_of(self._first, vertex), execution_of(self._second, vertex)
-        return was is not None and now is not None and not self._changes.has_left(vertex) and was.call == now.call
+        return (
+            was is not None and now is not None and not self._changes.has_left(vertex) and are_equal(was.call, now.call)
+        )
 
     def _depends_on_the_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether all that something pending waits for is still what it waits for.

@@ -120,6 +120,7 @@ class _Members:
         self._calls = _calls_of(graph.observed.sample)
         self._places = _places_of(graph.observed.sample)
         self._groups: dict[tuple[Id, ...], tuple[Group, ...]] = {}
+        self._assumed: dict[tuple[GroupId, int], str] = {}
 
     def wait_of(self, vertex: Vertex) -> Wait:
         """The wait with the members that have to come, where it is known that any has to."""
@@ -208,7 +209,9 @@ class _Members:
         if call.mark or call.operation in FORMING or (isinstance(execution, Coroutine) and execution.is_task):
             return ()
         samples = (*self._seen.snapshot.samples[:2], *self._seen.snapshot.readings)
-        if any(shown != call for shown in _calls_shown(samples, vertex)):
+        if any(
+            shown is None or replace(shown, fails_at=call.fails_at) != call for shown in _calls_shown(samples, vertex)
+        ):
             return None
         return (f"rank {call.group.rank} was in one and the same {call.operation} in all samples",)
 
@@ -360,8 +363,10 @@ class _Members:
         pending = [task for key, task in self._seen.creations.items() if self._is_like(key, classes, job)]
         if pending:
             targets = [Target(vertex=placing.key_of_task(self._seen, task.task_id)) for task in pending]
+            self._assumed[group_id(call.group), rank] = "come with an actor of the same class that is to be created"
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
         if call.operation in FORMING and len(late := self._not_yet(call.group, classes, job)) == count:
+            self._assumed[group_id(call.group), rank] = "come with an actor of the same class that is in no group yet"
             return self._not_begun(call.group, rank, late)
         dead = [actor for actor in self._seen.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:
@@ -381,10 +386,11 @@ class _Members:
 
     def _doubts(self, call: GroupCall, missing: Iterable[int]) -> Iterator[str]:
         """What is assumed of members that are in no group yet."""
-        places = self._places.get((call.group.library, call.group.world), {})
-        ranks = [rank for rank in missing if not places.get(rank)]
-        if ranks and call.operation in FORMING:
-            yield f"{names.ranks(ranks)} of {call.operation} are to be in actors of the same class that are in no group"
+        several: dict[str, list[int]] = defaultdict(list)
+        for rank in missing:
+            if text := self._assumed.get((group_id(call.group), rank)):
+                several[text].append(rank)
+        yield from (f"{names.ranks(ranks)} of {call.operation} {text}" for text, ranks in several.items())
 
     def _unplaced_ranks(self, vertex: Vertex, group: ProcessGroup) -> list[int]:
         places = self._places.get((group.library, group.world), {})
