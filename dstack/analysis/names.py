@@ -67,8 +67,9 @@ def process_group(value: ProcessGroup) -> str:
     return f"group {name}" if name else "a process group"
 
 
-def ranks(values: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0-2, 5``."""
+def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
+    """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
+    word = "split" if group is not None and group.library == "ray.data" else "rank"
     numbers = sorted(set(values))
     runs: list[list[int]] = []
     for number in numbers:
@@ -77,7 +78,7 @@ def ranks(values: Iterable[int]) -> str:
         else:
             runs.append([number])
     texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(texts)}"
+    return f"{word}{'s' * (len(numbers) > 1)} {', '.join(texts)}"
 
 
 def node(value: Node) -> str:

@@ -209,10 +209,12 @@ class _Members:
     def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[str, ...] | None:
         """What is assumed to take equal readings for one call, nothing where they are; None where they are not equal.
 
-        A call without a mark is one that polls; a task that is a coroutine makes one call.
+        A call without a mark is one that polls; a task that is a coroutine makes one call, and so does one of Train or
+        Data that a rank has called for it.
         """
         execution = execution_of(self._seen, vertex)
-        if call.mark or call.operation in FORMING or (isinstance(execution, Coroutine) and execution.is_task):
+        is_task = isinstance(execution, Coroutine) and execution.is_task
+        if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
             return ()
         samples = (*self._seen.snapshot.samples[:2], *self._seen.snapshot.readings)
         if any(
@@ -294,7 +296,7 @@ class _Members:
 
     def _helper(self, group: ProcessGroup, absent: AbsentRank, targets: Sequence[Target], worker_id: str) -> Target:
         """A vertex that stands for a member, which any of several executions may bring to the call."""
-        label = f"rank {absent.rank} of {names.process_group(group)}"
+        label = f"{names.ranks([absent.rank], group)} of {names.process_group(group)}"
         if not targets:
             return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
         key = AnyKey("rank", (group.library, group.world, absent.rank, worker_id))

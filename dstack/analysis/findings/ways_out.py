@@ -37,7 +37,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if "lock" in kinds:
         return _of_locks(members, is_loop_blocked)
     if is_loop_blocked:
-        return _of_loop(kinds)
+        return _of_loop({vertex.wait.kind for vertex in cycle if vertex.wait})
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
         return _of_slots(queued)
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
