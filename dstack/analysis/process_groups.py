@@ -96,6 +96,8 @@ def _is_unproven(vertex: Vertex) -> bool:
 
 def matches(call: GroupCall, other: GroupCall) -> bool:
     """Whether another member's call of the same group is the same collective, or the other end of a send or recv."""
+    if call.group.library in BY_CALLS:
+        return True  # all calls meet in one actor, which only counts them
     if call.operation in SENDS or call.operation in RECEIVES:
         opposite = RECEIVES if call.operation in SENDS else SENDS
         is_for_me = other.peer in (None, call.group.rank)
@@ -207,10 +209,12 @@ class _Members:
     def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[str, ...] | None:
         """What is assumed to take equal readings for one call, nothing where they are; None where they are not equal.
 
-        A call without a mark is one that polls; a task that is a coroutine makes one call.
+        A call without a mark is one that polls; a task that is a coroutine makes one call, and so does one of Train or
+        Data that a rank has called for it.
         """
         execution = execution_of(self._seen, vertex)
-        if call.mark or call.operation in FORMING or (isinstance(execution, Coroutine) and execution.is_task):
+        is_task = isinstance(execution, Coroutine) and execution.is_task
+        if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
             return ()
         samples = (*self._seen.snapshot.samples[:2], *self._seen.snapshot.readings)
         if any(
@@ -260,6 +264,8 @@ class _Members:
         sample = self._seen.seen.get(worker_id)
         if sample is None or sample.running_task_ids is None or not self._seen.threads(worker_id):
             return self._lifetimes.unobserved(worker_id)
+        if self._has_left(group, rank, worker_id):
+            return self._left(group, rank, worker_id)
         own = tuple(dict.fromkeys(self._executions(worker_id)))
         worker = self._seen.workers.get(worker_id)
         callers = () if worker is None or worker.is_driver else tuple(self._callers(worker, bool(own)))
@@ -271,9 +277,26 @@ class _Members:
         absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None, is_idle=is_idle)
         return self._helper(group, absent, (*own, *callers), worker_id)
 
+    def _has_left(self, group: ProcessGroup, rank: int, worker_id: str) -> bool:
+        process = self._seen.process(worker_id)
+        own = process.process_groups if process else ()
+        return any(one.has_left and one.rank == rank and group_id(one) == group_id(group) for one in own)
+
+    def _left(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
+        """A member that makes no more calls."""
+        worker = self._seen.workers.get(worker_id)
+        key = AnyKey("left", (group.library, group.world, rank))
+        label = f"rank {rank} of {names.process_group(group)}"
+        absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None)
+        never = "makes no more calls: its training function has ended"
+        self._graph.add(
+            Vertex(key=key, kind="task", label=label, never=never, never_kind="orphaned", absent=absent, stands=True)
+        )
+        return Target(vertex=key)
+
     def _helper(self, group: ProcessGroup, absent: AbsentRank, targets: Sequence[Target], worker_id: str) -> Target:
         """A vertex that stands for a member, which any of several executions may bring to the call."""
-        label = f"rank {absent.rank} of {names.process_group(group)}"
+        label = f"{names.ranks([absent.rank], group)} of {names.process_group(group)}"
         if not targets:
             return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
         key = AnyKey("rank", (group.library, group.world, absent.rank, worker_id))
@@ -333,8 +356,14 @@ class _Members:
     # Members whose process is not known
 
     def _unplaced(self, vertex: Vertex, call: GroupCall, rank: int) -> Target | None:
-        """A member that no process has: its worker was not read, is to be created, has not yet begun, or has died."""
+        """A member that no process has: its worker was not read, is to be created, has not yet begun, or has died.
+
+        Of a dataset's splits no process shows which it reads: whatever can call their coordinator may read it.
+        """
         job = self._job_of(vertex.worker_id)
+        if call.group.library == "ray.data":
+            users = tuple(self._lifetimes.awake(self._lifetimes.users_of_actor(call.group.world)))
+            return self._helper(call.group, AbsentRank(rank=rank), users, "")
         if unread := self._unread(job):
             return self._lifetimes.unobserved(unread)
         classes = self._classes(vertex, call.group)

@@ -127,7 +127,7 @@ def test_ranks_in_two_operations_of_a_group_wait_for_each_other(operation: str) 
     finding = only(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
-    calls = f"ranks 0, 1 are in {operation} and ranks 2, 3 in broadcast of group default_pg"
+    calls = f"ranks 0-1 are in {operation} and ranks 2-3 in broadcast of group default_pg"
     assert finding.summary.startswith(calls)
     assert "same order" in finding.advice
 
@@ -385,7 +385,7 @@ def test_a_rank_that_returned_and_that_nothing_can_call_is_waited_for_for_good()
     finding = only(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
-    assert finding.summary.startswith("ranks 0, 1 are in barrier of group default_pg; rank 2 (actor Rank ")
+    assert finding.summary.startswith("ranks 0-1 are in barrier of group default_pg; rank 2 (actor Rank ")
     assert "runs nothing" in finding.summary
     assert {it.ranks[0].key, it.driver.key} <= {*finding.members, *finding.blocked_behind}
 

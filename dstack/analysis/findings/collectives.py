@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis import names
+from dstack.analysis import names, placing
 from dstack.analysis.findings.failures import RAISED, SHOWN_ERROR
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
-from dstack.analysis.process_groups import RECEIVES, SENDS, GroupId, group_id
+from dstack.analysis.members import execution_of
+from dstack.analysis.process_groups import BY_CALLS, RECEIVES, SENDS, GroupId, group_id
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import at, fails_in
 from dstack.diagnosis import Finding, GroupWait, Step, Vertex
@@ -56,7 +57,10 @@ def has_lost_rank(situation: Situation, keys: Iterable[Key]) -> bool:
 
 def gatherings(finding: Finding, teller: Teller) -> list[Gathering]:
     """Who is in which call, of the calls that members are in; the largest group first."""
-    of_members = {_id(_of(vertex).call) for vertex in teller.vertices_of(finding.members) if _is_in_group(vertex)}
+    members = teller.vertices_of(finding.members)
+    if any(vertex.absent and vertex.never for vertex in members):
+        members += teller.vertices_of(finding.blocked_behind)
+    of_members = {_id(_of(vertex).call) for vertex in members if _is_in_group(vertex)}
     several: dict[object, list[Vertex]] = defaultdict(list)
     for vertex in teller.vertices_of((*finding.members, *finding.blocked_behind)):
         if _is_in_group(vertex) and _id(_of(vertex).call) in of_members:
@@ -85,7 +89,8 @@ def headline(finding: Finding, teller: Teller) -> str | None:
 
 def told(finding: Finding, teller: Teller) -> set[Key]:
     """The vertices that the steps about calls on groups tell of."""
-    return {vertex.key for one in gatherings(finding, teller) for vertex in one.inside}
+    inside = [vertex for one in gatherings(finding, teller) for vertex in one.inside]
+    return {vertex.key for one in inside for vertex in (one, _caller(teller, one))}
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
@@ -117,6 +122,11 @@ def advice(finding: Finding, teller: Teller) -> str | None:
     lost = [vertex for vertex in _absent(finding, teller) if _why_lost(teller, vertex)]
     if lost:
         return _advice_for_lost(lost)
+    if any(one.call.group.library == "ray.data" for one in found):
+        return (
+            "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
+            "together), and let no reader wait for another before it iterates."
+        )
     groups = [group_id(one.call.group) for one in found]
     others = _others(finding, teller)
     if all(one.call.operation in (*SENDS, *RECEIVES) for one in found) and not others:
@@ -143,6 +153,11 @@ def advice(finding: Finding, teller: Teller) -> str | None:
 
 
 def _advice_for_lost(lost: Sequence[Vertex]) -> str:
+    if any(vertex.never for vertex in lost):
+        return (
+            "Make the same calls on all ranks, the same number of times: look for a branch on the rank, an early "
+            "return or a loop of another length in the training function."
+        )
     if any(vertex.absent and vertex.absent.is_dead for vertex in lost):
         return (
             "Start all ranks of the group again: a rank that has died never joins. Fetch the results of all ranks as "
@@ -181,26 +196,68 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
     texts = []
     for name, some in zip(words, by_group.values(), strict=True):
         of = f"{name} ({names.ranks(some[0].call.group.ranks)})" if words.count(name) > 1 else name
+        if some[0].call.group.library == "ray.data":
+            texts.append(_split_in_words(some[0]))
+            continue
         first = f"{names.ranks(some[0].ranks)} {verbs[len(some[0].ranks) > 1]} in {some[0].operation}"
         rest = (f"{names.ranks(one.ranks)} in {one.operation}" for one in some[1:])
         texts.append(f"{names.listed([first, *rest])} of {of}")
     return texts
 
 
+def _split_in_words(one: Gathering) -> str:
+    """``split 0 of streaming_split waits until all 2 splits are read; split 1 is not``."""
+    group = one.call.group
+    missing = [rank for rank in group.ranks if rank not in one.ranks]
+    waits, are = "wait" + "s" * (len(one.ranks) == 1), "are" if len(missing) > 1 else "is"
+    return (
+        f"{names.ranks(one.ranks, group)} of streaming_split {waits} until all {len(group.ranks)} splits are read, "
+        f"and {names.ranks(missing, group)} {are} not"
+    )
+
+
 def _step_inside(one: Gathering, teller: Teller) -> Step:
     """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
-    first, is_one = one.inside[0], len(one.inside) == 1
+    is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
+    first = _caller(teller, one.inside[0])
     who = teller.member(first)
-    missing = _of(first).missing
+    ranks, members = names.ranks(one.ranks, one.call.group).capitalize(), one.call.group.ranks
+    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
     parts = (
-        f"{names.ranks(one.ranks).capitalize()} {'is' if is_one else 'are'} in ",
+        f"{ranks}{of} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
-        f", and wait{'s' * is_one} for {names.ranks(missing)}" if missing else "",
+        f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),
         f"; {'it is' if is_one else 'the first of them is'} {first.label}",
         f" ({who.place})" if who.place else "",
     )
     return at("".join(parts), who, first)
+
+
+def _caller(teller: Teller, vertex: Vertex) -> Vertex:
+    """The execution of the user's that is in a call on a group by calling an actor, in which this one stands for it.
+
+    That is the one that has made the call, or where a library's thread has, the one that waits for this thread.
+    """
+    if _of(vertex).call.group.library not in BY_CALLS:
+        return vertex
+    found = vertex
+    for _ in range(FOLLOWED):
+        before = _waiter(teller, found)
+        if before is None:
+            break
+        found = before
+        execution = execution_of(teller.observed, found)
+        if execution is not None and placing.is_users(teller.observed, execution):
+            return found
+    return vertex
+
+
+def _waiter(teller: Teller, vertex: Vertex) -> Vertex | None:
+    """An execution that waits for this one; if there are several, one of the user's."""
+    found = [one for one in teller.vertices.values() if one.kind == "execution" and vertex.key in targets_of(one)]
+    others = sorted((one for one in found if one.key != vertex.key), key=lambda one: one.task_id is None)
+    return next(iter(others), None)
 
 
 # The ranks that are elsewhere
@@ -219,6 +276,9 @@ def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
     found = []
     for vertex in teller.vertices_of(finding.members):
         if vertex.kind != "execution" or _is_in_group(vertex):
+            continue
+        execution = execution_of(teller.observed, vertex)
+        if execution and vertex.task_id is None and not placing.is_users(teller.observed, execution):
             continue
         process = teller.observed.process(vertex.worker_id or "")
         own = [g.rank for g in (process.process_groups if process else ()) if (g.library, g.world, g.rank) in ranks]
@@ -300,6 +360,8 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
     absent = vertex.absent
     if absent is None:
         return None
+    if vertex.never:
+        return f"{vertex.label} {vertex.never}"
     if absent.is_dead:
         actor = teller.observed.actors.get(absent.actor_id or "")
         cause = actor.death_cause if actor else None

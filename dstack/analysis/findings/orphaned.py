@@ -44,7 +44,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """What asked for it; of child processes, also what their parent waits in."""
     if collectives.headline(finding, teller):
         yield from collectives.steps(finding, teller)
-        told = collectives.told(finding, teller)
+        told = {*collectives.told(finding, teller), *(key for key in finding.members if teller.vertices[key].never)}
         yield from teller.alike([key for key in finding.members if key not in told], "Also ")
         return
     yield from submissions(finding, teller)

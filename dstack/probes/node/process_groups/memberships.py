@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.environment import number_of
 from dstack.probes.node.process_groups.ray_groups import RayGroups
 from dstack.probes.node.process_groups.torch_groups import TorchGroups
+from dstack.probes.node.process_groups.train_groups import TrainRank, rank_in_train
 from dstack.probes.node.wire import GroupData
 
 
@@ -26,15 +29,23 @@ class ProcessGroups:
     """The groups of one process in one reading of its memory."""
 
     def __init__(self, process: PythonProcess) -> None:
+        self._process = process
         self.torch = TorchGroups(process)
         self.ray = RayGroups(process, self.torch)
 
     def memberships(self) -> Memberships:
-        """All groups, and the rank by torch's default group or else by the launcher. Raises :class:`Unreadable`."""
-        default, variables = self.torch.default, self.torch.variables
+        """All groups, and the rank by torch's default group, Train or the launcher. Raises :class:`Unreadable`."""
+        train = self._train()
+        default, variables = self.torch.default or (train.group if train else None), self.torch.variables
+        own = [train.group] if train else []
         return Memberships(
-            groups=[*self.torch.by_address.values(), *self.ray.by_name.values()],
+            groups=(*self.torch.by_address.values(), *self.ray.by_name.values(), *own),
             rank=default["rank"] if default else number_of(variables, "RANK"),
-            local_rank=number_of(variables, "LOCAL_RANK"),
+            local_rank=train.local_rank if train else number_of(variables, "LOCAL_RANK"),
             world_size=len(default["ranks"]) if default else number_of(variables, "WORLD_SIZE"),
         )
+
+    def _train(self) -> TrainRank | None:
+        with contextlib.suppress(Unreadable):
+            return rank_in_train(self._process)
+        return None
