@@ -138,6 +138,8 @@ def test_a_rank_that_runs_may_come() -> None:
     diagnosis = it.diagnose()
 
     finding = only(diagnosis)
+    first = finding.explanation[0].text
+    assert first.startswith("Ranks 0-1 of 3 are in all_reduce of group default_pg, and wait for rank 2; the first")
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
     assert finding.final_blockers[0].vertex == it.ranks[2].key
 
@@ -601,3 +603,14 @@ def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
             it.scene.samples[0] = replace(it.scene.samples[0], workers=(*workers[:at], changed, *workers[at + 1 :]))
 
     assert it.scene.look_again().diagnose().verdict == "deadlock"
+
+
+def test_ranks_that_wait_alike_elsewhere_are_told_as_one() -> None:
+    it = gang(300).collect(range(150))
+    for rank in range(150, 300):
+        it.ranks[rank].gets(it.scene.call(it.ranks[0], "weight", by=it.ranks[rank]))
+
+    assert only(it.diagnose()).summary.startswith(
+        "ranks 0-149 are in all_reduce of group default_pg; "
+        "ranks 150-299 are in ray.get on Rank.weight, queued on rank 0"
+    )
