@@ -147,9 +147,7 @@ class _Members:
         meeting = self._meeting(vertex, call)
         wait = replace(wait, of_group=GroupWait(call=call, inside=meeting.inside))
         proof = self._proof(vertex, call)
-        if not meeting.missing or proof is None or self._moves_data(vertex.worker_id or ""):
-            return wait
-        if not meeting.groups:
+        if not meeting.groups or proof is None or self._moves_data(vertex.worker_id or "", call):
             return wait
         others = tuple(group for group in wait.groups if not _is_open(group))
         of_group = GroupWait(call=call, inside=meeting.inside, missing=meeting.missing)
@@ -212,8 +210,13 @@ class _Members:
         """The workers by id, in each of the two samples."""
         return [{one.worker_id: one for one in sample.workers} for sample in self._seen.snapshot.samples[:2]]
 
-    def _moves_data(self, worker_id: str) -> bool:
-        """Whether a process used CPU time between the samples, as its library does while it sends or receives."""
+    def _moves_data(self, worker_id: str, call: GroupCall) -> bool:
+        """Whether a process used CPU time between the samples, as its library does while it sends or receives.
+
+        No data are moved where a group is made, but some libraries poll then.
+        """
+        if call.operation in FORMING:
+            return False
         shown = [workers[worker_id].process for workers in self._shown if worker_id in workers]
         processes = [process for process in shown if process is not None]
         if len(processes) < 2:
@@ -395,10 +398,14 @@ class _Members:
         pending = [task for key, task in self._seen.creations.items() if self._is_like(key, classes, job)]
         if pending:
             targets = [Target(vertex=placing.key_of_task(self._seen, task.task_id)) for task in pending]
-            self._assumed[group_id(call.group), rank] = "come with an actor of the same class that is to be created"
+            self._assumed[group_id(call.group), rank] = (
+                "will come from an actor of the same class that is to be created"
+            )
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
         if call.operation in FORMING and len(late := self._not_yet(call.group, classes, job)) == count:
-            self._assumed[group_id(call.group), rank] = "come with an actor of the same class that is in no group yet"
+            self._assumed[group_id(call.group), rank] = (
+                "will come from an actor of the same class that is in no group yet"
+            )
             return self._not_begun(call.group, rank, late)
         dead = [actor for actor in self._seen.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:

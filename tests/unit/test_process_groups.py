@@ -341,6 +341,14 @@ def test_a_library_that_moves_data_may_end_the_call() -> None:
     assert not it.scene.look_again().diagnose().is_stuck
 
 
+def test_a_library_that_polls_while_it_makes_a_group_moves_no_data() -> None:
+    it = gang(2).collect((0,), "new_group").collect((1,), "barrier")
+    it.scene.look()
+    it.ranks[0].cpu_s += 0.5
+
+    assert it.scene.look_again().diagnose().is_stuck
+
+
 def test_when_the_library_gives_up_differs_by_the_clock() -> None:
     it = gang(2).collect((0,), fails_at=1.7e9 + 600.0).collect((1,), "barrier")
     it.scene.look()
@@ -459,7 +467,7 @@ def test_an_actor_of_the_class_that_is_in_no_group_is_assumed_to_be_the_missing_
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
     (assumed,) = finding.assumed
-    assert assumed.startswith("rank 1 of init_process_group")
+    assert assumed == "rank 1 of init_process_group will come from an actor of the same class that is in no group yet"
     assert finding.summary.startswith("rank 0 is in init_process_group of group default_pg; rank 1 is in ray.get on")
 
 

@@ -381,7 +381,7 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
         actor = teller.observed.actors.get(absent.actor_id or "")
         cause = actor.death_cause if actor else None
         who = f" ({names.actor(actor)})" if actor else ""
-        return f"rank {absent.rank}{who} has died{f': {cause}' if cause else ''}"
+        return f"rank {absent.rank}{who} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
     failed = _failure(teller.situation, vertex)
     if failed is None:
         return None
