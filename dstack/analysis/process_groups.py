@@ -48,6 +48,9 @@ QUIET_CPU_S = 0.02
 QUIET_SHARE = 0.03
 """CPU time of a process in which only Ray's own threads run, between two samples: this much, and this share of it."""
 
+STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
+
 NOT_TWICE = "call of another rank, which was not seen twice"
 
 GroupId = tuple[str, str, str, tuple[int, ...]]
@@ -147,7 +150,7 @@ class _Members:
         meeting = self._meeting(vertex, call)
         wait = replace(wait, of_group=GroupWait(call=call, inside=meeting.inside))
         proof = self._proof(vertex, call)
-        if not meeting.groups or proof is None or self._moves_data(vertex.worker_id or "", call):
+        if not meeting.groups or proof is None or self._may_go_on(vertex.worker_id or "", call):
             return wait
         others = tuple(group for group in wait.groups if not _is_open(group))
         of_group = GroupWait(call=call, inside=meeting.inside, missing=meeting.missing)
@@ -210,16 +213,16 @@ class _Members:
         """The workers by id, in each of the two samples."""
         return [{one.worker_id: one for one in sample.workers} for sample in self._seen.snapshot.samples[:2]]
 
-    def _moves_data(self, worker_id: str, call: GroupCall) -> bool:
-        """Whether a process used CPU time between the samples, as its library does while it sends or receives.
+    def _may_go_on(self, worker_id: str, call: GroupCall) -> bool:
+        """Whether a process may end its call by itself: it was stopped, or used CPU time between the samples.
 
-        No data are moved where a group is made, but some libraries poll then.
+        Its library does while it sends or receives; no data are moved where a group is made, but some poll then.
         """
-        if call.operation in FORMING:
-            return False
         shown = [workers[worker_id].process for workers in self._shown if worker_id in workers]
         processes = [process for process in shown if process is not None]
-        if len(processes) < 2:
+        if any(process.state in STOPPED for process in processes):
+            return True
+        if len(processes) < 2 or call.operation in FORMING:
             return False
         first, second = self._seen.snapshot.samples[:2]
         between_s = max(0.0, second.ended_s - first.began_s)

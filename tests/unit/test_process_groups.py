@@ -341,6 +341,13 @@ def test_a_library_that_moves_data_may_end_the_call() -> None:
     assert not it.scene.look_again().diagnose().is_stuck
 
 
+def test_a_process_that_was_stopped_may_go_on_with_the_call() -> None:
+    it = gang(2).collect((0,)).collect((1,), "barrier")
+    it.ranks[0].state = "T"
+
+    assert not it.diagnose().is_stuck
+
+
 def test_a_library_that_polls_while_it_makes_a_group_moves_no_data() -> None:
     it = gang(2).collect((0,), "new_group").collect((1,), "barrier")
     it.scene.look()
