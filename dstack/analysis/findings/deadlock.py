@@ -88,6 +88,10 @@ def _circle(finding: Finding, teller: Teller) -> str:
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
     if any(vertex.wait and vertex.wait.kind == SLOT for vertex in cycle):
         executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
+        queued = next(vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT)
+        if len(executions) == 1:
+            first = executions[0].label
+            return f"{first} waits for {queued.label}, which cannot begin before {first} ends"
     if len(executions) <= SHOWN_NAMES:
         labels = [vertex.label for vertex in executions]
         alike = len(set(labels)) < len(labels)
