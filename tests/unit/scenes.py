@@ -43,10 +43,12 @@ from dstack.model import (
     Node,
     PlacementGroup,
     Process,
+    QueuedRequest,
     Ref,
     RepeatedCall,
     Role,
     Sample,
+    ServeRequest,
     Snapshot,
     Task,
     TaskKind,
@@ -243,6 +245,7 @@ class Coro:
     label: str = ""
     outer: tuple[Frame, ...] = ()
     """The frames that called its own one, innermost first."""
+    request: ServeRequest | None = None
 
     @property
     def coroutine_id(self) -> str:
@@ -286,6 +289,15 @@ class Coro:
     def waits_unreadably(self, why: str) -> Coro:
         """Awaits what could not be read."""
         return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
+
+    def is_queued(self, queued: QueuedRequest) -> Coro:
+        """Waits in a router of Serve until a replica has room for this request."""
+        return self._is_in(BlockedCall(kind="other", frame=0, what="Serve's wait for a free replica", queued=queued))
+
+    def executes(self, request: ServeRequest) -> Coro:
+        """Is a part of the execution of a request to a deployment."""
+        self.request = request
+        return self
 
     def sleeps(self) -> Coro:
         """Awaits nothing but that time goes by."""
@@ -774,6 +786,7 @@ class Scene:
             is_task=coro.is_task,
             still=coro.is_still,
             call=coro.call if coro.is_still else None,
+            request=coro.request,
         )
 
     def _thread(self, strand: Strand) -> Thread:
