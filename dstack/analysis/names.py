@@ -162,6 +162,8 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
     if value.call and value.call.queued:
         return f"queued request {value.call.queued.request.name}"
     frames = observed.snapshot.frames_of(value)
+    if libraries.is_clients(observed, worker_id, value):
+        return "a client's request in Serve's proxy"
     if any(frame.file.endswith(SERVE_BATCHES) for frame in frames) and (method := user_frame(frames, outermost=True)):
         return f"batch of {method.function}"
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'

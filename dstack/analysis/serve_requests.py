@@ -44,7 +44,6 @@ def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
         kind=SLOT,
         groups=(Group(needs=1, targets=several),),
         what=_limits(queued),
-        inferred="any of the ongoing requests may end first" if len(several) > 1 else None,
         total=len(several),
     )
 

@@ -58,9 +58,18 @@ def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> t
     executions = [key for key in cycle if situation.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(situation.graph.predecessors(key))]
     own = [key for key in executions if situation.is_in_users_code(key)]
-    entries_in_own = [key for key in entries if key in own]
+    entries_in_own = [key for key in entries if key in own] or _following(cycle, entries, own)
     start = cycle.index(min(entries_in_own or own or entries or executions or cycle, key=str))
     return (*cycle[start:], *cycle[:start])
+
+
+def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key]) -> list[Key]:
+    """The first of the user's executions after each entry: code of a library may pass on what comes in."""
+    found = []
+    for entry in entries:
+        at = cycle.index(entry)
+        found += [next(key for key in (*cycle[at:], *cycle[:at]) if key in own)] if own else []
+    return found
 
 
 def summary(finding: Finding, teller: Teller) -> str:
