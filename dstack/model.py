@@ -193,7 +193,8 @@ class BlockedCall(Model, frozen=True):
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
     user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
     is what a call on a process group depends on, where that could be read, ``channel`` what a wait in a compiled graph
-    does. ``unread`` says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
+    does. ``unread`` says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and
+    mean nothing.
     """
 
     kind: CallKind

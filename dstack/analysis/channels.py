@@ -59,9 +59,7 @@ class _Channels:
             return None
         ends = own.stage.outputs if blocked.is_write else own.stage.inputs
         channels = [ends[place] for place in blocked.pending if place < len(ends)]
-        wait = Wait(
-            kind=READ, groups=(), timeout_s=call.timeout_s, what=call.what, fails_after_s=blocked.fails_after_s
-        )
+        wait = Wait(kind=READ, groups=(), timeout_s=call.timeout_s, what=call.what, fails_after_s=blocked.fails_after_s)
         if not blocked.is_write:
             targets = [tuple(self._value(own, channel)) for channel in channels]
             return replace(wait, groups=_groups(targets), total=len(targets), needed=len(targets)) if targets else None
