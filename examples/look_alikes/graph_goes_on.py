@@ -37,7 +37,7 @@ def main() -> None:
     print("ready", flush=True)
     while True:
         ray.get(graph.execute(1), timeout=-1)
-        time.sleep(0.001)
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
     if KEPT in kinds:
         return (
             "Copy what is kept of a compiled graph's values (array.copy(), copy.deepcopy), or drop it before more is "
-            "executed: arrays are not copied out of the graph's channels, and take up room there until they are dropped."
+            "executed: arrays are not copied out of the graph, and take up room in its channels until they are dropped."
         )
     if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in cycle):
         return (
