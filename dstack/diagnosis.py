@@ -19,6 +19,10 @@ FailOn = Literal["deadlock", "stalled", "starved"]
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
 _HELPERS = (AnyKey, UnknownKey)
+SERVE_REQUEST = "Serve request"
+"""The kind of wait of code of Ray Serve that passes a request on to the user's method."""
+_PASSED_ON = ("thread", SERVE_REQUEST)
+"""The kinds of wait of what stands for another execution."""
 VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clear")
 """Worst first."""
 
@@ -70,7 +74,8 @@ class Wait(Model, frozen=True):
     groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
     targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
     ``FILE:LINE``, that several readings show to do nothing but wait again. ``is_linked`` says that it is for what was
-    seen to reach an object of its own process. ``of_group`` describes a call on a process group.
+    seen to reach an object of its own process. ``of_group`` describes a call on a process group. ``fails_after_s`` is
+    a timeout of a library, not of the program, that ends the wait with an error: the waiter does not proceed by it.
     """
 
     kind: str
@@ -87,6 +92,7 @@ class Wait(Model, frozen=True):
     polls: str | None = None
     is_linked: bool = False
     of_group: GroupWait | None = None
+    fails_after_s: float | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -153,10 +159,10 @@ class Vertex(Model, frozen=True):
     def is_counted(self) -> bool:
         """Whether it is an execution, a pending call, an actor or a placement group.
 
-        Helpers are not: one of many, room, an actor's end, what is unknown, and a call on one of several threads, each
-        of which is an execution itself.
+        Helpers are not: one of many, room, an actor's end, what is unknown, and what waits for the execution that it
+        stands for: a call on one of several threads, a request that Serve passes on to the user's method.
         """
-        return not isinstance(self.key, _HELPERS) and (self.wait is None or self.wait.kind != "thread")
+        return not isinstance(self.key, _HELPERS) and (self.wait is None or self.wait.kind not in _PASSED_ON)
 
 
 class FinalBlocker(Model, frozen=True):

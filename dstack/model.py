@@ -124,6 +124,83 @@ class GroupCall(Model, frozen=True):
     fails_at: UnixTime | None = None
 
 
+class ServeRequest(Model, frozen=True):
+    """A request to a method of a Ray Serve deployment; ``app`` is the application that the deployment is in."""
+
+    app: str
+    deployment: str
+    method: str
+
+    @property
+    def name(self) -> str:
+        """``Kitchen.cook``: the deployment and the method."""
+        return f"{self.deployment}.{self.method}"
+
+
+class QueuedRequest(Model, frozen=True):
+    """A request that waits in a router, or in a replica, until a replica has less than its limit of ongoing requests.
+
+    ``replicas`` are the limits (``max_ongoing_requests``) of those that may serve it, by the replica's id, which ends
+    the name of its actor. ``most_replicas`` is to how many the deployment may be scaled, None where that was not read.
+    A request that is ``in_replica`` can be served by no other one.
+    """
+
+    request: ServeRequest
+    replicas: dict[str, Natural] = {}
+    most_replicas: Natural | None = None
+    in_replica: bool = False
+
+
+class GraphChannel(Model, frozen=True):
+    """A channel of a compiled graph (``ray.dag``): an actor writes values to it that others read, each in turn.
+
+    ``writer`` and ``readers`` are ids of actors. A writer is empty where it is the driver, that is, the process that
+    compiled the graph; as a reader a small actor stands for that, which the driver has made. ``refs`` are objects in
+    shared memory that hold the values; both ends of a channel have some in common. ``buffers`` is how many values it
+    holds at most before one is read, 0 where that is not known.
+    """
+
+    writer: str
+    readers: tuple[str, ...] = ()
+    refs: tuple[str, ...] = ()
+    buffers: Natural = 0
+
+
+class GraphStage(Model, frozen=True):
+    """A method that a thread of an actor calls in a compiled graph, or with an empty ``method`` the graph's driver.
+
+    ``os_thread_id`` is that thread, 0 for a driver; it is in this stage where ``is_current``. ``reader`` and ``writer``
+    identify the ends of its channels in the process, see :class:`ChannelCall`. ``reads`` and ``writes`` count the
+    executions of which it has its input, and has given its output: a driver takes what the graph gives.
+    """
+
+    method: str
+    os_thread_id: Int
+    reader: str
+    writer: str
+    is_current: bool = False
+    inputs: tuple[GraphChannel, ...] = ()
+    outputs: tuple[GraphChannel, ...] = ()
+    reads: Natural = 0
+    writes: Natural = 0
+
+
+class ChannelCall(Model, frozen=True):
+    """What a wait in a channel of a compiled graph depends on.
+
+    ``end`` is the ``reader`` or ``writer`` of one of the process's :class:`GraphStage`, and ``pending`` are the places
+    among that one's inputs of which a value is still missing, or the output that has no room. ``count`` is how many
+    reads or writes were made there before. ``fails_after_s`` is the timeout of Ray's, after which an error ends the
+    wait.
+    """
+
+    end: str
+    is_write: bool
+    count: Natural
+    pending: tuple[Natural, ...] = ()
+    fails_after_s: float | None = None
+
+
 class BlockedCall(Model, frozen=True):
     """A call that a thread or coroutine is inside of and that waits for something another execution must give.
 
@@ -144,7 +221,8 @@ class BlockedCall(Model, frozen=True):
     or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
     user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
-    is what a call on a process group depends on, where that could be read. ``unread``
+    is what a call on a process group depends on, where that could be read; ``queued`` is the request to a Serve
+    deployment that waits there for a replica, and ``channel`` what a wait in a compiled graph depends on. ``unread``
     says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
     """
 
@@ -168,6 +246,8 @@ class BlockedCall(Model, frozen=True):
     object_id: str | None = None
     what: str | None = None
     of_group: GroupCall | None = None
+    queued: QueuedRequest | None = None
+    channel: ChannelCall | None = None
     unread: str | None = None
 
     def is_same_as(self, other: BlockedCall) -> bool:
@@ -211,9 +291,9 @@ class Coroutine(Model, frozen=True):
     ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop,
     None where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made;
     ``is_task`` that it is this task itself, not something that the task began besides. ``still`` is true when it
-    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``. ``cancel_requests``
-    counts how often it was asked to be cancelled, as by ``ray.cancel``, which it may have caught (CPython 3.11 and
-    later).
+    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``. ``request`` is the one
+    to a Serve deployment that it executes as part of a replica. ``cancel_requests`` counts how often it was asked to be
+    cancelled, as by ``ray.cancel``, which it may have caught (CPython 3.11 and later).
     """
 
     coroutine_id: str
@@ -225,6 +305,7 @@ class Coroutine(Model, frozen=True):
     still: bool = False
     cancel_requests: Natural = 0
     call: BlockedCall | None = None
+    request: ServeRequest | None = None
 
 
 class Process(Model, frozen=True):
@@ -245,7 +326,7 @@ class Process(Model, frozen=True):
 
     ``process_groups`` are those that it is a member of. ``rank``, ``local_rank`` and ``world_size`` are what it is in a
     distributed run, from its default group, or as a launcher has set them in its environment. ``labels`` are those that
-    the program has given it by ``dstack.label``.
+    the program has given it by ``dstack.label``. ``graph_stages`` are those of compiled graphs in which it takes part.
     """
 
     pid: Int
@@ -271,6 +352,7 @@ class Process(Model, frozen=True):
     local_rank: Natural | None = None
     world_size: Natural | None = None
     labels: dict[str, str] = {}
+    graph_stages: tuple[GraphStage, ...] = ()
 
     @property
     def main_thread(self) -> Thread | None:

@@ -12,6 +12,7 @@ from dstack.analysis.graph import Graph, waits_for
 from dstack.analysis.held import wait_for_held
 from dstack.analysis.producers import fetched, maker
 from dstack.analysis.promises import PENDING
+from dstack.analysis.serve_requests import wait_for_slot
 from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
 from dstack.model import BlockedCall, GroupCall
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
@@ -54,6 +55,8 @@ def wait_of_call(graph: Graph, waiter: Waiter, call: BlockedCall, loop: Target |
         return wait_for_held(graph, waiter, call)
     if call.of_group is not None:
         return _wait_for_members(one, call.of_group)
+    if call.queued is not None:
+        return replace(wait_for_slot(graph, call.queued), timeout_s=call.timeout_s)
     match call.kind:
         case "ray.get" | "ray.wait" | "generator":
             return _wait_for_refs(one)
@@ -72,8 +75,8 @@ def threads_of_call(call: BlockedCall) -> set[int]:
 
 def is_for_somebody(call: BlockedCall) -> bool:
     """Whether somebody in particular is waited for, if only he could be seen."""
-    is_for_known = bool(call.refs or call.held or call.coroutines or threads_of_call(call) or call.of_group)
-    return is_for_known or call.unread is not None
+    is_for_known = bool(call.refs or call.held or call.coroutines or threads_of_call(call))
+    return is_for_known or call.of_group is not None or call.queued is not None or call.unread is not None
 
 
 def _is_for_anything(call: BlockedCall) -> bool:

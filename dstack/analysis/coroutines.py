@@ -8,6 +8,7 @@ from dstack.analysis import names, placing
 from dstack.analysis.calls import is_for_somebody, wait_of_call
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import Observed
+from dstack.analysis.serve_requests import as_passed_on
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, Coroutine
 from dstack.vertex_keys import CoroutineKey, ThreadKey
@@ -60,7 +61,8 @@ def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine, backpressure: W
     loop = placing.blocked_loop(graph.observed, key.worker_id, coroutine)
     call = call_of(coroutine)
     if loop is None:
-        return backpressure or (wait_of_call(graph, key, call) if call else None)
+        wait = wait_of_call(graph, key, call) if call else None
+        return backpressure or (as_passed_on(graph.observed, coroutine, wait) if wait else None)
     thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))
     if call is None or call.timeout_s is not None:

@@ -25,6 +25,8 @@ SHORT = 8
 SHORTEST_S = 0.05
 """A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
+SHOWN_RANGES = 8
+"""So many ranges of ranks are listed; the ranks in the others are counted."""
 
 
 def short(identifier: str) -> str:
@@ -67,16 +69,7 @@ def process_group(value: ProcessGroup) -> str:
 
 def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
     """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
-    word = "split" if group is not None and group.library == "ray.data" else "rank"
-    numbers = sorted(set(values))
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"{word}{'s' * (len(numbers) > 1)} {', '.join(texts)}"
+    return ranks_in_words(values, "split" if group is not None and group.library == "ray.data" else "rank")
 
 
 def node(value: Node) -> str:
@@ -109,6 +102,8 @@ def task(observed: Observed, task_id: str) -> str:
 
     A library's by what it does for the user.
     """
+    if request := observed.request_of_task.get(task_id):
+        return f"request {request.name}"
     known = observed.tasks.get(task_id)
     if known is None:
         return f"task {short(task_id)}"
@@ -161,6 +156,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
     """What runs on a thread: the task, or the driver, or a thread by its name."""
     owner = observed.workers.get(worker_id)
     place = worker(observed, owner) if owner else "process"
+    if at_stage := stage(observed, worker_id, thread.os_thread_id):
+        return at_stage
     if task_id is not None:
         outermost = user_frame(observed.snapshot.frames_of(thread), outermost=True)
         return outermost.function if task_id not in observed.tasks and outermost else task(observed, task_id)
@@ -168,8 +165,18 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return place
     if thread.role == "loop":
         return event_loop(observed, owner, thread)
+    if request := observed.request_on.get((worker_id, thread.os_thread_id)):
+        return request.name
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
+
+
+def stage(observed: Observed, worker_id: str, os_thread_id: int) -> str | None:
+    """``stage Trainer.step``: what the loop of an actor in a compiled graph is at, None for any other thread."""
+    process, owner = observed.process(worker_id), observed.workers.get(worker_id)
+    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    at = (one for one in process.graph_stages if one.is_current and one.os_thread_id == os_thread_id) if process else ()
+    return next((f"stage {known.class_name}.{one.method}" for one in at), None) if known else None
 
 
 def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
@@ -179,6 +186,10 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
         return (
             outermost.function if value.task_id not in observed.tasks and outermost else task(observed, value.task_id)
         )
+    if value.request:
+        return value.request.name
+    if value.call and value.call.queued:
+        return f"queued request {value.call.queued.request.name}"
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
 
 
@@ -269,3 +280,17 @@ def progress(value: Progress, jobs: Sequence[str]) -> str:
         return f"Tasks of {whose} in the {duration(value.watched_s)} observed: {counts}{cpu}"
     idle = f", and none has ended for {duration(value.idle_s)}" if value.idle_s is not None else ""
     return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"
+
+
+def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:
+    """``rank 3``, ``ranks 0-2, 5``, ``ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more``; empty for none."""
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and rank == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], rank]
+        else:
+            ranges.append([rank])
+    shown = ", ".join("-".join(map(str, one)) for one in ranges[:SHOWN_RANGES])
+    rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
+    is_one = len(ranges) == 1 and len(ranges[0]) == 1
+    return f"{word}{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""

@@ -110,6 +110,12 @@ def group_id(group: ProcessGroup) -> GroupId:
     return (group.library, group.world, group.name, group.ranks)
 
 
+def _group_of(call: GroupCall) -> GroupId:
+    """The group of a call; one that is being made needs its members at first, and then perhaps the whole world."""
+    group = replace(call.group, ranks=()) if call.operation in FORMING else call.group
+    return group_id(group)
+
+
 class _Members:
     """The members of all groups in one sample, and what each of them may do."""
 
@@ -146,7 +152,7 @@ class _Members:
     # Which members have to come
 
     def _inside(self, call: GroupCall, calls: Mapping[GroupId, Sequence[GroupCall]]) -> set[int]:
-        return {one.group.rank for one in calls.get(group_id(call.group), ()) if matches(call, one)}
+        return {one.group.rank for one in calls.get(_group_of(call), ()) if matches(call, one)}
 
     def _missing(self, vertex: Vertex, call: GroupCall, inside: set[int]) -> tuple[int, ...]:
         """The members of which one has to come; none where the call may end by itself, or that is not known."""
@@ -475,7 +481,7 @@ def _calls_of(sample: Sample) -> dict[GroupId, list[GroupCall]]:
     for _, process in _processes(sample.workers):
         for call in process.calls():
             if call.of_group is not None:
-                found[group_id(call.of_group.group)].append(call.of_group)
+                found[_group_of(call.of_group)].append(call.of_group)
     return found
 
 

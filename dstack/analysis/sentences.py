@@ -26,7 +26,7 @@ def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
     text = f"{introduced(vertex, who)} {cancellation(observed, vertex)}{deed(observed, vertices, vertex, who)}"
-    return at(text, who, vertex)
+    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
 
 
 def cancellation(observed: Observed, vertex: Vertex) -> str:
@@ -38,6 +38,11 @@ def is_cancelled(observed: Observed, vertex: Vertex) -> bool:
     """Whether it is a task that has not ended though it was cancelled."""
     execution = execution_of(observed, vertex) if vertex.task_id else None
     return isinstance(execution, Coroutine) and execution.cancel_requests > 0
+
+
+def _is_in_router(vertex: Vertex) -> bool:
+    """Whether it is a queued request, at a line of Serve's that tells its user nothing."""
+    return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
 def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member) -> str:
@@ -63,7 +68,7 @@ def introduced(vertex: Vertex, who: Member) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
     place = who.place
     if vertex.child_pid is not None:  # its label has the pid
-        place = f"node {who.node_ip}" if who.node_ip else ""
+        place = ", ".join(part for part in (who.ranks.in_words, f"node {who.node_ip}" if who.node_ip else "") if part)
     return f"{vertex.label} ({place})" if place else vertex.label
 
 
@@ -105,7 +110,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "await":
             return _await(wait, targets)
         case "ray.get":
-            return f"{_lasting('ray.get', wait)} for {targets}" + _inferred(wait)
+            return f"{_lasting(wait.what or 'ray.get', wait)} for {targets}" + _inferred(wait)
         case "perhaps ray.get":
             return f"may wait for {targets}" + _inferred(wait)
         case "ray.wait":
@@ -115,9 +120,13 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "generator":
             return f"{_lasting('next of a generator', wait)} for {targets}"
         case "future":
-            return f"{_lasting('Future.result', wait)} for {targets}" + _inferred(wait)
+            return f"{_lasting(wait.what or 'Future.result', wait)} for {targets}" + _inferred(wait)
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
+        case "Serve slot":
+            return f"waits until {targets} ends: {wait.what} allows no more" + _inferred(wait)
+        case "Serve request":
+            return f"passes the request on to {targets}"
         case "actor slot":
             return f"is queued there until {targets} ends"
         case "event loop":
@@ -133,6 +142,15 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"ends only through {targets}"
         case "backpressure":
             return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
+        case "channel read":
+            return f"waits{_in_call(wait)} for what {targets} gives in its graph{_failing(wait)}"
+        case "channel write":
+            return f"waits{_in_call(wait)} until {targets} has taken an earlier value of its graph{_failing(wait)}"
+        case "kept value":
+            return (
+                f"waits{_in_call(wait)} for room in a channel of its graph: all values were taken, and one of them is "
+                f"still referred to by {targets}{_failing(wait)}"
+            )
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
@@ -163,6 +181,15 @@ def fails_in(observed: Observed, call: GroupCall) -> str:
         return ""
     left_s = call.fails_at - observed.looked_at
     return f"; it fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
+
+
+def _in_call(wait: Wait) -> str:
+    """`` in CompiledDAGRef.get, with a timeout of 5 s``; empty for a stage, whose loop makes the call."""
+    return f" in {wait.what}{_timeout(wait)}" if wait.what and wait.what.startswith("CompiledDAG") else ""
+
+
+def _failing(wait: Wait) -> str:
+    return f" (it fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
 
 
 def _polls(wait: Wait, targets: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dstack.analysis.channels import add_channel_waits
 from dstack.analysis.executions import add_executions
 from dstack.analysis.graph import Graph
 from dstack.analysis.libraries import without_idle_machinery
@@ -25,5 +26,6 @@ def wait_for_graph(observed: Observed) -> dict[Key, Vertex]:
     for group in observed.sample.placement_groups:
         pending.add_group(group)
     add_group_waits(graph, pending.lifetimes)
+    add_channel_waits(graph, pending.lifetimes)
     add_links(graph, pending.lifetimes)
     return without_idle_machinery(observed, graph.vertices)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 """A file, as the node has it, and a line."""
+
+
+class Choice(NamedTuple):
+    """An entry of the command palette that has no key."""
+
+    title: str
+    tooltip: str
+    choose: Callable[[], None]
 
 
 class View(Screen[None]):
@@ -47,7 +56,7 @@ class View(Screen[None]):
         """The frame around every view's own body."""
         yield TopBar()
         yield from self.compose_body()
-        field = Input(placeholder="Words to look for; Esc clears", id="filter")
+        field = Input(placeholder="Words to look for, or rank:3, tp:1, label:value; Esc clears", id="filter")
         field.display = False
         yield field
         yield Footer(show_command_palette=False)
@@ -96,6 +105,10 @@ class View(Screen[None]):
     def to_open(self) -> Place | None:
         """What ``o`` opens."""
         return None
+
+    def choices(self) -> Iterable[Choice]:
+        """What the command palette offers besides the keys."""
+        return ()
 
     def reveal(self, vertex: Key) -> bool:
         """Goes to a vertex of the wait-for graph; false where it is not in this view."""

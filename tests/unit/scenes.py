@@ -330,6 +330,8 @@ class Proc:
     running: list[Call] = field(default_factory=list)
     submitted: list[Call] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    """Further fields of its process."""
     held: dict[str, float] = field(default_factory=dict)
     is_silent: bool = False
     is_unseen: bool = False
@@ -779,7 +781,7 @@ class Scene:
         return WorkerSample(
             worker_id=proc.worker_id,
             running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
-            process=process if is_wanted and not proc.is_unseen else None,
+            process=replace(process, **proc.known) if is_wanted and not proc.is_unseen else None,
             held=dict(proc.held),
             executed_tasks=None if proc.is_silent else proc.executed,
         )

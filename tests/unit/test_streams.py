@@ -163,7 +163,7 @@ def async_stream(what: str = "asyncio.Event.wait", *frames: Frame) -> tuple[Scen
     driver, actor = scene.driver(), scene.async_actor("Source")
     call = scene.call(actor, "stream", by=driver, items=2)
     coro = actor.begins(call).is_in(what)
-    coro.frames = lambda: frames or (WAITS_IN_EVENT,)  # type: ignore[method-assign, assignment]
+    coro.frames = lambda: frames or (WAITS_IN_EVENT,)  # type: ignore[method-assign]
     driver.gets(scene.call(actor, "size", by=driver))
     return scene, coro, driver
 

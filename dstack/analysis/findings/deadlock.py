@@ -10,6 +10,7 @@ from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
 from dstack.analysis.findings.ways_out import way_out
+from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
 
@@ -90,6 +91,8 @@ def _circle(finding: Finding, teller: Teller) -> str:
             needed = names.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
+    if any(vertex.wait and vertex.wait.kind == SLOT for vertex in cycle):
+        executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
     if len(executions) <= SHOWN_NAMES:
         labels = [vertex.label for vertex in executions]
         alike = len(set(labels)) < len(labels)

@@ -21,6 +21,8 @@ from dstack.probes.node.cpython.values import shown_locals
 from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
+from dstack.probes.node.program_labels import program_labels
+from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
 from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
@@ -31,7 +33,7 @@ from dstack.probes.node.waits.blocked_call import BlockedCalls
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
-from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call
+from dstack.probes.node.waits.unproven import REF_CALLS, counted_call, unproven_call
 from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
@@ -103,9 +105,10 @@ class MemoryReader:
         with self._process(before) as process:
             calls = self._calls(process)
             states = self._read_all(process, calls)
+            stages = stages_of(process.objects, process.threads)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
-            memberships = self._memberships(calls)
+            memberships, labels = self._memberships(calls), self._labels(process)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
@@ -127,6 +130,8 @@ class MemoryReader:
             loops=self._loops,
             groups=groups,
             memberships=memberships,
+            labels=labels,
+            graph_stages=stages,
             problems=list(self._problems(threads)),
         )
 
@@ -192,6 +197,12 @@ class MemoryReader:
         with contextlib.suppress(Unreadable):
             return calls.group_calls.groups.memberships()
         return Memberships()
+
+    def _labels(self, process: PythonProcess) -> dict[str, str]:
+        """The labels that the program has given it; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return program_labels(process)
+        return {}
 
     # Event loops
 
@@ -290,6 +301,8 @@ class MemoryReader:
             self._loops.on_threads.pop(thread.thread_id, None)
         if was_still:
             return self._reading(found[0], is_still=True)
+        if in_channel := counted_call([one.call for one in found]):
+            return self._reading(replace(state, call=in_channel), is_still=True)
         letter = proc.thread_state(self._request.pid, thread.os_thread_id) if thread.os_thread_id else "?"
         if not letter:
             return None

@@ -59,7 +59,10 @@ class Serialiser:
             "rank": reading.memberships.rank,
             "local_rank": reading.memberships.local_rank,
             "world_size": reading.memberships.world_size,
+            "labels": dict(reading.labels),
         }
+        if reading.graph_stages:
+            data["graph_stages"] = list(reading.graph_stages)
         if process.parent_pid is not None:
             data["parent_pid"], data["name"] = process.parent_pid, process.title
         return data

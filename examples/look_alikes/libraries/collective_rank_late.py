@@ -17,9 +17,10 @@ RANKS = 2
 class Rank:
     def start(self, rank: int) -> None:
         from ray.util import collective
+        from ray.util.collective.types import Backend
 
         self.rank = rank
-        collective.init_collective_group(RANKS, rank, backend="gloo", group_name="gradients")
+        collective.init_collective_group(RANKS, rank, backend=Backend("gloo"), group_name="gradients")
 
     def weight(self) -> float:
         return 1.0

@@ -82,6 +82,8 @@ class LoopState:
             "still": one.address in self.still,
             "cancel_requests": one.cancel_requests,
         }
+        if one.request:
+            plain["request"] = one.request
         if plain["still"] and one.call:
             timeout_s = one.call.get("timeout_s")
             timeout_s = timeouts.get(one.address) if timeout_s is None else timeout_s

@@ -14,12 +14,13 @@ from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.train_groups import meeting
+from dstack.probes.node.ray.serve_requests import ServeRequests
 from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
-from dstack.probes.node.wire import CallData
+from dstack.probes.node.wire import CallData, RequestData
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
@@ -32,7 +33,8 @@ class Suspended:
     """One suspended asyncio task; ``mark`` stays the same while it waits for the same in the same place.
 
     ``cancels``: the timeout of its call also cancels what it waits for. ``waits_on`` are the objects that its call
-    waits on, which others in the process may reach. ``cancel_requests`` counts how often it was asked to be cancelled.
+    waits on, which others in the process may reach. ``request`` is the one to a Serve deployment that it executes.
+    ``cancel_requests`` counts how often it was asked to be cancelled.
     """
 
     address: int
@@ -46,6 +48,7 @@ class Suspended:
     mark: object
     waits_on: WaitsOn = NOTHING
     cancel_requests: int = 0
+    request: RequestData | None = None
 
 
 class Coroutines:
@@ -66,6 +69,7 @@ class Coroutines:
         self.loops = EventLoops(process)
         self._chains = AwaitChains(process, self.loops)
         self._targets = AwaitTargets(process, self.loops, executors, self._chains)
+        self._requests = ServeRequests(process.objects)
 
     @property
     def chains(self) -> dict[int, Chain]:
@@ -105,6 +109,7 @@ class Coroutines:
             mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
             waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
             cancel_requests=self._cancel_requests(task),
+            request=self._requests.executed(chain.frames),
         )
 
     def _cancel_requests(self, task: int) -> int:
@@ -136,6 +141,8 @@ class Coroutines:
             if call and call["kind"] == "other":
                 places = (place_of(frame, IN_COROUTINE) for frame in chain.frames)
                 call["what"] = next((place.name for place in places if place), call.get("what"))
+                if queued := self._requests.queued(chain.frames):
+                    call["queued"] = queued
             return call, cancels
         except Unreadable as error:
             return {"kind": "await", "frame": 0, "unread": str(error), "timeout_s": None}, False

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.process_groups.environment import number_of
 from dstack.probes.node.process_groups.memberships import ProcessGroups
 from dstack.probes.node.process_groups.ray_groups import LIBRARY as RAY
@@ -77,7 +78,7 @@ class GroupCalls:
         """The operation and the group; a group that was only declared is started by the first operation on it."""
         start = _frame_in(frames, COLLECTIVE, "create_collective_group")
         if start is not None and start.has("backend"):
-            rank, size = (self._objects.number(start.local(name)) for name in ("rank", "world_size"))
+            rank, size = (self._number(start, name) for name in ("rank", "world_size"))
             return RAY_START, group_of_ray(self._text(start, "group_name", MAX_NAME), rank, size)
         return place.operation, self.groups.ray.by_name.get(self._text(frames[-1], "group_name", MAX_NAME))
 
@@ -89,7 +90,7 @@ class GroupCalls:
                 return place.operation, self._default_group(frames)
             case "new_group":
                 return place.operation, self._new_group(frames)
-        group = frames[-1].local("group")
+        group = self._local(frames[-1], "group")
         return place.operation, self.groups.torch.of_address(group) if group else None
 
     def _default_group(self, frames: Sequence[Frame]) -> GroupData | None:
@@ -97,7 +98,7 @@ class GroupCalls:
         rank, size = self._rank_and_size(frames)
         if rank is None or size is None or not 0 <= rank < size <= MAX_MEMBERS:
             return None
-        is_text = self._objects.is_a(frames[-1].local("init_method"), "str")
+        is_text = self._objects.is_a(self._local(frames[-1], "init_method"), "str")
         method = self._text(frames[-1], "init_method", MAX_ADDRESS) if is_text else None
         return {
             "library": TORCH_LIBRARY,
@@ -125,10 +126,9 @@ class GroupCalls:
             return None
         barrier = _frame_in(frames, TORCH, "_store_based_barrier")
         ranks = default["ranks"]
-        if self._objects.is_a(made.local("ranks"), "list", "tuple"):
-            ranks = [
-                int(self._objects.number(one) or 0) for one in self._objects.items(made.local("ranks"), MAX_MEMBERS)
-            ]
+        members = self._local(made, "ranks")
+        if self._objects.is_a(members, "list", "tuple"):
+            ranks = [int(self._objects.number(one) or 0) for one in self._objects.items(members, MAX_MEMBERS)]
         if barrier and self._number(barrier, "rendezvous_count") == len(default["ranks"]):
             ranks = default["ranks"]
         if default["rank"] not in ranks or not set(ranks) <= set(default["ranks"]):
@@ -154,21 +154,27 @@ class GroupCalls:
             return None
         with contextlib.suppress(Unreadable):
             seconds, nanoseconds = self._process.memory.unpack("<qq", call.futex_deadline)
-            now = time.time() if call.arguments[1] & FUTEX_CLOCK_REALTIME else time.monotonic()
-            left = seconds + nanoseconds / 1e9 - now
-            if 0 <= nanoseconds < 10**9 and 0 < left < LONGEST_TIMEOUT_S:
-                return time.time() + left
+            is_unix_time = call.arguments[1] & FUTEX_CLOCK_REALTIME
+            deadline = float(seconds + nanoseconds / 1e9 + (0 if is_unix_time else time.time() - time.monotonic()))
+            if 0 <= nanoseconds < 10**9 and 0 < deadline - time.time() < LONGEST_TIMEOUT_S:
+                return deadline
         return None
 
     # Values of locals
 
-    def _number(self, frame: Frame, name: str) -> int | None:
+    def _local(self, frame: Frame, name: str) -> int:
+        """The address of what a local refers to, also where a function within uses it; 0 where it has no value."""
         address = frame.local(name)
+        is_cell = self._objects.is_a(address, "cell")
+        return self._process.memory.pointer(address + CELL_VALUE) if is_cell else address
+
+    def _number(self, frame: Frame, name: str) -> int | None:
+        address = self._local(frame, name)
         return int(self._objects.number(address) or 0) if self._objects.is_a(address, "int") else None
 
     def _text(self, frame: Frame, name: str, longest: int) -> str:
         """The text of a local, empty where it has none."""
-        address = frame.local(name)
+        address = self._local(frame, name)
         return self._objects.text(address, longest) if self._objects.is_a(address, "str") else ""
 
 

@@ -39,7 +39,7 @@ class ProcessGroups:
         default, variables = self.torch.default or (train.group if train else None), self.torch.variables
         own = [train.group] if train else []
         return Memberships(
-            groups=[*self.torch.by_address.values(), *self.ray.by_name.values(), *own],
+            groups=(*self.torch.by_address.values(), *self.ray.by_name.values(), *own),
             rank=default["rank"] if default else number_of(variables, "RANK"),
             local_rank=train.local_rank if train else number_of(variables, "LOCAL_RANK"),
             world_size=len(default["ranks"]) if default else number_of(variables, "WORLD_SIZE"),

@@ -7,11 +7,12 @@ of these ranks is the process's own. Seen on torch 2.13 and 2.14; every value is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import DICT_KEYS, TYPE
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.environment import launch_variables, number_of
 from dstack.probes.node.wire import GroupData
@@ -121,16 +122,28 @@ class TorchGroups:
         left = MAX_ALL_MEMBERS
         for group, ranks in self._objects.entries(table)[:MAX_GROUPS] if table else ():
             with contextlib.suppress(Unreadable):
-                if self._is_group(group) and self._objects.size(ranks, "dict") <= min(left, MAX_MEMBERS):
+                if self._is_group(group) and 0 < self._objects.size(ranks, "dict") <= min(left, MAX_MEMBERS):
                     found = self._ranks(ranks)
                     left -= len(found)
                     yield group, found
 
     def _ranks(self, table: int) -> list[int]:
         """The ranks of a group's members in the world, in the order of their ranks in the group."""
-        pairs = [(self._number(inside), self._number(rank)) for rank, inside in self._objects.entries(table)]
-        pairs.sort()
-        if [inside for inside, _ in pairs] != list(range(len(pairs))) or len({rank for _, rank in pairs}) < len(pairs):
+        entries = self._objects.entries(table)
+        if not entries:
+            raise Unreadable("a group without members")
+        key = (table, self._memory.pointer(table + DICT_KEYS), len(entries), *entries[0], *entries[-1])
+        known = self._process.known.ranks
+        if key not in known:
+            if len(known) >= MAX_GROUPS:
+                known.clear()
+            known[key] = self._read_ranks(entries)
+        return known[key]
+
+    def _read_ranks(self, entries: Sequence[tuple[int, int]]) -> list[int]:
+        ranks, inside = (self._objects.counts(some) for some in zip(*entries, strict=True))
+        pairs = sorted(zip(inside, ranks, strict=True))
+        if sorted(inside) != list(range(len(entries))) or len(set(ranks)) < len(entries):
             raise Unreadable("ranks that do not count from 0 on")
         return [rank for _, rank in pairs]
 
@@ -194,10 +207,6 @@ class TorchGroups:
     def _is_group(self, address: int) -> bool:
         with contextlib.suppress(Unreadable):
             if address and not address % 8:
-                names = self._objects.base_names(self._memory.pointer(address + 8))
+                names = self._objects.base_names(self._memory.pointer(address + TYPE))
                 return any(name.rpartition(".")[2] == PROCESS_GROUP for name in names)
         return False
-
-    def _number(self, address: int) -> int:
-        self._objects.expect(address, "int")
-        return int(self._objects.number(address) or 0)

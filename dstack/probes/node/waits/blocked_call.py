@@ -18,21 +18,24 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.process_groups.data_groups import at_meeting
 from dstack.probes.node.process_groups.group_calls import GroupCalls
+from dstack.probes.node.process_groups.works import WORK_WAIT, is_in_work
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
+from dstack.probes.node.ray.compiled_graphs import is_monitor
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import function_of, is_in
+from dstack.probes.node.waits.channels import with_channel
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import (
     ASYNCIO,
     EVENT_LOOP,
     IDLE,
     IN_CHANNEL,
-    IN_LEAF,
     Place,
     place_of,
+    place_of_leaf,
     places_outward,
     poll_of,
 )
@@ -83,10 +86,15 @@ class BlockedCalls:
             return None
         try:
             call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+            call = with_channel(self._objects, frames, call)
             call = at_meeting(call, frames, self._objects, actor_id) if call and actor_id else call
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
+        if call and is_monitor(frames):
+            return None
+        if call and "channel" in call:
+            return call
         if call and call.get("what") == EVENT_LOOP:
             return None if is_event_loop(thread) else self._event_loop(frames) or call
         return self._named(call, frames) if call else None
@@ -182,7 +190,7 @@ class BlockedCalls:
         if blocked_in is None:
             return None
         frames = thread.frames
-        leaf = place_of(frames[0], IN_LEAF)
+        leaf = place_of_leaf(frames)
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
         is_asleep = blocked_in.is_sleep and not (leaf and leaf.polls)
         if is_asleep:
@@ -196,7 +204,7 @@ class BlockedCalls:
         if leaf is None or self._may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
             if slept_on is None:
-                return None
+                return self._work(frames[0], blocked_in) if leaf is None else None
             if leaf and slept_on.address == frames[0].local("waiter"):
                 return self._known_wait(frames, leaf, hex(frames[0].local("self")))
             if slept_on.type_name in NAMES_OF_LOCKS:
@@ -229,6 +237,12 @@ class BlockedCalls:
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
+
+    def _work(self, leaf: Frame, blocked_in: SystemCall) -> CallData | None:
+        """``Work.wait``, of whose group nothing is known."""
+        if blocked_in.futex is None or not is_in_work(self._objects, leaf, blocked_in.futex):
+            return None
+        return {"kind": "other", "frame": 0, "what": WORK_WAIT}
 
     def _lock(self, lock: SleptOn) -> CallData:
         """A lock, with the threads that hold it, or may hold it: an RLock has its owner."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from dstack.probes.node.threads import Frame
+from dstack.probes.node.threads import Frame, is_in
 
 IDLE = ""
 """The name of a place that is no wait: an idle thread."""
@@ -27,6 +27,7 @@ DATA = "/ray/data/_internal/execution/streaming_executor_state.py"
 RAY_GLOO = "/ray/util/collective/collective_group/torch_gloo_collective_group.py"
 RENDEZVOUS = "/torch/distributed/rendezvous.py"
 TORCH = "/torch/distributed/distributed_c10d.py"
+TORCH_OPERATOR = ("/torch/_ops.py", "__call__")
 TORCH_SEEN = "torch 2.13, gloo"
 TRAIN = "/ray/train/v2/_internal/execution/collective_impl.py"
 
@@ -50,10 +51,10 @@ class Place(NamedTuple):
     library: str = ""
 
 
-def _operations(file: str, library: str, seen: str, names: dict[str, str]) -> tuple[Place, ...]:
+def _operations(file: str, library: str, seen: str, names: dict[str, str], *, polls: bool = False) -> tuple[Place, ...]:
     """Rows for the operations of a library on process groups, by function."""
     return tuple(
-        Place(file, function, f"{name} of {library}", seen, operation=name, library=library)
+        Place(file, function, f"{name} of {library}", seen, polls=polls, operation=name, library=library)
         for function, name in names.items()
     )
 
@@ -97,8 +98,9 @@ _SAME_IN_TORCH = {
 }
 """Functions of torch that are one operation under several names."""
 TORCH_CALLS = _operations(
-    TORCH, "torch.distributed", TORCH_SEEN, {**{name: name for name in _TORCH_NAMES}, **_SAME_IN_TORCH}
+    TORCH, "torch.distributed", TORCH_SEEN, {**{name: name for name in _TORCH_NAMES}, **_SAME_IN_TORCH}, polls=True
 )
+"""They sleep on a futex with gloo, and poll in C++ with NCCL's blocking wait, which was not run."""
 _RAY_NAMES = (
     "allgather",
     "allgather_multigpu",
@@ -118,6 +120,10 @@ _RAY_NAMES = (
     "send_multigpu",
 )
 RAY_COLLECTIVES = _operations(COLLECTIVE, "ray.util.collective", BOTH_RAYS, {name: name for name in _RAY_NAMES})
+
+WAIT_TENSOR = Place(
+    "/torch/distributed/_functional_collectives.py", "wait_tensor", "wait_tensor of torch.distributed", TORCH_SEEN
+)
 
 WAITS = (
     Place("/threading.py", "wait", "threading.Condition.wait", ALL_PYTHONS, having="waiter"),
@@ -143,6 +149,7 @@ WAITS = (
     Place(TORCH, "_store_based_barrier", "start of a process group of torch.distributed", TORCH_SEEN, polls=True),
     Place(RENDEZVOUS, "_create_c10d_store", "start of a process group of torch.distributed", TORCH_SEEN, polls=True),
     Place(RAY_GLOO, "_rendezvous", "start of a ray.util.collective group", "Ray 2.60", polls=True),
+    WAIT_TENSOR,
     Place("/torch/cuda/__init__.py", "synchronize", "torch.cuda.synchronize", NOT_RUN),
     Place("/torch/cuda/streams.py", "synchronize", "torch.cuda.synchronize", NOT_RUN),
 )
@@ -183,6 +190,7 @@ NAMES = (
     Place("/ray/util/placement_group.py", "wait", "PlacementGroup.wait", BOTH_RAYS),
     *TORCH_CALLS,
     *RAY_COLLECTIVES,
+    WAIT_TENSOR,
     Place("/ray/experimental/compiled_dag_ref.py", "get", "CompiledDAGRef.get", BOTH_RAYS),
     Place("/ray/serve/handle.py", "result", "DeploymentResponse.result", BOTH_RAYS),
     Place("/ray/serve/handle.py", "__next__", "next of a DeploymentResponseGenerator", BOTH_RAYS),
@@ -247,6 +255,14 @@ def place_of(frame: Frame, table: dict[str, list[Place]]) -> Place | None:
         if position.file.endswith(place.file) and (place.having is None or frame.has(place.having)):
             return place
     return None
+
+
+def place_of_leaf(frames: Sequence[Frame]) -> Place | None:
+    """The row of the innermost frame; the operators of torch, which only call C++, stand for their callers."""
+    place = place_of(frames[0], IN_LEAF)
+    if place is None and is_in(frames[0], *TORCH_OPERATOR) and len(frames) > 1:
+        return place_of(frames[1], IN_LEAF)
+    return place
 
 
 def poll_of(leaf: Frame) -> Poll | None:
