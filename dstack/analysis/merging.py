@@ -160,9 +160,9 @@ class Words:
         if id(path) not in self._known:
             self._known[id(path)] = path, self._text(path)
         _, frames = self._known[id(path)]
-        own = f"{execution.name} {execution.kind} {execution.node} {execution.job} {about}".casefold()
-        terms = execution.ranks.terms
-        return all(word in own or word in frames or word in terms for word in self._words)
+        ranks = execution.ranks
+        own = f"{execution.name} {execution.kind} {ranks.in_words} {execution.node} {execution.job} {about}".casefold()
+        return all(word in own or word in frames or word in ranks.terms for word in self._words)
 
     def among(self, text: str, terms: Collection[str] = ()) -> bool:
         """Whether all of them are in a text, or are one of these terms."""
