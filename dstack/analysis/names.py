@@ -15,6 +15,7 @@ from dstack.model import (
     GoneWorker,
     Node,
     PlacementGroup,
+    ProcessGroup,
     Thread,
     Worker,
     actor_of_task,
@@ -54,6 +55,23 @@ def call_of(label: str, value: Actor) -> str:
     return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
 
 
+GROUPS = {"ray.train": "the worker group", "ray.data": "the readers of streaming_split"}
+"""The only groups of these libraries."""
+
+
+def process_group(value: ProcessGroup) -> str:
+    """``group dp``: as the program calls it, else as its library does."""
+    if value.library in GROUPS:
+        return GROUPS[value.library]
+    name = value.description or value.name
+    return f"group {name}" if name else "a process group"
+
+
+def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
+    """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
+    return ranks_in_words(values, "split" if group is not None and group.library == "ray.data" else "rank")
+
+
 def node(value: Node) -> str:
     """``node 10.0.0.1``."""
     return f"node {value.ip}"
@@ -84,6 +102,8 @@ def task(observed: Observed, task_id: str) -> str:
 
     A library's by what it does for the user.
     """
+    if request := observed.request_of_task.get(task_id):
+        return f"request {request.name}"
     known = observed.tasks.get(task_id)
     if known is None:
         return f"task {short(task_id)}"
@@ -136,6 +156,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
     """What runs on a thread: the task, or the driver, or a thread by its name."""
     owner = observed.workers.get(worker_id)
     place = worker(observed, owner) if owner else "process"
+    if at_stage := stage(observed, worker_id, thread.os_thread_id):
+        return at_stage
     if task_id is not None:
         outermost = user_frame(observed.snapshot.frames_of(thread), outermost=True)
         return outermost.function if task_id not in observed.tasks and outermost else task(observed, task_id)
@@ -143,8 +165,18 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return place
     if thread.role == "loop":
         return event_loop(observed, owner, thread)
+    if request := observed.request_on.get((worker_id, thread.os_thread_id)):
+        return request.name
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
+
+
+def stage(observed: Observed, worker_id: str, os_thread_id: int) -> str | None:
+    """``stage Trainer.step``: what the loop of an actor in a compiled graph is at, None for any other thread."""
+    process, owner = observed.process(worker_id), observed.workers.get(worker_id)
+    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    at = (one for one in process.graph_stages if one.is_current and one.os_thread_id == os_thread_id) if process else ()
+    return next((f"stage {known.class_name}.{one.method}" for one in at), None) if known else None
 
 
 def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
@@ -154,6 +186,10 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
         return (
             outermost.function if value.task_id not in observed.tasks and outermost else task(observed, value.task_id)
         )
+    if value.request:
+        return value.request.name
+    if value.call and value.call.queued:
+        return f"queued request {value.call.queued.request.name}"
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
 
 
@@ -246,7 +282,7 @@ def progress(value: Progress, jobs: Sequence[str]) -> str:
     return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"
 
 
-def ranks_in_words(ranks: Iterable[int]) -> str:
+def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:
     """``rank 3``, ``ranks 0-2, 5``, ``ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more``; empty for none."""
     ranges: list[list[int]] = []
     for rank in sorted(set(ranks)):
@@ -257,4 +293,4 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
     shown = ", ".join("-".join(map(str, one)) for one in ranges[:SHOWN_RANGES])
     rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
     is_one = len(ranges) == 1 and len(ranges[0]) == 1
-    return f"rank{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""
+    return f"{word}{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""

@@ -23,6 +23,7 @@ from dstack.model import (
     Ref,
     Role,
     Sample,
+    ServeRequest,
     Snapshot,
     Task,
     Thread,
@@ -331,6 +332,28 @@ class Observed:
             for worker in self.sample.workers
             for coroutine in self.coroutines(worker.worker_id)
             if coroutine.is_task and coroutine.task_id and self._runs(worker, coroutine.task_id)
+        }
+
+    @cached_property
+    def request_of_task(self) -> dict[str, ServeRequest]:
+        """The requests that replicas of Serve execute, by the task of the replica."""
+        return {
+            coroutine.task_id: coroutine.request
+            for worker in self.sample.workers
+            for coroutine in self.coroutines(worker.worker_id)
+            if coroutine.is_task and coroutine.task_id and coroutine.request
+        }
+
+    @cached_property
+    def request_on(self) -> dict[tuple[str, int], ServeRequest]:
+        """The requests whose sync methods threads execute, by worker and OS thread."""
+        return {
+            (worker.worker_id, thread): coroutine.request
+            for worker in self.sample.workers
+            for coroutine in self.coroutines(worker.worker_id)
+            if coroutine.request and coroutine.call
+            for threads in coroutine.call.all_of
+            for thread in threads
         }
 
     def reads_coroutines(self, worker_id: str) -> bool:

@@ -13,7 +13,8 @@ from dstack.analysis import names
 from dstack.analysis.calls import lock_in_words
 from dstack.analysis.members import Member, member
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Step, Target, Vertex, Wait
+from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
+from dstack.model import GroupCall
 from dstack.vertex_keys import Key
 
 SHOWN_TARGETS = 3
@@ -24,7 +25,13 @@ Vertices = Mapping[Key, Vertex]
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
-    return at(f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}", who, vertex)
+    text = f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}"
+    return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
+
+
+def _is_in_router(vertex: Vertex) -> bool:
+    """Whether it is a queued request, at a line of Serve's that tells its user nothing."""
+    return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
 def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member) -> str:
@@ -77,6 +84,8 @@ def at(text: str, who: Member, vertex: Vertex) -> Step:
 
 def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     """The verb of the sentence: what this vertex does and for whom."""
+    if wait.of_group is not None:
+        return _in_group(observed, vertices, wait, wait.of_group)
     if wait.loop is not None:
         own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
         if own:
@@ -90,7 +99,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "await":
             return _await(wait, targets)
         case "ray.get":
-            return f"{_lasting('ray.get', wait)} for {targets}" + _inferred(wait)
+            return f"{_lasting(wait.what or 'ray.get', wait)} for {targets}" + _inferred(wait)
         case "perhaps ray.get":
             return f"may wait for {targets}" + _inferred(wait)
         case "ray.wait":
@@ -100,9 +109,13 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "generator":
             return f"{_lasting('next of a generator', wait)} for {targets}"
         case "future":
-            return f"{_lasting('Future.result', wait)} for {targets}" + _inferred(wait)
+            return f"{_lasting(wait.what or 'Future.result', wait)} for {targets}" + _inferred(wait)
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
+        case "Serve slot":
+            return f"waits until {targets} ends: {wait.what} allows no more" + _inferred(wait)
+        case "Serve request":
+            return f"passes the request on to {targets}"
         case "actor slot":
             return f"is queued there until {targets} ends"
         case "event loop":
@@ -118,6 +131,15 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"ends only through {targets}"
         case "backpressure":
             return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
+        case "channel read":
+            return f"waits{_in_call(wait)} for what {targets} gives in its graph{_failing(wait)}"
+        case "channel write":
+            return f"waits{_in_call(wait)} until {targets} has taken an earlier value of its graph{_failing(wait)}"
+        case "kept value":
+            return (
+                f"waits{_in_call(wait)} for room in a channel of its graph: all values were taken, and one of them is "
+                f"still referred to by {targets}{_failing(wait)}"
+            )
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
@@ -128,6 +150,35 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"{_lasting(wait.kind, wait)} for {targets}"
         case _:
             return f"waits for {targets}"
+
+
+def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait) -> str:
+    """In which call of which group, as which rank, which ranks are not in it, and what they do."""
+    call, group = of_group.call, of_group.call.group
+    place = f"is in {call.operation} of {names.process_group(group)} as rank {group.rank}"
+    error = fails_in(observed, call)
+    if not of_group.missing:
+        others = [rank for rank in of_group.inside if rank != group.rank]
+        return f"{place}{f', with {names.ranks(others)}' if others else ''}, which its library must end{error}"
+    targets = _targets(observed, vertices, wait)
+    return f"{place} and waits for {names.ranks(of_group.missing)}: {targets}{error}"
+
+
+def fails_in(observed: Observed, call: GroupCall) -> str:
+    """``; it fails by its own timeout in 29 min``, where clocks agree."""
+    if call.fails_at is None or not observed.snapshot.has_one_time:
+        return ""
+    left_s = call.fails_at - observed.looked_at
+    return f"; it fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
+
+
+def _in_call(wait: Wait) -> str:
+    """`` in CompiledDAGRef.get, with a timeout of 5 s``; empty for a stage, whose loop makes the call."""
+    return f" in {wait.what}{_timeout(wait)}" if wait.what and wait.what.startswith("CompiledDAG") else ""
+
+
+def _failing(wait: Wait) -> str:
+    return f" (it fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
 
 
 def _polls(wait: Wait, targets: str) -> str:

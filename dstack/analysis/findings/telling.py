@@ -88,9 +88,10 @@ class Teller:
 
     def behind(self, finding: Finding) -> Iterator[Step]:
         """Who waits behind: executions, since they have lines to look at, and how many others."""
-        executions = [key for key in finding.blocked_behind if self.vertices[key].kind == "execution"]
+        behind = [key for key in finding.blocked_behind if not self.situation.is_passed_on(self.vertices[key])]
+        executions = [key for key in behind if self.vertices[key].kind == "execution"]
         yield from self.alike(executions, "Behind it, ")
-        yield from more(len(finding.blocked_behind) - len(executions), "pending behind it")
+        yield from more(len(behind) - len(executions), "pending behind it")
         yield from self.alike(finding.polled_by, "Polling it, ")
 
 

@@ -85,15 +85,19 @@ class FrameData(_FrameData, total=False):
     loop: str
 
 
-class GroupData(TypedDict):
-    """A :class:`dstack.model.ProcessGroup`."""
-
+class _GroupData(TypedDict):
     library: str
     world: str
     name: str
     rank: int
     ranks: list[int]
+
+
+class GroupData(_GroupData, total=False):
+    """A :class:`dstack.model.ProcessGroup`."""
+
     description: str
+    has_left: bool
 
 
 class _GroupCallData(TypedDict):
@@ -107,6 +111,56 @@ class GroupCallData(_GroupCallData, total=False):
     peer: int | None
     mark: str
     fails_at: float | None
+
+
+class RequestData(TypedDict):
+    """A :class:`dstack.model.ServeRequest`."""
+
+    app: str
+    deployment: str
+    method: str
+
+
+class QueuedData(TypedDict):
+    """A :class:`dstack.model.QueuedRequest`."""
+
+    request: RequestData
+    replicas: dict[str, int]
+    most_replicas: int | None
+    in_replica: bool
+
+
+class ChannelData(TypedDict):
+    """A :class:`dstack.model.GraphChannel`."""
+
+    writer: str
+    readers: list[str]
+    refs: list[str]
+    buffers: int
+
+
+class StageData(TypedDict):
+    """A :class:`dstack.model.GraphStage`."""
+
+    method: str
+    os_thread_id: int
+    is_current: bool
+    reader: str
+    writer: str
+    inputs: list[ChannelData]
+    outputs: list[ChannelData]
+    reads: int
+    writes: int
+
+
+class ChannelCallData(TypedDict):
+    """A :class:`dstack.model.ChannelCall`."""
+
+    end: str
+    is_write: bool
+    count: int
+    pending: list[int]
+    fails_after_s: float | None
 
 
 class _CallData(TypedDict):
@@ -135,6 +189,8 @@ class Dependencies(TypedDict, total=False):
     object_id: str | None
     what: str | None
     of_group: GroupCallData
+    queued: QueuedData
+    channel: ChannelCallData
     unread: str | None
 
 
@@ -175,6 +231,7 @@ class CoroutineData(_CoroutineData, total=False):
     is_task: bool
     still: bool
     call: CallData
+    request: RequestData
 
 
 class _ProcessData(TypedDict):
@@ -206,6 +263,7 @@ class ProcessData(_ProcessData, total=False):
     local_rank: int | None
     world_size: int | None
     labels: dict[str, str]
+    graph_stages: list[StageData]
 
 
 class _FailureData(TypedDict):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
+from dstack.probes.node.asyncio.library_futures import LibraryFutures
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
@@ -80,6 +81,7 @@ class AwaitTargets:
         self._layout = process.layout.coroutines
         self._loops = loops
         self._executors = executors
+        self._library = LibraryFutures(process.objects, executors.threads)
         self._chains = chains
 
     def call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
@@ -124,7 +126,18 @@ class AwaitTargets:
             if name.endswith(SHIELDED):
                 inner = self._all_of([self._enclosed(function).get("inner", 0)], depth + 1)
                 return replace(inner, what=SHIELD)
-        return None
+        return self._set_by_library(future)
+
+    def _set_by_library(self, future: int) -> Needs | None:
+        """The thread or coroutine of a library that has the future to set."""
+        if thread := self._library.threads.get(future):
+            return Needs(futures=[(thread,)])
+        task = self._batches.get(future)
+        return Needs(coroutines=[task]) if task else None
+
+    @cached_property
+    def _batches(self) -> dict[int, int]:
+        return self._library.batches(self._chains.by_task)
 
     def _is_wrapper(self, task: int) -> bool:
         chain = self._chains.by_task.get(task)
@@ -159,8 +172,10 @@ class AwaitTargets:
         if threads:
             reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
             return Needs(futures=[threads], inferred=reason)
-        coroutine = self.givers.get(source)
-        return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
+        if coroutine := self.givers.get(source):
+            return Needs(coroutines=[coroutine])
+        beginner = self.beginner(source)
+        return Needs(futures=[(beginner,)]) if beginner else Needs(others=1)
 
     @cached_property
     def givers(self) -> dict[int, int]:
@@ -184,6 +199,12 @@ class AwaitTargets:
                     if future := self._enclosed(function).get("future"):
                         found[future] = loop
         return found
+
+    def beginner(self, future: int) -> int | None:
+        """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
+        loop = self.beginners.get(future)
+        thread_id = self._loops.thread_of(loop, self._executors.os_ids) if loop else None
+        return self._executors.os_ids[thread_id] if thread_id else None
 
     def _callbacks(self, future: int) -> Iterator[int]:
         """The Python functions among a future's callbacks."""

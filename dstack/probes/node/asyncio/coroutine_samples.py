@@ -81,6 +81,8 @@ class LoopState:
             "is_task": one.is_task,
             "still": one.address in self.still,
         }
+        if one.request:
+            plain["request"] = one.request
         if plain["still"] and one.call:
             timeout_s = one.call.get("timeout_s")
             timeout_s = timeouts.get(one.address) if timeout_s is None else timeout_s
