@@ -105,13 +105,19 @@ def merge(
     """The root of the tree of all executions ``where`` that holds, with a first level of groups if wanted."""
     chosen = executions if where is None else filter(where, executions)
     if by is None:
-        tree = sorted(chosen, key=lambda execution: (execution.path, str(execution.key)))
+        tree = sorted(chosen, key=lambda execution: (execution.path, *_order(execution)))
         return Branch(tree, 0, len(tree), 0)
     named = [(_group_of(execution, by), execution) for execution in chosen]
     groups = {name: Place(name) for name, _ in named}
     grouped = (execution._replace(path=(groups[name], *execution.path)) for name, execution in named)
-    tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, str(one.key)))
+    tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
     return Branch(tree, 0, len(tree), 0)
+
+
+def _order(execution: Execution) -> tuple[int, str]:
+    """Of those with one path: by rank."""
+    rank = execution.ranks.rank
+    return -1 if rank is None else rank, str(execution.key)
 
 
 def _group_of(execution: Execution, by: Grouping) -> str:
