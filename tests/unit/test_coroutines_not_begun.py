@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -100,3 +102,24 @@ def test_the_thread_of_a_loop_that_must_begin_a_coroutine_is_found(memory: Proce
 
     ((thread, own),) = found
     assert thread == own
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks do not count how often they were cancelled")
+def test_a_task_that_catches_its_cancellation_is_seen_to_be_cancelled(memory: ProcessMemory) -> None:
+    async def catches() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        await asyncio.sleep(100)
+
+    async def cancels() -> list[Suspended]:
+        tasks = [asyncio.create_task(catches(), name=name) for name in ("left", "cancelled")]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        found = [one for one in coroutines_of(memory).suspended() if one.name in ("left", "cancelled")]
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        return found
+
+    assert {one.name: one.cancel_requests for one in asyncio.run(cancels())} == {"left": 0, "cancelled": 1}

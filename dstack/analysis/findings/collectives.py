@@ -224,10 +224,8 @@ def _step_inside(one: Gathering, teller: Teller) -> Step:
     is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
     first = _caller(teller, one.inside[0])
     who = teller.member(first)
-    ranks, members = names.ranks(one.ranks, one.call.group).capitalize(), one.call.group.ranks
-    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
     parts = (
-        f"{ranks}{of} {'is' if is_one else 'are'} in ",
+        f"{names.ranks(one.ranks, one.call.group).capitalize()} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),
