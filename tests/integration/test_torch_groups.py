@@ -69,7 +69,7 @@ def read(child: Child) -> Plain:
 
 def calls_of(process: Plain) -> Plain:
     calls = {thread["name"]: thread.get("call") for thread in process["threads"]}
-    return {name: call for name, call in calls.items() if call and call.get("what", "").endswith("torch.distributed")}
+    return {name: call for name, call in calls.items() if call and "torch.distributed" in call.get("what", "")}
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +144,27 @@ def test_both_ranks_have_all_groups(ranks: tuple[Child, Child], names: Plain) ->
 
         assert groups == {"default_pg": "0", **names}
         assert (process["rank"], process["world_size"]) == (rank, 2)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "barrier", "backward"])
+def test_a_collective_alone_has_the_timeout_that_gloo_has(tmp_path: Path, name: str) -> None:
+    argv = [sys.executable, str(PROGRAM), str(free_port())]
+    with (
+        running([*argv, "0", name], {}, tmp_path / "0") as first,
+        running([*argv, "1", name], {}, tmp_path / "1") as second,
+    ):
+        second.wait_for_line("ready", deadline_s=START_S)
+
+        def waiting() -> Plain | None:
+            return calls_of(read(first)).get("MainThread")
+
+        call = wait_until(waiting, deadline_s=START_S, what=lambda: f"{name}: {read(first)['threads']}")
+
+    if name == "backward":
+        assert (call["what"], "of_group" in call) == ("collective of torch.distributed in a backward pass", False)
+    else:
+        assert call["of_group"]["operation"] == name
+        assert time.time() < call["of_group"]["fails_at"] < time.time() + TIMEOUT_S
 
 
 def test_a_first_rank_waits_for_the_others(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ Seen on torch 2.13 with gloo, and on Ray 2.60. A thread in a collective sleeps o
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.values import CELL_VALUE
+from dstack.probes.node.process_groups.deadlines import deadline_of, gloo_deadlines
 from dstack.probes.node.process_groups.environment import number_of
 from dstack.probes.node.process_groups.memberships import ProcessGroups
 from dstack.probes.node.process_groups.ray_groups import LIBRARY as RAY
@@ -39,10 +39,6 @@ RANKS_IN = (
 """Functions below ``init_process_group``, innermost first, with the locals that have the own rank and the size."""
 PEER_IN_GROUP, PEER_IN_WORLD = ("group_src", "group_dst"), ("src", "dst", "src_rank", "dst_rank")
 """Arguments that name one member by its rank; torch sets the first two also where it is given one of the others."""
-FUTEX_WAIT_UNTIL, FUTEX_CLOCK_REALTIME = 9, 256
-FUTEX_FLAGS = 128 | FUTEX_CLOCK_REALTIME
-"""The operation of a futex call that waits until a point in time, FUTEX_WAIT_BITSET of Linux, and its flags."""
-LONGEST_TIMEOUT_S = 366 * 86_400.0
 
 
 class GroupCalls:
@@ -149,16 +145,12 @@ class GroupCalls:
         return next((number for number in numbers if number in ranks), None)
 
     def _fails_at(self, call: SystemCall) -> float | None:
-        """When the wait for a futex ends, as the time of day."""
-        if call.futex_deadline is None or call.arguments[1] & ~FUTEX_FLAGS != FUTEX_WAIT_UNTIL:
-            return None
-        with contextlib.suppress(Unreadable):
-            seconds, nanoseconds = self._process.memory.unpack("<qq", call.futex_deadline)
-            is_unix_time = call.arguments[1] & FUTEX_CLOCK_REALTIME
-            deadline = float(seconds + nanoseconds / 1e9 + (0 if is_unix_time else time.time() - time.monotonic()))
-            if 0 <= nanoseconds < 10**9 and 0 < deadline - time.time() < LONGEST_TIMEOUT_S:
-                return deadline
-        return None
+        """When the library ends the call: by its own timeout, or that of the only collective in progress."""
+        memory = self._process.memory
+        if call.futex is None or call.futex_deadline is not None:
+            return deadline_of(memory, call)
+        ends = gloo_deadlines(memory)
+        return ends[0] if len(ends) == 1 else None
 
     # Values of locals
 

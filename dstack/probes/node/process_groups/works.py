@@ -1,7 +1,9 @@
-"""``Work.wait`` of torch.distributed, which C++ runs directly below the caller's own frame.
+"""Waits for collectives that have begun before, of whose group nothing is known. Seen on torch 2.13 with gloo.
 
-Seen on torch 2.13 with gloo. The kernel shows the futex on which the thread sleeps. It lies in the C++ object of the
-Work (collectives), or in a buffer which that object refers to (send and recv). Which group it is for is not known.
+``Work.wait`` of torch.distributed runs in C++ directly below the caller's own frame. The kernel shows the futex on
+which the thread sleeps. It lies in the C++ object of the Work (collectives), or in a buffer which that object refers to
+(send and recv). The backward pass of DistributedDataParallel waits in C++ too: its thread sleeps on a futex while a
+thread of gloo runs a collective.
 """
 
 from __future__ import annotations
@@ -12,13 +14,24 @@ from collections.abc import Iterator
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, TYPE, Objects
+from dstack.probes.node.process_groups.deadlines import gloo_deadlines
 from dstack.probes.node.process_groups.torch_groups import CPP_OBJECT
+from dstack.probes.node.threads import is_in
 
+BACKWARD = ("/torch/autograd/graph.py", "_engine_run_backward")
+WAIT_IN_BACKWARD = "collective of torch.distributed in a backward pass"
 WORK_WAIT = "Work.wait of torch.distributed"
 WORK = "Work"
 """The last part of the name of its type, which pybind11 has made, or of one that inherits from it."""
 WORK_BYTES, BUFFER_BYTES = 256, 256
 """How far from its beginning each object has the futex at most: 96, 120 and 168 were seen."""
+
+
+def wait_for_work(objects: Objects, leaf: Frame, futex: int) -> str | None:
+    """The name of the wait of a thread that sleeps on this futex, in a call from this frame; None for any other."""
+    if is_in(leaf, *BACKWARD):
+        return WAIT_IN_BACKWARD if gloo_deadlines(objects.memory) else None
+    return WORK_WAIT if is_in_work(objects, leaf, futex) else None
 
 
 def is_in_work(objects: Objects, leaf: Frame, futex: int) -> bool:

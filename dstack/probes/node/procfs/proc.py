@@ -51,7 +51,12 @@ def state(pid: int) -> str:
 
 def thread_names(pid: int) -> set[str]:
     """The names of a process's threads, each cut to 15 characters."""
-    return {_read(f"/proc/{pid}/task/{thread}/comm").strip() for thread in threads(pid)}
+    return {thread_name(pid, thread) for thread in threads(pid)}
+
+
+def thread_name(pid: int, thread: int) -> str:
+    """The name of a thread, cut to 15 characters."""
+    return _read(f"/proc/{pid}/task/{thread}/comm").strip()
 
 
 def thread_state(pid: int, thread: int) -> str:

@@ -18,7 +18,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.process_groups.data_groups import at_meeting
 from dstack.probes.node.process_groups.group_calls import GroupCalls
-from dstack.probes.node.process_groups.works import WORK_WAIT, is_in_work
+from dstack.probes.node.process_groups.works import wait_for_work
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.ray.compiled_graphs import is_monitor
@@ -239,10 +239,9 @@ class BlockedCalls:
             return None
 
     def _work(self, leaf: Frame, blocked_in: SystemCall) -> CallData | None:
-        """``Work.wait``, of whose group nothing is known."""
-        if blocked_in.futex is None or not is_in_work(self._objects, leaf, blocked_in.futex):
-            return None
-        return {"kind": "other", "frame": 0, "what": WORK_WAIT}
+        """A wait for a collective that has begun before, of whose group nothing is known."""
+        what = wait_for_work(self._objects, leaf, blocked_in.futex) if blocked_in.futex is not None else None
+        return {"kind": "other", "frame": 0, "what": what} if what else None
 
     def _lock(self, lock: SleptOn) -> CallData:
         """A lock, with the threads that hold it, or may hold it: an RLock has its owner."""
