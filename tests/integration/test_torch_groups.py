@@ -146,8 +146,18 @@ def test_both_ranks_have_all_groups(ranks: tuple[Child, Child], names: Plain) ->
         assert (process["rank"], process["world_size"]) == (rank, 2)
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "barrier", "backward"])
-def test_a_collective_alone_has_the_timeout_that_gloo_has(tmp_path: Path, name: str) -> None:
+ALONE = {
+    "all_reduce": ("all_reduce of torch.distributed", "all_reduce", "default_pg"),
+    "barrier": ("barrier of torch.distributed", "barrier", "default_pg"),
+    "backward": ("collective of torch.distributed in a backward pass", "backward", "default_pg"),
+    "wait_tensor": ("wait_tensor of torch.distributed", "wait_tensor", "of two"),
+    "Work.wait of all_reduce": ("Work.wait of torch.distributed", "all_reduce", "of two"),
+}
+"""Calls that are the only ones of their process: how they are named, their operation, and their group."""
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_collective_alone_has_the_group_and_timeout_that_gloo_has(tmp_path: Path, name: str) -> None:
     argv = [sys.executable, str(PROGRAM), str(free_port())]
     with (
         running([*argv, "0", name], {}, tmp_path / "0") as first,
@@ -160,11 +170,10 @@ def test_a_collective_alone_has_the_timeout_that_gloo_has(tmp_path: Path, name: 
 
         call = wait_until(waiting, deadline_s=START_S, what=lambda: f"{name}: {read(first)['threads']}")
 
-    if name == "backward":
-        assert (call["what"], "of_group" in call) == ("collective of torch.distributed in a backward pass", False)
-    else:
-        assert call["of_group"]["operation"] == name
-        assert time.time() < call["of_group"]["fails_at"] < time.time() + TIMEOUT_S
+    of_group = call["of_group"]
+    assert (call["what"], of_group["operation"], of_group["group"]["description"]) == ALONE[name]
+    assert of_group["mark"]
+    assert time.time() < of_group["fails_at"] < time.time() + TIMEOUT_S
 
 
 def test_a_first_rank_waits_for_the_others(tmp_path: Path) -> None:

@@ -69,12 +69,13 @@ CALLS["Work.wait of irecv"] = wait_of_irecv
 
 
 def call_alone(name: str) -> None:
+    of_two = dist.new_group([0, 1], timeout=TIMEOUT, group_desc="of two")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
     print("ready", flush=True)
     if RANK == 1:
         time.sleep(10_000)
     call = {**CALLS, "backward": lambda group: backward(model)}[name]
-    call(None)
+    call(of_two if name.startswith(("Work", "wait")) else None)
 
 
 def main() -> None:

@@ -64,6 +64,12 @@ def thread_state(pid: int, thread: int) -> str:
     return "".join(_fields(_read(f"/proc/{pid}/task/{thread}/stat"))[:1])
 
 
+def thread_started(pid: int, thread: int) -> int:
+    """When a thread began, in ticks since the kernel's start; 0 if it has ended."""
+    words = _fields(_read(f"/proc/{pid}/task/{thread}/stat"))
+    return int(words[19]) if len(words) > 19 else 0
+
+
 @dataclass(frozen=True)
 class Birth:
     """The identity of a process and its program: it differs for another process, and after ``exec``."""
