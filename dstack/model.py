@@ -292,7 +292,8 @@ class Coroutine(Model, frozen=True):
     None where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made;
     ``is_task`` that it is this task itself, not something that the task began besides. ``still`` is true when it
     was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``. ``request`` is the one
-    to a Serve deployment that it executes as part of a replica.
+    to a Serve deployment that it executes as part of a replica. ``cancel_requests`` counts how often it was asked to be
+    cancelled, as by ``ray.cancel``, which it may have caught (CPython 3.11 and later).
     """
 
     coroutine_id: str
@@ -302,6 +303,7 @@ class Coroutine(Model, frozen=True):
     task_id: str | None = None
     is_task: bool = False
     still: bool = False
+    cancel_requests: Natural = 0
     call: BlockedCall | None = None
     request: ServeRequest | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import NO_RANKS, Ranks, in_words
+from dstack.analysis.ranks import NO_RANKS, Ranks
 from dstack.diagnosis import Vertex
 from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
 
@@ -48,7 +48,7 @@ class Member(Model, frozen=True):
             actor = names.actor_in_words(self.actor_class or "", self.actor_name or "", self.actor_id)
             actor = f"coroutine of {actor}" if self.coroutine else actor
         node = f"node {self.node_ip}" if self.node_ip else None
-        parts = (actor, in_words(self.ranks), f"pid {self.pid}" if self.pid else None, node)
+        parts = (actor, self.ranks.in_words, f"pid {self.pid}" if self.pid else None, node)
         return ", ".join(part for part in parts if part)
 
     @property
@@ -57,7 +57,7 @@ class Member(Model, frozen=True):
         actor = None
         if self.actor_id:
             actor = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
-        parts = (actor, in_words(self.ranks), f"pid {self.pid}" if self.pid else None, self.node_ip)
+        parts = (actor, self.ranks.in_words, f"pid {self.pid}" if self.pid else None, self.node_ip)
         return ", ".join(part for part in parts if part)
 
 

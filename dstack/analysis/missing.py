@@ -9,7 +9,6 @@ from dstack.analysis import names
 from dstack.analysis.coverage import sights
 from dstack.analysis.merging import Branch
 from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import in_words
 from dstack.analysis.running import Execution, kind_of, kind_of_actor
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
@@ -127,7 +126,7 @@ def _actors(observed: Observed, lull: Lull, there: set[str], classes: set[tuple[
 
 
 def _actor(observed: Observed, lull: Lull, actor: Actor, kind: str) -> Missing:
-    known = (in_words(observed.ranks(actor.worker_id or "")), f"pid {actor.pid}" if actor.pid else "")
+    known = (observed.ranks(actor.worker_id or "").in_words, f"pid {actor.pid}" if actor.pid else "")
     place = ", ".join(part for part in known if part)
     name = names.actor(actor) + (f" ({place})" if place else "")
     if actor.state == "DEAD":

@@ -22,6 +22,7 @@ from dstack.model import (
 )
 
 SHORT = 8
+SERVE_BATCHES = "ray/serve/batching.py"
 SHORTEST_S = 0.05
 """A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
@@ -67,17 +68,9 @@ def process_group(value: ProcessGroup) -> str:
     return f"group {name}" if name else "a process group"
 
 
-def ranks(values: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0-2, 5``."""
-    numbers = sorted(set(values))
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(texts)}"
+def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
+    """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
+    return ranks_in_words(values, "split" if group is not None and group.library == "ray.data" else "rank")
 
 
 def node(value: Node) -> str:
@@ -198,6 +191,11 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
         return value.request.name
     if value.call and value.call.queued:
         return f"queued request {value.call.queued.request.name}"
+    frames = observed.snapshot.frames_of(value)
+    if libraries.is_clients(observed, worker_id, value):
+        return "a client's request in Serve's proxy"
+    if any(frame.file.endswith(SERVE_BATCHES) for frame in frames) and (method := user_frame(frames, outermost=True)):
+        return f"batch of {method.function}"
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
 
 
@@ -290,7 +288,7 @@ def progress(value: Progress, jobs: Sequence[str]) -> str:
     return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"
 
 
-def ranks_in_words(ranks: Iterable[int]) -> str:
+def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:
     """``rank 3``, ``ranks 0-2, 5``, ``ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more``; empty for none."""
     ranges: list[list[int]] = []
     for rank in sorted(set(ranks)):
@@ -301,4 +299,4 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
     shown = ", ".join("-".join(map(str, one)) for one in ranges[:SHOWN_RANGES])
     rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
     is_one = len(ranges) == 1 and len(ranges[0]) == 1
-    return f"rank{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""
+    return f"{word}{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""

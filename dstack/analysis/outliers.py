@@ -78,7 +78,7 @@ def _leaving(parts: list[Sequence[Execution]], shared: int, alike: int, teams: T
 
 
 def _slice(executions: Sequence[Execution], teams: Teams | None) -> Slice | None:
-    return teams.slice({execution.worker_id for execution in executions}) if teams else None
+    return teams.slice_of(executions) if teams else None
 
 
 def _is_few(count: int, most: int) -> bool:

@@ -110,6 +110,12 @@ def group_id(group: ProcessGroup) -> GroupId:
     return (group.library, group.world, group.name, group.ranks)
 
 
+def _group_of(call: GroupCall) -> GroupId:
+    """The group of a call; one that is being made needs its members at first, and then perhaps the whole world."""
+    group = replace(call.group, ranks=()) if call.operation in FORMING else call.group
+    return group_id(group)
+
+
 class _Members:
     """The members of all groups in one sample, and what each of them may do."""
 
@@ -146,7 +152,7 @@ class _Members:
     # Which members have to come
 
     def _inside(self, call: GroupCall, calls: Mapping[GroupId, Sequence[GroupCall]]) -> set[int]:
-        return {one.group.rank for one in calls.get(group_id(call.group), ()) if matches(call, one)}
+        return {one.group.rank for one in calls.get(_group_of(call), ()) if matches(call, one)}
 
     def _missing(self, vertex: Vertex, call: GroupCall, inside: set[int]) -> tuple[int, ...]:
         """The members of which one has to come; none where the call may end by itself, or that is not known."""
@@ -203,10 +209,12 @@ class _Members:
     def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[str, ...] | None:
         """What is assumed to take equal readings for one call, nothing where they are; None where they are not equal.
 
-        A call without a mark is one that polls; a task that is a coroutine makes one call.
+        A call without a mark is one that polls; a task that is a coroutine makes one call, and so does one of Train or
+        Data that a rank has called for it.
         """
         execution = execution_of(self._seen, vertex)
-        if call.mark or call.operation in FORMING or (isinstance(execution, Coroutine) and execution.is_task):
+        is_task = isinstance(execution, Coroutine) and execution.is_task
+        if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
             return ()
         samples = (*self._seen.snapshot.samples[:2], *self._seen.snapshot.readings)
         if any(
@@ -288,7 +296,7 @@ class _Members:
 
     def _helper(self, group: ProcessGroup, absent: AbsentRank, targets: Sequence[Target], worker_id: str) -> Target:
         """A vertex that stands for a member, which any of several executions may bring to the call."""
-        label = f"rank {absent.rank} of {names.process_group(group)}"
+        label = f"{names.ranks([absent.rank], group)} of {names.process_group(group)}"
         if not targets:
             return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
         key = AnyKey("rank", (group.library, group.world, absent.rank, worker_id))
@@ -473,7 +481,7 @@ def _calls_of(sample: Sample) -> dict[GroupId, list[GroupCall]]:
     for _, process in _processes(sample.workers):
         for call in process.calls():
             if call.of_group is not None:
-                found[group_id(call.of_group.group)].append(call.of_group)
+                found[_group_of(call.of_group)].append(call.of_group)
     return found
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dstack.model import Model, Process, ProcessGroup
 
 RANK, LOCAL_RANK = "rank", "local_rank"
+TRAIN = "ray.train"
 WORLDS = ("default_pg", "default", "world")
 """What the group of all processes is called by torch.distributed, ray.util.collective and programs."""
 UNNAMED = ("", "undefined")
@@ -64,6 +65,17 @@ class Ranks(Model, frozen=True):
         title = "local rank" if name == LOCAL_RANK else name
         return f"{title} {value}" if value is not None else None
 
+    @property
+    def in_words(self) -> str:
+        """``rank 3 (tp 1, dp 0)`` or ``rank 3 (tp 1, stage=rollout)``; empty where there are none."""
+        local = (LOCAL_RANK,) if self.local_rank not in (None, self.rank) else ()
+        found = list(dict.fromkeys((*dict(self.dimensions), *dict(self.labels), *local)))
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        listed = ", ".join(cut(self.words(name) or "") for name in found[:SHOWN]) + more
+        if self.rank is None:
+            return listed
+        return f"rank {self.rank}" + (f" ({listed})" if listed else "")
+
 
 NO_RANKS = Ranks()
 
@@ -72,8 +84,8 @@ def ranks_of(process: Process | None) -> Ranks:
     """The ranks and labels of a process."""
     if process is None:
         return NO_RANKS
-    worlds = [group for group in process.process_groups if _name(group) in WORLDS]
-    world = next((group for group in worlds if process.rank in (None, group.rank)), None)
+    worlds = [one for one in process.process_groups if _name(one) in WORLDS and process.rank in (None, one.rank)]
+    world = min(worlds, key=lambda group: group.library != TRAIN, default=None)  # all are in it before they join others
     return Ranks(
         rank=process.rank if process.rank is not None else world.rank if world else None,
         local_rank=process.local_rank,
@@ -96,8 +108,8 @@ def _dimensions(groups: Iterable[ProcessGroup]) -> tuple[tuple[str, int], ...]:
 
 def _name(group: ProcessGroup) -> str:
     """What the program calls the group; torch.distributed's own names are numbers or hashes."""
-    if group.library not in ("torch.distributed", "ray.util.collective"):
-        return ""
+    if group.library in (TRAIN, "ray.data"):
+        return WORLDS[0] if group.library == TRAIN else ""
     name = group.description or (group.name if group.library == "ray.util.collective" else "")
     if name.isupper() and "_GROUP" in name:
         return OF_MEGATRON.get(name, "")
@@ -106,17 +118,6 @@ def _name(group: ProcessGroup) -> str:
 
 def _usual_first(item: tuple[str, object]) -> int:
     return FIRST.index(item[0]) if item[0] in FIRST else len(FIRST)
-
-
-def in_words(ranks: Ranks) -> str:
-    """``rank 3 (tp 1, dp 0)`` or ``rank 3 (tp 1, stage=rollout)``; empty where there are none."""
-    local = (LOCAL_RANK,) if ranks.local_rank not in (None, ranks.rank) else ()
-    found = list(dict.fromkeys((*dict(ranks.dimensions), *dict(ranks.labels), *local)))
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    listed = ", ".join(cut(ranks.words(name) or "") for name in found[:SHOWN]) + more
-    if ranks.rank is None:
-        return listed
-    return f"rank {ranks.rank}" + (f" ({listed})" if listed else "")
 
 
 def cut(text: str) -> str:

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from dstack.analysis import names
 from dstack.analysis.calls import lock_in_words
-from dstack.analysis.members import Member, member
+from dstack.analysis.members import Member, execution_of, member
 from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import in_words
 from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
-from dstack.model import GroupCall
+from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import Key
 
 SHOWN_TARGETS = 3
@@ -26,8 +25,19 @@ Vertices = Mapping[Key, Vertex]
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
-    text = f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}"
+    text = f"{introduced(vertex, who)} {cancellation(observed, vertex)}{deed(observed, vertices, vertex, who)}"
     return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
+
+
+def cancellation(observed: Observed, vertex: Vertex) -> str:
+    """``was cancelled and goes on: it``, of a task that has not ended though it was cancelled."""
+    return "was cancelled and goes on: it " if is_cancelled(observed, vertex) else ""
+
+
+def is_cancelled(observed: Observed, vertex: Vertex) -> bool:
+    """Whether it is a task that has not ended though it was cancelled."""
+    execution = execution_of(observed, vertex) if vertex.task_id else None
+    return isinstance(execution, Coroutine) and execution.cancel_requests > 0
 
 
 def _is_in_router(vertex: Vertex) -> bool:
@@ -58,7 +68,7 @@ def introduced(vertex: Vertex, who: Member) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
     place = who.place
     if vertex.child_pid is not None:  # its label has the pid
-        place = ", ".join(part for part in (in_words(who.ranks), f"node {who.node_ip}" if who.node_ip else "") if part)
+        place = ", ".join(part for part in (who.ranks.in_words, f"node {who.node_ip}" if who.node_ip else "") if part)
     return f"{vertex.label} ({place})" if place else vertex.label
 
 
@@ -114,7 +124,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
         case "Serve slot":
-            return f"waits until {targets} ends: {wait.what} allows no more" + _inferred(wait)
+            return f"waits until {targets} ends: {wait.what} allows no more"
         case "Serve request":
             return f"passes the request on to {targets}"
         case "actor slot":

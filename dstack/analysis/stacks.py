@@ -13,7 +13,6 @@ from dstack.analysis.merging import Grouping, Words, groupings
 from dstack.analysis.missing import Lull, Missing, missing
 from dstack.analysis.observed import Observed
 from dstack.analysis.outliers import Outlier, outliers
-from dstack.analysis.ranks import in_words
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, kind_of, running
 from dstack.analysis.stitching import alike
@@ -135,7 +134,7 @@ class Stacks:
 
     def slice(self, executions: Iterable[Execution]) -> str:
         """``ranks 4-7 (all of pp 1)``: the workers of some executions; empty where no rank tells them apart."""
-        found = self.teams.slice({execution.worker_id for execution in executions})
+        found = self.teams.slice_of(executions)
         return found.words if found else ""
 
     @cached_property
@@ -242,13 +241,15 @@ class Stacks:
         workers = self.observed.snapshot.workers
         hosts = {node.node_id: node.hostname for node in self.observed.snapshot.nodes}
         return {
-            one.worker_id: f"{self.name_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
+            one.worker_id: (
+                f"{self.name_of(one)} {self.ranks_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
+            )
             for one in workers
         }
 
     def ranks_of(self, worker: Worker, child: Process | None = None) -> str:
         """``rank 3 (tp 1, dp 0)``: of a worker, or of a process that it has started; empty where there are none."""
-        return in_words(self.observed.ranks(worker.worker_id, child.pid if child else None))
+        return self.observed.ranks(worker.worker_id, child.pid if child else None).in_words
 
     def name_of(self, worker: Worker) -> str:
         """``actor Trainer "left"``, ``driver train.py`` or ``worker``."""
@@ -378,7 +379,7 @@ class Stacks:
     def _told(self, keys: tuple[Key, ...]) -> Onward:
         vertex = self.vertices[keys[0]]
         who = member(self.observed, vertex)
-        parts = (in_words(who.ranks), f"pid {who.pid}" if who.pid else None, who.node_ip)
+        parts = (who.ranks.in_words, f"pid {who.pid}" if who.pid else None, who.node_ip)
         place = ", ".join(part for part in parts if part)
         return Onward(keys, sentences.name(self.observed, vertex), place)
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
 from dstack.analysis.ranks import RANK, Ranks, cut
-from dstack.analysis.running import kind_of
+from dstack.analysis.running import Execution, kind_of
+from dstack.diagnosis import Vertex
+from dstack.vertex_keys import ChildThreadKey
 
 
 class Slice(NamedTuple):
@@ -22,9 +24,18 @@ class Slice(NamedTuple):
     @property
     def words(self) -> str:
         """``rank 3``, ``ranks 0-2, 5``, ``ranks 4-7 (all of pp 1)``, ``all of stage=rollout``."""
+        ranks, *whole = self._parts
+        return ranks + "".join(f" ({one})" for one in whole)
+
+    @property
+    def aside(self) -> str:
+        """The same in parentheses: ``(ranks 4-7, all of pp 1)``."""
+        return f"({', '.join(self._parts)})"
+
+    @property
+    def _parts(self) -> list[str]:
         whole = f"all of {', '.join(self.common)}" if self.common else ""
-        ranks = names.ranks_in_words(self.ranks)
-        return f"{ranks} ({whole})" if ranks and whole else ranks or whole
+        return [part for part in (names.ranks_in_words(self.ranks), whole) if part]
 
 
 class Team:
@@ -72,8 +83,12 @@ class Teams:
     def __init__(self, observed: Observed) -> None:
         self._observed = observed
 
+    def slice_of(self, executions: Iterable[Execution | Vertex]) -> Slice | None:
+        """What is known of the workers of these executions; None in child processes, which have ranks of their own."""
+        return self.slice({_worker_of(execution) for execution in executions})
+
     def slice(self, worker_ids: Collection[str]) -> Slice | None:
-        """What is known of these workers as a part of their team; None where they are of several."""
+        """What is known of these workers as a part of their team; None where they are of several, or of none."""
         workers = frozenset(worker_ids)
         teams = {self._team_of.get(worker) for worker in workers}
         team = teams.pop() if len(teams) == 1 else None
@@ -100,3 +115,8 @@ class Teams:
                 yield {worker_id: ranks for world in worlds.values() for worker_id, ranks in world.items()}
             else:
                 yield from worlds.values()
+
+
+def _worker_of(one: Execution | Vertex) -> str:
+    """The id of the worker that an execution is in, empty in a child process."""
+    return "" if isinstance(one.key, ChildThreadKey) else one.worker_id or ""

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from dstack.analysis import names
 from dstack.analysis.inventory import DOINGS, Deed, Doing, Inventory, Lacking, Occupant, Resident, alike
-from dstack.analysis.ranks import in_words
 from dstack.model import Actor, Node
 from dstack.report.safe_text import SafeText
 from dstack.report.text import short_path
@@ -130,7 +129,7 @@ class Lines:
         if len(group) == 1:
             return self._occupant(group[0])
         first = group[0]
-        ranks = f" ({found.words})" if (found := self.look.stacks.teams.slice(_ids(group))) else ""
+        ranks = f" {found.aside}" if (found := self.look.stacks.teams.slice(_ids(group))) else ""
         text = self._mark(first.doing).append(f"{len(group):,} alike{ranks}, the first: ", "bold")
         text.append_text(self._said(first))
         children = partial(self._occupants, group)
@@ -160,7 +159,7 @@ class Lines:
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
 
     def _named(self, one: Occupant) -> Text:
-        ranks = f"  {found}" if (found := in_words(one.ranks)) else ""
+        ranks = f"  {found}" if (found := one.ranks.in_words) else ""
         return SafeText().append(one.name, "bold").append(f"{ranks}  pid {one.worker.pid}", "dim")
 
     def queue(self, one: Occupant) -> str:
@@ -224,7 +223,7 @@ class Lines:
     def _told_occupant(self, one: Occupant) -> Iterator[Text]:
         process = self.look.observed.process(one.worker.worker_id)
         text = SafeText().append(f"{one.name}", "bold")
-        ranks = f"{found}, " if (found := in_words(one.ranks)) else ""
+        ranks = f"{found}, " if (found := one.ranks.in_words) else ""
         text.append(f"  {ranks}pid {one.worker.pid}, node {one.worker.ip}")
         if process is not None:
             if process.started_at:

@@ -99,8 +99,8 @@ def _absent(stacks: Stacks, companies: Iterable[Company]) -> Iterator[Line]:
         if not one.elsewhere and not one.missing:
             continue
         title = f"Not here: {one.all - one.here:,} of {one.all:,} {one.kind}"
-        ranks = f" ({found})" if one.elsewhere and (found := stacks.slice(one.elsewhere)) else ""
-        reasons = [f"{one.away:,} elsewhere{ranks}"] if one.elsewhere else []
+        part = stacks.teams.slice_of(one.elsewhere)
+        reasons = [f"{one.away:,} elsewhere{f' {part.aside}' if part else ''}"] if one.elsewhere else []
         for why in dict.fromkeys(absent.why for absent in one.missing):
             reasons.append(f"{sum(absent.why == why for absent in one.missing):,} {why}")
         everybody: list[Execution | Missing] = [*one.missing, *one.elsewhere]

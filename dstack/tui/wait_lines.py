@@ -161,8 +161,7 @@ class Lines:
     def _place(self, vertex: Vertex, branch: Branch | None = None) -> str:
         where = self.member(vertex).short_place
         if branch is not None and branch.count > 1:
-            workers = {self.vertex(key).worker_id or "" for key in branch.vertices}
-            found = self.look.stacks.teams.slice(workers) if len(workers) == branch.count else None
+            found = self.look.stacks.teams.slice_of(map(self.vertex, branch.vertices))
             where = f"{found.words}, first: {where}" if found else f"first: {where}" if where else ""
         return f"  {where}" if where else ""
 

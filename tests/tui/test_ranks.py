@@ -13,9 +13,11 @@ from dstack.model import Process, Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.cluster import ClusterView
 from dstack.tui.flame import FlameView
+from dstack.tui.history import HistoryView
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files
 from dstack.tui.stacks import StacksView
+from dstack.tui.verdict import VerdictView
 from dstack.tui.view import View
 from dstack.tui.views import VIEWS
 from dstack.tui.waits import WaitsView
@@ -23,6 +25,7 @@ from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.test_stacks import at, page, press, texts, tree
 from tests.unit.ranked_scenes import groups_of, training
+from tests.unit.test_comparing import again
 
 Body = Callable[[DstackApp, Pilot[Any], Any], Awaitable[None]]
 SIZE = (120, 40)
@@ -78,6 +81,18 @@ def test_a_filter_finds_a_rank_and_no_other(view: type[View]) -> None:
             await press(pilot, "escape")
 
     seen(view, body)
+
+
+def test_the_findings_are_filtered_by_rank() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: View) -> None:
+        await search(pilot, "rank:3")
+        assert [line for line in lines(view) if "Trainer.step (" in line or "7 of 8" in line] == [
+            line for line in lines(view) if '"t3"' in line
+        ]
+        await search(pilot, "rank:77")
+        assert lines(view) == []
+
+    seen(VerdictView, body)
 
 
 def test_merged_stacks_are_filtered_by_rank() -> None:
@@ -142,6 +157,28 @@ def test_an_outlier_is_told_by_its_ranks() -> None:
         assert "2 outliers: ranks 4-5 (all of pp 1, dp 0) are elsewhere than ranks 0-3, 6-7" in words
 
     seen(StacksView, body, trained(lambda rank: rank in (4, 5)))
+
+
+def test_the_history_names_ranks_and_is_filtered_by_them() -> None:
+    scene, trainers = training()
+    looks = [again(scene, 0.0)]
+    trainers[3].strands[0].line = 99
+    looks.append(again(scene, 60.0))
+
+    async def whole() -> None:
+        async with running(Files("ranks.json", looks), SIZE) as (app, pilot):
+            await until(pilot, lambda: len(app.looks) == 2)
+            app.switch_mode("history")
+            await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen._result)
+            (view,) = (one for one in [app.screen] if isinstance(one, HistoryView))
+            told = "\n".join(lines(view))
+            assert "Trainer.step  rank 3 (tp 1, pp 0, dp 1)  /srv/app/app.py:20 → /srv/app/app.py:99" in told
+            await search(pilot, "rank:5")
+            found = [line for line in lines(view) if "rank " in line]
+            assert len(found) == 2, "its wait and its execution, of seven alike"
+            assert all("rank 5 (tp 1, pp 1, dp 0)" in line for line in found)
+
+    asyncio.run(whole())
 
 
 def test_a_child_process_has_its_own_rank() -> None:

@@ -46,10 +46,12 @@ from dstack.model import (
     PlacementGroup,
     Process,
     ProcessGroup,
+    QueuedRequest,
     Ref,
     RepeatedCall,
     Role,
     Sample,
+    ServeRequest,
     Snapshot,
     Task,
     TaskKind,
@@ -250,6 +252,7 @@ class Coro:
     label: str = ""
     outer: tuple[Frame, ...] = ()
     """The frames that called its own one, innermost first."""
+    request: ServeRequest | None = None
 
     @property
     def coroutine_id(self) -> str:
@@ -298,6 +301,15 @@ class Coro:
         """Awaits what could not be read."""
         return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
 
+    def is_queued(self, queued: QueuedRequest) -> Coro:
+        """Waits in a router of Serve until a replica has room for this request."""
+        return self._is_in(BlockedCall(kind="other", frame=0, what="Serve's wait for a free replica", queued=queued))
+
+    def executes(self, request: ServeRequest) -> Coro:
+        """Is a part of the execution of a request to a deployment."""
+        self.request = request
+        return self
+
     def sleeps(self) -> Coro:
         """Awaits nothing but that time goes by."""
         return self._is_in(None)
@@ -330,6 +342,8 @@ class Proc:
     running: list[Call] = field(default_factory=list)
     submitted: list[Call] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    """Further fields of its process."""
     held: dict[str, float] = field(default_factory=dict)
     is_silent: bool = False
     is_unseen: bool = False
@@ -340,8 +354,6 @@ class Proc:
     coroutines_read: bool = False
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
-    known: dict[str, Any] = field(default_factory=dict)
-    """Further fields of its process."""
     cpu_s: float = 0.0
     memberships: list[ProcessGroup] = field(default_factory=list)
     rank: int | None = None
@@ -777,12 +789,11 @@ class Scene:
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
             process_groups=() if proc.has_no_stacks else tuple(proc.memberships),
             rank=proc.rank,
-            **proc.known,
         )
         return WorkerSample(
             worker_id=proc.worker_id,
             running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
-            process=process if is_wanted and not proc.is_unseen else None,
+            process=replace(process, **proc.known) if is_wanted and not proc.is_unseen else None,
             held=dict(proc.held),
             executed_tasks=None if proc.is_silent else proc.executed,
         )
@@ -804,6 +815,7 @@ class Scene:
             is_task=coro.is_task,
             still=coro.is_still,
             call=coro.call if coro.is_still else None,
+            request=coro.request,
         )
 
     def _thread(self, strand: Strand) -> Thread:

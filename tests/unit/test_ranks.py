@@ -10,7 +10,7 @@ import pytest
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.merging import ByRanks, Words, grouping_in_words, groupings, merge
 from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, in_words, ranks_of
+from dstack.analysis.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
 from dstack.analysis.running import Execution
 from dstack.analysis.stacks import Stacks
 from dstack.model import Process, ProcessGroup
@@ -20,8 +20,8 @@ from tests.unit.ranked_scenes import SIZE, WORLD, group, groups_of, ranked, trai
 from tests.unit.scenes import Proc, Scene
 
 
-def process(*groups: ProcessGroup, labels: dict[str, str] | None = None, **known: int) -> Process:
-    return Process(pid=7, started_at=1.0, process_groups=groups, labels=labels or {}, **known)
+def process(*groups: ProcessGroup, rank: int | None = None) -> Process:
+    return Process(pid=7, started_at=1.0, process_groups=groups, rank=rank)
 
 
 def stacks_of(scene: Scene) -> Stacks:
@@ -46,7 +46,7 @@ def test_a_rank_has_its_place_in_the_world_and_in_each_named_group() -> None:
 def test_without_a_process_or_groups_there_are_no_ranks() -> None:
     assert ranks_of(None) == NO_RANKS
     assert ranks_of(process()) == NO_RANKS
-    assert in_words(NO_RANKS) == ""
+    assert NO_RANKS.in_words == ""
 
 
 @pytest.mark.parametrize("name", ["", "undefined", "12", "default", "mesh_default", "world", "MODEL_PARALLEL_GROUP"])
@@ -63,6 +63,15 @@ def test_groups_of_ray_util_collective_are_dimensions_by_their_names() -> None:
     default = msgspec.structs.replace(weights, name="default")
 
     assert ranks_of(process(weights, default)) == Ranks(rank=2, world_size=3, dimensions=(("weights", 2),))
+
+
+def test_the_run_of_a_train_worker_is_its_worker_group() -> None:
+    workers = ProcessGroup(library="ray.train", world="a1", name="workers", rank=1, ranks=(0, 1))
+    splits = ProcessGroup(library="ray.data", world="b2", name="splits", rank=0, ranks=(0, 1))
+
+    found = ranks_of(process(group(1, (0, 1), "default_pg"), workers, splits, rank=1))
+
+    assert found == Ranks(rank=1, world_size=2, world="a1")
 
 
 def test_a_name_of_two_groups_counts_only_where_they_agree() -> None:
@@ -92,13 +101,13 @@ def test_a_group_that_does_not_have_its_own_member_is_left_out() -> None:
     ],
 )
 def test_ranks_in_words(ranks: Ranks, words: str) -> None:
-    assert in_words(ranks) == words
+    assert ranks.in_words == words
 
 
 def test_long_and_many_labels_are_cut() -> None:
-    many = in_words(Ranks(rank=1, labels=tuple((f"label{number}", "x" * 10_000) for number in range(100))))
+    many = Ranks(rank=1, labels=tuple((f"label{number}", "x" * 10_000) for number in range(100))).in_words
 
-    assert many.endswith(f"…{' and'} {100 - SHOWN} more)")
+    assert many.endswith(f"… and {100 - SHOWN} more)")
     assert len(many) < (SHOWN + 1) * (LONGEST + 2)
 
 
@@ -181,6 +190,7 @@ def _groups(executions: Sequence[Execution], name: str) -> list[tuple[str, int]]
         ("RANK:3 trainer", [3]),
         ("tp:1 pp:0", [1, 3]),
         ("stage:rollout", [0]),
+        ("stage=rollout", [0]),
         ("rank:3 tp:0", []),
         ("rank:", []),
         ("ank:3", []),

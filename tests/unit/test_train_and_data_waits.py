@@ -127,7 +127,10 @@ def test_a_split_that_nothing_can_read_any_more_is_a_deadlock() -> None:
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.kind) == ("deadlock", "deadlock")
     assert driver.key in finding.members
-    assert "the readers of streaming_split" in finding.summary
+    assert finding.summary.startswith(
+        "split 0 of streaming_split waits until all 2 splits are read, and split 1 is not"
+    )
+    assert "start every reader before waiting" in finding.advice
 
 
 def test_a_split_that_may_still_be_read_is_waited_for() -> None:

@@ -108,7 +108,7 @@ def _inside(group: Gathering, teller: Teller) -> Step:
     if total == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
         return at(f"{name} ({first.place}) is in {group.call}", first, group.inside[0])
-    ranks = teller.teams.slice({vertex.worker_id or "" for vertex in group.inside})
-    which = f" ({ranks.words})" if ranks else ""
+    ranks = teller.teams.slice_of(group.inside)
+    which = f" {ranks.aside}" if ranks else ""
     who = f"{'All ' * (count == total)}{count}{f' of {total}' * (count < total)} {group.name}{which}"
     return at(f"{who} are in {group.call}; the first of them ({first.place}) is at", first, group.inside[0])

@@ -122,6 +122,11 @@ def advice(finding: Finding, teller: Teller) -> str | None:
     lost = [vertex for vertex in _absent(finding, teller) if _why_lost(teller, vertex)]
     if lost:
         return _advice_for_lost(lost)
+    if any(one.call.group.library == "ray.data" for one in found):
+        return (
+            "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
+            "together), and let no reader wait for another before it iterates."
+        )
     groups = [group_id(one.call.group) for one in found]
     others = _others(finding, teller)
     if all(one.call.operation in (*SENDS, *RECEIVES) for one in found) and not others:
@@ -191,21 +196,35 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
     texts = []
     for name, some in zip(words, by_group.values(), strict=True):
         of = f"{name} ({names.ranks(some[0].call.group.ranks)})" if words.count(name) > 1 else name
+        if some[0].call.group.library == "ray.data":
+            texts.append(_split_in_words(some[0]))
+            continue
         first = f"{names.ranks(some[0].ranks)} {verbs[len(some[0].ranks) > 1]} in {some[0].operation}"
         rest = (f"{names.ranks(one.ranks)} in {one.operation}" for one in some[1:])
         texts.append(f"{names.listed([first, *rest])} of {of}")
     return texts
 
 
+def _split_in_words(one: Gathering) -> str:
+    """``split 0 of streaming_split waits until all 2 splits are read; split 1 is not``."""
+    group = one.call.group
+    missing = [rank for rank in group.ranks if rank not in one.ranks]
+    waits, are = "wait" + "s" * (len(one.ranks) == 1), "are" if len(missing) > 1 else "is"
+    return (
+        f"{names.ranks(one.ranks, group)} of streaming_split {waits} until all {len(group.ranks)} splits are read, "
+        f"and {names.ranks(missing, group)} {are} not"
+    )
+
+
 def _step_inside(one: Gathering, teller: Teller) -> Step:
-    """``Ranks 0-2 of 4 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
+    """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
     is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
     first = _caller(teller, one.inside[0])
     who = teller.member(first)
     parts = (
-        f"{names.ranks(one.ranks).capitalize()} of {len(one.call.group.ranks)} {'is' if is_one else 'are'} in ",
+        f"{names.ranks(one.ranks, one.call.group).capitalize()} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
-        f", and wait{'s' * is_one} for {names.ranks(missing)}" if missing else "",
+        f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),
         f"; {'it is' if is_one else 'the first of them is'} {first.label}",
         f" ({who.place})" if who.place else "",
@@ -214,11 +233,29 @@ def _step_inside(one: Gathering, teller: Teller) -> Step:
 
 
 def _caller(teller: Teller, vertex: Vertex) -> Vertex:
-    """The execution of the user's that is in a call on a group by calling an actor, in which this one stands for it."""
+    """The execution of the user's that is in a call on a group by calling an actor, in which this one stands for it.
+
+    That is the one that has made the call, or where a library's thread has, the one that waits for this thread.
+    """
     if _of(vertex).call.group.library not in BY_CALLS:
         return vertex
-    waiting_for = (one for one in teller.vertices.values() if one.kind == "execution" and one.key != vertex.key)
-    return next((one for one in waiting_for if vertex.key in targets_of(one)), vertex)
+    found = vertex
+    for _ in range(FOLLOWED):
+        before = _waiter(teller, found)
+        if before is None:
+            break
+        found = before
+        execution = execution_of(teller.observed, found)
+        if execution is not None and placing.is_users(teller.observed, execution):
+            return found
+    return vertex
+
+
+def _waiter(teller: Teller, vertex: Vertex) -> Vertex | None:
+    """An execution that waits for this one; if there are several, one of the user's."""
+    found = [one for one in teller.vertices.values() if one.kind == "execution" and vertex.key in targets_of(one)]
+    others = sorted((one for one in found if one.key != vertex.key), key=lambda one: one.task_id is None)
+    return next(iter(others), None)
 
 
 # The ranks that are elsewhere

@@ -230,6 +230,7 @@ class CoroutineData(_CoroutineData, total=False):
     task_id: str | None
     is_task: bool
     still: bool
+    cancel_requests: int
     call: CallData
     request: RequestData
 

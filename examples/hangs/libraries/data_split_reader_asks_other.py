@@ -3,8 +3,7 @@
 The first reader is busy: it waits until both splits are read. So the second one's call to it stays in its queue.
 
 Expected: deadlock
-Members: Reader.count
-Behind: driver data_split_reader_asks_other.py
+Members: Reader.count, Reader.scale, driver data_split_reader_asks_other.py
 Points at: scale: int = ray.get(first.scale.remote()) if first else 1
 Needs: ray[data]
 """

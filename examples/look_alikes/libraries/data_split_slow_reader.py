@@ -3,7 +3,7 @@
 It differs from the hang in what the second reader does first: it is slow, and waits for nobody.
 
 Expected: blocked
-Behind: driver data_split_slow_reader.py
+Members: driver data_split_slow_reader.py
 Points at: time.sleep(seconds)
 Needs: ray[data]
 """

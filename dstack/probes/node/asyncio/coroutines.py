@@ -34,6 +34,7 @@ class Suspended:
 
     ``cancels``: the timeout of its call also cancels what it waits for. ``waits_on`` are the objects that its call
     waits on, which others in the process may reach. ``request`` is the one to a Serve deployment that it executes.
+    ``cancel_requests`` counts how often it was asked to be cancelled.
     """
 
     address: int
@@ -46,6 +47,7 @@ class Suspended:
     cancels: bool
     mark: object
     waits_on: WaitsOn = NOTHING
+    cancel_requests: int = 0
     request: RequestData | None = None
 
 
@@ -106,8 +108,14 @@ class Coroutines:
             cancels=cancels,
             mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
             waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
+            cancel_requests=self._cancel_requests(task),
             request=self._requests.executed(chain.frames),
         )
+
+    def _cancel_requests(self, task: int) -> int:
+        """How often a task was asked to be cancelled; 0 where Python does not count that."""
+        at = self._layout.task_cancels
+        return max(0, self._memory.int32(task + at)) if at is not None else 0
 
     def _not_begun(self, chain: Chain) -> Iterator[ShownFrame]:
         """The method of an actor, which only its wrapper shows before it has begun."""

@@ -34,7 +34,7 @@ class Executors:
     @cached_property
     def os_ids(self) -> dict[int, int]:
         """The OS ids of the threads, by Python's."""
-        return {thread.thread_id: thread.os_thread_id for thread in self._threads}
+        return {thread.thread_id: thread.os_thread_id for thread in self.threads}
 
     def pending(self, futures: Sequence[int]) -> list[int]:
         """Those of these futures that have not ended."""

@@ -53,7 +53,7 @@ def of_thread(
         is_known = call.get("threads") or call.get("coroutines") or not objects.is_a(identity, LOCK)
         return NOTHING if is_known or not identity else WaitsOn((identity,), (identity, "acquire"))
     if call["kind"] == "future":
-        is_known = call.get("threads") or call.get("coroutines") or call.get("all_of") or call.get("unread")
+        is_known = any(call.get(name) for name in ("threads", "coroutines", "all_of", "unread"))
         return NOTHING if is_known or not identity else WaitsOn((identity,), (identity, "result"))
     if call["kind"] != "other":
         return NOTHING
