@@ -67,7 +67,7 @@ cannot be parsed; only a part was given; memory that cannot be interpreted; anyt
 """
 
 
-class Model(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
     """Base of every observed value: immutable, hashable by content where its fields are."""
 
 

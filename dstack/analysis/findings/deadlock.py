@@ -139,9 +139,8 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     told = collectives.told(finding, teller)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
     rest = [key for key in cycle if key not in told]
-    yield from (
-        collectives.with_rank(finding, teller, teller.step_towards(key, following[key])) for key in rest[:SHOWN_CYCLE]
-    )
+    in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
+    yield from collectives.with_ranks(finding, teller, in_order)
     yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
     others = [key for key in finding.members if key not in inside | told]
     own = [key for key in others if not situation.is_library_code(key)]
