@@ -100,9 +100,8 @@ def _circle(finding: Finding, teller: Teller) -> str:
             needed = names.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
-    if any(vertex.wait and vertex.wait.kind == SLOT for vertex in cycle):
+    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
         executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
-        queued = next(vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT)
         if len(executions) == 1:
             first = executions[0].label
             return f"{first} waits for {queued.label}, which cannot begin before {first} ends"
