@@ -93,7 +93,8 @@ class ProcessGroup(Model, frozen=True):
     ``tcp://10.0.0.1:29500``, or what tells one run of another library from the next; empty where it is not known.
     ``name`` is unique in that world, and ``description`` what the program calls the group, as ``default_pg`` or
     ``mesh_tp``. ``rank`` is the process's own rank in the world; ``ranks`` are those of all members, in the order of
-    their ranks in the group.
+    their ranks in the group. ``has_left`` says that the process has ended its part in the run, as a training function
+    that has returned: it makes no more calls on the group.
     """
 
     library: GroupLibrary
@@ -102,6 +103,7 @@ class ProcessGroup(Model, frozen=True):
     rank: Natural
     ranks: tuple[Natural, ...]
     description: str = ""
+    has_left: bool = False
 
 
 class GroupCall(Model, frozen=True):
@@ -120,6 +122,33 @@ class GroupCall(Model, frozen=True):
     peer: Natural | None = None
     mark: str = ""
     fails_at: UnixTime | None = None
+
+
+class ServeRequest(Model, frozen=True):
+    """A request to a method of a Ray Serve deployment; ``app`` is the application that the deployment is in."""
+
+    app: str
+    deployment: str
+    method: str
+
+    @property
+    def name(self) -> str:
+        """``Kitchen.cook``: the deployment and the method."""
+        return f"{self.deployment}.{self.method}"
+
+
+class QueuedRequest(Model, frozen=True):
+    """A request that waits in a router, or in a replica, until a replica has less than its limit of ongoing requests.
+
+    ``replicas`` are the limits (``max_ongoing_requests``) of those that may serve it, by the replica's id, which ends
+    the name of its actor. ``most_replicas`` is to how many the deployment may be scaled, None where that was not read.
+    A request that is ``in_replica`` can be served by no other one.
+    """
+
+    request: ServeRequest
+    replicas: dict[str, Natural] = {}
+    most_replicas: Natural | None = None
+    in_replica: bool = False
 
 
 class GraphChannel(Model, frozen=True):
@@ -192,9 +221,9 @@ class BlockedCall(Model, frozen=True):
     or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
     user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
-    is what a call on a process group depends on, where that could be read, ``channel`` what a wait in a compiled graph
-    does. ``unread`` says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and
-    mean nothing.
+    is what a call on a process group depends on, where that could be read; ``queued`` is the request to a Serve
+    deployment that waits there for a replica, and ``channel`` what a wait in a compiled graph depends on. ``unread``
+    says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
     """
 
     kind: CallKind
@@ -217,15 +246,17 @@ class BlockedCall(Model, frozen=True):
     object_id: str | None = None
     what: str | None = None
     of_group: GroupCall | None = None
+    queued: QueuedRequest | None = None
     channel: ChannelCall | None = None
     unread: str | None = None
 
     def is_same_as(self, other: BlockedCall) -> bool:
-        """Whether both are one wait, whatever was found to reach what they wait on."""
+        """Whether both are one wait, whatever was found to reach what they wait on, and however clocks differ."""
         return self._without_reach() == other._without_reach()
 
     def _without_reach(self) -> BlockedCall:
-        return replace(self, reached_by=(), reached_by_coroutines=(), reached_by_actor=False)
+        of_group = replace(self.of_group, fails_at=None) if self.of_group else None
+        return replace(self, reached_by=(), reached_by_coroutines=(), reached_by_actor=False, of_group=of_group)
 
 
 class Thread(Model, frozen=True):
@@ -260,7 +291,9 @@ class Coroutine(Model, frozen=True):
     ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop,
     None where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made;
     ``is_task`` that it is this task itself, not something that the task began besides. ``still`` is true when it
-    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``.
+    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``. ``request`` is the one
+    to a Serve deployment that it executes as part of a replica. ``cancel_requests`` counts how often it was asked to be
+    cancelled, as by ``ray.cancel``, which it may have caught (CPython 3.11 and later).
     """
 
     coroutine_id: str
@@ -270,7 +303,9 @@ class Coroutine(Model, frozen=True):
     task_id: str | None = None
     is_task: bool = False
     still: bool = False
+    cancel_requests: Natural = 0
     call: BlockedCall | None = None
+    request: ServeRequest | None = None
 
 
 class Process(Model, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
@@ -15,15 +15,19 @@ from dstack.model import (
     GoneWorker,
     Node,
     PlacementGroup,
+    ProcessGroup,
     Thread,
     Worker,
     actor_of_task,
 )
 
 SHORT = 8
+SERVE_BATCHES = "ray/serve/batching.py"
 SHORTEST_S = 0.05
 """A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
+SHOWN_RANGES = 8
+"""So many ranges of ranks are listed; the ranks in the others are counted."""
 
 
 def short(identifier: str) -> str:
@@ -50,6 +54,23 @@ def call_of(label: str, value: Actor) -> str:
     """A call with its actor, where its label alone might be that of another actor's."""
     part = libraries.part(value.class_name, value.name, value.actor_id)
     return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
+
+
+GROUPS = {"ray.train": "the worker group", "ray.data": "the readers of streaming_split"}
+"""The only groups of these libraries."""
+
+
+def process_group(value: ProcessGroup) -> str:
+    """``group dp``: as the program calls it, else as its library does."""
+    if value.library in GROUPS:
+        return GROUPS[value.library]
+    name = value.description or value.name
+    return f"group {name}" if name else "a process group"
+
+
+def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
+    """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
+    return ranks_in_words(values, "split" if group is not None and group.library == "ray.data" else "rank")
 
 
 def node(value: Node) -> str:
@@ -82,6 +103,8 @@ def task(observed: Observed, task_id: str) -> str:
 
     A library's by what it does for the user.
     """
+    if request := observed.request_of_task.get(task_id):
+        return f"request {request.name}"
     known = observed.tasks.get(task_id)
     if known is None:
         return f"task {short(task_id)}"
@@ -143,6 +166,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return place
     if thread.role == "loop":
         return event_loop(observed, owner, thread)
+    if request := observed.request_on.get((worker_id, thread.os_thread_id)):
+        return request.name
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
 
@@ -162,6 +187,15 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
         return (
             outermost.function if value.task_id not in observed.tasks and outermost else task(observed, value.task_id)
         )
+    if value.request:
+        return value.request.name
+    if value.call and value.call.queued:
+        return f"queued request {value.call.queued.request.name}"
+    frames = observed.snapshot.frames_of(value)
+    if libraries.is_clients(observed, worker_id, value):
+        return "a client's request in Serve's proxy"
+    if any(frame.file.endswith(SERVE_BATCHES) for frame in frames) and (method := user_frame(frames, outermost=True)):
+        return f"batch of {method.function}"
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
 
 
@@ -252,3 +286,17 @@ def progress(value: Progress, jobs: Sequence[str]) -> str:
         return f"Tasks of {whose} in the {duration(value.watched_s)} observed: {counts}{cpu}"
     idle = f", and none has ended for {duration(value.idle_s)}" if value.idle_s is not None else ""
     return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"
+
+
+def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:
+    """``rank 3``, ``ranks 0-2, 5``, ``ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more``; empty for none."""
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and rank == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], rank]
+        else:
+            ranges.append([rank])
+    shown = ", ".join("-".join(map(str, one)) for one in ranges[:SHOWN_RANGES])
+    rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
+    is_one = len(ranges) == 1 and len(ranges[0]) == 1
+    return f"{word}{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from dstack.analysis.ranks import Ranks, ranks_of
 from dstack.model import (
     ACTOR_HANDLE,
     Access,
@@ -22,6 +23,7 @@ from dstack.model import (
     Ref,
     Role,
     Sample,
+    ServeRequest,
     Snapshot,
     Task,
     Thread,
@@ -64,6 +66,7 @@ class Observed:
         self.sample = sample
         self.polls: Polls = polls or {}
         self._given = given
+        self._ranks: dict[tuple[str, int | None], Ranks] = {}
 
     @property
     def looked_at(self) -> float:
@@ -259,6 +262,14 @@ class Observed:
         worker = self.seen.get(worker_id)
         return worker.process if worker else None
 
+    def ranks(self, worker_id: str, child_pid: int | None = None) -> Ranks:
+        """The ranks and labels of a worker's process, or of one that it has started; none if it was not seen."""
+        key = (worker_id, child_pid)
+        if key not in self._ranks:
+            process = self.process(worker_id) if child_pid is None else self.child(worker_id, child_pid)
+            self._ranks[key] = ranks_of(process)
+        return self._ranks[key]
+
     @cached_property
     def _threads_by_role(self) -> dict[tuple[str, Role], list[Thread]]:
         by_role: dict[tuple[str, Role], list[Thread]] = defaultdict(list)
@@ -321,6 +332,28 @@ class Observed:
             for worker in self.sample.workers
             for coroutine in self.coroutines(worker.worker_id)
             if coroutine.is_task and coroutine.task_id and self._runs(worker, coroutine.task_id)
+        }
+
+    @cached_property
+    def request_of_task(self) -> dict[str, ServeRequest]:
+        """The requests that replicas of Serve execute, by the task of the replica."""
+        return {
+            coroutine.task_id: coroutine.request
+            for worker in self.sample.workers
+            for coroutine in self.coroutines(worker.worker_id)
+            if coroutine.is_task and coroutine.task_id and coroutine.request
+        }
+
+    @cached_property
+    def request_on(self) -> dict[tuple[str, int], ServeRequest]:
+        """The requests whose sync methods threads execute, by worker and OS thread."""
+        return {
+            (worker.worker_id, thread): coroutine.request
+            for worker in self.sample.workers
+            for coroutine in self.coroutines(worker.worker_id)
+            if coroutine.request and coroutine.call
+            for threads in coroutine.call.all_of
+            for thread in threads
         }
 
     def reads_coroutines(self, worker_id: str) -> bool:

@@ -268,7 +268,9 @@ def _node_text(node: StackNode, via: str | None = None) -> SafeText:
         return text.append(" … which is above", "red")
     if node.never:
         return text.append(f"  {node.never}", "red")
-    first = "first: " if node.count > 1 else ""
+    is_each_known = node.count > 1 and len(set(node.ranks)) == node.count
+    ranks = f"{names.ranks_in_words(node.ranks)}, " if is_each_known else ""
+    first = f"{ranks}first: " if node.count > 1 else ""
     return text.append(f"  {first}{node.who.short_place}" if node.who.short_place else "", "dim")
 
 

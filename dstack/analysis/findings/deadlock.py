@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dstack.analysis import names, reduction
 from dstack.analysis.digraph import Digraph, lightest_cycle
+from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
 from dstack.analysis.findings.ways_out import way_out
+from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
 
@@ -23,6 +25,8 @@ MAX_WEIGHED = 20_000
 def find(situation: Situation) -> Iterator[Finding]:
     """One finding for each core, the largest first."""
     for core in reduction.cores(situation.waits, situation.graph):
+        if collectives.has_lost_rank(situation, core):
+            continue  # those that wait for it are orphaned
         behind = situation.behind(core)
         own = reduction.stuck_graph({key: situation.waits[key] for key in sorted(core, key=str)}, core)
         cycle = _entered(_cycle(own, situation), situation, behind)
@@ -57,9 +61,18 @@ def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> t
     executions = [key for key in cycle if situation.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(situation.graph.predecessors(key))]
     own = [key for key in executions if situation.is_in_users_code(key)]
-    entries_in_own = [key for key in entries if key in own]
+    entries_in_own = [key for key in entries if key in own] or _following(cycle, entries, own)
     start = cycle.index(min(entries_in_own or own or entries or executions or cycle, key=str))
     return (*cycle[start:], *cycle[:start])
+
+
+def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key]) -> list[Key]:
+    """The first of the user's executions after each entry: code of a library may pass on what comes in."""
+    found = []
+    for entry in entries:
+        at = cycle.index(entry)
+        found += [next(key for key in (*cycle[at:], *cycle[:at]) if key in own)] if own else []
+    return found
 
 
 def summary(finding: Finding, teller: Teller) -> str:
@@ -72,6 +85,8 @@ def summary(finding: Finding, teller: Teller) -> str:
 def _circle(finding: Finding, teller: Teller) -> str:
     cycle = [vertex for vertex in teller.vertices_of(finding.cycle) if not teller.situation.is_helper(vertex.key)]
     executions = _executions(cycle)
+    if ranks := collectives.headline(finding, teller):
+        return ranks
     if cause := _cause(finding, teller, cycle):
         return cause
     if not executions:
@@ -85,6 +100,12 @@ def _circle(finding: Finding, teller: Teller) -> str:
             needed = names.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
+    if any(vertex.wait and vertex.wait.kind == SLOT for vertex in cycle):
+        executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
+        queued = next(vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT)
+        if len(executions) == 1:
+            first = executions[0].label
+            return f"{first} waits for {queued.label}, which cannot begin before {first} ends"
     if len(executions) <= SHOWN_NAMES:
         labels = [vertex.label for vertex in executions]
         alike = len(set(labels)) < len(labels)
@@ -111,13 +132,18 @@ def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | N
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
-    """Once round the circle, then the other members."""
+    """Once round the circle, then the other members; the ranks of process groups first."""
     situation, inside = teller.situation, set(finding.cycle)
     cycle = [key for key in finding.cycle if not situation.is_helper(key)]
-    following = (*cycle[1:], *cycle[:1])
-    yield from map(teller.step_towards, cycle[:SHOWN_CYCLE], following)
-    yield from more(len(cycle) - SHOWN_CYCLE, "round the same circle")
-    others = [key for key in finding.members if key not in inside]
+    yield from collectives.steps(finding, teller)
+    told = collectives.told(finding, teller)
+    following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
+    rest = [key for key in cycle if key not in told]
+    yield from (
+        collectives.with_rank(finding, teller, teller.step_towards(key, following[key])) for key in rest[:SHOWN_CYCLE]
+    )
+    yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
+    others = [key for key in finding.members if key not in inside | told]
     own = [key for key in others if not situation.is_library_code(key)]
     yield from teller.alike(own, "Also ")
     yield from more(len(others) - len(own), "threads of libraries in the same state")
@@ -125,7 +151,9 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """Where to break the circle."""
-    return way_out(teller.vertices_of(finding.cycle), teller.vertices_of(finding.members))
+    return collectives.advice(finding, teller) or way_out(
+        teller.vertices_of(finding.cycle), teller.vertices_of(finding.members)
+    )
 
 
 def _executions(cycle: Sequence[Vertex]) -> list[Vertex]:

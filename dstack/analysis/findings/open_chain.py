@@ -16,7 +16,7 @@ from dstack.analysis.findings.telling import Teller, alike_steps, more
 from dstack.analysis.members import execution_of
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.running import call_in_words
-from dstack.analysis.sentences import at, doing, introduced
+from dstack.analysis.sentences import at, cancellation, doing, introduced
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
 
@@ -125,7 +125,8 @@ def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
     if vertex.kind == "unknown":
         waits = _wait_in_child(teller, vertex)
         return at(f"the {vertex.label}{waits}; {count}" + ("; it is now at" if who.file else ""), who, vertex)
-    return at(f"{introduced(vertex, who)} {doing(vertex, who)}; {count}", who, vertex)
+    state = f"{cancellation(teller.observed, vertex)}{doing(vertex, who)}"
+    return at(f"{introduced(vertex, who)} {state}; {count}", who, vertex)
 
 
 def _wait_in_child(teller: Teller, vertex: Vertex) -> str:

@@ -17,7 +17,7 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.analysis.progress import progress_of
 from dstack.analysis.requirements import Waits, targets_of, waits_of
-from dstack.diagnosis import Progress, Vertex
+from dstack.diagnosis import SERVE_REQUEST, Progress, Vertex
 from dstack.model import Thread, job_of_task
 from dstack.vertex_keys import AnyKey, Key
 
@@ -227,8 +227,13 @@ class Situation:
         return self.vertices[key].is_counted
 
     def is_helper(self, key: Key) -> bool:
-        """Whether a vertex only stands for any of many, and is not the end of something that holds resources."""
-        return isinstance(key, AnyKey) and self.vertices[key].holder is None
+        """Whether a vertex only stands for others, and is not the end of something that holds resources."""
+        vertex = self.vertices[key]
+        return (isinstance(key, AnyKey) and vertex.holder is None) or self.is_passed_on(vertex)
+
+    def is_passed_on(self, vertex: Vertex) -> bool:
+        """Whether it is Serve's own code that waits for the user's method, and so tells nothing by itself."""
+        return vertex.wait is not None and vertex.wait.kind == SERVE_REQUEST
 
     def is_open_to_many(self, key: Key) -> bool:
         """Whether many could end a wait, of which all are stuck."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from dstack.analysis import names
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
+from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
-from dstack.model import actor_of_task
+from dstack.model import REF_CALLS, actor_of_task
 
 LET_GO = (
     "End an actor that is done (drop its last handle, or ray.kill) or remove a placement group, let those that hold "
@@ -21,6 +22,8 @@ SHOWN_HOLDERS = 3
 def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """One piece of advice: where the circle is best broken."""
     kinds = {vertex.wait.kind for vertex in members if vertex.wait}
+    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT]:
+        return _of_requests(requests)
     queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
     callers = [vertex for vertex in cycle if vertex.kind == "execution"]
     is_of_lifetimes = any(vertex.kind == "lifetime" for vertex in members)
@@ -34,7 +37,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if "lock" in kinds:
         return _of_locks(members, is_loop_blocked)
     if is_loop_blocked:
-        return "Await the ObjectRef (await ref) instead of ray.get in an async method: ray.get holds up the whole loop."
+        return _of_loop({vertex.wait.kind for vertex in cycle if vertex.wait})
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
         return _of_slots(queued)
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
@@ -54,9 +57,15 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it."
         )
     if kinds == {"future"} and len(cycle) == 1 and not any(vertex.wait and vertex.wait.inferred for vertex in cycle):
-        return "Await the coroutine, or its future (asyncio.wrap_future), instead of blocking the thread of its loop."
+        return (
+            "Make the method async def and await the coroutine there, or its future (asyncio.wrap_future): waiting for "
+            "it blocks the thread of its loop."
+        )
     if kinds & {"thread.join", "future"}:
-        return "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later."
+        return (
+            "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later; in "
+            "an async method, await asyncio.to_thread(...)."
+        )
     got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
     return f"Break the circle at one place: pass the ObjectRef on instead of {got} it inside."
 
@@ -90,6 +99,15 @@ def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
     return any(vertex.wait and (vertex.wait.kind == "event loop" or vertex.wait.loop in keys) for vertex in cycle)
 
 
+def _of_loop(kinds: set[str]) -> str:
+    if kinds & set(REF_CALLS):
+        return "Await the ObjectRef (await ref) instead of ray.get in an async method: ray.get holds up the whole loop."
+    return (
+        "Make the method async def and await there (asyncio.Event, asyncio.wrap_future or asyncio.to_thread): a wait "
+        "of threads blocks the event loop, and so what would end it."
+    )
+
+
 def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:
     waits = [vertex.wait for vertex in members if vertex.wait and vertex.wait.kind == "lock"]
     if any((wait.what or "").startswith("asyncio.") for wait in waits):
@@ -113,6 +131,16 @@ def _of_slots(queued: Sequence[Vertex]) -> str:
     return (
         f"Break the circle at one place: let {labels} begin while its actor awaits, by more slots (a higher "
         "max_concurrency) or in another concurrency group, or return the ObjectRef instead of awaiting it."
+    )
+
+
+def _of_requests(queued: Sequence[Vertex]) -> str:
+    """What lets a queued request of Serve begin, or its caller proceed without it."""
+    labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+    limits = names.listed(sorted({vertex.wait.what for vertex in queued if vertex.wait and vertex.wait.what}), " or ")
+    return (
+        f"Break the circle at one place: raise {limits}, so that {labels} can begin; make that call without waiting "
+        "for its response; or move the called method to a deployment that calls none of these."
     )
 
 

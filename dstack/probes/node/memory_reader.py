@@ -18,10 +18,13 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
+from dstack.probes.node.program_labels import program_labels
 from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
+from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins
@@ -105,6 +108,7 @@ class MemoryReader:
             stages = stages_of(process.objects, process.threads)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
+            memberships, labels = self._memberships(calls), self._labels(process)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
@@ -125,6 +129,8 @@ class MemoryReader:
             has_tasks=self._has_tasks,
             loops=self._loops,
             groups=groups,
+            memberships=memberships,
+            labels=labels,
             graph_stages=stages,
             problems=list(self._problems(threads)),
         )
@@ -157,12 +163,13 @@ class MemoryReader:
         steps: Sequence[Step],
         tasks: Mapping[int, str | None] | None,
     ) -> _ThreadState:
-        call = calls.call_of(thread)
+        task_id = (tasks or {}).get(thread.os_thread_id)
+        call = calls.call_of(thread, actor_of_task(task_id))
         return _ThreadState(
             thread=thread,
             steps=steps,
             call=call,
-            task_id=(tasks or {}).get(thread.os_thread_id),
+            task_id=task_id,
             locals=self._locals(process, thread),
             waits_on=calls.waits_on(thread, call),
             sleeps=thread.os_thread_id in calls.asleep,
@@ -184,6 +191,18 @@ class MemoryReader:
             with contextlib.suppress(Unreadable):
                 return concurrency_groups(process.modules, process.objects)
         return None
+
+    def _memberships(self, calls: BlockedCalls) -> Memberships:
+        """Its process groups and ranks; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return calls.group_calls.groups.memberships()
+        return Memberships()
+
+    def _labels(self, process: PythonProcess) -> dict[str, str]:
+        """The labels that the program has given it; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return program_labels(process)
+        return {}
 
     # Event loops
 

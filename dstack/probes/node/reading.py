@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.threads import AnyThread
 from dstack.probes.node.wire import CallData, Options, StageData, ThreadContext
 
@@ -70,6 +71,8 @@ class ProcessReading:
     has_tasks: bool = False
     loops: LoopState | None = None
     groups: dict[str, str] | None = None
+    memberships: Memberships = field(default_factory=Memberships)
+    labels: Mapping[str, str] = field(default_factory=dict)
     graph_stages: Sequence[StageData] = ()
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()

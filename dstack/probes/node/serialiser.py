@@ -55,6 +55,11 @@ class Serialiser:
             "coroutines": reading.loops.as_plain(self._table, cwd, os_ids) if reading.loops else [],
             "children": [self._child(child, process) for child in process.children if _is_there(child)],
             "children_left_out": process.children_left_out,
+            "process_groups": list(reading.memberships.groups),
+            "rank": reading.memberships.rank,
+            "local_rank": reading.memberships.local_rank,
+            "world_size": reading.memberships.world_size,
+            "labels": dict(reading.labels),
         }
         if reading.graph_stages:
             data["graph_stages"] = list(reading.graph_stages)

@@ -85,15 +85,19 @@ class FrameData(_FrameData, total=False):
     loop: str
 
 
-class GroupData(TypedDict):
-    """A :class:`dstack.model.ProcessGroup`."""
-
+class _GroupData(TypedDict):
     library: str
     world: str
     name: str
     rank: int
     ranks: list[int]
+
+
+class GroupData(_GroupData, total=False):
+    """A :class:`dstack.model.ProcessGroup`."""
+
     description: str
+    has_left: bool
 
 
 class _GroupCallData(TypedDict):
@@ -107,6 +111,23 @@ class GroupCallData(_GroupCallData, total=False):
     peer: int | None
     mark: str
     fails_at: float | None
+
+
+class RequestData(TypedDict):
+    """A :class:`dstack.model.ServeRequest`."""
+
+    app: str
+    deployment: str
+    method: str
+
+
+class QueuedData(TypedDict):
+    """A :class:`dstack.model.QueuedRequest`."""
+
+    request: RequestData
+    replicas: dict[str, int]
+    most_replicas: int | None
+    in_replica: bool
 
 
 class ChannelData(TypedDict):
@@ -168,6 +189,7 @@ class Dependencies(TypedDict, total=False):
     object_id: str | None
     what: str | None
     of_group: GroupCallData
+    queued: QueuedData
     channel: ChannelCallData
     unread: str | None
 
@@ -208,7 +230,9 @@ class CoroutineData(_CoroutineData, total=False):
     task_id: str | None
     is_task: bool
     still: bool
+    cancel_requests: int
     call: CallData
+    request: RequestData
 
 
 class _ProcessData(TypedDict):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from dstack.probes.node.asyncio.await_chains import GENERATORS, AwaitChains, Chain
 from dstack.probes.node.asyncio.event_loops import FUTURE, TASK, EventLoops
+from dstack.probes.node.asyncio.library_futures import LibraryFutures
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
@@ -26,6 +27,8 @@ from dstack.probes.node.wire import CallData, Dependencies
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
 """Callbacks of a future that follows a ``concurrent.futures`` one, and of the future that ``shield`` returns."""
+MESSAGES_FILE, MESSAGES = "/ray/serve/_private/http_util.py", "fetch_messages_from_queue"
+"""Where a replica of Serve awaits a generator of the user's, or the messages of an HTTP response; Ray 2.46 and 2.60."""
 RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 GENERATOR_FILE = "ray/_private/object_ref_generator.py"
@@ -80,6 +83,7 @@ class AwaitTargets:
         self._layout = process.layout.coroutines
         self._loops = loops
         self._executors = executors
+        self._library = LibraryFutures(process.objects, executors.threads)
         self._chains = chains
 
     def call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
@@ -124,7 +128,18 @@ class AwaitTargets:
             if name.endswith(SHIELDED):
                 inner = self._all_of([self._enclosed(function).get("inner", 0)], depth + 1)
                 return replace(inner, what=SHIELD)
-        return None
+        return self._set_by_library(future)
+
+    def _set_by_library(self, future: int) -> Needs | None:
+        """The thread or coroutine of a library that has the future to set."""
+        if thread := self._library.threads.get(future):
+            return Needs(futures=[(thread,)])
+        task = self._batches.get(future)
+        return Needs(coroutines=[task]) if task else None
+
+    @cached_property
+    def _batches(self) -> dict[int, int]:
+        return self._library.batches(self._chains.by_task)
 
     def _is_wrapper(self, task: int) -> bool:
         chain = self._chains.by_task.get(task)
@@ -159,8 +174,10 @@ class AwaitTargets:
         if threads:
             reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
             return Needs(futures=[threads], inferred=reason)
-        coroutine = self.givers.get(source)
-        return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
+        if coroutine := self.givers.get(source):
+            return Needs(coroutines=[coroutine])
+        beginner = self.beginner(source)
+        return Needs(futures=[(beginner,)]) if beginner else Needs(others=1)
 
     @cached_property
     def givers(self) -> dict[int, int]:
@@ -184,6 +201,12 @@ class AwaitTargets:
                     if future := self._enclosed(function).get("future"):
                         found[future] = loop
         return found
+
+    def beginner(self, future: int) -> int | None:
+        """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
+        loop = self.beginners.get(future)
+        thread_id = self._loops.thread_of(loop, self._executors.os_ids) if loop else None
+        return self._executors.os_ids[thread_id] if thread_id else None
 
     def _callbacks(self, future: int) -> Iterator[int]:
         """The Python functions among a future's callbacks."""
@@ -219,7 +242,7 @@ class AwaitTargets:
                     awaited = self._local(frame, "fut")
                     return self._for_needs(self._all_of([awaited] if awaited else [], 0), what="asyncio.wait_for")
                 case "_wait" if frame.file.endswith(TASKS_FILE):
-                    return self._wait(frame)
+                    return self._wait(self._sets_messages(chain) or frame)
                 case "_wait_for_one" if frame.file.endswith(TASKS_FILE):
                     return self._as_completed(frame, chain)
                 case "__aexit__" | "_aexit" if frame.file.endswith(GROUPS_FILE):
@@ -233,8 +256,18 @@ class AwaitTargets:
         what, identity = named
         return {"kind": "other", "frame": 0, "what": what, "object_id": hex(identity) if identity else None}
 
+    def _sets_messages(self, chain: Chain) -> Frame | None:
+        """The frame in which a replica of Serve waits for messages of the user's method, or for its end.
+
+        Only the method sends messages, so the wait is for its end in either case.
+        """
+        frames = (frame for frame in chain.frames if frame.file.endswith(MESSAGES_FILE))
+        return next((frame for frame in frames if frame.function.endswith(MESSAGES) and frame.local("call_fut")), None)
+
     def _wait(self, frame: Frame) -> CallData | None:
         """``asyncio.wait``; with FIRST_EXCEPTION any one may fail, which is enough."""
+        if call := frame.local("call_fut"):
+            return self._for_needs(self._all_of([call], 0))
         futures = self._local(frame, "fs")
         items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
         return_when = self._objects.text(self._local(frame, "return_when"))

@@ -80,7 +80,10 @@ class LoopState:
             "task_id": one.task_id,
             "is_task": one.is_task,
             "still": one.address in self.still,
+            "cancel_requests": one.cancel_requests,
         }
+        if one.request:
+            plain["request"] = one.request
         if plain["still"] and one.call:
             timeout_s = one.call.get("timeout_s")
             timeout_s = timeouts.get(one.address) if timeout_s is None else timeout_s

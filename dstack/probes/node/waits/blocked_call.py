@@ -16,6 +16,9 @@ from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.process_groups.data_groups import at_meeting
+from dstack.probes.node.process_groups.group_calls import GroupCalls
+from dstack.probes.node.process_groups.works import WORK_WAIT, is_in_work
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.ray.compiled_graphs import is_monitor
@@ -30,9 +33,9 @@ from dstack.probes.node.waits.known_waits import (
     EVENT_LOOP,
     IDLE,
     IN_CHANNEL,
-    IN_LEAF,
     Place,
     place_of,
+    place_of_leaf,
     places_outward,
     poll_of,
 )
@@ -73,14 +76,18 @@ class BlockedCalls:
         self.asleep: set[int] = set()
         """The threads that were in ``time.sleep`` when their calls were read."""
 
-    def call_of(self, thread: MemoryThread) -> CallData | None:
-        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work."""
+    def call_of(self, thread: MemoryThread, actor_id: str = "") -> CallData | None:
+        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work.
+
+        ``actor_id`` is that of the actor whose method it runs, if any.
+        """
         frames = thread.frames
         if not frames or not thread.os_thread_id:
             return None
         try:
             call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
             call = with_channel(self._objects, frames, call)
+            call = at_meeting(call, frames, self._objects, actor_id) if call and actor_id else call
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
@@ -183,12 +190,13 @@ class BlockedCalls:
         if blocked_in is None:
             return None
         frames = thread.frames
+        leaf = place_of_leaf(frames)
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
-        if blocked_in.is_sleep:
+        is_asleep = blocked_in.is_sleep and not (leaf and leaf.polls)
+        if is_asleep:
             self.asleep.add(thread.os_thread_id)
-        if poll or blocked_in.is_sleep:
+        if poll or is_asleep:
             return poll
-        leaf = place_of(frames[0], IN_LEAF)
         name, children = awaited_children(self._pid, blocked_in, self._below)
         if children:
             call = self._known_wait(frames, leaf or Place("", "", name, ""), None)
@@ -196,7 +204,7 @@ class BlockedCalls:
         if leaf is None or self._may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
             if slept_on is None:
-                return None
+                return self._work(frames[0], blocked_in) if leaf is None else None
             if leaf and slept_on.address == frames[0].local("waiter"):
                 return self._known_wait(frames, leaf, hex(frames[0].local("self")))
             if slept_on.type_name in NAMES_OF_LOCKS:
@@ -204,7 +212,13 @@ class BlockedCalls:
             leaf = Place("", "", NAMES_OF_OTHERS[slept_on.type_name], "")
             return self._known_wait(frames, leaf, hex(slept_on.address), slept_on.timeout_s)
         identity = frames[0].local("self")
-        return self._known_wait(frames, leaf, hex(identity) if identity else None)
+        call = self._known_wait(frames, leaf, hex(identity) if identity else None)
+        return self._with_group(call, thread, blocked_in) if call else None
+
+    def _with_group(self, call: CallData, thread: MemoryThread, blocked_in: SystemCall) -> CallData:
+        """The call with what it depends on, where it is one on a process group."""
+        of_group = self.group_calls.call_of(thread.frames, call["frame"], thread.os_thread_id, blocked_in)
+        return {**call, "of_group": of_group} if of_group else call
 
     def _poll(self, leaf: Frame) -> CallData | None:
         """A known function that waits by sleeping; the kernel shows it asleep, and not on a lock."""
@@ -223,6 +237,12 @@ class BlockedCalls:
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
+
+    def _work(self, leaf: Frame, blocked_in: SystemCall) -> CallData | None:
+        """``Work.wait``, of whose group nothing is known."""
+        if blocked_in.futex is None or not is_in_work(self._objects, leaf, blocked_in.futex):
+            return None
+        return {"kind": "other", "frame": 0, "what": WORK_WAIT}
 
     def _lock(self, lock: SleptOn) -> CallData:
         """A lock, with the threads that hold it, or may hold it: an RLock has its owner."""
@@ -276,6 +296,8 @@ class BlockedCalls:
             futures, needs_all = self._futures_of(frames[at])
             call["timeout_s"] = self._seconds(frames[at], "timeout")
             call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
+            if ref := self._ref_of(futures):
+                return {**call, "kind": "ray.get", **self._refs([ref])}
             return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
         except Unreadable as error:
             return {**call, "unread": str(error)}
@@ -290,6 +312,10 @@ class BlockedCalls:
             case _:
                 needs_all = self._objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
                 return self._objects.set_items(_address(frame, "fs")), needs_all
+
+    def _ref_of(self, futures: Sequence[int]) -> int:
+        """The ObjectRef of the only future, if it is one that ``ObjectRef.future()`` has made; else 0."""
+        return self._objects.attributes(futures[0]).get("object_ref", 0) if len(futures) == 1 else 0
 
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """The threads of which one must proceed, for all futures or for each."""
@@ -311,8 +337,7 @@ class BlockedCalls:
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
         beginner = self.coroutines.beginner(future)
-        threads = [one.os_thread_id for one in self._threads if one.thread_id == beginner]
-        return {"threads": threads} if threads else {}
+        return {"threads": [beginner]} if beginner else {}
 
     # Event loops
 
@@ -369,6 +394,11 @@ class BlockedCalls:
     @cached_property
     def _threads(self) -> list[MemoryThread]:
         return [thread for thread in self._process.threads if thread.os_thread_id]
+
+    @cached_property
+    def group_calls(self) -> GroupCalls:
+        """The process groups of this process, and the calls on them."""
+        return GroupCalls(self._process)
 
     @cached_property
     def coroutines(self) -> Coroutines:

@@ -27,9 +27,14 @@ class Executors:
     """The thread pools of one process, as the frames of their threads show them."""
 
     def __init__(self, threads: Sequence[MemoryThread], process: PythonProcess) -> None:
-        self._threads = [thread for thread in threads if thread.os_thread_id]
+        self.threads = [thread for thread in threads if thread.os_thread_id]
         self._objects = process.objects
         self._layout = process.layout
+
+    @cached_property
+    def os_ids(self) -> dict[int, int]:
+        """The OS ids of the threads, by Python's."""
+        return {thread.thread_id: thread.os_thread_id for thread in self.threads}
 
     def pending(self, futures: Sequence[int]) -> list[int]:
         """Those of these futures that have not ended."""
@@ -51,7 +56,7 @@ class Executors:
     def _runners(self) -> dict[int, int]:
         """The thread that runs each future: it is in the ``run`` of the future's work item."""
         found = {}
-        for thread in self._threads:
+        for thread in self.threads:
             for item in _locals_of(thread, "run", "self"):
                 future = self._future_of(item)
                 if future:
@@ -62,7 +67,7 @@ class Executors:
     def _queued(self) -> dict[int, Givers]:
         """The threads of the executor that has each future in its queue."""
         workers: dict[int, Givers] = {}
-        for thread in self._threads:
+        for thread in self.threads:
             for queue in _locals_of(thread, "_worker", "work_queue"):
                 workers[queue] = (*workers.get(queue, ()), thread.os_thread_id)
         return {

@@ -1,0 +1,138 @@
+"""Requests to Ray Serve deployments: those that coroutines execute, and those that wait for a replica.
+
+Read from the locals of Serve's own functions, and the objects that these refer to. Seen on Ray 2.60; on 2.46 the router
+and the replica have the same attributes, under other names of files. What has another form is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.values import CELL_VALUE
+from dstack.probes.node.threads import is_in
+from dstack.probes.node.wire import QueuedData, RequestData
+
+REPLICA_FILE = "/ray/serve/_private/replica.py"
+ROUTER_FILE = "/ray/serve/_private/router.py"
+CHOOSING = (
+    ("/ray/serve/_private/request_router/request_router.py", "_choose_replica_for_request"),
+    ("/ray/serve/_private/replica_scheduler/pow_2_scheduler.py", "choose_replica_for_request"),
+)
+"""Where a router's request waits for a replica."""
+TAKES_SLOT = ("/ray/serve/_private/utils.py", "acquire")
+"""Where a request that a replica has accepted waits for one of its slots."""
+METHODS = (("request_metadata", "call_method"), ("user_method_info", "name"))
+"""The locals that name the user's method, each with the attribute that does."""
+MAX_REPLICAS = 10_000
+
+
+class ServeRequests:
+    """Reads requests from the frames of coroutines of one process."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def executed(self, frames: Sequence[Frame]) -> RequestData | None:
+        """The request that a coroutine of a replica executes; None for any other coroutine."""
+        for frame in frames:
+            if not frame.file.endswith(REPLICA_FILE):
+                continue
+            with contextlib.suppress(Unreadable):
+                if request := self._executed(frame):
+                    return request
+        return None
+
+    def _executed(self, frame: Frame) -> RequestData | None:
+        """By the local that names the method: that of an HTTP request is not in every frame."""
+        replica = self._local(frame, "self")
+        for local, attribute in METHODS:
+            if replica and (source := self._local(frame, local)):
+                deployment = self._objects.attribute(replica, "_deployment_id")
+                return self._request(self._objects.attribute(source, attribute), deployment)
+        return None
+
+    def queued(self, frames: Sequence[Frame]) -> QueuedData | None:
+        """The request for which a coroutine waits until a replica has room. Raises :class:`Unreadable`."""
+        for frame in frames:
+            if any(is_in(frame, *place) for place in CHOOSING):
+                return self._in_router(frame, frames)
+        if frames and is_in(frames[0], *TAKES_SLOT):
+            return self._in_replica(frames)
+        return None
+
+    def _in_router(self, frame: Frame, frames: Sequence[Frame]) -> QueuedData:
+        router = self._objects.attributes(self._local(frame, "self"))
+        pending = self._objects.attribute(self._local(frame, "pending_request"), "metadata")
+        method = self._objects.attribute(pending, "call_method")
+        return {
+            "request": self._request(method, router.get("_deployment_id", 0)),
+            "replicas": self._replicas(router.get("_replicas", 0)),
+            "most_replicas": self._most_replicas(frames),
+            "in_replica": False,
+        }
+
+    def _replicas(self, replicas: int) -> dict[str, int]:
+        """The limits of the replicas that a router knows, by their ids."""
+        limits = {}
+        for _, replica in self._objects.entries(replicas)[:MAX_REPLICAS]:
+            info = self._objects.attributes(self._objects.attribute(replica, "_replica_info"))
+            replica_id = self._objects.attribute(info.get("replica_id", 0), "unique_id")
+            limits[self._objects.text(replica_id)] = self._limit(info.get("max_ongoing_requests", 0))
+        return limits
+
+    def _most_replicas(self, frames: Sequence[Frame]) -> int | None:
+        """To how many replicas the deployment may be scaled, by its configuration as the router has it."""
+        for frame in frames:
+            if not frame.file.endswith(ROUTER_FILE) or not frame.local("self"):
+                continue
+            with contextlib.suppress(Unreadable):
+                metrics = self._objects.attribute(self._local(frame, "self"), "_metrics_manager")
+                config = self._objects.attributes(self._objects.attribute(metrics, "_deployment_config"))
+                scaling = config.get("autoscaling_config", 0)
+                if not scaling:
+                    return None
+                is_fixed = self._objects.is_a(scaling, "NoneType")
+                most = config.get("num_replicas", 0) if is_fixed else self._objects.attribute(scaling, "max_replicas")
+                return self._limit(most)
+        return None
+
+    def _in_replica(self, frames: Sequence[Frame]) -> QueuedData | None:
+        for frame in frames:
+            if is_in(frame, REPLICA_FILE, "_start_request"):
+                replica = self._objects.attributes(self._local(frame, "self"))
+                replica_id = self._objects.attribute(replica.get("_replica_id", 0), "unique_id")
+                config = self._objects.attributes(replica.get("_deployment_config", 0))
+                method = self._objects.attribute(self._local(frame, "request_metadata"), "call_method")
+                return {
+                    "request": self._request(method, replica.get("_deployment_id", 0)),
+                    "replicas": {
+                        self._objects.text(replica_id): self._limit(config.get("max_ongoing_requests", 0)),
+                    },
+                    "most_replicas": None,
+                    "in_replica": True,
+                }
+        return None
+
+    def _request(self, method: int, deployment: int) -> RequestData:
+        names = self._objects.attributes(deployment)
+        return {
+            "app": self._objects.text(names.get("app_name", 0)),
+            "deployment": self._objects.text(names.get("name", 0)),
+            "method": self._objects.text(method),
+        }
+
+    def _limit(self, address: int) -> int:
+        number = self._objects.number(address)
+        if number is None or number < 0:
+            raise Unreadable("a limit that is no number")
+        return int(number)
+
+    def _local(self, frame: Frame, name: str) -> int:
+        """The address of a local's value, also where an inner function shares the variable; 0 for none."""
+        value = frame.local(name)
+        is_cell = bool(value) and self._objects.is_a(value, "cell")
+        return self._objects.memory.pointer(value + CELL_VALUE) if is_cell else value
