@@ -102,6 +102,11 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
             yield _step_of_absent(teller, vertex, text)
 
 
+def late_executions(finding: Finding, teller: Teller) -> list[Key]:
+    """The executions among the members that belong to a missing rank."""
+    return [vertex.key for vertex, _ in _others(finding, teller)]
+
+
 def with_rank(finding: Finding, teller: Teller, step: Step) -> Step:
     """The step of an execution that others wait for in a call on a group, with its rank."""
     rank = next((rank for vertex, rank in _others(finding, teller) if vertex.key == step.vertex), None)

@@ -130,7 +130,9 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
         collectives.with_rank(finding, teller, teller.step_towards(key, following[key])) for key in rest[:SHOWN_CYCLE]
     )
     yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
-    others = [key for key in finding.members if key not in inside | told]
+    late = [key for key in collectives.late_executions(finding, teller) if key not in inside | told][:SHOWN_CYCLE]
+    yield from (collectives.with_rank(finding, teller, teller.step(key)) for key in late)
+    others = [key for key in finding.members if key not in inside.union(told, late)]
     own = [key for key in others if not situation.is_library_code(key)]
     yield from teller.alike(own, "Also ")
     yield from more(len(others) - len(own), "threads of libraries in the same state")
