@@ -147,8 +147,8 @@ class _Channels:
     def _ends(self, channel: GraphChannel, *, is_output: bool) -> list[_End]:
         """The stages at one side of a channel.
 
-        Of a channel between hosts that has grown, both sides know other refs: then by who writes and who reads, if there
-        is only one such.
+        Of a channel between hosts that has grown, both sides know other refs: then by who writes and who reads, if
+        there is only one such.
         """
         found = list(dict.fromkeys(end for ref in channel.refs for end in self._by_ref.get((is_output, ref), ())))
         if found:

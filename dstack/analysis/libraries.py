@@ -16,7 +16,7 @@ import msgspec
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
 from dstack.diagnosis import Vertex
-from dstack.model import Actor, actor_of_task
+from dstack.model import Actor, Coroutine, actor_of_task, producer_task_id
 from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8
@@ -97,6 +97,10 @@ POLLED = {"start of a Serve application": "Serve's controller"}
 OPERATORS = r"Read\w*|Write\w*|Map|MapBatches|MapRows|FlatMap|Filter|Project|Limit|Repartition|SplitBlocks"
 DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\(.*?\))?)*")
 """A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be anybody's."""
+
+
+IN_PROXY = "ProxyResponseGenerator."
+"""The functions in which Serve's proxy waits for the response to a request by HTTP or gRPC begin so; Ray 2.60."""
 
 
 class Part(NamedTuple):
@@ -184,15 +188,17 @@ def _machines(observed: Observed) -> dict[str, Part]:
 def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vertex) -> bool:
     """Whether this is a library at work for itself, and no code of the user's.
 
-    So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news, and the loop of
-    a compiled graph's actor while it waits for input, or until its output is taken.
+    So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news, and the loop
+    of a compiled graph's actor while it waits for input, or until its output is taken.
     """
     thread = observed.thread(vertex.worker_id, vertex.os_thread_id)
     if thread is not None and thread.call is not None and thread.call.channel is not None:
         return not is_users(observed, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
         coroutine = observed.coroutine(vertex.worker_id, vertex.coroutine_id)
-        return coroutine is not None and not is_users(observed, coroutine)
+        if coroutine is None or is_clients(observed, vertex.worker_id, coroutine):
+            return False
+        return not is_users(observed, coroutine)
     if vertex.task_id is not None:
         machine = machines.get(actor_of_task(vertex.task_id) or "")
         task = observed.tasks.get(vertex.task_id)
@@ -200,6 +206,16 @@ def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vert
     worker = observed.workers.get(vertex.worker_id or "")
     machine = machines.get(worker.actor_id or "") if worker else None
     return machine is not None and machine.recogniser.is_machinery
+
+
+def is_clients(observed: Observed, worker_id: str | None, coroutine: Coroutine) -> bool:
+    """Whether a coroutine of Serve's proxy waits for a client's request to be executed, or to begin."""
+    frames = observed.snapshot.frames_of(coroutine)
+    if coroutine.call is None or not any(frame.function.startswith(IN_PROXY) for frame in frames):
+        return False
+    awaited = (observed.coroutine(worker_id, one) for one in coroutine.call.coroutines)
+    is_queued = any(one is not None and one.call is not None and one.call.queued for one in awaited)
+    return is_queued or any(producer_task_id(ref) in observed.request_of_task for ref in coroutine.call.refs)
 
 
 def _needed(vertices: Mapping[Key, Vertex], by: Iterable[Key]) -> set[Key]:

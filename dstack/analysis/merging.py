@@ -105,13 +105,19 @@ def merge(
     """The root of the tree of all executions ``where`` that holds, with a first level of groups if wanted."""
     chosen = executions if where is None else filter(where, executions)
     if by is None:
-        tree = sorted(chosen, key=lambda execution: (execution.path, str(execution.key)))
+        tree = sorted(chosen, key=lambda execution: (execution.path, *_order(execution)))
         return Branch(tree, 0, len(tree), 0)
     named = [(_group_of(execution, by), execution) for execution in chosen]
     groups = {name: Place(name) for name, _ in named}
     grouped = (execution._replace(path=(groups[name], *execution.path)) for name, execution in named)
-    tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, str(one.key)))
+    tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
     return Branch(tree, 0, len(tree), 0)
+
+
+def _order(execution: Execution) -> tuple[int, str]:
+    """Of those with one path: by rank."""
+    rank = execution.ranks.rank
+    return -1 if rank is None else rank, str(execution.key)
 
 
 def _group_of(execution: Execution, by: Grouping) -> str:
@@ -160,9 +166,9 @@ class Words:
         if id(path) not in self._known:
             self._known[id(path)] = path, self._text(path)
         _, frames = self._known[id(path)]
-        own = f"{execution.name} {execution.kind} {execution.node} {execution.job} {about}".casefold()
-        terms = execution.ranks.terms
-        return all(word in own or word in frames or word in terms for word in self._words)
+        ranks = execution.ranks
+        own = f"{execution.name} {execution.kind} {ranks.in_words} {execution.node} {execution.job} {about}".casefold()
+        return all(word in own or word in frames or word in ranks.terms for word in self._words)
 
     def among(self, text: str, terms: Collection[str] = ()) -> bool:
         """Whether all of them are in a text, or are one of these terms."""

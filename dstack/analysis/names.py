@@ -22,6 +22,7 @@ from dstack.model import (
 )
 
 SHORT = 8
+SERVE_BATCHES = "ray/serve/batching.py"
 SHORTEST_S = 0.05
 """A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
@@ -198,6 +199,11 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
         return value.request.name
     if value.call and value.call.queued:
         return f"queued request {value.call.queued.request.name}"
+    frames = observed.snapshot.frames_of(value)
+    if libraries.is_clients(observed, worker_id, value):
+        return "a client's request in Serve's proxy"
+    if any(frame.file.endswith(SERVE_BATCHES) for frame in frames) and (method := user_frame(frames, outermost=True)):
+        return f"batch of {method.function}"
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
 
 

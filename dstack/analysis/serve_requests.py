@@ -20,7 +20,6 @@ from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
 
 SLOT = "Serve slot"
 """The kind of wait of a queued request."""
-CLASS = re.compile(r"ServeReplica:(?P<app>[^:]*):(?P<deployment>.+)")
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
 HANDLES = re.compile(r"handle_request\w*")
 """The methods of a replica that execute requests; others serve Serve itself."""
@@ -45,7 +44,6 @@ def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
         kind=SLOT,
         groups=(Group(needs=1, targets=several),),
         what=_limits(queued),
-        inferred="any of the ongoing requests may end first" if len(several) > 1 else None,
         total=len(several),
     )
 
@@ -53,10 +51,10 @@ def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
 def _replicas(observed: Observed, request: ServeRequest) -> Iterator[_Replica]:
     """The replicas of a request's deployment that are there or start."""
     for actor in observed.actors.values():
-        kind, name = CLASS.fullmatch(actor.class_name), NAME.fullmatch(actor.name)
-        if kind and name and actor.state != "DEAD":
-            if (kind["app"], kind["deployment"]) == (request.app, request.deployment):
-                yield _Replica(name["replica"], actor)
+        name = NAME.fullmatch(actor.name)
+        is_one = actor.class_name == f"ServeReplica:{request.app}:{request.deployment}"
+        if name and is_one and actor.state != "DEAD":
+            yield _Replica(name["replica"], actor)
 
 
 def _slots(graph: Graph, replica: _Replica, limit: int) -> Iterator[Target]:

@@ -241,7 +241,9 @@ class Stacks:
         workers = self.observed.snapshot.workers
         hosts = {node.node_id: node.hostname for node in self.observed.snapshot.nodes}
         return {
-            one.worker_id: f"{self.name_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
+            one.worker_id: (
+                f"{self.name_of(one)} {self.ranks_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
+            )
             for one in workers
         }
 

@@ -14,7 +14,7 @@ from dstack.analysis.observed import Observed
 from dstack.analysis.ranks import Ranks
 from dstack.analysis.running import call_in_words
 from dstack.analysis.stitching import alike
-from dstack.diagnosis import Diagnosis, FailedBefore, Finding, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.diagnosis import Diagnosis, FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
@@ -114,6 +114,7 @@ class _Document:
             "evidence": wait.evidence,
             "inferred": wait.inferred,
             "polls": wait.polls,
+            "process_group": _call_on_group(wait.of_group) if wait.of_group else None,
             "assumed": list(wait.assumed),
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
@@ -182,6 +183,23 @@ def _ranks(ranks: Ranks) -> Json:
     """In which run it has which rank, in which dimensions, and the labels of the program."""
     fields = {name: getattr(ranks, name) for name in Ranks.__struct_fields__}
     return {**fields, "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
+
+
+def _call_on_group(wait: GroupWait) -> Json:
+    """A call on a process group: which ranks are in it, and of which at least one must come."""
+    call, group = wait.call, wait.call.group
+    return {
+        "library": group.library,
+        "group": group.name,
+        "description": group.description,
+        "operation": call.operation,
+        "rank": group.rank,
+        "peer": call.peer,
+        "ranks": list(group.ranks),
+        "inside": list(wait.inside),
+        "missing": list(wait.missing),
+        "fails_at": call.fails_at,
+    }
 
 
 def _failure(failed: FailedBefore) -> Json:

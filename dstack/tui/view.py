@@ -38,7 +38,12 @@ class View(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "slash", "search", "Filter", key_display="/", tooltip="Show only what has these words", id="view.filter"
+            "slash",
+            "search",
+            "Filter",
+            key_display="/",
+            tooltip="Show only what has these words, or this rank or label, as rank:3 or tp:1",
+            id="view.filter",
         ),
         Binding("escape", "clear", "Clear", show=False, tooltip="Leave and clear the filter", id="view.clear"),
     ]

@@ -17,6 +17,7 @@ from dstack.tui.history import HistoryView
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files
 from dstack.tui.stacks import StacksView
+from dstack.tui.verdict import VerdictView
 from dstack.tui.view import View
 from dstack.tui.views import VIEWS
 from dstack.tui.waits import WaitsView
@@ -80,6 +81,18 @@ def test_a_filter_finds_a_rank_and_no_other(view: type[View]) -> None:
             await press(pilot, "escape")
 
     seen(view, body)
+
+
+def test_the_findings_are_filtered_by_rank() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any], view: View) -> None:
+        await search(pilot, "rank:3")
+        assert [line for line in lines(view) if "Trainer.step (" in line or "7 of 8" in line] == [
+            line for line in lines(view) if '"t3"' in line
+        ]
+        await search(pilot, "rank:77")
+        assert lines(view) == []
+
+    seen(VerdictView, body)
 
 
 def test_merged_stacks_are_filtered_by_rank() -> None:

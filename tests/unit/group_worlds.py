@@ -241,7 +241,7 @@ class Show:
 @st.composite
 def group_worlds(draw: st.DrawFn) -> World:
     """Two to four ranks with one or two groups and short programs."""
-    count = draw(st.integers(2, 4))
+    count = draw(st.sampled_from([2, 3, 3, 4]))
     everybody = tuple(range(count))
     groups = [everybody]
     if count > 2 and draw(st.booleans()):
@@ -250,7 +250,9 @@ def group_worlds(draw: st.DrawFn) -> World:
     programs = []
     for rank in everybody:
         own = [op for op in shared if rank in groups[op.group]]
-        if draw(st.booleans()):
+        if draw(st.integers(0, 2)) == 0:
+            own = [Op("begin", op.group) if op.kind == "all_reduce" else op for op in own]
+        for _ in range(draw(st.sampled_from([0, 1, 1, 2]))):
             own.insert(draw(st.integers(0, len(own))), draw(_ops(count, groups, rank)))
         if own and draw(st.integers(0, 3)) == 0:
             own.pop(draw(st.integers(0, len(own) - 1)))
@@ -263,7 +265,7 @@ def _ops(draw: st.DrawFn, count: int, groups: list[tuple[int, ...]], rank: int |
     """A step of all ranks, or of one."""
     kinds: list[Kind] = ["all_reduce", "all_reduce", "new_group", "broadcast", "gather", "scatter", "begin", "work"]
     if rank is not None:
-        kinds += ["send", "recv", "get", "get", "call", "call", "call"]
+        kinds += ["send", "recv", "get", "get", "call", "call", "call", "work", "work", "work", "begin"]
     kind = draw(st.sampled_from(kinds))
     if kind in COLLECTIVES:
         numbers = [n for n, ranks in enumerate(groups) if rank is None or rank in ranks]

@@ -46,10 +46,12 @@ from dstack.model import (
     PlacementGroup,
     Process,
     ProcessGroup,
+    QueuedRequest,
     Ref,
     RepeatedCall,
     Role,
     Sample,
+    ServeRequest,
     Snapshot,
     Task,
     TaskKind,
@@ -250,6 +252,7 @@ class Coro:
     label: str = ""
     outer: tuple[Frame, ...] = ()
     """The frames that called its own one, innermost first."""
+    request: ServeRequest | None = None
 
     @property
     def coroutine_id(self) -> str:
@@ -297,6 +300,15 @@ class Coro:
     def waits_unreadably(self, why: str) -> Coro:
         """Awaits what could not be read."""
         return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
+
+    def is_queued(self, queued: QueuedRequest) -> Coro:
+        """Waits in a router of Serve until a replica has room for this request."""
+        return self._is_in(BlockedCall(kind="other", frame=0, what="Serve's wait for a free replica", queued=queued))
+
+    def executes(self, request: ServeRequest) -> Coro:
+        """Is a part of the execution of a request to a deployment."""
+        self.request = request
+        return self
 
     def sleeps(self) -> Coro:
         """Awaits nothing but that time goes by."""
@@ -803,6 +815,7 @@ class Scene:
             is_task=coro.is_task,
             still=coro.is_still,
             call=coro.call if coro.is_still else None,
+            request=coro.request,
         )
 
     def _thread(self, strand: Strand) -> Thread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import of_interest
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import FailedTask, ProcessGroup
+from dstack.report.check_json import check_json
+from dstack.report.text import report_text
 from tests.unit.scenes import JOB, Call, Proc, Scene, group_of, groups_of
 
 
@@ -300,6 +303,16 @@ def test_a_rank_that_was_in_the_call_in_one_sample_may_have_left_it(rank: int) -
     assert not it.scene.look(only=None).diagnose().is_stuck
 
 
+def test_a_thread_of_a_rank_may_have_made_the_call_before() -> None:
+    it = gang(2).collect((0,))
+    it.ranks[1].gets(it.calls[0])
+    sync = it.ranks[1].strand("sync", "user").collects("all_reduce", it.groups[1])
+    it.scene.look()
+    it.ranks[1].strands.remove(sync)
+
+    assert not it.scene.look(only=None).diagnose().is_stuck
+
+
 def test_one_sample_is_no_proof() -> None:
     it, _, _ = with_reward()
 
@@ -544,3 +557,47 @@ def test_many_ranks_share_what_they_wait_for() -> None:
 
     assert edges < 80 * 8
     assert it.diagnose().verdict == "deadlock"
+
+
+def test_the_json_has_the_ranks_inside_and_those_missing() -> None:
+    it, _, _ = with_reward()
+    it.scene.look().look_again()
+
+    document = json.loads(check_json(it.scene.snapshot(), it.diagnose()))
+
+    members = [*document["findings"][0]["members"], *document["findings"][0]["blocked_behind"]]
+    calls = [wait["process_group"] for member in members for wait in member["waits_for"] if wait["process_group"]]
+    assert {call["rank"] for call in calls} == {0, 1, 2}
+    assert all((call["inside"], call["missing"]) == ([0, 1, 2], [3]) for call in calls)
+    assert {(call["operation"], call["description"]) for call in calls} == {("all_reduce", "default_pg")}
+
+
+def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
+    it = gang(3).collect((0, 1))
+
+    text = report_text(it.scene.snapshot(), it.diagnose())
+
+    assert "in the end for Rank.train of actor Rank" in text
+
+
+def test_a_call_on_a_group_is_no_service_at_rest() -> None:
+    """A main thread in a collective and a helper that waits in a queue which it may fill."""
+    it = gang(2).collect((0,)).collect((1,), "barrier")
+    helper = it.ranks[0].strand("helper", "user")
+    helper.is_in("queue.Queue.get", "0x1").is_reached_by(it.ranks[0].strands[0])
+
+    finding = only(it.diagnose())
+    assert (finding.kind, helper.key in finding.members) == ("deadlock", True)
+
+
+def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
+    it, _, _ = with_reward()
+    it.scene.look()
+    for at, worker in enumerate(it.scene.samples[0].workers):
+        if worker.worker_id == it.ranks[1].worker_id and worker.process is not None:
+            child = replace(worker.process, pid=77, parent_pid=worker.process.pid, threads=(), children=())
+            changed = replace(worker, process=replace(worker.process, children=(child,)))
+            workers = it.scene.samples[0].workers
+            it.scene.samples[0] = replace(it.scene.samples[0], workers=(*workers[:at], changed, *workers[at + 1 :]))
+
+    assert it.scene.look_again().diagnose().verdict == "deadlock"

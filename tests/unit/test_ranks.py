@@ -190,6 +190,7 @@ def _groups(executions: Sequence[Execution], name: str) -> list[tuple[str, int]]
         ("RANK:3 trainer", [3]),
         ("tp:1 pp:0", [1, 3]),
         ("stage:rollout", [0]),
+        ("stage=rollout", [0]),
         ("rank:3 tp:0", []),
         ("rank:", []),
         ("ank:3", []),

@@ -222,13 +222,12 @@ def _split_in_words(one: Gathering) -> str:
 
 
 def _step_inside(one: Gathering, teller: Teller) -> Step:
-    """``Ranks 0-2 of 4 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
+    """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
     is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
     first = _caller(teller, one.inside[0])
     who = teller.member(first)
-    ranks, count = names.ranks(one.ranks, one.call.group).capitalize(), len(one.call.group.ranks)
     parts = (
-        f"{ranks} of {count} {'is' if is_one else 'are'} in ",
+        f"{names.ranks(one.ranks, one.call.group).capitalize()} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),

@@ -63,9 +63,18 @@ def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> t
     executions = [key for key in cycle if situation.vertices[key].kind == "execution"]
     entries = [key for key in executions if not outside.isdisjoint(situation.graph.predecessors(key))]
     own = [key for key in executions if situation.is_in_users_code(key)]
-    entries_in_own = [key for key in entries if key in own]
+    entries_in_own = [key for key in entries if key in own] or _following(cycle, entries, own)
     start = cycle.index(min(entries_in_own or own or entries or executions or cycle, key=str))
     return (*cycle[start:], *cycle[:start])
+
+
+def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key]) -> list[Key]:
+    """The first of the user's executions after each entry: code of a library may pass on what comes in."""
+    found = []
+    for entry in entries:
+        at = cycle.index(entry)
+        found += [next(key for key in (*cycle[at:], *cycle[:at]) if key in own)] if own else []
+    return found
 
 
 def summary(finding: Finding, teller: Teller) -> str:
@@ -99,6 +108,10 @@ def _circle(finding: Finding, teller: Teller) -> str:
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
     if any(vertex.wait and vertex.wait.kind == SLOT for vertex in cycle):
         executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
+        queued = next(vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT)
+        if len(executions) == 1:
+            first = executions[0].label
+            return f"{first} waits for {queued.label}, which cannot begin before {first} ends"
     if len(executions) <= SHOWN_NAMES:
         labels = [vertex.label for vertex in executions]
         alike = len(set(labels)) < len(labels)

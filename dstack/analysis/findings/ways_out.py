@@ -80,18 +80,18 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for what its graph holds up."""
     if KEPT in kinds:
         return (
-            "Copy what is kept of a compiled graph's values (array.copy(), copy.deepcopy), or drop it before the next "
-            "execution: arrays and buffers are not copied out of the channel, which has room again when they are dropped."
+            "Copy what is kept of a compiled graph's values (array.copy(), copy.deepcopy), or drop it before more is "
+            "executed: arrays are not copied out of the graph, and take up room in its channels until they are dropped."
         )
     if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in cycle):
         return (
-            "Give each compiled graph actors of its own, or call teardown() of the first before the second is compiled: "
+            "Give each compiled graph actors of its own, or call teardown() of the first before compiling the second: "
             "an actor runs the loop of one graph at a time."
         )
     if queued := sorted({v.label for v in cycle if v.kind == "task" and v.wait and v.wait.kind == "actor slot"}):
         return (
-            f"Let {names.listed(queued, ' or ')} run while its actor waits for the compiled graph (max_concurrency=2 or "
-            "a concurrency group for it), or pass what the stage asks for into the graph as an input."
+            f"Let {names.listed(queued, ' or ')} run while its actor waits for the compiled graph (max_concurrency=2 "
+            "or a concurrency group for it), or pass what the stage asks for into the graph as an input."
         )
     return (
         "Do not wait in a stage of a compiled graph for what can only come when the graph goes on: pass it in as an "

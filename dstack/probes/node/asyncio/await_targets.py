@@ -27,6 +27,8 @@ from dstack.probes.node.wire import CallData, Dependencies
 LOCKS_FILE, TASKS_FILE, GROUPS_FILE = "/asyncio/locks.py", "/asyncio/tasks.py", "/asyncio/taskgroups.py"
 CHAINED, SHIELDED = "_call_check_cancel", "_outer_done_callback"
 """Callbacks of a future that follows a ``concurrent.futures`` one, and of the future that ``shield`` returns."""
+MESSAGES_FILE, MESSAGES = "/ray/serve/_private/http_util.py", "fetch_messages_from_queue"
+"""Where a replica of Serve awaits a generator of the user's, or the messages of an HTTP response; Ray 2.46 and 2.60."""
 RUNS_TASKS = "async_func"
 """The coroutine in which Ray runs a task; seen on Ray 2.46 and 2.60."""
 GENERATOR_FILE = "ray/_private/object_ref_generator.py"
@@ -240,7 +242,7 @@ class AwaitTargets:
                     awaited = self._local(frame, "fut")
                     return self._for_needs(self._all_of([awaited] if awaited else [], 0), what="asyncio.wait_for")
                 case "_wait" if frame.file.endswith(TASKS_FILE):
-                    return self._wait(frame)
+                    return self._wait(self._sets_messages(chain) or frame)
                 case "_wait_for_one" if frame.file.endswith(TASKS_FILE):
                     return self._as_completed(frame, chain)
                 case "__aexit__" | "_aexit" if frame.file.endswith(GROUPS_FILE):
@@ -254,8 +256,18 @@ class AwaitTargets:
         what, identity = named
         return {"kind": "other", "frame": 0, "what": what, "object_id": hex(identity) if identity else None}
 
+    def _sets_messages(self, chain: Chain) -> Frame | None:
+        """The frame in which a replica of Serve waits for messages of the user's method, or for its end.
+
+        Only the method sends messages, so the wait is for its end in either case.
+        """
+        frames = (frame for frame in chain.frames if frame.file.endswith(MESSAGES_FILE))
+        return next((frame for frame in frames if frame.function.endswith(MESSAGES) and frame.local("call_fut")), None)
+
     def _wait(self, frame: Frame) -> CallData | None:
         """``asyncio.wait``; with FIRST_EXCEPTION any one may fail, which is enough."""
+        if call := frame.local("call_fut"):
+            return self._for_needs(self._all_of([call], 0))
         futures = self._local(frame, "fs")
         items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
         return_when = self._objects.text(self._local(frame, "return_when"))

@@ -25,6 +25,8 @@ CHOOSING = (
 """Where a router's request waits for a replica."""
 TAKES_SLOT = ("/ray/serve/_private/utils.py", "acquire")
 """Where a request that a replica has accepted waits for one of its slots."""
+METHODS = (("request_metadata", "call_method"), ("user_method_info", "name"))
+"""The locals that name the user's method, each with the attribute that does."""
 MAX_REPLICAS = 10_000
 
 
@@ -40,9 +42,17 @@ class ServeRequests:
             if not frame.file.endswith(REPLICA_FILE):
                 continue
             with contextlib.suppress(Unreadable):
-                metadata, replica = self._local(frame, "request_metadata"), self._local(frame, "self")
-                if metadata and replica:
-                    return self._request(metadata, self._objects.attribute(replica, "_deployment_id"))
+                if request := self._executed(frame):
+                    return request
+        return None
+
+    def _executed(self, frame: Frame) -> RequestData | None:
+        """By the local that names the method: that of an HTTP request is not in every frame."""
+        replica = self._local(frame, "self")
+        for local, attribute in METHODS:
+            if replica and (source := self._local(frame, local)):
+                deployment = self._objects.attribute(replica, "_deployment_id")
+                return self._request(self._objects.attribute(source, attribute), deployment)
         return None
 
     def queued(self, frames: Sequence[Frame]) -> QueuedData | None:
@@ -56,9 +66,10 @@ class ServeRequests:
 
     def _in_router(self, frame: Frame, frames: Sequence[Frame]) -> QueuedData:
         router = self._objects.attributes(self._local(frame, "self"))
-        pending = self._objects.attributes(self._local(frame, "pending_request"))
+        pending = self._objects.attribute(self._local(frame, "pending_request"), "metadata")
+        method = self._objects.attribute(pending, "call_method")
         return {
-            "request": self._request(pending.get("metadata", 0), router.get("_deployment_id", 0)),
+            "request": self._request(method, router.get("_deployment_id", 0)),
             "replicas": self._replicas(router.get("_replicas", 0)),
             "most_replicas": self._most_replicas(frames),
             "in_replica": False,
@@ -95,8 +106,9 @@ class ServeRequests:
                 replica = self._objects.attributes(self._local(frame, "self"))
                 replica_id = self._objects.attribute(replica.get("_replica_id", 0), "unique_id")
                 config = self._objects.attributes(replica.get("_deployment_config", 0))
+                method = self._objects.attribute(self._local(frame, "request_metadata"), "call_method")
                 return {
-                    "request": self._request(self._local(frame, "request_metadata"), replica.get("_deployment_id", 0)),
+                    "request": self._request(method, replica.get("_deployment_id", 0)),
                     "replicas": {
                         self._objects.text(replica_id): self._limit(config.get("max_ongoing_requests", 0)),
                     },
@@ -105,12 +117,12 @@ class ServeRequests:
                 }
         return None
 
-    def _request(self, metadata: int, deployment: int) -> RequestData:
+    def _request(self, method: int, deployment: int) -> RequestData:
         names = self._objects.attributes(deployment)
         return {
             "app": self._objects.text(names.get("app_name", 0)),
             "deployment": self._objects.text(names.get("name", 0)),
-            "method": self._objects.text(self._objects.attribute(metadata, "call_method")),
+            "method": self._objects.text(method),
         }
 
     def _limit(self, address: int) -> int:

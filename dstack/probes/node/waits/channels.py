@@ -25,6 +25,8 @@ ENDS_FILE = f"{CHANNELS}common.py"
 READS = ("_read_list", "release_channel_buffers", "_run")
 READER_TYPES = ("SynchronousReader", "AwaitableBackgroundReader")
 WRITER = "SynchronousWriter"
+COPIED_AT_ONCE = 1 << 24
+"""So many bytes are copied in a few milliseconds."""
 CELL_VALUE = 16
 """The offset of what a cell refers to; CPython 3.10 to 3.14."""
 GET_FILE = "/ray/experimental/compiled_dag_ref.py"
@@ -43,7 +45,7 @@ def with_channel(objects: Objects, frames: Sequence[Frame], call: CallData | Non
     with contextlib.suppress(Unreadable):
         is_write = function_of(frames[at]) == "write"
         found = _write(objects, frames[at]) if is_write else _read(objects, frames[at])
-        if is_write and call is None and found.get("fails_after_s") is None:
+        if is_write and call is None and not _waits_without_sleep(objects, frames[0], found):
             return None
         return _named(objects, frames, at, found)
     return call
@@ -74,6 +76,13 @@ def _read(objects: Objects, frame: Frame) -> ChannelCallData:
         "pending": [place for place, channel in enumerate(channels) if channel not in done],
         "fails_after_s": _timeout_s(objects, frame),
     }
+
+
+def _waits_without_sleep(objects: Objects, leaf: Frame, found: ChannelCallData) -> bool:
+    """Whether a write that does not sleep waits for room: with a timeout, and of values that are copied in no time."""
+    kind = objects.attribute(leaf.local("self"), "_typ")
+    size = objects.number(objects.attribute(kind, "buffer_size_bytes"))
+    return found["fails_after_s"] is not None and size is not None and size <= COPIED_AT_ONCE
 
 
 def _done_channels(objects: Objects, address: int) -> Sequence[int]:

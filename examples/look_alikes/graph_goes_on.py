@@ -1,0 +1,44 @@
+"""A compiled graph that is executed again and again, as fast as it goes.
+
+Expected: clear
+"""
+
+import os
+import time
+from typing import Any
+
+import ray
+from ray.dag import InputNode
+
+
+class Preprocess:
+    def run(self, number: int) -> int:
+        return number
+
+
+class Model:
+    def run(self, number: int) -> int:
+        return number
+
+
+class Postprocess:
+    def run(self, number: int) -> int:
+        return number
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    first, second, third = (ray.remote(num_cpus=0)(stage).remote() for stage in (Preprocess, Model, Postprocess))
+    with InputNode() as number:
+        number_out: Any = third.run.bind(second.run.bind(first.run.bind(number)))
+    graph = number_out.experimental_compile()
+    print(ray.get(graph.execute(0), timeout=-1))
+    print("ready", flush=True)
+    while True:
+        ray.get(graph.execute(1), timeout=-1)
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A Serve deployment whose constructor waits for a request to another one, which starts slowly.
+
+Expected: blocked
+Points at: self.menu: list[str] = await kitchen.menu.remote()
+Needs: ray[serve]
+"""
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+from ray import serve
+
+
+class Kitchen:
+    async def __init__(self) -> None:  # type: ignore[misc]
+        self.shop = serve.get_deployment_handle("Shop", "default")
+        await asyncio.sleep(900.0)
+
+    async def menu(self) -> list[str]:
+        return ["soup"]
+
+
+class Shop:
+    async def __init__(self, kitchen: Any) -> None:  # type: ignore[misc]
+        self.menu: list[str] = await kitchen.menu.remote()
+
+    async def opens_at(self) -> int:
+        return 9
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    serve.start(http_options={"location": "NoServer"})
+    print("ready", flush=True)
+    kitchen: Any = serve.deployment(Kitchen)
+    shop: Any = serve.deployment(Shop)
+    serve.run(shop.bind(kitchen.bind()), route_prefix=None)
+
+
+if __name__ == "__main__":
+    main()

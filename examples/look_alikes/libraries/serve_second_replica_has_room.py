@@ -1,0 +1,56 @@
+"""Two Serve deployments that call each other, each of which takes one request at a time, on two replicas each.
+
+The other replica of Shop takes Shop.is_paid, which is slow.
+
+Expected: blocked
+Members: Shop.order, Kitchen.cook
+Points at: await asyncio.sleep(900.0)
+Needs: ray[serve]
+"""
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+from ray import serve
+
+LIMIT = 1
+
+
+class Kitchen:
+    def __init__(self) -> None:
+        self.shop = serve.get_deployment_handle("Shop", "default")
+
+    async def cook(self, dish: str) -> str:
+        if await self.shop.is_paid.remote(dish):
+            return f"hot {dish}"
+        return "nothing"
+
+
+class Shop:
+    def __init__(self, kitchen: Any) -> None:
+        self.kitchen = kitchen
+
+    async def order(self, dish: str) -> str:
+        meal: str = await self.kitchen.cook.remote(dish)
+        return meal
+
+    async def is_paid(self, dish: str) -> bool:
+        await asyncio.sleep(900.0)
+        return bool(dish)
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    serve.start(http_options={"location": "NoServer"})
+    kitchen: Any = serve.deployment(max_ongoing_requests=LIMIT, ray_actor_options={"num_cpus": 0})(Kitchen)
+    shop: Any = serve.deployment(max_ongoing_requests=LIMIT, num_replicas=2, ray_actor_options={"num_cpus": 0})(Shop)
+    handle = serve.run(shop.bind(kitchen.bind()), route_prefix=None)
+    print("ready", flush=True)
+    print(handle.order.remote("soup").result())
+
+
+if __name__ == "__main__":
+    main()

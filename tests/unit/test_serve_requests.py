@@ -1,0 +1,189 @@
+"""Requests to Serve deployments, queued and ongoing: what they depend on, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from dstack.diagnosis import Diagnosis
+from dstack.model import Actor, QueuedRequest, ServeRequest
+from dstack.vertex_keys import CoroutineKey, UnknownKey
+from tests.unit.scenes import Call, Coro, Proc, Scene
+
+ORDER = ServeRequest(app="default", deployment="Shop", method="order")
+IS_PAID = ServeRequest(app="default", deployment="Shop", method="is_paid")
+COOK = ServeRequest(app="default", deployment="Kitchen", method="cook")
+
+
+def replica(scene: Scene, request: ServeRequest, replica_id: str) -> Proc:
+    return scene.async_actor(
+        f"ServeReplica:{request.app}:{request.deployment}",
+        name=f"SERVE_REPLICA::{request.app}#{request.deployment}#{replica_id}",
+    )
+
+
+def request_to(scene: Scene, proc: Proc, by: Proc) -> Call:
+    return scene.call(proc, "handle_request_with_rejection", by=by)
+
+
+def executes(proc: Proc, call: Call, request: ServeRequest) -> Coro:
+    """Has a replica execute a request: a coroutine of Serve's, which this one of the user's gives its result."""
+    passes_on = proc.begins(call).executes(request)
+    passes_on.is_library = True
+    method = proc.coroutine(call).executes(request)
+    passes_on.awaits(method)
+    return method
+
+
+def queued(limits: Mapping[str, int], most_replicas: int | None = 1) -> QueuedRequest:
+    return QueuedRequest(request=IS_PAID, replicas=dict(limits), most_replicas=most_replicas)
+
+
+class Kitchens:
+    """A driver's order, which waits for a kitchen, which waits until Shop.is_paid can begin."""
+
+    def __init__(self, is_paid: QueuedRequest) -> None:
+        self.scene = Scene()
+        self.driver = self.scene.driver()
+        self.shop, self.kitchen = replica(self.scene, ORDER, "s1"), replica(self.scene, COOK, "k1")
+        ordered = request_to(self.scene, self.shop, by=self.driver)
+        cooked = request_to(self.scene, self.kitchen, by=self.shop)
+        self.driver.gets(ordered)
+        self.order = executes(self.shop, ordered, ORDER).awaits(cooked)
+        self.cook = executes(self.kitchen, cooked, COOK)
+        self.router = self.kitchen.coroutine(cooked, is_library=True).is_queued(is_paid)
+        self.cook.awaits(self.router)
+
+    def diagnosis(self) -> Diagnosis:
+        return self.scene.look().look().diagnose()
+
+
+def test_a_request_that_is_queued_behind_the_one_that_waits_for_it_is_a_deadlock() -> None:
+    kitchens = Kitchens(queued({"s1": 1}))
+
+    diagnosis = kitchens.diagnosis()
+
+    finding = diagnosis.findings[0]
+    assert (diagnosis.verdict, finding.confirmed, finding.assumed) == ("deadlock", True, ())
+    assert {kitchens.order.key, kitchens.cook.key, kitchens.router.key} == set(finding.members)
+    assert finding.blocked_behind == (kitchens.driver.key,)
+    assert "Kitchen.cook" in finding.summary
+    assert "Shop.order" in finding.summary
+    assert "max_ongoing_requests (now 1) of Serve deployment Shop" in finding.advice
+    assert not any("asyncio task" in step.text for step in finding.explanation)
+
+
+def test_what_passes_a_request_on_is_a_helper() -> None:
+    kitchens = Kitchens(queued({"s1": 1}))
+
+    finding = kitchens.diagnosis().findings[0]
+
+    assert CoroutineKey(kitchens.shop.worker_id, "0x1") in finding.helpers
+    assert CoroutineKey(kitchens.shop.worker_id, "0x1") not in finding.members
+
+
+@pytest.mark.parametrize(
+    "waiting", [queued({"s1": 2}), queued({"s1": 1}, 2), queued({"s1": 1}, None), queued({}), queued({}, 0)]
+)
+def test_a_request_that_may_yet_begin_is_no_deadlock(waiting: QueuedRequest) -> None:
+    """A replica has a free slot, another may be started or is not known to the router, or how many is not known."""
+    kitchens = Kitchens(waiting)
+
+    assert kitchens.diagnosis().verdict == "blocked"
+
+
+def test_another_replica_with_a_request_that_proceeds_ends_the_wait() -> None:
+    kitchens = Kitchens(queued({"s1": 1, "s2": 1}, 2))
+    second = replica(kitchens.scene, ORDER, "s2")
+    executes(second, request_to(kitchens.scene, second, by=kitchens.driver), ORDER).sleeps()
+
+    assert kitchens.diagnosis().verdict == "blocked"
+
+
+def test_replicas_that_are_all_in_the_cycle_are_a_deadlock() -> None:
+    kitchens = Kitchens(queued({"s1": 1, "s2": 1}, 2))
+    second = replica(kitchens.scene, ORDER, "s2")
+    cooked = request_to(kitchens.scene, kitchens.kitchen, by=second)
+    executes(second, request_to(kitchens.scene, second, by=kitchens.driver), ORDER).awaits(cooked)
+    router = kitchens.kitchen.coroutine(cooked, is_library=True).is_queued(queued({"s1": 1, "s2": 1}, 2))
+    executes(kitchens.kitchen, cooked, COOK).awaits(router)
+
+    assert kitchens.diagnosis().verdict == "deadlock"
+
+
+def test_calls_that_serve_makes_for_itself_take_no_slot() -> None:
+    kitchens = Kitchens(queued({"s1": 2}))
+    kitchens.shop.begins(kitchens.scene.call(kitchens.shop, "check_health", by=kitchens.driver)).sleeps()
+
+    assert kitchens.diagnosis().verdict == "blocked"
+
+
+def test_a_replica_that_was_not_observed_leaves_it_open() -> None:
+    kitchens = Kitchens(queued({"s1": 1}))
+    kitchens.shop.is_silent = True
+
+    diagnosis = kitchens.diagnosis()
+
+    assert diagnosis.verdict != "deadlock"
+    assert diagnosis.incomplete
+
+
+def starting(scene: Scene, by: Proc, **needs: float) -> Actor:
+    actor, _ = scene.pending_actor("ServeReplica:default:Shop", by, **needs)
+    return scene.becomes(actor, name="SERVE_REPLICA::default#Shop#s2")
+
+
+def test_a_replica_that_starts_can_serve_a_queued_request() -> None:
+    kitchens = Kitchens(queued({"s1": 1}, 2))
+    controller = kitchens.scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
+    actor = starting(kitchens.scene, controller)
+
+    diagnosis = kitchens.diagnosis()
+
+    assert diagnosis.verdict == "blocked"
+    wait = diagnosis.vertices[kitchens.router.key].wait
+    assert wait is not None
+    targets = [target.vertex for target in wait.groups[0].targets]
+    assert not any(isinstance(target, UnknownKey) for target in targets)
+    assert any(actor.actor_id in str(target) for target in targets)
+
+
+def test_another_request_by_each_second_look_is_no_deadlock() -> None:
+    """The slot was free in between: the request that took it is another one."""
+    kitchens = Kitchens(queued({"s1": 1}))
+    kitchens.scene.look()
+    other = request_to(kitchens.scene, kitchens.shop, by=kitchens.driver)
+    kitchens.shop.running, kitchens.shop.coros = [], []
+    executes(kitchens.shop, other, ORDER).awaits(request_to(kitchens.scene, kitchens.kitchen, by=kitchens.shop))
+    kitchens.scene.look()
+
+    assert kitchens.scene.diagnose().verdict != "deadlock"
+
+
+def test_a_thread_that_runs_a_sync_method_is_called_by_its_request() -> None:
+    kitchens = Kitchens(queued({"s1": 1}))
+    thread = kitchens.kitchen.strand("AnyIO worker thread", "user").awaits_result(kitchens.router)
+    kitchens.cook.awaits((thread,))
+    kitchens.cook.is_library = True
+
+    finding = kitchens.diagnosis().findings[0]
+
+    assert finding.kind == "deadlock"
+    assert thread.key in finding.members
+    assert kitchens.cook.key in finding.helpers
+    assert "Kitchen.cook" in finding.summary
+
+
+def test_a_deployment_that_waits_for_itself_is_told_so() -> None:
+    scene = Scene()
+    driver, shop = scene.driver(), replica(scene, ORDER, "s1")
+    ordered = request_to(scene, shop, by=driver)
+    driver.gets(ordered)
+    order = executes(shop, ordered, ORDER)
+    order.awaits(shop.coroutine(ordered, is_library=True).is_queued(queued({"s1": 1})))
+
+    finding = scene.look().look().diagnose().findings[0]
+
+    assert finding.kind == "deadlock"
+    assert "Shop.order waits for queued request Shop.is_paid, which cannot begin before Shop.order" in finding.summary
