@@ -103,6 +103,11 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
             yield _step_of_absent(teller, vertex, text)
 
 
+def late_executions(finding: Finding, teller: Teller) -> list[Key]:
+    """The executions among the members that belong to a missing rank."""
+    return [vertex.key for vertex, _ in _others(finding, teller)]
+
+
 def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
     """The steps, with the ranks of executions that others wait for in a call on a group."""
     ranks = {vertex.key: rank for vertex, rank in _others(finding, teller)}
