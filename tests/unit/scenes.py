@@ -40,6 +40,7 @@ from dstack.model import (
     Failure,
     Frame,
     GoneWorker,
+    GraphStage,
     GroupCall,
     Job,
     Node,
@@ -352,6 +353,7 @@ class Proc:
     groups: dict[str, str] | None = None
     tasks_read: bool = False
     coroutines_read: bool = False
+    graph_stages: list[GraphStage] = field(default_factory=list)
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
     cpu_s: float = 0.0
@@ -789,6 +791,7 @@ class Scene:
             access=proc.access,
             threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
+            graph_stages=tuple(proc.graph_stages),
             process_groups=() if proc.has_no_stacks else tuple(proc.memberships),
             rank=proc.rank,
         )

@@ -103,6 +103,11 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
             yield _step_of_absent(teller, vertex, text)
 
 
+def late_executions(finding: Finding, teller: Teller) -> list[Key]:
+    """The executions among the members that belong to a missing rank."""
+    return [vertex.key for vertex, _ in _others(finding, teller)]
+
+
 def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
     """The steps, with the ranks of executions that others wait for in a call on a group."""
     ranks = {vertex.key: rank for vertex, rank in _others(finding, teller)}
@@ -224,8 +229,10 @@ def _step_inside(one: Gathering, teller: Teller) -> Step:
     is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
     first = _caller(teller, one.inside[0])
     who = teller.member(first)
+    ranks, members = names.ranks(one.ranks, one.call.group).capitalize(), one.call.group.ranks
+    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
     parts = (
-        f"{names.ranks(one.ranks, one.call.group).capitalize()} {'is' if is_one else 'are'} in ",
+        f"{ranks}{of} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),
