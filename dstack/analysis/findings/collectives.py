@@ -384,7 +384,7 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
         return f"{vertex.label} {vertex.never}"
     if absent.is_dead:
         actor = teller.observed.actors.get(absent.actor_id or "")
-        cause = actor.death_cause if actor else None
+        cause = ((actor.death_cause if actor else None) or "").partition(". ")[0].removesuffix(".")
         who = f" ({names.actor(actor)})" if actor else ""
         return f"rank {absent.rank}{who} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
     failed = _failure(teller.situation, vertex)
