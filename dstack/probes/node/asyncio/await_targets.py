@@ -175,7 +175,17 @@ class AwaitTargets:
             reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
             return Needs(futures=[threads], inferred=reason)
         coroutine = self.givers.get(source)
+        if thread := self._runs_it(coroutine, self.beginners.get(source) if coroutine is None else None):
+            return Needs(futures=[(thread,)])
         return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
+
+    def _runs_it(self, coroutine: int | None, loop: int | None) -> int | None:
+        """The thread of a loop that runs this coroutine now, or has yet to begin it."""
+        loop = loop or next((one for one, task in self._loops.current.items() if task == coroutine), None)
+        if loop is None:
+            return None
+        ids = {thread.thread_id: thread.os_thread_id for thread in self._executors.threads}
+        return ids.get(self._loops.thread_of(loop, ids) or 0)
 
     @cached_property
     def givers(self) -> dict[int, int]:
