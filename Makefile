@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 LIBRARIES := .venv-libraries
+VERL := verl==0.9.1 tensordict==0.10.0 # without the packages for GPUs that it requires
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 .PHONY: demo test check suite test-all unit libraries smoke compatibility search bench performance soak clean
@@ -28,9 +29,9 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# With all of Ray's libraries, which take 600 MB; the other tests need only Ray itself.
+# With all of Ray's libraries, torch and verl, which take 1.9 GB; the other tests need only Ray itself.
 libraries: $(LIBRARIES)/.ready
-	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_libraries.py
+	$(LIBRARIES)/bin/python -m pytest -m libraries tests/integration/test_libraries.py tests/integration/test_torch_groups.py
 
 smoke: $(READY)
 	$(BIN)/python tests/compatibility.py --smoke
@@ -65,5 +66,6 @@ $(READY): pyproject.toml
 
 $(LIBRARIES)/.ready: pyproject.toml
 	$(PYTHON) -m venv --clear $(LIBRARIES)
-	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'
+	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak,collectives,verl]'
+	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(VERL)
 	touch $@

@@ -34,7 +34,7 @@ from dstack.snapshot_file import save
 from tests.clusters import Example, ray_cluster
 
 WORKLOADS = Path(__file__).with_name("workloads")
-NEEDS = {"data": "pyarrow", "serve": "fastapi", "tune": "tensorboardX", "train": "pyarrow"}
+NEEDS = {"collectives": "torch", "data": "pyarrow", "serve": "fastapi", "tune": "tensorboardX", "train": "pyarrow"}
 """Workloads that need an extra of Ray's, and a package that tells whether it is installed."""
 FALSE_ALARMS = ("deadlock", "orphaned", "infeasible")
 SHOWN = (*FALSE_ALARMS, "stalled")

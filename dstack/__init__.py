@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dstack.diagnosis import Diagnosis
     from dstack.errors import ClusterError, DstackError, SnapshotFileError, UsageError
     from dstack.guarding import Hang, guard
+    from dstack.labels import label
     from dstack.model import Snapshot
     from dstack.snapshot_file import load
 
@@ -31,6 +32,7 @@ __all__ = [
     "assert_no_deadlock",
     "check",
     "guard",
+    "label",
     "load",
     "snapshot",
 ]
@@ -47,6 +49,7 @@ _HOMES = {
     "assert_no_deadlock": "api",
     "check": "api",
     "guard": "guarding",
+    "label": "labels",
     "load": "snapshot_file",
     "snapshot": "api",
 }

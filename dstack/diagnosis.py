@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dstack.model import Access, Failure, Model
+from dstack.model import Access, Failure, GroupCall, Model
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 Evidence = Literal["exact", "inferred"]
@@ -41,6 +41,30 @@ class Group(Model, frozen=True):
     targets: tuple[Target, ...] = ()
 
 
+class GroupWait(Model, frozen=True):
+    """A wait in a call on a process group: the ranks that are in the same call, the waiter's included, and the others.
+
+    ``missing`` are those of which at least one must come, or all of them where none may leave before; empty where it is
+    not known whether any has to.
+    """
+
+    call: GroupCall
+    inside: tuple[int, ...]
+    missing: tuple[int, ...] = ()
+
+
+class AbsentRank(Model, frozen=True):
+    """A member of a process group that is not in the call that others are in, and what is known of its actor.
+
+    ``is_idle`` says that its actor is alive and runs nothing, ``is_dead`` that it has died.
+    """
+
+    rank: int
+    actor_id: str | None = None
+    is_idle: bool = False
+    is_dead: bool = False
+
+
 class Wait(Model, frozen=True):
     """Why a vertex cannot go on; it holds until every group has what it needs.
 
@@ -50,7 +74,8 @@ class Wait(Model, frozen=True):
     groups without it. ``what`` names the call where its kind does not say enough. ``loop`` is the thread, one of the
     targets, that a coroutine needs besides, since it keeps the event loop to itself. ``polls`` is the place of a loop,
     ``FILE:LINE``, that several readings show to do nothing but wait again. ``is_linked`` says that it is for what was
-    seen to reach an object of its own process.
+    seen to reach an object of its own process. ``of_group`` describes a call on a process group. ``fails_after_s`` is
+    a timeout of a library, not of the program, that ends the wait with an error: the waiter does not proceed by it.
     """
 
     kind: str
@@ -66,6 +91,8 @@ class Wait(Model, frozen=True):
     loop: Key | None = None
     polls: str | None = None
     is_linked: bool = False
+    of_group: GroupWait | None = None
+    fails_after_s: float | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -104,7 +131,8 @@ class Vertex(Model, frozen=True):
     vertex that might as well be stuck: it could not be read; ``at_most`` are all that it may depend on, None where
     that is not known. ``other_side_of`` names the call, as ``queue.Queue.get``, of
     an unknown vertex that is whoever ends that call: it was all seen, but not who that is; ``child_pid`` is of one that
-    is a process which its worker has started. ``since`` bounds the wait.
+    is a process which its worker has started. ``absent`` is the member of a process group that a helper stands for.
+    ``since`` bounds the wait.
     """
 
     key: Key
@@ -124,6 +152,7 @@ class Vertex(Model, frozen=True):
     at_most: tuple[Key, ...] | None = None
     other_side_of: str | None = None
     child_pid: int | None = None
+    absent: AbsentRank | None = None
     since: Since | None = None
 
     @property

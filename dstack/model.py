@@ -67,7 +67,7 @@ cannot be parsed; only a part was given; memory that cannot be interpreted; anyt
 """
 
 
-class Model(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
     """Base of every observed value: immutable, hashable by content where its fields are."""
 
 
@@ -93,7 +93,8 @@ class ProcessGroup(Model, frozen=True):
     ``tcp://10.0.0.1:29500``, or what tells one run of another library from the next; empty where it is not known.
     ``name`` is unique in that world, and ``description`` what the program calls the group, as ``default_pg`` or
     ``mesh_tp``. ``rank`` is the process's own rank in the world; ``ranks`` are those of all members, in the order of
-    their ranks in the group.
+    their ranks in the group. ``has_left`` says that the process has ended its part in the run, as a training function
+    that has returned: it makes no more calls on the group.
     """
 
     library: GroupLibrary
@@ -102,6 +103,7 @@ class ProcessGroup(Model, frozen=True):
     rank: Natural
     ranks: tuple[Natural, ...]
     description: str = ""
+    has_left: bool = False
 
 
 class GroupCall(Model, frozen=True):
@@ -150,6 +152,56 @@ class QueuedRequest(Model, frozen=True):
     in_replica: bool = False
 
 
+class GraphChannel(Model, frozen=True):
+    """A channel of a compiled graph (``ray.dag``): an actor writes values to it that others read, each in turn.
+
+    ``writer`` and ``readers`` are ids of actors. A writer is empty where it is the driver, that is, the process that
+    compiled the graph; as a reader a small actor stands for that, which the driver has made. ``refs`` are objects in
+    shared memory that hold the values; both ends of a channel have some in common. ``buffers`` is how many values it
+    holds at most before one is read, 0 where that is not known.
+    """
+
+    writer: str
+    readers: tuple[str, ...] = ()
+    refs: tuple[str, ...] = ()
+    buffers: Natural = 0
+
+
+class GraphStage(Model, frozen=True):
+    """A method that a thread of an actor calls in a compiled graph, or with an empty ``method`` the graph's driver.
+
+    ``os_thread_id`` is that thread, 0 for a driver; it is in this stage where ``is_current``. ``reader`` and ``writer``
+    identify the ends of its channels in the process, see :class:`ChannelCall`. ``reads`` and ``writes`` count the
+    executions of which it has its input, and has given its output: a driver takes what the graph gives.
+    """
+
+    method: str
+    os_thread_id: Int
+    reader: str
+    writer: str
+    is_current: bool = False
+    inputs: tuple[GraphChannel, ...] = ()
+    outputs: tuple[GraphChannel, ...] = ()
+    reads: Natural = 0
+    writes: Natural = 0
+
+
+class ChannelCall(Model, frozen=True):
+    """What a wait in a channel of a compiled graph depends on.
+
+    ``end`` is the ``reader`` or ``writer`` of one of the process's :class:`GraphStage`, and ``pending`` are the places
+    among that one's inputs of which a value is still missing, or the output that has no room. ``count`` is how many
+    reads or writes were made there before. ``fails_after_s`` is the timeout of Ray's, after which an error ends the
+    wait.
+    """
+
+    end: str
+    is_write: bool
+    count: Natural
+    pending: tuple[Natural, ...] = ()
+    fails_after_s: float | None = None
+
+
 class BlockedCall(Model, frozen=True):
     """A call that a thread or coroutine is inside of and that waits for something another execution must give.
 
@@ -171,8 +223,8 @@ class BlockedCall(Model, frozen=True):
     process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
     user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
     is what a call on a process group depends on, where that could be read; ``queued`` is the request to a Serve
-    deployment that waits there for a replica. ``unread`` says why what is waited for could not be read, in which case
-    ``refs`` and ``threads`` are empty and mean nothing.
+    deployment that waits there for a replica, and ``channel`` what a wait in a compiled graph depends on. ``unread``
+    says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
     """
 
     kind: CallKind
@@ -196,14 +248,16 @@ class BlockedCall(Model, frozen=True):
     what: str | None = None
     of_group: GroupCall | None = None
     queued: QueuedRequest | None = None
+    channel: ChannelCall | None = None
     unread: str | None = None
 
     def is_same_as(self, other: BlockedCall) -> bool:
-        """Whether both are one wait, whatever was found to reach what they wait on."""
+        """Whether both are one wait, whatever was found to reach what they wait on, and however clocks differ."""
         return self._without_reach() == other._without_reach()
 
     def _without_reach(self) -> BlockedCall:
-        return replace(self, reached_by=(), reached_by_coroutines=(), reached_by_actor=False)
+        of_group = replace(self.of_group, fails_at=None) if self.of_group else None
+        return replace(self, reached_by=(), reached_by_coroutines=(), reached_by_actor=False, of_group=of_group)
 
 
 class Thread(Model, frozen=True):
@@ -239,7 +293,8 @@ class Coroutine(Model, frozen=True):
     None where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made;
     ``is_task`` that it is this task itself, not something that the task began besides. ``still`` is true when it
     was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``. ``request`` is the one
-    to a Serve deployment that it executes as part of a replica.
+    to a Serve deployment that it executes as part of a replica. ``cancel_requests`` counts how often it was asked to be
+    cancelled, as by ``ray.cancel``, which it may have caught (CPython 3.11 and later).
     """
 
     coroutine_id: str
@@ -249,6 +304,7 @@ class Coroutine(Model, frozen=True):
     task_id: str | None = None
     is_task: bool = False
     still: bool = False
+    cancel_requests: Natural = 0
     call: BlockedCall | None = None
     request: ServeRequest | None = None
 
@@ -271,7 +327,7 @@ class Process(Model, frozen=True):
 
     ``process_groups`` are those that it is a member of. ``rank``, ``local_rank`` and ``world_size`` are what it is in a
     distributed run, from its default group, or as a launcher has set them in its environment. ``labels`` are those that
-    the program has given it by ``dstack.label``.
+    the program has given it by ``dstack.label``. ``graph_stages`` are those of compiled graphs in which it takes part.
     """
 
     pid: Int
@@ -297,6 +353,7 @@ class Process(Model, frozen=True):
     local_rank: Natural | None = None
     world_size: Natural | None = None
     labels: dict[str, str] = {}
+    graph_stages: tuple[GraphStage, ...] = ()
 
     @property
     def main_thread(self) -> Thread | None:

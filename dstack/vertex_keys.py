@@ -16,6 +16,7 @@ Unknown = Literal[
     "argument",
     "autoscaler",
     "caller",
+    "channel",
     "consumer",
     "coroutine",
     "creation",

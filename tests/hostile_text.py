@@ -24,6 +24,14 @@ ATTACKS = {
 }
 MARKUP = "[bold red]x[/] [@click=app.quit]y[/] [link=http://evil/]z[/] [/nothing] :smile: [on red]"
 HOSTILE = MARKUP + "".join(ATTACKS.values())
+GROUP = {
+    "library": "torch.distributed",
+    "world": HOSTILE,
+    "name": HOSTILE,
+    "rank": 0,
+    "ranks": [0, 1],
+    "description": HOSTILE,
+}
 TEXTS = {
     *(
         "address",
@@ -51,7 +59,9 @@ def hostile(snapshot: Snapshot) -> Snapshot:
     plain["failures"] = [{"stage": "stacks", "reason": HOSTILE, "remedy": HOSTILE}]
     for sample in plain["samples"]:
         for worker in sample.get("workers", ()):
-            for thread in (worker.get("process") or {}).get("threads", ()):
+            process = worker.get("process") or {}
+            process |= {"rank": 0, "labels": {HOSTILE: HOSTILE, "stage": HOSTILE}, "process_groups": [GROUP]}
+            for thread in process.get("threads", ()):
                 thread["locals"] = {"0": {HOSTILE: HOSTILE}, "1": {"x": HOSTILE}}
     return msgspec.convert(plain, Snapshot, strict=False)
 

@@ -13,8 +13,8 @@ from dstack.analysis.held import wait_for_held
 from dstack.analysis.producers import fetched, maker
 from dstack.analysis.promises import PENDING
 from dstack.analysis.serve_requests import wait_for_slot
-from dstack.diagnosis import Group, Target, Vertex, Wait
-from dstack.model import BlockedCall
+from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
+from dstack.model import BlockedCall, GroupCall
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
 
 Waiter = ThreadKey | CoroutineKey | ChildThreadKey
@@ -53,6 +53,8 @@ def wait_of_call(graph: Graph, waiter: Waiter, call: BlockedCall, loop: Target |
         return waits_for(call.kind, graph.unknown("target", waiter, label=label, unobserved=True))
     if call.held and not isinstance(waiter, ChildThreadKey):
         return wait_for_held(graph, waiter, call)
+    if call.of_group is not None:
+        return _wait_for_members(one, call.of_group)
     if call.queued is not None:
         return replace(wait_for_slot(graph, call.queued), timeout_s=call.timeout_s)
     match call.kind:
@@ -73,8 +75,8 @@ def threads_of_call(call: BlockedCall) -> set[int]:
 
 def is_for_somebody(call: BlockedCall) -> bool:
     """Whether somebody in particular is waited for, if only he could be seen."""
-    is_known = call.refs or call.held or call.coroutines or threads_of_call(call) or call.queued is not None
-    return bool(is_known) or call.unread is not None
+    is_for_known = bool(call.refs or call.held or call.coroutines or threads_of_call(call))
+    return is_for_known or call.of_group is not None or call.queued is not None or call.unread is not None
 
 
 def _is_for_anything(call: BlockedCall) -> bool:
@@ -196,6 +198,15 @@ def _process(one: _Blocked) -> str:
         return "a process"
     actor = observed.actors.get(worker.actor_id or "")
     return f"{names.actor(actor) if actor else names.worker(observed, worker)} (pid {worker.pid})"
+
+
+def _wait_for_members(one: _Blocked, of_group: GroupCall) -> Wait:
+    """A call on a process group, which its timeout ends with an error only; its members are found at last.
+
+    See :mod:`dstack.analysis.process_groups`.
+    """
+    wait = waits_for(one.what, _other_side(one))
+    return replace(wait, of_group=GroupWait(call=of_group, inside=(of_group.group.rank,)), what=one.call.what)
 
 
 def _wait_for_other_side(one: _Blocked) -> Wait:

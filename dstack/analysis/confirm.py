@@ -14,10 +14,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dstack.analysis.changes import Changes, carried_over, ended_workers, is_known, usable
+from dstack.analysis.changes import Changes, are_equal, carried_over, ended_workers, is_known, usable
 from dstack.analysis.graph import waits_for
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
+from dstack.analysis.process_groups import with_proven_calls
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Sample, Snapshot, Task, WorkerSample
@@ -30,14 +31,14 @@ def confirmed_graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
     """The wait-for graph of the first sample, and of what the second one leaves of it, if there is one."""
     before = wait_for_graph(first)
     if len(snapshot.samples) == 1:
-        return before
+        return with_proven_calls(before)
     sample = usable(first.sample, snapshot.samples[1])
     second = Observed(snapshot, sample, polls=first.polls)
     changes = Changes(first, second)
     remembered = _without(first.sample, ended_workers(snapshot))
     latest = completed(remembered, carried_over(first.sample, sample))
     both = Observed(snapshot, latest, given=changes.given, polls=first.polls)
-    return _Confirmation(first, before, second, wait_for_graph(both), changes).graph()
+    return with_proven_calls(_Confirmation(first, before, second, wait_for_graph(both), changes).graph())
 
 
 class _Confirmation:
@@ -179,7 +180,9 @@ class _Confirmation:
 
     def _is_same_call(self, vertex: Vertex) -> bool:
         was, now = execution_of(self._first, vertex), execution_of(self._second, vertex)
-        return was is not None and now is not None and not self._changes.has_left(vertex) and was.call == now.call
+        return (
+            was is not None and now is not None and not self._changes.has_left(vertex) and are_equal(was.call, now.call)
+        )
 
     def _depends_on_the_same(self, vertex: Vertex, again: Vertex) -> bool:
         """Whether all that something pending waits for is still what it waits for.

@@ -37,8 +37,8 @@ def call_of(coroutine: Coroutine) -> BlockedCall | None:
     return coroutine.call if coroutine.still else None
 
 
-def add_coroutine(graph: Graph, worker_id: str, coroutine: Coroutine) -> None:
-    """Enters the vertex of one that takes part."""
+def add_coroutine(graph: Graph, worker_id: str, coroutine: Coroutine, backpressure: Wait | None = None) -> None:
+    """Enters the vertex of one that takes part; a generator may wait for its consumer."""
     is_task = placing.is_task(graph.observed, worker_id, coroutine)
     key = CoroutineKey(worker_id, coroutine.coroutine_id)
     vertex = Vertex(
@@ -48,12 +48,12 @@ def add_coroutine(graph: Graph, worker_id: str, coroutine: Coroutine) -> None:
         worker_id=worker_id,
         coroutine_id=coroutine.coroutine_id,
         task_id=coroutine.task_id if is_task else None,
-        wait=_wait(graph, key, coroutine),
+        wait=_wait(graph, key, coroutine, backpressure),
     )
     graph.add(vertex)
 
 
-def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine) -> Wait | None:
+def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine, backpressure: Wait | None) -> Wait | None:
     """What its call needs, and its event loop's thread while that keeps the loop to itself.
 
     While it does, no timeout ends a call.
@@ -61,7 +61,8 @@ def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine) -> Wait | None:
     loop = placing.blocked_loop(graph.observed, key.worker_id, coroutine)
     call = call_of(coroutine)
     if loop is None:
-        return as_passed_on(graph.observed, coroutine, wait_of_call(graph, key, call)) if call else None
+        wait = wait_of_call(graph, key, call) if call else None
+        return backpressure or (as_passed_on(graph.observed, coroutine, wait) if wait else None)
     thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))
     if call is None or call.timeout_s is not None:

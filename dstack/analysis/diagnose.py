@@ -19,6 +19,7 @@ from dstack.analysis.lasting import with_bounds
 from dstack.analysis.observed import Observed
 from dstack.analysis.outside import outside_waits
 from dstack.analysis.polls import find_polls, with_polls_shown
+from dstack.analysis.process_groups import BY_CALLS
 from dstack.analysis.requirements import doubtful, targets_of
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex
@@ -99,18 +100,33 @@ def of_interest(snapshot: Snapshot) -> Interest:
     polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
     for vertex in suspected:
         workers |= _workers_of(vertex, first)
+    in_groups = [vertex for vertex in situation.vertices.values() if _may_be_stuck_in_group(situation, vertex)]
+    polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
+    workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
     workers |= {vertex.worker_id for vertex in situation.idle_waiters() if vertex.worker_id}
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(
         workers=workers | polling | starting,
         tasks=_tasks_of_interest(situation),
-        may_stand_still=bool(still),
+        may_stand_still=bool(still or in_groups),
         pollers=polling,
         timeouts_s=timeouts,
         waits_to_start=bool(starting),
         has_waits=bool(situation.stuck or situation.knots),
     )
+
+
+def _may_be_stuck_in_group(situation: Situation, vertex: Vertex) -> bool:
+    """Whether it is stuck in a call on a process group, or may be once it is known what reaches objects of its members.
+
+    What a member's own threads wait on is searched for in the second sample only. Train's workers and Data's readers
+    often wait for such threads.
+    """
+    of_group = vertex.wait.of_group if vertex.wait else None
+    if of_group is None:
+        return False
+    return vertex.key in situation.stuck or (bool(of_group.missing) and of_group.call.group.library in BY_CALLS)
 
 
 def _repeating(snapshot: Snapshot) -> frozenset[str]:

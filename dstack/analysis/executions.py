@@ -30,7 +30,8 @@ def add_executions(graph: Graph, worker: WorkerSample) -> None:
     add_children(graph, worker.worker_id)
     add_unseen_driver(graph, worker.worker_id)
     for coroutine in suspended:
-        coroutines.add_coroutine(graph, worker.worker_id, coroutine)
+        task_id = coroutine.task_id if placing.is_task(graph.observed, worker.worker_id, coroutine) else None
+        coroutines.add_coroutine(graph, worker.worker_id, coroutine, wait_of_producer(graph, coroutine, task_id))
     for task_id in worker.running_task_ids or ():
         _add_running(graph, task_id)
 

@@ -12,6 +12,8 @@ from dstack.analysis import names
 from dstack.analysis.observed import Observed
 from dstack.model import Actor, GoneWorker, Task
 
+RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
+"""Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""
 TOLD_WITHIN_S = 30.0
 """Time within which Ray tells those who wait for something that it is dead."""
 

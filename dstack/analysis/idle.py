@@ -3,7 +3,7 @@
 A consumer in ``queue.get`` and a main thread in ``stop.wait`` can each reach the other's object, so each may end the
 other's wait: by what was seen, a cycle. But so do all services at rest. A request, a signal, or a socket of the event
 loop ends these waits. That they never end is only plausible where what may end them is stuck elsewhere: in a call to
-Ray, a call that does not begin, or for a lock.
+Ray, a call that does not begin, for a lock, or for an event loop that one of them blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from dstack.analysis.coroutines import EVENT_LOOP
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import REF_CALLS
@@ -50,9 +51,11 @@ def _is_at_rest(vertex: Vertex | None, enders: Mapping[Key, tuple[Key, ...]]) ->
 
 
 def _is_rest(vertex: Vertex) -> bool:
-    """Whether it waits inside its own process, for no lock."""
+    """Whether it waits inside its own process, for no lock, and not for its event loop, which is blocked."""
     wait = vertex.wait
-    if wait is None or wait.is_timed or wait.kind in (*REF_CALLS, "lock"):
+    if wait is None or wait.is_timed or wait.of_group is not None:
+        return False
+    if wait.kind in (*REF_CALLS, "lock", EVENT_LOOP):
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)

@@ -16,7 +16,9 @@ from dstack.analysis.coverage import Sight, sights
 from dstack.analysis.members import Member, execution_of, member
 from dstack.analysis.observed import ENDED, Observed
 from dstack.analysis.placing import is_users
+from dstack.analysis.ranks import NO_RANKS, Ranks
 from dstack.analysis.requirements import targets_of
+from dstack.analysis.running import kind_of
 from dstack.analysis.sentences import deed, sentence
 from dstack.analysis.stitching import likeness
 from dstack.diagnosis import Diagnosis, Vertex
@@ -90,6 +92,7 @@ class Occupant(Model, frozen=True):
     counts: Mapping[Doing, int]
     queued: int = 0
     trouble: str | None = None
+    ranks: Ranks = NO_RANKS
     shape: object = None
 
 
@@ -146,7 +149,13 @@ class Inventory:
     def occupants(self, node: Node) -> tuple[Occupant, ...]:
         """A node's workers and drivers, those that are stuck first."""
         found = [self._occupant(worker) for worker in self._workers_on.get(node.node_id, ())]
-        return tuple(sorted(found, key=lambda one: (DOINGS.index(one.doing), not one.worker.is_driver, one.name)))
+        return tuple(
+            sorted(found, key=lambda one: (DOINGS.index(one.doing), not one.worker.is_driver, *self._order(one)))
+        )
+
+    def _order(self, one: Occupant) -> tuple[str, int]:
+        """By name; those with ranks by class and rank."""
+        return (one.name, -1) if one.ranks.rank is None else (kind_of(self._seen, one.worker, None), one.ranks.rank)
 
     def counts(self, node: Node) -> dict[Doing, int]:
         """How many workers and drivers of a node do what."""
@@ -284,7 +293,14 @@ class Inventory:
         shape = (kind, tuple(sorted(counts.items())), deeds, bool(queued), trouble)
         doing = self._doing_of(worker, counts)
         return Occupant(
-            worker=worker, name=name, doing=doing, counts=counts, queued=queued, trouble=trouble, shape=shape
+            worker=worker,
+            name=name,
+            doing=doing,
+            counts=counts,
+            queued=queued,
+            trouble=trouble,
+            ranks=self._seen.ranks(worker.worker_id),
+            shape=shape,
         )
 
     def _counts_of(self, worker: Worker) -> dict[Doing, int]:

@@ -188,8 +188,12 @@ def _machines(observed: Observed) -> dict[str, Part]:
 def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vertex) -> bool:
     """Whether this is a library at work for itself, and no code of the user's.
 
-    So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news.
+    So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news, and the loop
+    of a compiled graph's actor while it waits for input, or until its output is taken.
     """
+    thread = observed.thread(vertex.worker_id, vertex.os_thread_id)
+    if thread is not None and thread.call is not None and thread.call.channel is not None:
+        return not is_users(observed, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
         coroutine = observed.coroutine(vertex.worker_id, vertex.coroutine_id)
         if coroutine is None or is_clients(observed, vertex.worker_id, coroutine):

@@ -32,7 +32,7 @@ from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 """Threads that only sit in these wait for work from somebody in their process."""
-OWN_THREADS = ("ray_", "PythonGCThread")
+OWN_THREADS = ("ray_", "PythonGCThread", "CompiledGraphMonitorThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
 
 QUIET = "code of libraries that was idle in every reading stays idle"
@@ -90,6 +90,10 @@ class Lifetimes:
         """The calls of a worker's actor that do not run yet."""
         worker = self._seen.workers.get(worker_id)
         return map(self._task, self._calls[(worker.actor_id if worker else None) or ""])
+
+    def code_of_job(self, job_id: str) -> Target:
+        """Anything in a job that can proceed."""
+        return self._job(job_id)
 
     def tasks_of_actor(self, actor_id: str) -> Iterable[Target]:
         """The unfinished tasks that an actor has submitted."""
@@ -245,12 +249,12 @@ class Lifetimes:
         for worker in self._seen.present_workers:
             sample = self._seen.seen.get(worker.worker_id)
             if sample is None or sample.running_task_ids is None:
-                yield self._unobserved(worker.worker_id)
+                yield self.unobserved(worker.worker_id)
 
     def _threads_and_tasks(self, worker_id: str) -> Iterator[Target]:
         seen = self._seen.seen.get(worker_id)
         if seen is None or seen.running_task_ids is None or not self._seen.threads(worker_id):
-            yield self._unobserved(worker_id)
+            yield self.unobserved(worker_id)
             return
         for task_id in seen.running_task_ids:
             yield Target(vertex=placing.key_of_task(self._seen, task_id))
@@ -264,7 +268,7 @@ class Lifetimes:
         key = ThreadKey(worker_id, thread.os_thread_id)
         if key in self._graph.vertices:
             yield Target(vertex=key)
-        elif not self._only_serves(worker_id, thread):
+        elif not self.only_serves(worker_id, thread):
             yield self._library(key, f'thread "{thread.name}" of a library', worker_id, thread)
 
     def _coroutine(self, worker_id: str, coroutine: Coroutine) -> Target:
@@ -278,7 +282,8 @@ class Lifetimes:
             self._quiet.add(UnknownKey("library", (key,)))
         return self._graph.unknown("library", key, label=label, worker_id=worker_id)
 
-    def _only_serves(self, worker_id: str, thread: Thread) -> bool:
+    def only_serves(self, worker_id: str, thread: Thread) -> bool:
+        """Whether a thread only runs what another one of its process gives it, or what its event loop has."""
         if thread.role == "loop":
             return self._seen.reads_coroutines(worker_id)
         frames = self._seen.snapshot.frames_of(thread)
@@ -290,7 +295,8 @@ class Lifetimes:
     def _task(self, task: Task) -> Target:
         return Target(vertex=placing.key_of_task(self._seen, task.task_id))
 
-    def _unobserved(self, worker_id: str) -> Target:
+    def unobserved(self, worker_id: str) -> Target:
+        """A worker that could not be read."""
         worker = self._seen.workers.get(worker_id)
         who = f"{names.worker(self._seen, worker)} (pid {worker.pid})" if worker else "worker"
         return self._graph.unknown("worker", worker_id, label=f"{who}, which was not observed", unobserved=True)

@@ -22,6 +22,7 @@ from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
+BARRIER = "threading.Barrier.wait"
 NO_OTHERS = "what threads of a process wait on is reached only by the code that was seen to hold it"
 
 
@@ -65,7 +66,7 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     wait, execution = vertex.wait, execution_of(graph.observed, vertex)
     call = execution.call if execution else None
     is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
-    if call is None or not any(is_open):
+    if call is None or wait.of_group is not None or not any(is_open):
         return wait
     if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
         return wait  # any of these calls may end it
@@ -95,9 +96,14 @@ def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: Blocke
     is_unlisted = any(
         _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
     )
-    if enders or is_unlisted:
+    if enders or is_unlisted or _is_at_barrier(call):
         yield from enders
         yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+
+
+def _is_at_barrier(call: BlockedCall) -> bool:
+    """Whether it waits at a barrier of its actor: no service rests there, and only further calls can come to it."""
+    return call.reached_by_actor and call.what == BARRIER
 
 
 def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:

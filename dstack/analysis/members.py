@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dstack.analysis import names
 from dstack.analysis.observed import Observed
+from dstack.analysis.ranks import NO_RANKS, Ranks
 from dstack.diagnosis import Vertex
 from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
 
@@ -13,7 +14,7 @@ class Member(Model, frozen=True):
 
     ``line`` is that of the user's own frame nearest the leaf, or else of a library's; ``frames`` are leaf first. Of a
     ``coroutine`` they are those of its awaits, and ``thread`` is the one that runs its event loop. ``torn`` is that of
-    the thread.
+    the thread. ``ranks`` are those of the process.
     """
 
     execution: str
@@ -27,6 +28,7 @@ class Member(Model, frozen=True):
     node_id: str | None = None
     node_ip: str | None = None
     pid: int | None = None
+    ranks: Ranks = NO_RANKS
     thread: str | None = None
     coroutine: bool = False
     file: str | None = None
@@ -40,21 +42,23 @@ class Member(Model, frozen=True):
 
     @property
     def place(self) -> str:
-        """``actor Left "left", pid 2907, node 10.0.0.1``, as far as known."""
+        """``actor Left "left", rank 3 (tp 1), pid 2907, node 10.0.0.1``, as far as known."""
         actor = None
         if self.actor_id:
             actor = names.actor_in_words(self.actor_class or "", self.actor_name or "", self.actor_id)
             actor = f"coroutine of {actor}" if self.coroutine else actor
-        parts = (actor, f"pid {self.pid}" if self.pid else None, f"node {self.node_ip}" if self.node_ip else None)
+        node = f"node {self.node_ip}" if self.node_ip else None
+        parts = (actor, self.ranks.in_words, f"pid {self.pid}" if self.pid else None, node)
         return ", ".join(part for part in parts if part)
 
     @property
     def short_place(self) -> str:
-        """The same for where room is scarce: ``"left", pid 2907, 10.0.0.1``."""
+        """The same for where room is scarce: ``"left", rank 3 (tp 1), pid 2907, 10.0.0.1``."""
         actor = None
         if self.actor_id:
             actor = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
-        return ", ".join(part for part in (actor, f"pid {self.pid}" if self.pid else None, self.node_ip) if part)
+        parts = (actor, self.ranks.in_words, f"pid {self.pid}" if self.pid else None, self.node_ip)
+        return ", ".join(part for part in parts if part)
 
 
 def member(observed: Observed, vertex: Vertex) -> Member:
@@ -85,6 +89,7 @@ def member(observed: Observed, vertex: Vertex) -> Member:
         node_id=node.node_id if node else None,
         node_ip=node.ip if node else None,
         pid=vertex.child_pid or (host.pid if host else None),
+        ranks=observed.ranks(host.worker_id, vertex.child_pid) if host else NO_RANKS,
         thread=thread.name or str(thread.os_thread_id) if thread else None,
         coroutine=is_coroutine,
         file=own.file if own else None,

@@ -7,15 +7,28 @@ it. Children are found when they are asked for: of 10,000 executions nobody look
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
-from itertools import groupby
-from operator import attrgetter
-from typing import Literal
+from itertools import groupby, islice
+from typing import Literal, NamedTuple
 
+from dstack.analysis.ranks import names_in
 from dstack.analysis.running import Doing, Execution, Place
 
-Grouping = Literal["kind", "node", "job"]
+
+class ByRanks(NamedTuple):
+    """Groups of those with the same rank, the same rank in a dimension, or the same value of a label: by its name."""
+
+    name: str
+
+
+Grouping = Literal["kind", "node", "job"] | ByRanks
+GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
+"""The ways of grouping that there are for every application."""
+LONG = 18
+"""A text of so many digits is no number to order by."""
+MAX_GROUPINGS = 16
+"""So many names of dimensions and labels are offered to group by."""
 
 
 class Branch:
@@ -91,21 +104,53 @@ def merge(
 ) -> Branch:
     """The root of the tree of all executions ``where`` that holds, with a first level of groups if wanted."""
     chosen = executions if where is None else filter(where, executions)
-    if by is not None:
-        name = attrgetter(by)
-        groups: dict[str, Place] = {}
-        chosen = [
-            execution._replace(path=(groups.setdefault(name(execution), Place(name(execution))), *execution.path))
-            for execution in chosen
-        ]
-    tree = sorted(chosen, key=lambda execution: (execution.path, str(execution.key)))
+    if by is None:
+        tree = sorted(chosen, key=lambda execution: (execution.path, *_order(execution)))
+        return Branch(tree, 0, len(tree), 0)
+    named = [(_group_of(execution, by), execution) for execution in chosen]
+    groups = {name: Place(name) for name, _ in named}
+    grouped = (execution._replace(path=(groups[name], *execution.path)) for name, execution in named)
+    tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
     return Branch(tree, 0, len(tree), 0)
+
+
+def _order(execution: Execution) -> tuple[int, str]:
+    """Of those with one path: by rank."""
+    rank = execution.ranks.rank
+    return -1 if rank is None else rank, str(execution.key)
+
+
+def _group_of(execution: Execution, by: Grouping) -> str:
+    """The name of its group, as ``actor Trainer``, ``tp 1`` or ``no tp``."""
+    if isinstance(by, ByRanks):
+        return execution.ranks.words(by.name) or f"no {by.name}"
+    return str(getattr(execution, by))
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    """Orders ``rank 9`` before ``rank 10``."""
+    words, _, number = name.rpartition(" ")
+    return (words, int(number)) if number.isascii() and number.isdecimal() and len(number) < LONG else (name, -1)
+
+
+def groupings(executions: Iterable[Execution]) -> tuple[Grouping | None, ...]:
+    """All ways of grouping these: by class, node and job, and by each rank, dimension and label that occurs."""
+    named = islice(names_in(execution.ranks for execution in executions), MAX_GROUPINGS)
+    return (*GROUPINGS, *map(ByRanks, named))
+
+
+def grouping_in_words(by: Grouping | None) -> str:
+    """``by class``, ``by tp``; empty where there are no groups."""
+    if isinstance(by, ByRanks):
+        return f"by {by.name}"
+    return {None: "", "kind": "by class", "node": "by node", "job": "by job"}[by]
 
 
 class Words:
     """Which executions have all the words of a text: in their names, or in the frames of their paths.
 
-    Many share a path, so its text is made once; it is kept with it, for by that it is known again.
+    A word as ``rank:3``, ``tp:1`` or ``stage:rollout`` is also that rank, dimension or label, and no other. Many share
+    a path, so its text is made once; it is kept with it, for by that it is known again.
     """
 
     def __init__(self, text: str) -> None:
@@ -121,13 +166,14 @@ class Words:
         if id(path) not in self._known:
             self._known[id(path)] = path, self._text(path)
         _, frames = self._known[id(path)]
-        own = f"{execution.name} {execution.kind} {execution.node} {execution.job} {about}".casefold()
-        return all(word in own or word in frames for word in self._words)
+        ranks = execution.ranks
+        own = f"{execution.name} {execution.kind} {ranks.in_words} {execution.node} {execution.job} {about}".casefold()
+        return all(word in own or word in frames or word in ranks.terms for word in self._words)
 
-    def among(self, text: str) -> bool:
-        """Whether all of them are in a text."""
+    def among(self, text: str, terms: Collection[str] = ()) -> bool:
+        """Whether all of them are in a text, or are one of these terms."""
         folded = text.casefold()
-        return all(word in folded for word in self._words)
+        return all(word in folded or word in terms for word in self._words)
 
     def along(self, path: Sequence[Place]) -> bool:
         """Whether all of them are in these frames."""

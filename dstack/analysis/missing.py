@@ -126,7 +126,9 @@ def _actors(observed: Observed, lull: Lull, there: set[str], classes: set[tuple[
 
 
 def _actor(observed: Observed, lull: Lull, actor: Actor, kind: str) -> Missing:
-    name = f"{names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}"
+    known = (observed.ranks(actor.worker_id or "").in_words, f"pid {actor.pid}" if actor.pid else "")
+    place = ", ".join(part for part in known if part)
+    name = names.actor(actor) + (f" ({place})" if place else "")
     if actor.state == "DEAD":
         return Missing(kind, actor.job_id, name, "dead", f"is dead: {actor.death_cause or 'no cause given'}")
     worker = observed.workers.get(actor.worker_id or "")

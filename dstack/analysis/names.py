@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
@@ -15,6 +15,7 @@ from dstack.model import (
     GoneWorker,
     Node,
     PlacementGroup,
+    ProcessGroup,
     Thread,
     Worker,
     actor_of_task,
@@ -25,6 +26,8 @@ SERVE_BATCHES = "ray/serve/batching.py"
 SHORTEST_S = 0.05
 """A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
+SHOWN_RANGES = 8
+"""So many ranges of ranks are listed; the ranks in the others are counted."""
 
 
 def short(identifier: str) -> str:
@@ -51,6 +54,23 @@ def call_of(label: str, value: Actor) -> str:
     """A call with its actor, where its label alone might be that of another actor's."""
     part = libraries.part(value.class_name, value.name, value.actor_id)
     return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
+
+
+GROUPS = {"ray.train": "the worker group", "ray.data": "the readers of streaming_split"}
+"""The only groups of these libraries."""
+
+
+def process_group(value: ProcessGroup) -> str:
+    """``group dp``: as the program calls it, else as its library does."""
+    if value.library in GROUPS:
+        return GROUPS[value.library]
+    name = value.description or value.name
+    return f"group {name}" if name else "a process group"
+
+
+def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
+    """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
+    return ranks_in_words(values, "split" if group is not None and group.library == "ray.data" else "rank")
 
 
 def node(value: Node) -> str:
@@ -133,10 +153,16 @@ def script(entrypoint: str) -> str:
     return entrypoint[:40]
 
 
+TRAINING = "TrainingThread("
+"""How Train names the thread that runs the training function of a worker (Ray 2.60)."""
+
+
 def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str | None) -> str:
     """What runs on a thread: the task, or the driver, or a thread by its name."""
     owner = observed.workers.get(worker_id)
     place = worker(observed, owner) if owner else "process"
+    if at_stage := stage(observed, worker_id, thread.os_thread_id):
+        return at_stage
     if task_id is not None:
         outermost = user_frame(observed.snapshot.frames_of(thread), outermost=True)
         return outermost.function if task_id not in observed.tasks and outermost else task(observed, task_id)
@@ -146,8 +172,20 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return event_loop(observed, owner, thread)
     if request := observed.request_on.get((worker_id, thread.os_thread_id)):
         return request.name
+    if thread.name.startswith(TRAINING) and (
+        outermost := user_frame(observed.snapshot.frames_of(thread), outermost=True)
+    ):
+        return f"training function {outermost.function}"
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
+
+
+def stage(observed: Observed, worker_id: str, os_thread_id: int) -> str | None:
+    """``stage Trainer.step``: what the loop of an actor in a compiled graph is at, None for any other thread."""
+    process, owner = observed.process(worker_id), observed.workers.get(worker_id)
+    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    at = (one for one in process.graph_stages if one.is_current and one.os_thread_id == os_thread_id) if process else ()
+    return next((f"stage {known.class_name}.{one.method}" for one in at), None) if known else None
 
 
 def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
@@ -256,3 +294,17 @@ def progress(value: Progress, jobs: Sequence[str]) -> str:
         return f"Tasks of {whose} in the {duration(value.watched_s)} observed: {counts}{cpu}"
     idle = f", and none has ended for {duration(value.idle_s)}" if value.idle_s is not None else ""
     return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"
+
+
+def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:
+    """``rank 3``, ``ranks 0-2, 5``, ``ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more``; empty for none."""
+    ranges: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if ranges and rank == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], rank]
+        else:
+            ranges.append([rank])
+    shown = ", ".join("-".join(map(str, one)) for one in ranges[:SHOWN_RANGES])
+    rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
+    is_one = len(ranges) == 1 and len(ranges[0]) == 1
+    return f"{word}{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""

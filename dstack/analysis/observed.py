@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from dstack.analysis.ranks import Ranks, ranks_of
 from dstack.model import (
     ACTOR_HANDLE,
     Access,
@@ -65,6 +66,7 @@ class Observed:
         self.sample = sample
         self.polls: Polls = polls or {}
         self._given = given
+        self._ranks: dict[tuple[str, int | None], Ranks] = {}
 
     @property
     def looked_at(self) -> float:
@@ -268,6 +270,14 @@ class Observed:
         """A worker's process, if it was seen."""
         worker = self.seen.get(worker_id)
         return worker.process if worker else None
+
+    def ranks(self, worker_id: str, child_pid: int | None = None) -> Ranks:
+        """The ranks and labels of a worker's process, or of one that it has started; none if it was not seen."""
+        key = (worker_id, child_pid)
+        if key not in self._ranks:
+            process = self.process(worker_id) if child_pid is None else self.child(worker_id, child_pid)
+            self._ranks[key] = ranks_of(process)
+        return self._ranks[key]
 
     @cached_property
     def _threads_by_role(self) -> dict[tuple[str, Role], list[Thread]]:

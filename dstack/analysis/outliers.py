@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dstack.analysis.merging import Branch, merge
 from dstack.analysis.running import Execution, Likeness
+from dstack.analysis.teams import Slice, Teams
 from dstack.vertex_keys import Key
 
 FEW = 4
@@ -17,40 +18,67 @@ FEW = 4
 class Outlier(NamedTuple):
     """An execution that is elsewhere than most that are alike.
 
-    They share ``shared`` frames; of ``alike`` so many went on together, ``most``, and it did not.
+    They share ``shared`` frames; of ``alike`` so many went on together, ``most``, and it did not. ``slice`` are the
+    workers that parted from them together, ``others`` those that did not, where ranks or labels tell them apart.
     """
 
     execution: Execution
     shared: int
     most: int
     alike: int
+    slice: Slice | None = None
+    others: Slice | None = None
+
+    @property
+    def words(self) -> str:
+        """``rank 3 is elsewhere than ranks 0-2``, ``ranks 4-5 (all of pp 2) are elsewhere than ...``; or how many."""
+        if self.slice is None or not self.slice.words:
+            return f"{self.most:,} of {self.alike:,} alike went on elsewhere"
+        verb = "is" if len(self.slice.ranks) == 1 else "are"
+        others = self.others.words if self.others else ""
+        return f"{self.slice.words} {verb} elsewhere than {others or f'{self.most:,} of {self.alike:,} alike'}"
 
 
-def outliers(executions: Iterable[Execution]) -> dict[Key, Outlier]:
-    """By key: those few who part from most that are alike, at the frame where they do. Paths are without groups."""
+def outliers(executions: Iterable[Execution], teams: Teams | None = None) -> dict[Key, Outlier]:
+    """By key: those few who part from most that are alike, at the frame where they do. Paths are without groups.
+
+    With ``teams`` a larger part is few as well where it is all of a dimension or label, as the second of three pipeline
+    stages.
+    """
     groups: dict[Likeness, list[Execution]] = {}
     for execution in executions:
         groups.setdefault(execution.likeness, []).append(execution)
-    return {odd.execution.key: odd for alike in groups.values() for odd in _odd(alike)}
+    return {odd.execution.key: odd for alike in groups.values() for odd in _odd(alike, teams)}
 
 
-def _odd(alike: list[Execution]) -> list[Outlier]:
+def _odd(alike: list[Execution], teams: Teams | None) -> list[Outlier]:
     """Follows the way of most down from the root, and notes who leaves it."""
     found: list[Outlier] = []
     branch = merge(alike)
     while branch.count > len(alike) / 2 and branch.count > 1:
-        parts = branch.children
-        most = max((part.count for part in parts), default=0)
-        if branch.own > len(alike) / 2:
-            few = [execution for part in parts if _is_few(part.count, branch.own) for execution in part.executions]
-            return found + [Outlier(odd, branch.depth, branch.own, len(alike)) for odd in few]
-        if most <= len(alike) / 2:
+        ending = branch.executions[: branch.own]
+        parts = sorted([*(part.executions for part in branch.children), ending], key=len, reverse=True)
+        if len(parts[0]) <= len(alike) / 2:
             break
-        others = [part.executions for part in parts[1:]] + [branch.executions[: branch.own]]
-        few = [odd for part in others if _is_few(len(part), most) for odd in part]
-        found += [Outlier(odd, branch.depth, most, len(alike)) for odd in few]
-        branch = parts[0]
+        found += _leaving(parts, branch.depth, len(alike), teams)
+        if parts[0] is ending:
+            break
+        branch = branch.children[0]
     return found
+
+
+def _leaving(parts: list[Sequence[Execution]], shared: int, alike: int, teams: Teams | None) -> Iterator[Outlier]:
+    """Those in the smaller parts that are few, or a whole slice."""
+    most, *others = parts
+    there = _slice(most, teams)
+    for part in others:
+        here = _slice(part, teams) if part else None
+        if _is_few(len(part), len(most)) or (here and here.common and len(part) < len(most)):
+            yield from (Outlier(odd, shared, len(most), alike, here, there) for odd in part)
+
+
+def _slice(executions: Sequence[Execution], teams: Teams | None) -> Slice | None:
+    return teams.slice_of(executions) if teams else None
 
 
 def _is_few(count: int, most: int) -> bool:

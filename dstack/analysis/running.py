@@ -10,6 +10,7 @@ from dstack.analysis import libraries, names
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
 from dstack.analysis.placing import is_users
+from dstack.analysis.ranks import NO_RANKS, Ranks
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
 from dstack.vertex_keys import Key
@@ -59,6 +60,7 @@ class Execution(NamedTuple):
     worker_id: str
     doing: Doing
     path: tuple[Place, ...]
+    ranks: Ranks = NO_RANKS
 
 
 class Running(NamedTuple):
@@ -144,6 +146,7 @@ class _Reader:
             worker_id=worker.worker_id,
             doing=doing_of(vertex, thread),
             path=self._path(thread),
+            ranks=self._observed.ranks(worker.worker_id, vertex.child_pid),
         )
 
     @cached_property

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from dstack.analysis import names
 from dstack.analysis.calls import lock_in_words
-from dstack.analysis.members import Member, member
+from dstack.analysis.members import Member, execution_of, member
 from dstack.analysis.observed import Observed
-from dstack.diagnosis import Step, Target, Vertex, Wait
+from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
+from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import Key
 
 SHOWN_TARGETS = 3
@@ -24,8 +25,19 @@ Vertices = Mapping[Key, Vertex]
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
-    text = f"{introduced(vertex, who)} {deed(observed, vertices, vertex, who)}"
+    text = f"{introduced(vertex, who)} {cancellation(observed, vertex)}{deed(observed, vertices, vertex, who)}"
     return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
+
+
+def cancellation(observed: Observed, vertex: Vertex) -> str:
+    """``was cancelled and goes on: it``, of a task that has not ended though it was cancelled."""
+    return "was cancelled and goes on: it " if is_cancelled(observed, vertex) else ""
+
+
+def is_cancelled(observed: Observed, vertex: Vertex) -> bool:
+    """Whether it is a task that has not ended though it was cancelled."""
+    execution = execution_of(observed, vertex) if vertex.task_id else None
+    return isinstance(execution, Coroutine) and execution.cancel_requests > 0
 
 
 def _is_in_router(vertex: Vertex) -> bool:
@@ -56,7 +68,7 @@ def introduced(vertex: Vertex, who: Member) -> str:
     """``Left.ping (actor Left "l", pid 3000, node 10.0.0.2)``."""
     place = who.place
     if vertex.child_pid is not None:  # its label has the pid
-        place = f"node {who.node_ip}" if who.node_ip else ""
+        place = ", ".join(part for part in (who.ranks.in_words, f"node {who.node_ip}" if who.node_ip else "") if part)
     return f"{vertex.label} ({place})" if place else vertex.label
 
 
@@ -83,6 +95,8 @@ def at(text: str, who: Member, vertex: Vertex) -> Step:
 
 def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     """The verb of the sentence: what this vertex does and for whom."""
+    if wait.of_group is not None:
+        return _in_group(observed, vertices, wait, wait.of_group)
     if wait.loop is not None:
         own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
         if own:
@@ -128,6 +142,15 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"ends only through {targets}"
         case "backpressure":
             return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
+        case "channel read":
+            return f"waits{_in_call(wait)} for what {targets} gives in its graph{_failing(wait)}"
+        case "channel write":
+            return f"waits{_in_call(wait)} until {targets} has taken an earlier value of its graph{_failing(wait)}"
+        case "kept value":
+            return (
+                f"waits{_in_call(wait)} for room in a channel of its graph: all values were taken, and one of them is "
+                f"still referred to by {targets}{_failing(wait)}"
+            )
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
@@ -138,6 +161,35 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"{_lasting(wait.kind, wait)} for {targets}"
         case _:
             return f"waits for {targets}"
+
+
+def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait) -> str:
+    """In which call of which group, as which rank, which ranks are not in it, and what they do."""
+    call, group = of_group.call, of_group.call.group
+    place = f"is in {call.operation} of {names.process_group(group)} as rank {group.rank}"
+    error = fails_in(observed, call)
+    if not of_group.missing:
+        others = [rank for rank in of_group.inside if rank != group.rank]
+        return f"{place}{f', with {names.ranks(others)}' if others else ''}, which its library must end{error}"
+    targets = _targets(observed, vertices, wait)
+    return f"{place} and waits for {names.ranks(of_group.missing)}: {targets}{error}"
+
+
+def fails_in(observed: Observed, call: GroupCall) -> str:
+    """``; it fails by its own timeout in 29 min``, where clocks agree."""
+    if call.fails_at is None or not observed.snapshot.has_one_time:
+        return ""
+    left_s = call.fails_at - observed.looked_at
+    return f"; it fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
+
+
+def _in_call(wait: Wait) -> str:
+    """`` in CompiledDAGRef.get, with a timeout of 5 s``; empty for a stage, whose loop makes the call."""
+    return f" in {wait.what}{_timeout(wait)}" if wait.what and wait.what.startswith("CompiledDAG") else ""
+
+
+def _failing(wait: Wait) -> str:
+    return f" (it fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
 
 
 def _polls(wait: Wait, targets: str) -> str:

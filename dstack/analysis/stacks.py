@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
 from dstack.analysis import names, sentences
 from dstack.analysis.members import execution_of, is_torn, member
-from dstack.analysis.merging import Words
+from dstack.analysis.merging import Grouping, Words, groupings
 from dstack.analysis.missing import Lull, Missing, missing
 from dstack.analysis.observed import Observed
 from dstack.analysis.outliers import Outlier, outliers
 from dstack.analysis.requirements import targets_of
-from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, running
+from dstack.analysis.running import Doing, Execution, Running, call_in_words, doing_of, kind_of, running
 from dstack.analysis.stitching import alike
+from dstack.analysis.teams import Teams
 from dstack.diagnosis import Vertex
 from dstack.model import Coroutine, Frame, Node, Process, Thread, Worker
 from dstack.vertex_keys import ChildThreadKey, CoroutineKey, Key, ThreadKey
@@ -118,8 +119,23 @@ class Stacks:
     def outliers(self, *, whole: bool = False) -> dict[Key, Outlier]:
         """Who is elsewhere than most alike."""
         if whole not in self._outliers:
-            self._outliers[whole] = outliers(self.running(whole=whole).executions)
+            self._outliers[whole] = outliers(self.running(whole=whole).executions, self.teams)
         return self._outliers[whole]
+
+    @cached_property
+    def groupings(self) -> tuple[Grouping | None, ...]:
+        """The ways in which they can be grouped."""
+        return groupings(self.running().executions)
+
+    @cached_property
+    def teams(self) -> Teams:
+        """Which workers belong together, to say what a part of them has in common."""
+        return Teams(self.observed)
+
+    def slice(self, executions: Iterable[Execution]) -> str:
+        """``ranks 4-7 (all of pp 1)``: the workers of some executions; empty where no rank tells them apart."""
+        found = self.teams.slice_of(executions)
+        return found.words if found else ""
 
     @cached_property
     def missing(self) -> tuple[Missing, ...]:
@@ -139,9 +155,14 @@ class Stacks:
         return tuple(
             sorted(
                 self._workers_on[node.node_id],
-                key=lambda worker: (not worker.is_driver, not self.doings.get(worker.worker_id), worker.pid),
+                key=lambda worker: (not worker.is_driver, not self.doings.get(worker.worker_id), *self._order(worker)),
             )
         )
+
+    def _order(self, worker: Worker) -> tuple[str, int, int]:
+        """By process id; those with ranks by class and rank, behind the others."""
+        rank = self.observed.ranks(worker.worker_id).rank
+        return ("", 0, worker.pid) if rank is None else (kind_of(self.observed, worker, None), rank, worker.pid)
 
     @cached_property
     def doings(self) -> dict[str, dict[Doing, int]]:
@@ -200,7 +221,7 @@ class Stacks:
         found: dict[str, set[Key]] = {}
         for worker in self.observed.snapshot.workers:
             about = self._about[worker.worker_id]
-            if words.among(about):
+            if any(words.among(about, terms) for terms in self._terms(worker.worker_id)):
                 found[worker.worker_id] = set()
                 continue
             executions = self._executions.get(worker.worker_id, {}).values()
@@ -209,14 +230,26 @@ class Stacks:
                 found[worker.worker_id] = keys
         return found
 
+    def _terms(self, worker_id: str) -> Iterator[frozenset[str]]:
+        """The ranks and labels of a worker, and of each process that it has started, as terms of a filter."""
+        process = self.observed.process(worker_id)
+        yield self.observed.ranks(worker_id).terms
+        yield from (self.observed.ranks(worker_id, one.pid).terms for one in (process.children if process else ()))
+
     @cached_property
     def _about(self) -> dict[str, str]:
         workers = self.observed.snapshot.workers
         hosts = {node.node_id: node.hostname for node in self.observed.snapshot.nodes}
         return {
-            one.worker_id: f"{self.name_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
+            one.worker_id: (
+                f"{self.name_of(one)} {self.ranks_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
+            )
             for one in workers
         }
+
+    def ranks_of(self, worker: Worker, child: Process | None = None) -> str:
+        """``rank 3 (tp 1, dp 0)``: of a worker, or of a process that it has started; empty where there are none."""
+        return self.observed.ranks(worker.worker_id, child.pid if child else None).in_words
 
     def name_of(self, worker: Worker) -> str:
         """``actor Trainer "left"``, ``driver train.py`` or ``worker``."""
@@ -330,7 +363,10 @@ class Stacks:
 
     def _place(self, worker_id: str) -> str:
         worker = self.observed.workers.get(worker_id)
-        return f"{self.name_of(worker)}, pid {worker.pid}, node {worker.ip}" if worker else ""
+        if worker is None:
+            return ""
+        parts = (self.name_of(worker), self.ranks_of(worker), f"pid {worker.pid}", f"node {worker.ip}")
+        return ", ".join(part for part in parts if part)
 
     def _onward(self, vertex: Vertex | None) -> tuple[tuple[Onward, ...], int]:
         if vertex is None or vertex.wait is None:
@@ -343,7 +379,8 @@ class Stacks:
     def _told(self, keys: tuple[Key, ...]) -> Onward:
         vertex = self.vertices[keys[0]]
         who = member(self.observed, vertex)
-        place = ", ".join(part for part in (f"pid {who.pid}" if who.pid else None, who.node_ip) if part)
+        parts = (who.ranks.in_words, f"pid {who.pid}" if who.pid else None, who.node_ip)
+        place = ", ".join(part for part in parts if part)
         return Onward(keys, sentences.name(self.observed, vertex), place)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -25,7 +25,7 @@ class StackNode(Model, frozen=True):
     ``frames`` are the user's own, outermost first (and the leaf, where all is others' code). ``count`` says how many
     alike branches this one stands for. ``repeats`` marks a vertex that stands further up already: a cycle.
     ``left_out`` counts branches not followed; ``goes_on`` says that it is too deep to be followed here.
-    Alike branches have the same ``shape``.
+    Alike branches have the same ``shape``; ``ranks`` are those of all that it stands for, as far as known.
     """
 
     vertex: Key
@@ -39,6 +39,7 @@ class StackNode(Model, frozen=True):
     left_out: int = 0
     goes_on: bool = False
     shape: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 def stitch(observed: Observed, vertices: Mapping[Key, Vertex], root: Key) -> StackNode:
@@ -108,6 +109,7 @@ class _Stitcher:
             wait_kind=vertex.wait.kind if vertex.wait else None,
             never=vertex.never,
             frames=_shown(who.frames),
+            ranks=() if who.ranks.rank is None else (who.ranks.rank,),
         )
         if key in above:
             return self._shaped(msgspec.structs.replace(node, repeats=True, frames=()))
@@ -151,9 +153,13 @@ def _folded(nodes: list[StackNode]) -> tuple[StackNode, ...]:
     """Equal branches as one with a count, in the order of their first."""
     first = {node.shape: node for node in reversed(nodes)}
     counts: Counter[int] = Counter()
+    ranks: dict[int, list[int]] = defaultdict(list)
     for node in nodes:
         counts[node.shape] += node.count
-    return tuple(msgspec.structs.replace(first[shape], count=count) for shape, count in counts.items())
+        ranks[node.shape] += node.ranks
+    return tuple(
+        msgspec.structs.replace(first[shape], count=count, ranks=tuple(ranks[shape])) for shape, count in counts.items()
+    )
 
 
 def _shown(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -2,7 +2,8 @@
 
 With ``_generator_backpressure_num_objects`` a producer blocks in C++ after each value until enough are taken. Its task
 is listed as running, its thread shows none of its code, and its owner has values of it, though not how many were taken
-(seen on Ray 2.46 and 2.60). Only the owner can take them: a generator cannot be passed on.
+(seen on Ray 2.46 and 2.60). In an async actor its coroutine awaits an event there, and shows none of its code either
+(Ray 2.60). Only the owner can take them: a generator cannot be passed on.
 """
 
 from __future__ import annotations
@@ -11,25 +12,36 @@ from dstack.analysis import names, placing
 from dstack.analysis.coroutines import taking_part
 from dstack.analysis.graph import Graph
 from dstack.diagnosis import Group, Target, Wait
-from dstack.model import Task, Thread
+from dstack.model import Coroutine, Task, Thread
 from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
+ASYNC_EVENT, ASYNC_FILE = "asyncio.Event.wait", "/asyncio/locks.py"
+"""What a coroutine under backpressure awaits, and the file of all the code that it shows."""
 HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs", "ray_import_thread")
 """Threads of Ray's own in every worker and driver that take no values (seen on Ray 2.46 and 2.60)."""
 
 
-def wait_of_producer(graph: Graph, thread: Thread, task_id: str | None) -> Wait | None:
-    """The wait of a thread for its task's consumer, where that seems to be a generator under backpressure."""
+def wait_of_producer(graph: Graph, execution: Thread | Coroutine, task_id: str | None) -> Wait | None:
+    """The wait of an execution for its task's consumer, where that seems to be a generator under backpressure."""
     task = graph.observed.tasks.get(task_id or "")
     if task is None or not task.items or task_id in graph.observed.awaited_tasks:
         return None
-    if not thread.still or any(frame.origin != "ray" for frame in graph.observed.snapshot.frames_of(thread)):
+    if not execution.still or not _is_outside(graph, execution):
         return None
     return Wait(
         kind="backpressure",
         groups=(Group(needs=1, targets=_consumers(graph, task)),),
         inferred=f"it has given {task.items} values that are still kept, and rests outside its code",
     )
+
+
+def _is_outside(graph: Graph, execution: Thread | Coroutine) -> bool:
+    """Whether it rests where Ray stops a generator under backpressure, and in none of its own code."""
+    frames = graph.observed.snapshot.frames_of(execution)
+    if isinstance(execution, Thread):
+        return all(frame.origin == "ray" for frame in frames)
+    is_event = execution.call is not None and execution.call.what == ASYNC_EVENT
+    return is_event and all(frame.file.endswith(ASYNC_FILE) for frame in frames)
 
 
 def _consumers(graph: Graph, task: Task) -> tuple[Target, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dstack.analysis.channels import add_channel_waits
 from dstack.analysis.executions import add_executions
 from dstack.analysis.graph import Graph
 from dstack.analysis.libraries import without_idle_machinery
 from dstack.analysis.links import add_links
 from dstack.analysis.observed import Observed
 from dstack.analysis.pending import Pending
+from dstack.analysis.process_groups import add_group_waits
 from dstack.diagnosis import Vertex
 from dstack.vertex_keys import Key
 
@@ -23,5 +25,7 @@ def wait_for_graph(observed: Observed) -> dict[Key, Vertex]:
             pending.add_task(task)
     for group in observed.sample.placement_groups:
         pending.add_group(group)
+    add_group_waits(graph, pending.lifetimes)
+    add_channel_waits(graph, pending.lifetimes)
     add_links(graph, pending.lifetimes)
     return without_idle_machinery(observed, graph.vertices)

@@ -11,9 +11,10 @@ import msgspec
 from dstack.analysis import names
 from dstack.analysis.members import Member, member, source_line
 from dstack.analysis.observed import Observed
+from dstack.analysis.ranks import Ranks
 from dstack.analysis.running import call_in_words
 from dstack.analysis.stitching import alike
-from dstack.diagnosis import Diagnosis, FailedBefore, Finding, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.diagnosis import Diagnosis, FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
@@ -21,6 +22,7 @@ from dstack.vertex_keys import Key
 SCHEMA = "dstack.check/1"
 MANY = 1000
 """Lists of members longer than this are shortened to one of each kind of pending ones, with their number."""
+FIELDS = tuple(name for name in Member.__struct_fields__ if name not in ("frames", "on_cpu", "ranks"))
 OUTSIDE = tuple(name for name in OutsideWait.__struct_fields__ if name != "since")
 Json = dict[str, Any]
 
@@ -97,10 +99,10 @@ class _Document:
     def _member(self, vertex: Vertex, within: Container[Key] | None = None) -> Json:
         """A vertex with what it waits for; of that, only what is ``within`` a finding that it is behind."""
         who = member(self._observed, vertex)
-        fields = {name: getattr(who, name) for name in Member.__struct_fields__ if name not in ("frames", "on_cpu")}
+        fields = {name: getattr(who, name) for name in FIELDS}
         waits = [self._wait(vertex.wait, within)] if vertex.wait else []
         since = _bounds(vertex.since)
-        return {**fields, "never": vertex.never, "since_s": since, "waits_for": waits}
+        return {**fields, **_ranks(who.ranks), "never": vertex.never, "since_s": since, "waits_for": waits}
 
     def _wait(self, wait: Wait, within: Container[Key] | None) -> Json:
         targets = (target for group in wait.groups for target in group.targets)
@@ -112,6 +114,7 @@ class _Document:
             "evidence": wait.evidence,
             "inferred": wait.inferred,
             "polls": wait.polls,
+            "process_group": _call_on_group(wait.of_group) if wait.of_group else None,
             "assumed": list(wait.assumed),
             "resources": list(wait.resources),
             "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
@@ -137,6 +140,7 @@ class _Document:
             "parent_pid": child.parent_pid,
             "name": child.name,
             "state": child.state,
+            **_ranks(self._observed.ranks(worker_id, child.pid)),
             "threads": [self._thread(thread) for thread in child.threads],
         }
 
@@ -173,6 +177,29 @@ class _Document:
             "sample_s": [round(sample.ended_s - sample.began_s, 4) for sample in self._snapshot.samples],
             "pause_ms": {"median": round(median(pauses), 2), "max": max(pauses)} if pauses else None,
         }
+
+
+def _call_on_group(wait: GroupWait) -> Json:
+    """A call on a process group: which ranks are in it, and of which at least one must come."""
+    call, group = wait.call, wait.call.group
+    return {
+        "library": group.library,
+        "group": group.name,
+        "description": group.description,
+        "operation": call.operation,
+        "rank": group.rank,
+        "peer": call.peer,
+        "ranks": list(group.ranks),
+        "inside": list(wait.inside),
+        "missing": list(wait.missing),
+        "fails_at": call.fails_at,
+    }
+
+
+def _ranks(ranks: Ranks) -> Json:
+    """In which run it has which rank, in which dimensions, and the labels of the program."""
+    fields = {name: getattr(ranks, name) for name in Ranks.__struct_fields__}
+    return {**fields, "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
 
 
 def _failure(failed: FailedBefore) -> Json:

@@ -25,7 +25,7 @@ from dstack.tui.top import Status
 from dstack.tui.view import View
 from dstack.tui.views import VIEWS
 from dstack.vertex_keys import Key
-from dstack.visible import visible_lines
+from dstack.visible import visible, visible_lines
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """What ``a`` goes through: the time between looks by itself."""
@@ -315,6 +315,8 @@ class DstackApp(App[int]):
             binding = active.binding
             if active.enabled and binding.id and binding.id.startswith(("app.", "view.", "own.")):
                 yield SystemCommand(binding.description, active.tooltip, self._runner(active.node, binding.action))
+        for choice in screen.choices() if isinstance(screen, View) else ():
+            yield SystemCommand(visible(choice.title), choice.tooltip, choice.choose)
 
     def _draw_picture(self) -> None:
         self.set_timer(PALETTE_GONE_S, self.action_picture)

@@ -129,9 +129,9 @@ class Lines:
         if len(group) == 1:
             return self._occupant(group[0])
         first = group[0]
-        text = (
-            self._mark(first.doing).append(f"{len(group):,} alike, the first: ", "bold").append_text(self._said(first))
-        )
+        ranks = f" {found.aside}" if (found := self.look.stacks.teams.slice(_ids(group))) else ""
+        text = self._mark(first.doing).append(f"{len(group):,} alike{ranks}, the first: ", "bold")
+        text.append_text(self._said(first))
         children = partial(self._occupants, group)
         return Line(f"alike/{first.worker.worker_id}", text, children, data=first, also=self._also(first))
 
@@ -143,7 +143,7 @@ class Lines:
         text = self._mark(one.doing).append_text(self._named(one) if is_told else self._said(one))
         is_simple = sum(one.counts.values()) == 1
         children = () if is_simple else partial(self._deeds, one)
-        return Line(one.worker.worker_id, text, children, data=one, also=self._also(one))
+        return Line(one.worker.worker_id, text, children, data=one, also=self._also(one), terms=one.ranks.terms)
 
     def _said(self, one: Occupant) -> Text:
         """Who it is, and what it does, if that is one thing; else how many do what."""
@@ -159,7 +159,8 @@ class Lines:
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
 
     def _named(self, one: Occupant) -> Text:
-        return SafeText().append(one.name, "bold").append(f"  pid {one.worker.pid}", "dim")
+        ranks = f"  {found}" if (found := one.ranks.in_words) else ""
+        return SafeText().append(one.name, "bold").append(f"{ranks}  pid {one.worker.pid}", "dim")
 
     def queue(self, one: Occupant) -> str:
         """How many calls are queued, at least, where not everybody answered."""
@@ -221,7 +222,9 @@ class Lines:
 
     def _told_occupant(self, one: Occupant) -> Iterator[Text]:
         process = self.look.observed.process(one.worker.worker_id)
-        text = SafeText().append(f"{one.name}", "bold").append(f"  pid {one.worker.pid}, node {one.worker.ip}")
+        text = SafeText().append(f"{one.name}", "bold")
+        ranks = f"{found}, " if (found := one.ranks.in_words) else ""
+        text.append(f"  {ranks}pid {one.worker.pid}, node {one.worker.ip}")
         if process is not None:
             if process.started_at:
                 text.append(f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU so far")
@@ -255,6 +258,10 @@ class Lines:
         """The vertex that a line is about, if there is one."""
         deed = self.deed(data)
         return deed.vertex if deed else data.vertex if isinstance(data, Lacking) else None
+
+
+def _ids(group: Sequence[Occupant]) -> list[str]:
+    return [one.worker.worker_id for one in group]
 
 
 def resident_in_words(resident: Resident) -> str:

@@ -14,15 +14,17 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from dstack.analysis.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
-from dstack.analysis.merging import Branch, Grouping, merge
+from dstack.analysis.merging import Branch, grouping_in_words, merge
+from dstack.analysis.outliers import Marked
 from dstack.analysis.running import Place as Step
 from dstack.report.safe_text import SafeText
 from dstack.tui.chart import NOTHING, Chart
 from dstack.tui.detail import Detail
+from dstack.tui.grouped_view import TOOLTIP, GroupedView
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, plural, short
-from dstack.tui.stacks import GROUPING_WORDS, GROUPINGS, StacksView
-from dstack.tui.view import Place, View
+from dstack.tui.stacks import StacksView
+from dstack.tui.view import Place
 from dstack.visible import visible
 
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")
@@ -31,7 +33,7 @@ TEXT_WIDTH = 200
 """An exported icicle is so many characters wide."""
 
 
-class FlameView(View):
+class FlameView(GroupedView):
     """All stacks merged: outermost frames on top, each as wide as there are threads and coroutines in it.
 
     Enter, or a second click, makes the selected frame as wide as all; Backspace, or the right button, goes out
@@ -43,7 +45,7 @@ class FlameView(View):
         Binding("i", "zoom_in", "Zoom in", show=False, id="own.in", tooltip="Make the selected frame as wide as all"),
         Binding("backspace", "zoom_out", "Out", id="own.out", tooltip="Back to what was shown before"),
         Binding("x", "measure", "Width", id="own.measure", tooltip="Width by all, by who waits, or by who runs"),
-        Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node or job"),
+        Binding("b", "group", "Group", id="own.group", tooltip=TOOLTIP),
         Binding(
             "w", "whole", "Whole", show=False, id="own.whole", tooltip="Whole stacks, or only the application's frames"
         ),
@@ -53,15 +55,16 @@ class FlameView(View):
     ]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(grouping="kind")
         self.measure: Measure = "executions"
-        self.grouping: Grouping | None = "kind"
         self.is_whole = False
         self.zooms: list[tuple[tuple[Step, ...], ...]] = []
         self.icicle: Icicle = NOTHING
         self._words: tuple[str, ...] = ()
         self._root: Branch = merge(())
         self._weights = Weights(self._root, weigh_by("executions"))
+        self._terms: set[str] = set()
+        self._with_terms = Marked(self._root, ())
 
     # The view
 
@@ -75,6 +78,7 @@ class FlameView(View):
         """Merges the look's stacks; zoom and selection stay with their branches."""
         self._root = merge(look.stacks.running(whole=self.is_whole).executions, by=self.grouping)
         self._weights = Weights(self._root, weigh_by(self.measure))
+        self._search()
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -109,7 +113,7 @@ class FlameView(View):
         assert self.look is not None
         found = self.look.stacks.running(whole=self.is_whole)
         counted = {"executions": "threads and coroutines", "waiting": "only who waits", "running": "only who runs"}
-        parts = [f"Width: {counted[self.measure]}", GROUPING_WORDS[self.grouping] or "not grouped"]
+        parts = [f"Width: {counted[self.measure]}", grouping_in_words(self.grouping) or "not grouped"]
         if self.zooms:
             zoom = self.zooms[-1]
             names = " › ".join(short(step.name) for step in zoom[0][-SHOWN_KINDS:])
@@ -125,12 +129,19 @@ class FlameView(View):
         return SafeText("  ".join(parts))
 
     def _label(self, cell: Cell) -> str:
-        """The name with its weight, and where there is room, and all have width, with what they do."""
+        """The name with its weight, and where there is room, with the ranks, and what they do if all have width."""
         if cell.is_folded:
             return cell.label
+        (branch,) = cell.branches
         label = f"{short(cell.label)} {cell.weight:,}"
-        longer = f"{label}  {doing_in_words(cell.branches[0].doing)}"
-        return longer if self.measure == "executions" and cell_len(longer) < cell.width - 1 else label
+        if branch.count < self._root.count and cell.place is not None and cell.place.is_frame:
+            label = _longer(label, self._slice(branch), cell)
+        return _longer(label, doing_in_words(branch.doing), cell) if self.measure == "executions" else label
+
+    def _slice(self, *branches: Branch) -> str:
+        """The ranks of those in some branches, where these tell them apart."""
+        executions = [one for branch in branches for one in branch.executions]
+        return self.look.stacks.slice(executions) if self.look else ""
 
     # The selected frame
 
@@ -157,7 +168,8 @@ class FlameView(View):
         who = ", ".join(f"{count:,} × {kind}" for kind, count in kinds.most_common(SHOWN_KINDS))
         nodes = len({one.node for branch in cell.branches for one in branch.executions})
         more = f" and {plural(len(kinds) - SHOWN_KINDS, 'more kind')}" if len(kinds) > SHOWN_KINDS else ""
-        yield SafeText(f"{who}{more}, on {plural(nodes, 'node')}", "dim")
+        ranks = f", {found}" if (found := self._slice(*cell.branches)) else ""
+        yield SafeText(f"{who}{more}{ranks}, on {plural(nodes, 'node')}", "dim")
 
     def _name_of(self, cell: Cell) -> Text:
         if cell.is_folded:
@@ -209,9 +221,8 @@ class FlameView(View):
         self.measure = MEASURES[(MEASURES.index(self.measure) + 1) % len(MEASURES)]
         self._anew()
 
-    def action_group(self) -> None:
-        """Goes on to the next way of grouping."""
-        self.grouping = GROUPINGS[(GROUPINGS.index(self.grouping) + 1) % len(GROUPINGS)]
+    def regroup(self) -> None:
+        """Merges in other groups, all of which are shown."""
         self.zooms = []
         self._anew()
 
@@ -251,21 +262,30 @@ class FlameView(View):
     def filtered(self, text: str) -> int:
         """Marks the cells in which all the words are; returns how many are."""
         self._words = tuple(text.casefold().split())
+        self._search()
         self._draw()
         return len(self._found())
+
+    def _search(self) -> None:
+        """Finds the executions that have all those words that are ranks, dimensions or labels."""
+        found = {one.key: one.ranks.terms for one in self._root.executions if self._words}
+        known: set[str] = set().union(*found.values())
+        self._terms = known.intersection(self._words)
+        self._with_terms = Marked(self._root, (key for key, terms in found.items() if terms >= self._terms))
 
     def _found(self) -> list[Cell]:
         if not self._words:
             return []
-        return [cell for row in self.icicle.rows for cell in row if self._has_words(cell)]
+        return [cell for row in self.icicle.rows for cell in row if any(map(self._has_words, cell.branches))]
 
-    def _has_words(self, cell: Cell) -> bool:
-        places = (branch.place for branch in cell.branches)
-        return any(
-            all(word in f"{place.name} {place.function} {place.file}:{place.line}".casefold() for word in self._words)
-            for place in places
-            if place is not None
-        )
+    def _has_words(self, branch: Branch) -> bool:
+        """Whether the words are in the branch's frame, and their terms those of one of its executions."""
+        place = branch.place
+        if place is None:
+            return False
+        text = f"{place.name} {place.function} {place.file}:{place.line}".casefold()
+        is_there = all(word in text for word in self._words if word not in self._terms)
+        return is_there and (not self._terms or bool(self._with_terms.within(branch)))
 
     # What it can be asked for
 
@@ -293,6 +313,12 @@ class FlameView(View):
         """The line of the selected frame."""
         place = self._chart.cell.place if self._chart.cell else None
         return (place.file, place.line) if place and place.is_frame else None
+
+
+def _longer(label: str, words: str, cell: Cell) -> str:
+    """The label with more words, if there are any and the cell has room for them."""
+    longer = f"{label}  {words}"
+    return longer if words and cell_len(longer) < cell.width - 1 else label
 
 
 def share(part: int, total: int) -> str:

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from dstack.analysis import names
 from dstack.analysis.comparing import Change, Comparison, Found, Moved, Waited
+from dstack.analysis.ranks import NO_RANKS
+from dstack.diagnosis import Vertex
 from dstack.model import Frame
 from dstack.report.safe_text import SafeText
 from dstack.report.text import short_path
@@ -91,7 +93,7 @@ class Lines:
         text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary)
         return Line(f"finding/{found.before}/{found.after}", text, data=found, hang=12)
 
-    def _section(self, key: str, title: str, things: Sequence[T], say: Callable[[T], Text]) -> Line:
+    def _section(self, key: str, title: str, things: Sequence[T], say: Callable[[T, str], Text]) -> Line:
         by_change: dict[Change, list[T]] = {change: [] for change in ORDER}
         for thing in things:
             by_change[thing.change].append(thing)
@@ -99,7 +101,7 @@ class Lines:
         text = SafeText().append(title, "bold").append_text(_counts([thing.change for thing in things]))
         return Line(key, text, lines, is_open=True)
 
-    def _changed(self, key: str, change: Change, things: list[T], say: Callable[[T], Text]) -> Line:
+    def _changed(self, key: str, change: Change, things: list[T], say: Callable[[T, str], Text]) -> Line:
         groups: dict[object, list[T]] = {}
         for thing in things:
             groups.setdefault(thing.shape, []).append(thing)
@@ -108,26 +110,37 @@ class Lines:
         is_open = change not in ("stayed", "not known") and len(lines) <= OPENED
         return Line(f"{key}/{change}", text, lines, is_open=is_open)
 
-    def _alike(self, key: str, group: list[T], say: Callable[[T], Text]) -> Line:
+    def _alike(self, key: str, group: list[T], say: Callable[[T, str], Text]) -> Line:
         first = group[0]
         name = f"{key}/{first.change}/{first.vertex}"
         if len(group) == 1:
-            return Line(name, say(first), data=first, hang=HANG)
-        text = SafeText().append(f"{len(group):,} × ", "bold").append_text(say(first))
+            return self._one(name, first, say)
+        vertices = [vertex for one in group if (vertex := self._vertex(one))]
+        part = self.look_of(first).stacks.teams.slice_of(vertices) if len(vertices) == len(group) else None
+        text = SafeText().append(f"{len(group):,} × ", "bold").append_text(say(first, part.words if part else ""))
         return Line(f"{name}/alike", text, partial(self._each, key, group, say), data=first, hang=HANG)
 
-    def _each(self, key: str, group: list[T], say: Callable[[T], Text]) -> list[Line]:
-        return [Line(f"{key}/{one.change}/{one.vertex}", say(one), data=one, hang=HANG) for one in group]
+    def _each(self, key: str, group: list[T], say: Callable[[T, str], Text]) -> list[Line]:
+        return [self._one(f"{key}/{one.change}/{one.vertex}", one, say) for one in group]
 
-    def _wait(self, wait: Waited) -> Text:
-        text = SafeText(wait.label).append(f"  {wait.kind}", "magenta")
+    def _one(self, key: str, one: T, say: Callable[[T, str], Text]) -> Line:
+        vertex = self._vertex(one)
+        observed = self.look_of(one).observed
+        ranks = observed.ranks(vertex.worker_id or "", vertex.child_pid) if vertex else NO_RANKS
+        return Line(key, say(one, ranks.in_words), data=one, terms=ranks.terms, hang=HANG)
+
+    def _vertex(self, one: T) -> Vertex | None:
+        return self.look_of(one).diagnosis.vertices.get(one.vertex)
+
+    def _wait(self, wait: Waited, ranks: str) -> Text:
+        text = SafeText(wait.label).append(f"  {ranks}" if ranks else "").append(f"  {wait.kind}", "magenta")
         if wait.change == "stayed":
             since = names.lasting(wait.since)
             text.append("  in both, perhaps with an end in between" if wait.may_have_ended else f"  the same {since}")
         return text
 
-    def _moved(self, moved: Moved) -> Text:
-        text = SafeText(moved.label)
+    def _moved(self, moved: Moved, ranks: str) -> Text:
+        text = SafeText(moved.label).append(f"  {ranks}" if ranks else "")
         if moved.change == "moved":
             text.append(f"  {_line(moved.before)} → {_line(moved.after)}", "cyan")
         else:

@@ -31,9 +31,9 @@ class Line:
     """One line of an outline and those below it, which may be made only when they are asked for.
 
     ``key`` is unique among all lines and the same after a refresh. ``data`` is what the view wants to find with it,
-    ``also`` further words that a filter looks for. ``is_open`` says whether its children show at first. A line takes
-    one row, and is cut off at the edge, unless it has a ``hang``: then the outline wraps it, and indents the rows after
-    the first by so many cells.
+    ``also`` further words that a filter looks for, and ``terms`` words as ``rank:3`` that it finds only whole.
+    ``is_open`` says whether its children show at first. A line takes one row, and is cut off at the edge, unless it has
+    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells.
     """
 
     key: str
@@ -42,6 +42,7 @@ class Line:
     is_open: bool = False
     data: object = None
     also: str = ""
+    terms: frozenset[str] = frozenset()
     hang: int | None = None
 
     @property
@@ -247,25 +248,29 @@ class Outline(ScrollView, can_focus=True):
                 ahead += [(child, depth + 1) for child in reversed(self.children_of(line))]
 
     def _matching(self) -> tuple[set[str], int]:
-        """Keys of the lines to be shown: those with all the words in their path, and those above and below them."""
+        """Keys of the lines to be shown: those with all the words in their path, and those above and below them.
+
+        The terms of a line are also those of the lines below that have none of their own.
+        """
         keep: set[str] = set()
         found = 0
         above: dict[str, str | None] = {}
-        ahead: list[tuple[Line, tuple[str, ...], str | None]] = [
-            (line, self._words, None) for line in reversed(self._lines)
+        ahead: list[tuple[Line, tuple[str, ...], frozenset[str], str | None]] = [
+            (line, self._words, frozenset(), None) for line in reversed(self._lines)
         ]
         while ahead and len(above) < MAX_FILTERED:
-            line, missing, parent = ahead.pop()
+            line, missing, terms, parent = ahead.pop()
             above[line.key] = parent
+            terms = line.terms or terms
             text = f"{line.text.plain} {line.also}".casefold() if missing else ""
             missing = tuple(word for word in missing if word not in text)
-            if not missing:
+            if terms.issuperset(missing):
                 found += 1
                 at: str | None = line.key
                 while at is not None and at not in keep:
                     keep.add(at)
                     at = above[at]
-            ahead += [(child, missing, line.key) for child in reversed(self.children_of(line))]
+            ahead += [(child, missing, terms, line.key) for child in reversed(self.children_of(line))]
         return keep, found
 
     def _filtered_rows(self, lines: Sequence[Line], depth: int, keep: set[str]) -> Iterator[_Row]:

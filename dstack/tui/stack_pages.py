@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dstack.analysis import names
 from dstack.analysis.members import member
@@ -33,6 +33,9 @@ from dstack.tui.stack_lines import (
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 
+SHOWN_PARTS = 3
+"""So many parts of a run that are elsewhere are named in one line."""
+
 # The page of a branch
 
 
@@ -52,7 +55,7 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[Key, 
     if within:
         lines += listed(
             "outliers",
-            plural(len(within), "outlier"),
+            _outliers_in_words(within),
             within,
             _outlier_of(stacks),
             "bold yellow",
@@ -71,13 +74,22 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[Key, 
     return lines
 
 
+def _outliers_in_words(within: Sequence[Outlier]) -> str:
+    """``1 outlier``, and by their ranks, where these tell them apart, what they are elsewhere than."""
+    named = list(dict.fromkeys(one.words for one in within if one.slice))
+    more = f"; {len(named) - SHOWN_PARTS:,} more" if len(named) > SHOWN_PARTS else ""
+    told = f": {'; '.join(named[:SHOWN_PARTS])}{more}" if named else ""
+    return f"{plural(len(within), 'outlier')}{told}"
+
+
 def _who(stacks: Stacks, branch: Branch) -> Iterator[Line]:
     kinds: dict[str, list[Execution]] = {}
     for execution in branch.executions:
         kinds.setdefault(execution.kind, []).append(execution)
     for kind, executions in sorted(kinds.items(), key=lambda item: -len(item[1])):
         nodes = len({execution.node for execution in executions})
-        title = f"{len(executions):,} × {kind}" + (f" on {nodes:,} nodes" if nodes > 1 else "")
+        ranks = f", {found}" if (found := stacks.slice(executions)) else ""
+        title = f"{len(executions):,} × {kind}{ranks}" + (f" on {nodes:,} nodes" if nodes > 1 else "")
         yield from listed(f"who/{kind}", title, executions, _execution_of(stacks), is_open=branch.count <= FEW)
 
 
@@ -87,7 +99,8 @@ def _absent(stacks: Stacks, companies: Iterable[Company]) -> Iterator[Line]:
         if not one.elsewhere and not one.missing:
             continue
         title = f"Not here: {one.all - one.here:,} of {one.all:,} {one.kind}"
-        reasons = [f"{one.away:,} elsewhere"] if one.elsewhere else []
+        part = stacks.teams.slice_of(one.elsewhere)
+        reasons = [f"{one.away:,} elsewhere{f' {part.aside}' if part else ''}"] if one.elsewhere else []
         for why in dict.fromkeys(absent.why for absent in one.missing):
             reasons.append(f"{sum(absent.why == why for absent in one.missing):,} {why}")
         everybody: list[Execution | Missing] = [*one.missing, *one.elsewhere]
@@ -120,7 +133,7 @@ def _outlier_of(stacks: Stacks) -> Callable[[Outlier], tuple[SafeText, About]]:
 
     def line(one: Outlier) -> tuple[SafeText, About]:
         text, about = of_execution(one.execution)
-        return text.append(f"  {one.most:,} of {one.alike:,} alike went on elsewhere", "yellow"), about
+        return text.append("" if one.slice else f"  {one.words}", "yellow"), about
 
     return line
 

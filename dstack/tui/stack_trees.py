@@ -69,7 +69,8 @@ class Processes:
     def _process(self, worker: Worker) -> Line:
         counts = self.stacks.doings.get(worker.worker_id, {})
         text = SafeText(mark_of((worker.worker_id,), self.marked))
-        text.append(self.stacks.name_of(worker), "bold" if counts else "").append(f"  pid {worker.pid}", "dim")
+        text.append(self.stacks.name_of(worker), "bold" if counts else "")
+        text.append(_ranks(self.stacks.ranks_of(worker))).append(f"  pid {worker.pid}", "dim")
         text.append(f"  {doing_in_words(counts)}" if counts else "")
         if not counts:
             text.append(f"  {self.stacks.residents(worker).trouble}", "dim")
@@ -90,18 +91,20 @@ class Processes:
             others = residents.others
             data = About(workers=(worker_id,))
             lines.append(Line(f"others/{worker_id}", text, lambda: [_strand(strand) for strand in others], data=data))
-        return [*lines, *(_child(worker_id, child) for child in residents.children if not keys)]
+        return [*lines, *(self._child(residents.worker, child) for child in residents.children if not keys)]
+
+    def _child(self, worker: Worker, child: Offspring) -> Line:
+        text = SafeText().append(child.name, "bold").append(_ranks(self.stacks.ranks_of(worker, child.process)))
+        text.append(f"  pid {child.process.pid}", "dim")
+        if not child.strands:
+            text.append("  not read", "dim")
+        key = child_key(worker.worker_id, child.process.pid)
+        data = About(workers=(worker.worker_id,))
+        return Line(key, text, lambda: [_strand(strand) for strand in child.strands], is_open=True, data=data)
 
 
-def _child(worker_id: str, child: Offspring) -> Line:
-    text = SafeText().append(child.name, "bold").append(f"  pid {child.process.pid}", "dim")
-    if not child.strands:
-        text.append("  not read", "dim")
-    key = child_key(worker_id, child.process.pid)
-    strands = child.strands
-    return Line(
-        key, text, lambda: [_strand(strand) for strand in strands], is_open=True, data=About(workers=(worker_id,))
-    )
+def _ranks(words: str) -> str:
+    return f"  {words}" if words else ""
 
 
 def child_key(worker_id: str, pid: int) -> str:
@@ -123,6 +126,7 @@ def _strand(strand: Strand) -> Line:
 class Tree:
     """A merged tree, the outliers in it, and the words that were looked for: what leads to these is unfolded."""
 
+    stacks: Stacks
     root: Branch
     odd: Marked
     words: Words
@@ -131,12 +135,14 @@ class Tree:
         """Each branch with how many, what they do, and how many stand out."""
         return [self._line(child, is_open=child.depth < 2) for child in self.root.children]
 
-    def _line(self, branch: Branch, *, is_open: bool) -> Line:
+    def _line(self, branch: Branch, *, is_open: bool, is_part: bool = True) -> Line:
         place = branch.place
         assert place is not None
         outliers = self.odd.within(branch)
         is_own = place.origin == "user"
         text = SafeText().append(f"{branch.count:,} × ", "bold").append(short(place.name), "bold" if is_own else "")
+        if is_part and place.is_frame:  # where the ranks are not those of the line above, or its name
+            text.append(_ranks(self.stacks.slice(branch.executions)), "magenta")
         if outliers:
             text.append(f"  ! {plural(len(outliers), 'outlier')}", "bold yellow")
         text.append(f"  {doing_in_words(branch.doing)}", "" if is_own else "dim")
@@ -146,10 +152,13 @@ class Tree:
         return Line(
             branch_key(branch.path),
             text,
-            (lambda: [self._line(child, is_open=is_only) for child in branch.children]) if branch.children else (),
+            (lambda: self._below(branch, is_only)) if branch.children else (),
             is_open=is_open or is_only or self._leads_on(branch, outliers),
             data=About(path=branch.path, place=(place.file, place.line) if place.is_frame else None),
         )
+
+    def _below(self, branch: Branch, is_open: bool) -> list[Line]:
+        return [self._line(one, is_open=is_open, is_part=one.count < branch.count) for one in branch.children]
 
     def _leads_on(self, branch: Branch, outliers: Sequence[Execution]) -> bool:
         """Whether it is to be unfolded for what is below it: a few outliers, or what was looked for."""

@@ -11,24 +11,23 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from dstack.analysis.merging import Branch, Grouping, Words, merge
+from dstack.analysis.merging import Branch, Grouping, Words, grouping_in_words, merge
 from dstack.analysis.outliers import Marked
 from dstack.analysis.running import Execution, Running
 from dstack.analysis.running import Place as Step
 from dstack.report.safe_text import SafeText
+from dstack.tui.grouped_view import TOOLTIP, GroupedView
 from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import About, plural
 from dstack.tui.stack_pages import branch_page, onward_key, stack_in_words, stack_page
 from dstack.tui.stack_trees import Processes, Tree, branch_key, child_key
-from dstack.tui.view import Place, View
+from dstack.tui.view import Choice, Place
 from dstack.vertex_keys import ChildThreadKey, Key
 
 SIDE_BY_SIDE = 100
 """So many columns are wide enough for two panes beside each other."""
 SHOWN_TRAIL = 4
-GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
-GROUPING_WORDS: dict[Grouping | None, str] = {None: "", "kind": "by class", "node": "by node", "job": "by job"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Page:
     name: str = ""
 
 
-class StacksView(View):
+class StacksView(GroupedView):
     """Every stack: by node, process and thread, or merged into one tree of where all of them are.
 
     Beside it is the stack under the cursor, with its source. Enter on a wait goes into the stack of who it is for,
@@ -51,7 +50,7 @@ class StacksView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("m", "merge", "Merge", id="own.merge", tooltip="All in one tree, or process by process"),
         Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only the marked are merged"),
-        Binding("b", "group", "Group", id="own.group", tooltip="Group the merged tree by class, node or job"),
+        Binding("b", "group", "Group", id="own.group", tooltip=TOOLTIP),
         Binding(
             "w", "whole", "Whole", show=False, id="own.whole", tooltip="Whole stacks, or only the application's frames"
         ),
@@ -62,10 +61,9 @@ class StacksView(View):
     ]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(grouping=None)
         self.is_merged = False
         self.is_whole = False
-        self.grouping: Grouping | None = None
         self.marked: set[str] = set()
         self.trail: list[Page] = []
         self._root: Branch = merge(())
@@ -125,13 +123,13 @@ class StacksView(View):
         self._root = merge(running.executions, by=self.grouping, where=self._is_chosen)
         self._elsewhere = Marked(self._root, self.look.stacks.outliers(whole=self.is_whole))
         pane.border_title = " ".join(self._title(running))
-        self._tree.show(Tree(self._root, self._elsewhere, self._words).lines())
+        self._tree.show(Tree(self.look.stacks, self._root, self._elsewhere, self._words).lines())
 
     def _title(self, found: Running) -> Iterator[str]:
         """What is merged, and what is left out of it."""
         yield "Merged"
         if self.grouping:
-            yield GROUPING_WORDS[self.grouping]
+            yield grouping_in_words(self.grouping)
         yield plural(self._root.count, "stack") + self._marks_in_words() + ", filtered" * bool(self._words)
         if found.left_out:
             yield f"· left out: {plural(found.left_out, 'thread')} of Ray"
@@ -281,9 +279,12 @@ class StacksView(View):
         self._at = None
         self._redraw()
 
-    def action_group(self) -> None:
-        """Goes on to the next way of grouping."""
-        self.grouping = GROUPINGS[(GROUPINGS.index(self.grouping) + 1) % len(GROUPINGS)]
+    def choices(self) -> Iterator[Choice]:
+        """The ways of grouping the merged tree."""
+        return super().choices() if self.is_merged else iter(())
+
+    def regroup(self) -> None:
+        """Merges in other groups, and begins a new trail."""
         self.trail = []
         self._redraw()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from textual.app import ComposeResult
 
+from dstack.analysis.members import member
 from dstack.diagnosis import Finding, Step
 from dstack.report.safe_text import SafeText
 from dstack.report.text import STYLES, certainty, failure_in_words, headline, short_path
@@ -71,7 +72,7 @@ def lines_of(look: Look) -> Iterator[Line]:
     if not look.diagnosis.findings:
         yield Line("none", SafeText(f"No findings: {headline(look.diagnosis)}."), hang=0)
     for number, finding in enumerate(look.diagnosis.findings, 1):
-        yield _finding(number, finding, is_open=number <= 3)
+        yield _finding(look, number, finding, is_open=number <= 3)
     failures = look.diagnosis.coverage.failures
     if failures:
         children = [
@@ -83,14 +84,14 @@ def lines_of(look: Look) -> Iterator[Line]:
         yield Line("failures", SafeText(f"Not seen: {len(failures):,}", "bold yellow"), children, is_open=True)
 
 
-def _finding(number: int, finding: Finding, *, is_open: bool) -> Line:
+def _finding(look: Look, number: int, finding: Finding, *, is_open: bool) -> Line:
     told = Told(finding, _subject(finding))
     key = f"{finding.kind}/{number}"
     style = STYLE_OF_KIND.get(finding.kind, "bold cyan")
     title = SafeText(f"{number}. {finding.kind}", style).append(certainty(finding), "not bold")
     children = [*_said(key, "summary", finding.summary, told, "bold")]
     for at, step in enumerate(finding.explanation):
-        children += _step(f"{key}/{at}", finding, step)
+        children += _step(look, f"{key}/{at}", finding, step)
     children += _said(key, "impact", impact(finding), Told(finding))
     children += _said(key, "advice", f"Way out: {finding.advice}", Told(finding), "green")
     return Line(key, title, children, is_open=is_open, data=Told(finding), also=finding.summary, hang=3)
@@ -102,20 +103,24 @@ def _subject(finding: Finding) -> Key | None:
     return next(iter(vertices), None)
 
 
-def _step(key: str, finding: Finding, step: Step) -> Iterator[Line]:
+def _step(look: Look, key: str, finding: Finding, step: Step) -> Iterator[Line]:
     place = (step.file, step.line) if step.file is not None and step.line is not None else None
     told = Told(finding, step.vertex, place)
-    yield from _said(key, "text", f"{BULLET}{step.text}", told)
+    vertex = look.diagnosis.vertices.get(step.vertex) if step.vertex else None
+    terms = member(look.observed, vertex).ranks.terms if vertex else frozenset()
+    yield from _said(key, "text", f"{BULLET}{step.text}", told, terms=terms)
     if place:
         text = SafeText("    ").append(f"{short_path(place[0])}:{place[1]}", "cyan")
-        yield Line(f"{key}/place", text.append(f"  {step.source}" if step.source else ""), data=told)
+        yield Line(f"{key}/place", text.append(f"  {step.source}" if step.source else ""), data=told, terms=terms)
 
 
-def _said(key: str, what: str, text: str, told: Told, style: str = "") -> Iterator[Line]:
+def _said(
+    key: str, what: str, text: str, told: Told, style: str = "", terms: frozenset[str] = frozenset()
+) -> Iterator[Line]:
     """A sentence, or nothing for an empty one."""
     if text:
         hang = len(BULLET) if text.startswith(BULLET) else 0
-        yield Line(f"{key}/{what}", SafeText(text, style), data=told, hang=hang)
+        yield Line(f"{key}/{what}", SafeText(text, style), data=told, terms=terms, hang=hang)
 
 
 def impact(finding: Finding) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -20,6 +21,14 @@ Place = tuple[str, int]
 """A file, as the node has it, and a line."""
 
 
+class Choice(NamedTuple):
+    """An entry of the command palette that has no key."""
+
+    title: str
+    tooltip: str
+    choose: Callable[[], None]
+
+
 class View(Screen[None]):
     """One of the peer views.
 
@@ -29,7 +38,12 @@ class View(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "slash", "search", "Filter", key_display="/", tooltip="Show only what has these words", id="view.filter"
+            "slash",
+            "search",
+            "Filter",
+            key_display="/",
+            tooltip="Show only what has these words, or this rank or label, as rank:3 or tp:1",
+            id="view.filter",
         ),
         Binding("escape", "clear", "Clear", show=False, tooltip="Leave and clear the filter", id="view.clear"),
     ]
@@ -47,7 +61,7 @@ class View(Screen[None]):
         """The frame around every view's own body."""
         yield TopBar()
         yield from self.compose_body()
-        field = Input(placeholder="Words to look for; Esc clears", id="filter")
+        field = Input(placeholder="Words to look for, or rank:3, tp:1, label:value; Esc clears", id="filter")
         field.display = False
         yield field
         yield Footer(show_command_palette=False)
@@ -96,6 +110,10 @@ class View(Screen[None]):
     def to_open(self) -> Place | None:
         """What ``o`` opens."""
         return None
+
+    def choices(self) -> Iterable[Choice]:
+        """What the command palette offers besides the keys."""
+        return ()
 
     def reveal(self, vertex: Key) -> bool:
         """Goes to a vertex of the wait-for graph; false where it is not in this view."""

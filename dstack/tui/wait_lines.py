@@ -65,6 +65,7 @@ class Lines:
             is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "circle"),
             data=branch,
             also=self._also(branch),
+            terms=self.member(self.vertex(branch.first)).ranks.terms if len(branch.vertices) == 1 else frozenset(),
         )
 
     def _below(self, branch: Branch, is_open: bool) -> list[Line]:
@@ -159,8 +160,10 @@ class Lines:
 
     def _place(self, vertex: Vertex, branch: Branch | None = None) -> str:
         where = self.member(vertex).short_place
-        first = "first: " if branch is not None and branch.count > 1 else ""
-        return f"  {first}{where}" if where else ""
+        if branch is not None and branch.count > 1:
+            found = self.look.stacks.teams.slice_of(map(self.vertex, branch.vertices))
+            where = f"{found.words}, first: {where}" if found else f"first: {where}" if where else ""
+        return f"  {where}" if where else ""
 
     # All of it
 

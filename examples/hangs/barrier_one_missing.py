@@ -2,8 +2,8 @@
 
 Two ranks stand at the barrier. The third waits for the first to share its weights, which it would do after the barrier.
 
-Expected: stalled
-Members: Barrier.arrive
+Expected: deadlock
+Members: Barrier.arrive, Rank.train_from
 Points at: weights: list[float] = ray.get(first.weights.remote())
 """
 

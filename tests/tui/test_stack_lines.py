@@ -45,7 +45,7 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
     for whole in (False, True):
         root = merge(stacks.running(whole=whole).executions, by="kind")
         odd = stacks.outliers(whole=whole)
-        found += unfolded(Tree(root, Marked(root, odd), Words("")).lines())
+        found += unfolded(Tree(stacks, root, Marked(root, odd), Words("")).lines())
         for branch in (root, *root.children):
             found += unfolded(branch_page(stacks, root, branch, odd))
     for key in stacks.vertices:

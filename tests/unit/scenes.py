@@ -36,13 +36,17 @@ from dstack.model import (
     Bundle,
     CallKind,
     Coroutine,
+    FailedTask,
     Failure,
     Frame,
     GoneWorker,
+    GraphStage,
+    GroupCall,
     Job,
     Node,
     PlacementGroup,
     Process,
+    ProcessGroup,
     QueuedRequest,
     Ref,
     RepeatedCall,
@@ -197,6 +201,10 @@ class Strand:
         ids = tuple(coro.coroutine_id for coro in coros)
         return self._is_in(BlockedCall(kind="future", frame=0, what="Future.result", coroutines=ids))
 
+    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> Strand:
+        """Is blocked in a call on a process group; its mark stays the same unless said otherwise."""
+        return self._is_in(call_on(operation, group, **known))
+
     def waits_unreadably(self, why: str) -> Strand:
         """Is blocked in ``ray.get`` for refs that could not be read."""
         return self._is_in(BlockedCall(kind="ray.get", frame=0, unread=why))
@@ -286,6 +294,10 @@ class Coro:
         assert self.call is not None, "only what a call waits on is reached"
         return self._is_in(_reached(self.call, others, actor))
 
+    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> Coro:
+        """Awaits the other members of a process group, for the one of this rank."""
+        return self._is_in(replace(call_on(operation, group, **known), kind="await", others=1))
+
     def waits_unreadably(self, why: str) -> Coro:
         """Awaits what could not be read."""
         return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
@@ -331,6 +343,8 @@ class Proc:
     running: list[Call] = field(default_factory=list)
     submitted: list[Call] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    """Further fields of its process."""
     held: dict[str, float] = field(default_factory=dict)
     is_silent: bool = False
     is_unseen: bool = False
@@ -339,9 +353,14 @@ class Proc:
     groups: dict[str, str] | None = None
     tasks_read: bool = False
     coroutines_read: bool = False
+    graph_stages: list[GraphStage] = field(default_factory=list)
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
     cpu_s: float = 0.0
+    state: str = "S"
+    memberships: list[ProcessGroup] = field(default_factory=list)
+    rank: int | None = None
+    """Its rank by its environment."""
 
     @property
     def worker_id(self) -> str:
@@ -466,6 +485,15 @@ class Proc:
         self.refs[_id(ref)] = Ref(ref=_id(ref), holder_id=self.worker_id, **known)
         return self
 
+    def is_member(self, *groups: ProcessGroup) -> Proc:
+        """Is a member of these process groups, too, with the rank that each of them says."""
+        self.memberships += groups
+        return self
+
+    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> Proc:
+        self.strands[0].collects(operation, group, **known)
+        return self
+
     def puts(self, size_bytes: int = 8) -> str:
         """The ref of a value that the running call has stored by ``ray.put``."""
         ref = f"{self.running[0].task.task_id}{len(self.refs) + 100:02x}000000"
@@ -496,6 +524,7 @@ class Scene:
         self.samples: list[Sample] = []
         self.readings: list[Sample] = []
         self.repeated: list[RepeatedCall] = []
+        self.failed: list[FailedTask] = []
         self._now_s = 0.0
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -709,6 +738,7 @@ class Scene:
             samples=tuple(self.samples),
             readings=tuple(self.readings),
             repeated_calls=tuple(self.repeated),
+            failed_tasks=tuple(self.failed),
             failures=tuple(self.failures),
             total_s=1.25,
         )
@@ -754,17 +784,21 @@ class Scene:
             pid=proc.worker.pid,
             started_at=proc.started_at,
             cpu_s=proc.cpu_s,
+            state=proc.state,
             tasks_read=proc.tasks_read,
             coroutines_read=proc.coroutines_read,
             concurrency_groups=proc.groups,
             access=proc.access,
             threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
+            graph_stages=tuple(proc.graph_stages),
+            process_groups=() if proc.has_no_stacks else tuple(proc.memberships),
+            rank=proc.rank,
         )
         return WorkerSample(
             worker_id=proc.worker_id,
             running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
-            process=process if is_wanted and not proc.is_unseen else None,
+            process=replace(process, **proc.known) if is_wanted and not proc.is_unseen else None,
             held=dict(proc.held),
             executed_tasks=None if proc.is_silent else proc.executed,
         )
@@ -802,6 +836,20 @@ class Scene:
             task_id=strand.task_id,
             call=strand.call,
         )
+
+
+def group_of(rank: int, *ranks: int, name: str = "0", description: str = "default_pg", **known: Any) -> ProcessGroup:
+    """The membership of a rank in a process group of torch.distributed with these ranks."""
+    known = {"library": "torch.distributed", "world": "tcp://10.0.0.1:29500"} | known
+    return ProcessGroup(name=name, description=description, rank=rank, ranks=ranks, **known)
+
+
+def call_on(operation: str, group: ProcessGroup, **known: Any) -> BlockedCall:
+    """The call of who is in this operation of a process group."""
+    what = f"{operation} of {group.library}"
+    return BlockedCall(
+        kind="other", frame=0, what=what, of_group=GroupCall(operation=operation, group=group, **{"mark": "7"} | known)
+    )
 
 
 def await_for(*things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> BlockedCall:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
+from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Diagnosis, Wait
-from dstack.model import Process
+from dstack.model import Process, WorkerSample
 from dstack.probes.answers import decoded
 from dstack.probes.assemble import Assembly
 from tests.unit.scenes import SELECT, Call, Coro, Proc, Scene, groups_of
@@ -777,3 +779,26 @@ def test_sleepers_alike_are_told_once() -> None:
     (finding,) = twice(scene).findings
 
     assert [step.text.partition("; ")[2] for step in finding.explanation] == ["1 waits on it (8 alike)"]
+
+
+def test_a_cancelled_call_that_goes_on_is_called_so() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    _, _, call = async_call(scene, by=driver)
+    driver.gets(call)
+    snapshot = scene.look().look_again().snapshot()
+    samples = tuple(replace(one, workers=tuple(map(_cancelled, one.workers))) for one in snapshot.samples)
+
+    diagnosis = diagnose(replace(snapshot, samples=samples))
+
+    assert "Office.work (coroutine of actor Office" in texts(diagnosis)
+    assert "was cancelled and goes on: it awaits nothing" in texts(diagnosis)
+    assert "asyncio.CancelledError" in diagnosis.findings[0].advice
+    assert "cancelled" not in texts(scene.diagnose())
+
+
+def _cancelled(worker: WorkerSample) -> WorkerSample:
+    process = worker.process
+    assert process is not None
+    coroutines = tuple(replace(one, cancel_requests=1) for one in process.coroutines)
+    return replace(worker, process=replace(process, coroutines=coroutines))

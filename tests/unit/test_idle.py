@@ -62,3 +62,25 @@ def test_a_call_that_does_not_begin_will_not_end_the_wait_either() -> None:
     driver.gets(put)
 
     assert confirmed(scene).verdict == "deadlock"
+
+
+def blocking_its_loop(what: str) -> Scene:
+    """An async method that blocks its event loop in a wait that a coroutine of this loop would end."""
+    scene = Scene()
+    driver = scene.driver()
+    office = scene.async_actor("Office", owner_id=driver.worker_id).works_for()
+    report = scene.call(office, "report", by=driver)
+    loop = office.strands[-1]
+    office.running.append(report)
+    loop.task_id = report.task.task_id
+    loop.is_in(what, "0x10").is_reached_by(office.coroutine(report, loop=loop))
+    driver.gets(report)
+    return scene
+
+
+def test_a_coroutine_will_not_end_a_wait_that_blocks_its_event_loop() -> None:
+    diagnosis = confirmed(blocking_its_loop("threading.Event.wait"))
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, bool(finding.assumed)) == ("deadlock", True)
+    assert "async def" in finding.advice

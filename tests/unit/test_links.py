@@ -373,3 +373,57 @@ def test_so_are_coroutines(is_library: bool) -> None:
 
     assert diagnosis.is_stuck is is_library
     assert not any(finding.confirmed for finding in diagnosis.findings)
+
+
+# Barriers of an actor
+
+
+def at_barrier(what: str = "threading.Barrier.wait") -> tuple[Scene, Proc, Proc]:
+    """A rank that waits for its call to a barrier, and the driver, which waits for the rank."""
+    scene = Scene()
+    driver = scene.driver()
+    barrier = scene.threaded_actor(1, "Barrier", owner_id=driver.worker_id).works_for()
+    rank = scene.actor("Rank", owner_id=driver.worker_id).works_for()
+    train = scene.call(rank, "train", by=driver)
+    arrive = scene.call(barrier, "arrive", by=rank)
+    rank.runs(train).gets(arrive)
+    barrier.runs(arrive)
+    barrier.slots[0].is_in(what, "0x30").is_reached_by(actor=True)
+    driver.gets(train)
+    return scene, driver, barrier
+
+
+def test_a_barrier_to_which_no_caller_can_come_any_more_is_a_suspected_deadlock() -> None:
+    scene, _, barrier = at_barrier()
+
+    finding = only_finding(scene.look().look().diagnose())
+
+    assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
+    assert barrier.slots[0].key in finding.members
+    assert finding.summary == "Barrier.arrive waits in threading.Barrier.wait, and nothing can come to it any more"
+
+
+def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
+    scene, driver, barrier = at_barrier()
+    rank = scene.procs[-1]
+    late = scene.actor("Late", owner_id=driver.worker_id).works_for()
+    come = scene.call(late, "come", by=driver)
+    late.runs(come).gets(scene.call(rank, "weights", by=late))
+    driver.gets(come, *rank.running)
+
+    finding = only_finding(scene.look().look().diagnose())
+
+    assert finding.summary.startswith("Barrier.arrive waits in threading.Barrier.wait, and Late.come cannot come to it")
+    assert [step.vertex for step in finding.explanation][:2] == [barrier.slots[0].key, late.key]
+    assert "before they wait for each other's calls" in finding.advice
+
+
+def test_a_caller_that_can_proceed_may_come_to_the_barrier() -> None:
+    scene, driver, _ = at_barrier()
+    driver.computes()
+    assert scene.look().look().diagnose().verdict not in ("deadlock", "hang")
+
+
+def test_a_wait_of_another_kind_may_be_ended_by_something_else() -> None:
+    scene, _, _ = at_barrier("threading.Event.wait")
+    assert scene.look().look().diagnose().verdict not in ("deadlock", "hang")

@@ -114,7 +114,7 @@ def test_groups_are_the_first_level(everybody: list[Execution], by: Grouping) ->
     for group in root.children:
         assert group.place
         assert not group.place.is_frame
-        assert {getattr(one, by) for one in group.executions} == {group.place.name}
+        assert {getattr(one, str(by)) for one in group.executions} == {group.place.name}
 
 
 @given(executions())

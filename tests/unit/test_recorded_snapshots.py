@@ -1,8 +1,8 @@
 """Snapshots of Ray's own libraries, as they were: what is seen in them is called right, and what is idle is no finding.
 
 Each was saved by ``dstack snapshot -o`` from a program of a few lines, on the version of Ray in its name; only paths,
-host names and command lines were changed. Only that of serve-coroutines was saved by a dstack that reads coroutines:
-in the others what depends on them is incomplete.
+host names and command lines were changed. Only those of serve-coroutines and torch-mesh were saved by a dstack that
+reads coroutines: in the others what depends on them is incomplete.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.ranks import ranks_of
 from dstack.diagnosis import Diagnosis
-from dstack.report.text import headline
+from dstack.report.text import headline, report_text
 from dstack.snapshot_file import load
 
 RECORDED = Path(__file__).with_name("recorded")
@@ -120,3 +121,22 @@ def test_tasks_that_wait_outside_of_ray_are_named_where_there_is_no_finding(name
     assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
     told = "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"
     assert headline(diagnosis).startswith(told)
+
+
+@pytest.mark.parametrize("name", versions_of("torch-mesh"))
+def test_the_ranks_of_a_device_mesh_and_the_labels_of_the_program_are_named(name: str) -> None:
+    snapshot = load(RECORDED / name)
+    diagnosis = diagnose(snapshot)
+
+    found = {
+        ranks.rank: ranks for one in snapshot.samples[0].workers if (ranks := ranks_of(one.process)).rank is not None
+    }
+    assert {rank: ranks.dimensions for rank, ranks in found.items()} == {
+        0: (("tp", 0), ("dp", 0)),
+        1: (("tp", 1), ("dp", 0)),
+        2: (("tp", 0), ("dp", 1)),
+        3: (("tp", 1), ("dp", 1)),
+    }
+    assert dict(found[3].labels) == {"stage": "late", "host": "h3"}
+    assert "(rank 3)" in headline(diagnosis)
+    assert "rank 3 (tp 1, dp 1, stage=late, host=h3)" in " ".join(report_text(snapshot, diagnosis).split())

@@ -322,6 +322,12 @@ class JsonMember(msgspec.Struct):
     node_id: str | None
     node_ip: str | None
     pid: int | None
+    world: str
+    world_size: int | None
+    rank: int | None
+    local_rank: int | None
+    dimensions: dict[str, int]
+    labels: dict[str, str]
     thread: str | None
     coroutine: bool
     torn: bool

@@ -21,6 +21,9 @@ from tests.effort import examples
 from tests.unit.coroutine_worlds import Show as CoroutineShow
 from tests.unit.coroutine_worlds import World as CoroutineWorld
 from tests.unit.coroutine_worlds import coroutine_worlds
+from tests.unit.group_worlds import Show as GroupShow
+from tests.unit.group_worlds import World as GroupWorld
+from tests.unit.group_worlds import group_worlds
 from tests.unit.holding_worlds import Process as HoldingProcess
 from tests.unit.holding_worlds import Request, holding_worlds
 from tests.unit.holding_worlds import Show as HoldingShow
@@ -655,3 +658,68 @@ def test_who_polls_objects_and_does_something_else_once_makes_nobody_stuck(
     event("stuck" if found else "not stuck")
     assert found <= stuck_in(world)
     assert confirmed_in(diagnosis, show) <= proven_in(world)
+
+
+# Process groups
+
+
+def left_of(world: GroupWorld, order: random.Random) -> set[int]:
+    """The ranks that never end in one continuation of the world."""
+    world = copy.deepcopy(world)
+    world.go_on(order)
+    return world.left()
+
+
+def ranks_claimed(show: GroupShow, diagnosis: Diagnosis) -> set[int]:
+    """The ranks that are said never to go on; without the driver."""
+    who = show.who()
+    return {rank for key in said(diagnosis) if (rank := who[key]) is not None}
+
+
+@given(group_worlds(), st.randoms(use_true_random=False))
+@many
+def test_ranks_that_are_stuck_are_found_once_nothing_moves(world: GroupWorld, order: random.Random) -> None:
+    world.go_on(order)
+    show = GroupShow(world)
+
+    diagnosis = show.scene.look().look_again().diagnose()
+
+    found = ranks_claimed(show, diagnosis)
+    event("in doubt" if world.is_in_doubt() else "stuck" if world.left() else "not stuck")
+    assert found <= world.left()
+    assert world.is_in_doubt() or found == world.left()
+
+
+pauses = st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=12, max_size=12)
+
+
+@given(group_worlds(), pauses, st.randoms(use_true_random=False))
+@many
+def test_processes_read_at_different_times_make_no_rank_stuck(
+    world: GroupWorld, pauses: list[int], order: random.Random
+) -> None:
+    show = GroupShow(world)
+    read_apart(show, pauses[:6], order)
+    show.scene.look()
+    world.settle(order)
+    at = copy.deepcopy(world)
+    read_apart(show, pauses[6:], order)
+    show.scene.look()
+
+    found = ranks_claimed(show, show.scene.diagnose())
+
+    event("stuck" if found else "not stuck")
+    for seed in range(5):
+        assert found <= left_of(at, random.Random(seed))
+
+
+def read_apart(show: GroupShow, pauses: list[int], order: random.Random) -> None:
+    """Reads one process after the other, in any order, while the others go on."""
+    several: list[int | None] = [None, *range(len(show.ranks))]
+    order.shuffle(several)
+    for one, steps in zip(several, pauses, strict=False):
+        show.world.go_on(order, steps)
+        if one is None:
+            show.update_driver()
+        else:
+            show.update(one)

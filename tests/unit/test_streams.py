@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dstack.diagnosis import Wait
-from tests.unit.scenes import Call, Proc, Scene, groups_of
+from dstack.model import Frame
+from tests.unit.scenes import Call, Coro, Proc, Scene, groups_of
 
 
 def stream(scene: Scene, owner: Proc, items: int = 2) -> tuple[Call, Proc]:
@@ -151,3 +152,34 @@ def test_a_consumer_that_was_not_seen_is_unknown() -> None:
     driver.is_unseen = True
 
     assert unknown_label(scene, worker) == "consumer of stream"
+
+
+WAITS_IN_EVENT = Frame(function="wait", file="/usr/lib/python3.11/asyncio/locks.py", line=213, origin="stdlib")
+
+
+def async_stream(what: str = "asyncio.Event.wait", *frames: Frame) -> tuple[Scene, Coro, Proc]:
+    """A generator of an async actor that has given two values, and awaits this, in these frames."""
+    scene = Scene()
+    driver, actor = scene.driver(), scene.async_actor("Source")
+    call = scene.call(actor, "stream", by=driver, items=2)
+    coro = actor.begins(call).is_in(what)
+    coro.frames = lambda: frames or (WAITS_IN_EVENT,)  # type: ignore[method-assign]
+    driver.gets(scene.call(actor, "size", by=driver))
+    return scene, coro, driver
+
+
+def test_an_async_generator_under_backpressure_waits_for_its_consumer() -> None:
+    scene, coro, driver = async_stream()
+    assert (scene.wait_of(coro).kind, groups_of(scene.wait_of(coro))) == ("backpressure", [(1, [driver.key])])
+
+
+@pytest.mark.parametrize(
+    ("what", "frames"),
+    [
+        ("asyncio.Event.wait", (WAITS_IN_EVENT, Frame(function="stream", file="source.py", line=3))),
+        ("asyncio.Queue.get", ()),
+    ],
+)
+def test_an_async_generator_that_awaits_something_of_its_own_does_not(what: str, frames: tuple[Frame, ...]) -> None:
+    scene, coro, _ = async_stream(what, *frames)
+    assert scene.wait_of(coro).kind != "backpressure"

@@ -12,7 +12,7 @@ import msgspec
 
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
-from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings import blocked, collectives, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.failures import Failures
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.situation import Situation
@@ -112,7 +112,7 @@ def _told(finding: Finding, teller: Teller, failures: Failures) -> Finding:
         explanation=(
             *kind.steps(finding, teller),
             *map(step_of_failure, finding.failed_before),
-            *teller.behind(finding),
+            *teller.behind(collectives.without_told(finding, teller)),
             *_progress(finding),
         ),
     )

@@ -84,7 +84,7 @@ def _idle_actors(situation: Situation, running: Sequence[Vertex], job: str | Non
 
 
 def memberships(groups: Sequence[Gathering], teller: Teller) -> Iterator[Step]:
-    """For each group: how many are in the call, where the first of them is, and who is not in it."""
+    """For each group: how many are in the call, which ranks, where the first of them is, and who is not in it."""
     for group in groups[:SHOWN_GROUPS]:
         yield _inside(group, teller)
         if group.is_most:
@@ -108,5 +108,7 @@ def _inside(group: Gathering, teller: Teller) -> Step:
     if total == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
         return at(f"{name} ({first.place}) is in {group.call}", first, group.inside[0])
-    who = f"{'All ' * (count == total)}{count}{f' of {total}' * (count < total)} {group.name}"
+    ranks = teller.teams.slice_of(group.inside)
+    which = f" {ranks.aside}" if ranks else ""
+    who = f"{'All ' * (count == total)}{count}{f' of {total}' * (count < total)} {group.name}{which}"
     return at(f"{who} are in {group.call}; the first of them ({first.place}) is at", first, group.inside[0])

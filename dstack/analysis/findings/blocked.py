@@ -7,6 +7,7 @@ from dstack.analysis.findings.open_chain import finding_of, steps, summary
 from dstack.analysis.findings.restarts import BOUND_THEM, is_repeated
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
+from dstack.analysis.sentences import is_cancelled
 from dstack.diagnosis import Finding, FindingKind, Verdict
 from dstack.vertex_keys import UnknownKey
 
@@ -30,4 +31,9 @@ def advice(finding: Finding, teller: Teller) -> str:
         )
     if is_repeated(finding, teller):
         return BOUND_THEM
+    if any(is_cancelled(teller.observed, end) for end in ends):
+        return (
+            "Let a cancelled call end: do not catch asyncio.CancelledError, or raise it again (ray.cancel asks once); "
+            "ray.kill ends an actor at once."
+        )
     return "Look at the lines above: all of it goes on when they do."

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dstack.analysis import names, reduction
 from dstack.analysis.digraph import Digraph, lightest_cycle
+from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
 from dstack.analysis.findings.ways_out import way_out
+from dstack.analysis.links import BARRIER
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
@@ -24,6 +27,8 @@ MAX_WEIGHED = 20_000
 def find(situation: Situation) -> Iterator[Finding]:
     """One finding for each core, the largest first."""
     for core in reduction.cores(situation.waits, situation.graph):
+        if collectives.has_lost_rank(situation, core):
+            continue  # those that wait for it are orphaned
         behind = situation.behind(core)
         own = reduction.stuck_graph({key: situation.waits[key] for key in sorted(core, key=str)}, core)
         cycle = _entered(_cycle(own, situation), situation, behind)
@@ -82,6 +87,8 @@ def summary(finding: Finding, teller: Teller) -> str:
 def _circle(finding: Finding, teller: Teller) -> str:
     cycle = [vertex for vertex in teller.vertices_of(finding.cycle) if not teller.situation.is_helper(vertex.key)]
     executions = _executions(cycle)
+    if ranks := collectives.headline(finding, teller):
+        return ranks
     if cause := _cause(finding, teller, cycle):
         return cause
     if not executions:
@@ -89,6 +96,10 @@ def _circle(finding: Finding, teller: Teller) -> str:
     if len(executions) == 1:
         first = executions[0].label
         wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
+        if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
+            labels = list(dict.fromkeys(vertex.label for vertex in _late_for_barrier(finding, teller)))
+            who = names.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
+            return f"{first} waits in {BARRIER}, and {who} can{'not' * bool(labels)} come to it any more"
         if wanted is None:
             return f"{first} waits for what only its own thread can bring about"
         if finding.resources:
@@ -126,13 +137,20 @@ def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | N
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
-    """Once round the circle, then the other members."""
+    """Once round the circle, then the other members; the ranks of process groups first."""
     situation, inside = teller.situation, set(finding.cycle)
     cycle = [key for key in finding.cycle if not situation.is_helper(key)]
-    following = (*cycle[1:], *cycle[:1])
-    yield from map(teller.step_towards, cycle[:SHOWN_CYCLE], following)
-    yield from more(len(cycle) - SHOWN_CYCLE, "round the same circle")
-    others = [key for key in finding.members if key not in inside]
+    yield from collectives.steps(finding, teller)
+    told = collectives.told(finding, teller)
+    following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
+    rest = [key for key in cycle if key not in told]
+    in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
+    yield from collectives.with_ranks(finding, teller, in_order)
+    yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
+    not_there = [*collectives.late_executions(finding, teller), *(v.key for v in _late_for_barrier(finding, teller))]
+    late = [key for key in dict.fromkeys(not_there) if key not in inside | told][:SHOWN_CYCLE]
+    yield from collectives.with_ranks(finding, teller, map(teller.step, late))
+    others = [key for key in finding.members if key not in inside.union(told, late)]
     own = [key for key in others if not situation.is_library_code(key)]
     yield from teller.alike(own, "Also ")
     yield from more(len(others) - len(own), "threads of libraries in the same state")
@@ -140,7 +158,22 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """Where to break the circle."""
-    return way_out(teller.vertices_of(finding.cycle), teller.vertices_of(finding.members))
+    return collectives.advice(finding, teller) or way_out(
+        teller.vertices_of(finding.cycle), teller.vertices_of(finding.members)
+    )
+
+
+def _late_for_barrier(finding: Finding, teller: Teller) -> list[Vertex]:
+    """The members in the user's code that have not come to a barrier in the cycle, nor wait for who has."""
+    at_barrier = {key for key in finding.cycle if (wait := teller.vertices[key].wait) and wait.kind == BARRIER}
+    if not at_barrier:
+        return []
+    members = [vertex for vertex in teller.vertices_of(finding.members) if vertex.kind == "execution" and vertex.wait]
+    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.kind == BARRIER}
+    callers = {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
+    come = there | callers
+    late = [one for one in members if one.key not in come and come.isdisjoint(targets_of(one))]
+    return [vertex for vertex in late if teller.situation.is_in_users_code(vertex.key)]
 
 
 def _executions(cycle: Sequence[Vertex]) -> list[Vertex]:

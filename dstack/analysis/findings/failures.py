@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from dstack.analysis import names
 from dstack.analysis.findings.situation import Situation
+from dstack.analysis.gone import RELEASED
 from dstack.analysis.observed import Observed
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import FailedBefore, Finding, Step
@@ -26,8 +27,6 @@ SHOWN_ERROR = 80
 """Characters of an error in a headline."""
 RAISED = "TASK_EXECUTION_EXCEPTION"
 """Ray's type of an error that the user's code raised."""
-RELEASED = ("OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
-"""Reasons for which an actor ends that are no failure of its own (Ray 2.46 to 2.60)."""
 INTENDED = ("RAY_KILL", "TASK_CANCELLED")
 """What a program does on purpose counts only where a wait depends on it."""
 HELD = "; its result is still held and may never have been fetched"

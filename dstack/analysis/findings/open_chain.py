@@ -8,6 +8,7 @@ import msgspec
 
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
+from dstack.analysis.findings import collectives
 from dstack.analysis.findings.alike import Gathering, gatherings, memberships
 from dstack.analysis.findings.restarts import restart_steps
 from dstack.analysis.findings.situation import Situation
@@ -16,7 +17,7 @@ from dstack.analysis.findings.telling import Teller, alike_steps, more
 from dstack.analysis.members import execution_of
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.running import call_in_words
-from dstack.analysis.sentences import at, doing, introduced
+from dstack.analysis.sentences import at, cancellation, doing, introduced
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
 
@@ -92,6 +93,7 @@ def summary(finding: Finding, teller: Teller) -> str:
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """The calls in which chains end, who is in them and who of their like is not; then the other final blockers."""
+    yield from collectives.steps(finding, teller)
     groups = gatherings(finding, teller.situation)
     yield from memberships(groups, teller)
     told = {vertex.key for group in groups if group.is_most for vertex in group.absent}
@@ -125,7 +127,8 @@ def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
     if vertex.kind == "unknown":
         waits = _wait_in_child(teller, vertex)
         return at(f"the {vertex.label}{waits}; {count}" + ("; it is now at" if who.file else ""), who, vertex)
-    return at(f"{introduced(vertex, who)} {doing(vertex, who)}; {count}", who, vertex)
+    state = f"{cancellation(teller.observed, vertex)}{doing(vertex, who)}"
+    return at(f"{introduced(vertex, who)} {state}; {count}", who, vertex)
 
 
 def _wait_in_child(teller: Teller, vertex: Vertex) -> str:

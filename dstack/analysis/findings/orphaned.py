@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dstack.analysis import reduction
+from dstack.analysis.findings import collectives
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller
+from dstack.analysis.findings.telling import Teller, waiting
 from dstack.analysis.observed import Observed
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
@@ -17,17 +19,34 @@ VERDICT: Verdict = "hang"
 
 
 def find(situation: Situation) -> Iterator[Finding]:
-    """One for each thing that is gone."""
-    return find_alike(situation, KIND)
+    """One for each thing that is gone, and for those that wait only for each other and for a lost rank."""
+    yield from find_alike(situation, KIND)
+    for core in reduction.cores(situation.waits, situation.graph):
+        if collectives.has_lost_rank(situation, core):
+            is_certain = core <= situation.certain
+            yield Finding(
+                kind=KIND,
+                confirmed=is_certain,
+                assumed=() if is_certain else situation.assumed(core),
+                members=tuple(sorted(core, key=str)),
+                blocked_behind=situation.behind(core),
+            )
 
 
 def summary(finding: Finding, teller: Teller) -> str:
     """What is gone, and why."""
+    if ranks := collectives.headline(finding, teller):
+        return f"{ranks}{waiting(finding, 'behind them')}"
     return sentence(finding, teller, teller.vertices[finding.members[0]].never or "its producer is gone")
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """What asked for it; of child processes, also what their parent waits in."""
+    if collectives.headline(finding, teller):
+        yield from collectives.steps(finding, teller)
+        told = {*collectives.told(finding, teller), *(key for key in finding.members if teller.vertices[key].never)}
+        yield from teller.alike([key for key in finding.members if key not in told], "Also ")
+        return
     yield from submissions(finding, teller)
     parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}
     own = (one for one in teller.vertices.values() if one.worker_id in parents and _runs_user_code(teller, one))
@@ -50,6 +69,8 @@ def _is_for_other(teller: Teller, vertex: Vertex) -> bool:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """A new producer of the right kind: what is gone never comes back."""
+    if fix := collectives.advice(finding, teller):
+        return fix
     first = teller.vertices[finding.members[0]]
     if first.child_pid is not None:
         return (

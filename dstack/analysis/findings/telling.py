@@ -13,6 +13,7 @@ from dstack.analysis.findings.situation import Situation
 from dstack.analysis.lasting import of_any
 from dstack.analysis.members import Member, member
 from dstack.analysis.requirements import targets_of
+from dstack.analysis.teams import Teams
 from dstack.diagnosis import Finding, Group, Since, Step, Target, Vertex
 from dstack.vertex_keys import Key
 
@@ -29,6 +30,7 @@ class Teller:
         self.situation = situation
         self.observed = situation.observed
         self.vertices = situation.vertices
+        self.teams = Teams(self.observed)
         self._sentences: dict[Key, Step] = {}
 
     def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
@@ -44,10 +46,11 @@ class Teller:
         return sentences.name(self.observed, vertex)
 
     def spot(self, vertex: Vertex) -> str:
-        """`` at train.py:12 on node 10.0.0.1``, as far as known."""
+        """`` (rank 3) at train.py:12 on node 10.0.0.1``, as far as known."""
         who = self.member(vertex)
+        rank = f" (rank {who.ranks.rank})" if who.ranks.rank is not None else ""
         line = f" at {who.file.rpartition('/')[2]}:{who.line}" if who.file else ""
-        return line + (f" on node {who.node_ip}" if who.node_ip and vertex.kind == "execution" else "")
+        return rank + line + (f" on node {who.node_ip}" if who.node_ip and vertex.kind == "execution" else "")
 
     def step(self, key: Key) -> Step:
         """Who it is, where, what it does and for whom, and for how long now."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dstack.analysis import names
+from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
+from dstack.analysis.links import BARRIER
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
-from dstack.model import actor_of_task
+from dstack.model import REF_CALLS, actor_of_task
 
 LET_GO = (
     "End an actor that is done (drop its last handle, or ray.kill) or remove a placement group, let those that hold "
@@ -28,13 +30,20 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     is_of_lifetimes = any(vertex.kind == "lifetime" for vertex in members)
     if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
         return _of_lifetimes(members)
+    if kinds & {READ, WRITE, KEPT}:
+        return _of_graphs(kinds, cycle)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources})
+    if any(vertex.wait and vertex.wait.kind == BARRIER for vertex in cycle):
+        return (
+            "Let all parties come to the barrier before they wait for each other's calls: make the call before it or "
+            "after it on all of them, or let the called actor answer meanwhile (max_concurrency=2)."
+        )
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
         return _of_locks(members, is_loop_blocked)
     if is_loop_blocked:
-        return "Await the ObjectRef (await ref) instead of ray.get in an async method: ray.get holds up the whole loop."
+        return _of_loop({vertex.wait.kind for vertex in cycle if vertex.wait})
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
         return _of_slots(queued)
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
@@ -54,17 +63,55 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it."
         )
     if kinds == {"future"} and len(cycle) == 1 and not any(vertex.wait and vertex.wait.inferred for vertex in cycle):
-        return "Await the coroutine, or its future (asyncio.wrap_future), instead of blocking the thread of its loop."
+        return (
+            "Make the method async def and await the coroutine there, or its future (asyncio.wrap_future): waiting for "
+            "it blocks the thread of its loop."
+        )
     if kinds & {"thread.join", "future"}:
-        return "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later."
+        return (
+            "Do not wait for the thread in what the thread itself waits for: start it, return, and join it later; in "
+            "an async method, await asyncio.to_thread(...)."
+        )
     got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
     return f"Break the circle at one place: pass the ObjectRef on instead of {got} it inside."
+
+
+def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
+    """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for what its graph holds up."""
+    if KEPT in kinds:
+        return (
+            "Copy what is kept of a compiled graph's values (array.copy(), copy.deepcopy), or drop it before more is "
+            "executed: arrays are not copied out of the graph, and take up room in its channels until they are dropped."
+        )
+    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in cycle):
+        return (
+            "Give each compiled graph actors of its own, or call teardown() of the first before compiling the second: "
+            "an actor runs the loop of one graph at a time."
+        )
+    if queued := sorted({v.label for v in cycle if v.kind == "task" and v.wait and v.wait.kind == "actor slot"}):
+        return (
+            f"Let {names.listed(queued, ' or ')} run while its actor waits for the compiled graph (max_concurrency=2 "
+            "or a concurrency group for it), or pass what the stage asks for into the graph as an input."
+        )
+    return (
+        "Do not wait in a stage of a compiled graph for what can only come when the graph goes on: pass it in as an "
+        "input, and take results (ray.get) before more is executed than the channels hold."
+    )
 
 
 def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
     """Whether somebody in the circle waits for an event loop that somebody else in it keeps to itself."""
     keys = {vertex.key for vertex in cycle}
     return any(vertex.wait and (vertex.wait.kind == "event loop" or vertex.wait.loop in keys) for vertex in cycle)
+
+
+def _of_loop(kinds: set[str]) -> str:
+    if kinds & set(REF_CALLS):
+        return "Await the ObjectRef (await ref) instead of ray.get in an async method: ray.get holds up the whole loop."
+    return (
+        "Make the method async def and await there (asyncio.Event, asyncio.wrap_future or asyncio.to_thread): a wait "
+        "of threads blocks the event loop, and so what would end it."
+    )
 
 
 def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:

@@ -18,9 +18,13 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
+from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
+from dstack.probes.node.program_labels import program_labels
+from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
+from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins
@@ -29,7 +33,7 @@ from dstack.probes.node.waits.blocked_call import BlockedCalls
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
-from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call
+from dstack.probes.node.waits.unproven import REF_CALLS, counted_call, unproven_call
 from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
@@ -101,8 +105,10 @@ class MemoryReader:
         with self._process(before) as process:
             calls = self._calls(process)
             states = self._read_all(process, calls)
+            stages = stages_of(process.objects, process.threads)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
+            memberships, labels = self._memberships(calls), self._labels(process)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
@@ -123,6 +129,9 @@ class MemoryReader:
             has_tasks=self._has_tasks,
             loops=self._loops,
             groups=groups,
+            memberships=memberships,
+            labels=labels,
+            graph_stages=stages,
             problems=list(self._problems(threads)),
         )
 
@@ -154,12 +163,13 @@ class MemoryReader:
         steps: Sequence[Step],
         tasks: Mapping[int, str | None] | None,
     ) -> _ThreadState:
-        call = calls.call_of(thread)
+        task_id = (tasks or {}).get(thread.os_thread_id)
+        call = calls.call_of(thread, actor_of_task(task_id))
         return _ThreadState(
             thread=thread,
             steps=steps,
             call=call,
-            task_id=(tasks or {}).get(thread.os_thread_id),
+            task_id=task_id,
             locals=self._locals(process, thread),
             waits_on=calls.waits_on(thread, call),
             sleeps=thread.os_thread_id in calls.asleep,
@@ -181,6 +191,18 @@ class MemoryReader:
             with contextlib.suppress(Unreadable):
                 return concurrency_groups(process.modules, process.objects)
         return None
+
+    def _memberships(self, calls: BlockedCalls) -> Memberships:
+        """Its process groups and ranks; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return calls.group_calls.groups.memberships()
+        return Memberships()
+
+    def _labels(self, process: PythonProcess) -> dict[str, str]:
+        """The labels that the program has given it; none where these cannot be read."""
+        with contextlib.suppress(Unreadable):
+            return program_labels(process)
+        return {}
 
     # Event loops
 
@@ -279,6 +301,8 @@ class MemoryReader:
             self._loops.on_threads.pop(thread.thread_id, None)
         if was_still:
             return self._reading(found[0], is_still=True)
+        if in_channel := counted_call([one.call for one in found]):
+            return self._reading(replace(state, call=in_channel), is_still=True)
         letter = proc.thread_state(self._request.pid, thread.os_thread_id) if thread.os_thread_id else "?"
         if not letter:
             return None

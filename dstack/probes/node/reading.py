@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dstack.probes.node.asyncio.coroutine_samples import LoopState
+from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.threads import AnyThread
-from dstack.probes.node.wire import CallData, Options, ThreadContext
+from dstack.probes.node.wire import CallData, Options, StageData, ThreadContext
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class ProcessReading:
     """The threads and coroutines of a process; ``access`` is how they were read, see :class:`dstack.model.Process`.
 
     ``has_tasks``: the tasks of its threads could be read. ``loops`` and ``groups``, the concurrency
-    groups of an actor's methods, are None where they were not read.
+    groups of an actor's methods, are None where they were not read. ``graph_stages`` are those of compiled graphs.
     """
 
     threads: Sequence[ThreadReading] = ()
@@ -70,5 +71,8 @@ class ProcessReading:
     has_tasks: bool = False
     loops: LoopState | None = None
     groups: dict[str, str] | None = None
+    memberships: Memberships = field(default_factory=Memberships)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    graph_stages: Sequence[StageData] = ()
     paused_ms: float = 0.0
     problems: Sequence[Problem] = ()

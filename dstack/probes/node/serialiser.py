@@ -55,7 +55,14 @@ class Serialiser:
             "coroutines": reading.loops.as_plain(self._table, cwd, os_ids) if reading.loops else [],
             "children": [self._child(child, process) for child in process.children if _is_there(child)],
             "children_left_out": process.children_left_out,
+            "process_groups": list(reading.memberships.groups),
+            "rank": reading.memberships.rank,
+            "local_rank": reading.memberships.local_rank,
+            "world_size": reading.memberships.world_size,
+            "labels": dict(reading.labels),
         }
+        if reading.graph_stages:
+            data["graph_stages"] = list(reading.graph_stages)
         if process.parent_pid is not None:
             data["parent_pid"], data["name"] = process.parent_pid, process.title
         return data

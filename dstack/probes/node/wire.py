@@ -85,15 +85,19 @@ class FrameData(_FrameData, total=False):
     loop: str
 
 
-class GroupData(TypedDict):
-    """A :class:`dstack.model.ProcessGroup`."""
-
+class _GroupData(TypedDict):
     library: str
     world: str
     name: str
     rank: int
     ranks: list[int]
+
+
+class GroupData(_GroupData, total=False):
+    """A :class:`dstack.model.ProcessGroup`."""
+
     description: str
+    has_left: bool
 
 
 class _GroupCallData(TypedDict):
@@ -127,6 +131,39 @@ class QueuedData(TypedDict):
     in_replica: bool
 
 
+class ChannelData(TypedDict):
+    """A :class:`dstack.model.GraphChannel`."""
+
+    writer: str
+    readers: list[str]
+    refs: list[str]
+    buffers: int
+
+
+class StageData(TypedDict):
+    """A :class:`dstack.model.GraphStage`."""
+
+    method: str
+    os_thread_id: int
+    is_current: bool
+    reader: str
+    writer: str
+    inputs: list[ChannelData]
+    outputs: list[ChannelData]
+    reads: int
+    writes: int
+
+
+class ChannelCallData(TypedDict):
+    """A :class:`dstack.model.ChannelCall`."""
+
+    end: str
+    is_write: bool
+    count: int
+    pending: list[int]
+    fails_after_s: float | None
+
+
 class _CallData(TypedDict):
     kind: str
     frame: int
@@ -154,6 +191,7 @@ class Dependencies(TypedDict, total=False):
     what: str | None
     of_group: GroupCallData
     queued: QueuedData
+    channel: ChannelCallData
     unread: str | None
 
 
@@ -193,6 +231,7 @@ class CoroutineData(_CoroutineData, total=False):
     task_id: str | None
     is_task: bool
     still: bool
+    cancel_requests: int
     call: CallData
     request: RequestData
 
@@ -226,6 +265,7 @@ class ProcessData(_ProcessData, total=False):
     local_rank: int | None
     world_size: int | None
     labels: dict[str, str]
+    graph_stages: list[StageData]
 
 
 class _FailureData(TypedDict):

@@ -3,8 +3,9 @@
 The second rank's report is paired with the first rank's barrier, since both calls meet in the same actor. The second
 rank then ends, and the first waits in its report. Train's controller polls both workers about once a second.
 
-Expected: stalled
-Members: broadcast_from_rank_zero of Train's barrier
+Expected: hang (finding: orphaned)
+Members: rank 1 of the worker group
+Behind: broadcast_from_rank_zero of Train's barrier, driver train_ranks_apart.py
 Points at: train.report({"loss": 0.5})
 Needs: ray[train]
 """

@@ -3,8 +3,8 @@
 Both are collective calls, which the ranks make in two orders: each waits for the other to make the same call. Train's
 controller polls both workers about once a second.
 
-Expected: stalled
-Members: broadcast_from_rank_zero of Train's barrier
+Expected: deadlock
+Members: broadcast_from_rank_zero of Train's barrier, Barrier.arrive
 Points at: ray.get(barrier.arrive.remote())
 Needs: ray[train]
 """

@@ -75,14 +75,17 @@ class AwaitChains:
         return holders
 
     def chain(self, coroutine: int) -> Chain:
-        """The chain from a task's coroutine on; a running coroutine, or one that has not begun, adds no frame."""
+        """The chain from a task's coroutine on; a running coroutine adds no frame.
+
+        Neither does one that has not begun, but the task's own, whose frame has its arguments.
+        """
         frames: list[Frame] = []
         mark: list[tuple[int, int]] = []
         root, address = "", coroutine
         for _ in range(MAX_DEPTH):
             kind = self._objects.type_name(address) if address else ""
             if kind in GENERATORS:
-                frame = self._frames.suspended(address)
+                frame = self._frames.suspended(address, or_created=address == coroutine)
                 mark.append((address, frame.instruction if frame else -1))
                 address = frame.stack[-1] if frame and frame.stack else 0
                 frames += [frame] if frame else []

@@ -174,18 +174,16 @@ class AwaitTargets:
         if threads:
             reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
             return Needs(futures=[threads], inferred=reason)
-        coroutine = self.givers.get(source)
-        if thread := self._runs_it(coroutine, self.beginners.get(source) if coroutine is None else None):
-            return Needs(futures=[(thread,)])
-        return Needs(coroutines=[coroutine]) if coroutine else Needs(others=1)
+        if coroutine := self.givers.get(source):
+            thread = self._running_on(coroutine)
+            return Needs(futures=[(thread,)]) if thread else Needs(coroutines=[coroutine])
+        beginner = self.beginner(source)
+        return Needs(futures=[(beginner,)]) if beginner else Needs(others=1)
 
-    def _runs_it(self, coroutine: int | None, loop: int | None) -> int | None:
-        """The thread of a loop that runs this coroutine now, or has yet to begin it."""
-        loop = loop or next((one for one, task in self._loops.current.items() if task == coroutine), None)
-        if loop is None:
-            return None
-        ids = {thread.thread_id: thread.os_thread_id for thread in self._executors.threads}
-        return ids.get(self._loops.thread_of(loop, ids) or 0)
+    def _running_on(self, coroutine: int) -> int | None:
+        """The thread, by its OS id, whose loop runs this coroutine now."""
+        loop = next((one for one, task in self._loops.current.items() if task == coroutine), None)
+        return self._thread_of(loop)
 
     @cached_property
     def givers(self) -> dict[int, int]:
@@ -209,6 +207,15 @@ class AwaitTargets:
                     if future := self._enclosed(function).get("future"):
                         found[future] = loop
         return found
+
+    def beginner(self, future: int) -> int | None:
+        """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
+        return self._thread_of(self.beginners.get(future))
+
+    def _thread_of(self, loop: int | None) -> int | None:
+        """The thread, by its OS id, that runs a loop."""
+        thread_id = self._loops.thread_of(loop, self._executors.os_ids) if loop else None
+        return self._executors.os_ids[thread_id] if thread_id else None
 
     def _callbacks(self, future: int) -> Iterator[int]:
         """The Python functions among a future's callbacks."""

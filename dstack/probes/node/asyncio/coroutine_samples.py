@@ -80,6 +80,7 @@ class LoopState:
             "task_id": one.task_id,
             "is_task": one.is_task,
             "still": one.address in self.still,
+            "cancel_requests": one.cancel_requests,
         }
         if one.request:
             plain["request"] = one.request

@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
-from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets, is_wrapper
+from dstack.probes.node.asyncio.await_targets import CELL_VALUE, RUNS_TASKS, AwaitTargets, is_wrapper
 from dstack.probes.node.asyncio.context_vars import Contexts
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.process_groups.train_groups import meeting
 from dstack.probes.node.ray.serve_requests import ServeRequests
+from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of
@@ -22,6 +24,8 @@ from dstack.probes.node.wire import CallData, RequestData
 
 TRACING = "/ray/util/tracing/tracing_helper.py"
 """Wrappers around methods of actors; they are Ray's, not the application's."""
+WRAPPED, NOT_BEGUN = "method", -1
+"""The variable of such a wrapper that has the method, and the instruction of a function that has not begun."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Suspended:
 
     ``cancels``: the timeout of its call also cancels what it waits for. ``waits_on`` are the objects that its call
     waits on, which others in the process may reach. ``request`` is the one to a Serve deployment that it executes.
+    ``cancel_requests`` counts how often it was asked to be cancelled.
     """
 
     address: int
@@ -42,6 +47,7 @@ class Suspended:
     cancels: bool
     mark: object
     waits_on: WaitsOn = NOTHING
+    cancel_requests: int = 0
     request: RequestData | None = None
 
 
@@ -56,6 +62,7 @@ class Coroutines:
         self._objects = process.objects
         self._memory = process.memory
         self._layout = process.layout.coroutines
+        self._codes = process.frames.codes
         self._contexts = Contexts(process)
         self._thread_ids = thread_ids
         self._threads: dict[int, int | None] = {}
@@ -86,14 +93,14 @@ class Coroutines:
         if future and chain.future and chain.future != future:
             raise Unreadable("it moved")
         task_id = self._contexts.ray_task(task)
-        frames = [frame for frame in chain.frames if not frame.file.endswith(TRACING)]
-        call, cancels = self._call(future, chain)
+        shown = [ShownFrame(frame.position) for frame in chain.frames if not frame.file.endswith(TRACING)]
+        call, cancels = self._call(future, chain, task_id)
         loop = self.loops.loop_of(task)
         is_open = call is not None and call["kind"] != "lock" and self.loops.may_hear_from_outside(loop)
         return Suspended(
             address=task,
             name=self._name(task),
-            frames=[ShownFrame(frame.position) for frame in frames],
+            frames=shown or list(self._not_begun(chain)),
             thread_id=self._thread_of(loop),
             task_id=task_id,
             is_task=task_id is not None and chain.root.endswith(RUNS_TASKS),
@@ -101,16 +108,34 @@ class Coroutines:
             cancels=cancels,
             mark=(task, chain.mark, future, repr({**(call or {}), "timeout_s": None})),
             waits_on=NOTHING if is_open else of_coroutine(call, chain.frames, self._objects),
+            cancel_requests=self._cancel_requests(task),
             request=self._requests.executed(chain.frames),
         )
 
-    def _call(self, future: int, chain: Chain) -> tuple[CallData | None, bool]:
+    def _cancel_requests(self, task: int) -> int:
+        """How often a task was asked to be cancelled; 0 where Python does not count that."""
+        at = self._layout.task_cancels
+        return max(0, self._memory.int32(task + at)) if at is not None else 0
+
+    def _not_begun(self, chain: Chain) -> Iterator[ShownFrame]:
+        """The method of an actor, which only its wrapper shows before it has begun."""
+        for frame in chain.frames[-1:]:
+            with contextlib.suppress(Unreadable):
+                method = self._memory.pointer(frame.local(WRAPPED) + CELL_VALUE)
+                self._objects.expect(method, "function")
+                code = self._codes.code(self._memory.pointer(method + self._layout.function_code))
+                yield ShownFrame(self._codes.position(code, NOT_BEGUN))
+
+    def _call(self, future: int, chain: Chain, task_id: str | None) -> tuple[CallData | None, bool]:
         """What it waits for, and whether the timeout of the wait also cancels that.
 
         If what it waits for cannot be read, the call says so.
         """
         if not future:
             return None, False
+        with contextlib.suppress(Unreadable):
+            if task_id and (call := meeting(chain.frames, self._objects, actor_of_task(task_id))):
+                return call, False
         try:
             call, cancels = self._targets.call(future, chain)
             if call and call["kind"] == "other":
@@ -143,9 +168,8 @@ class Coroutines:
         return self._targets.givers.get(future)
 
     def beginner(self, future: int) -> int | None:
-        """The thread, by its Python id, whose loop must start the coroutine of such a future, if it has not started."""
-        loop = self._targets.beginners.get(future)
-        return self._thread_of(loop) if loop else None
+        """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
+        return self._targets.beginner(future)
 
     @cached_property
     def tasks_on_loops(self) -> dict[int, str | None]:

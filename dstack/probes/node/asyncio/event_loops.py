@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
@@ -26,9 +26,9 @@ ALL_TASKS = ("_scheduled_tasks", "_all_tasks")
 CURRENT_TASKS = "_current_tasks"
 REFERENT = 16
 PENDING = 0
-HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle")
-"""``call_soon_threadsafe`` makes the last one from CPython 3.14 on."""
-HANDLE_BYTES = 80
+HANDLES = ("Handle", "TimerHandle", "_ThreadSafeHandle", "uvloop.loop.Handle")
+"""``call_soon_threadsafe`` makes the third one from CPython 3.14 on."""
+MAX_HANDLE_BYTES = 256
 MAX_READY = 2_000
 MAX_LINKED = 1 << 16
 NEXT, PREVIOUS = 0, 1
@@ -38,7 +38,8 @@ WATCHED = "_fd_to_key"
 LOOP_THREAD = "AsyncIO Thread"
 """How Ray names the threads of async actors' event loops; seen on Ray 2.46 and 2.60."""
 UVLOOP_BYTES = 512
-"""uvloop's loop has the id of its thread within this many bytes; seen with uvloop 0.23."""
+"""uvloop's loop has the id of its thread, and the queue of its next calls, within this many bytes; seen with uvloop
+0.23."""
 
 
 class EventLoops:
@@ -147,17 +148,30 @@ class EventLoops:
         return self._hears[loop]
 
     def about_to_call(self, loop: int) -> Iterator[int]:
-        """The Python functions that a loop will call next; unknown, so none, for uvloop."""
+        """The Python functions that a loop will call next."""
         try:
-            ready = self._objects.attributes(loop).get("_ready", 0)
-            handles = list(itertools.islice(self._objects.deque_items(ready), MAX_READY))
+            handles = list(itertools.islice(self._objects.deque_items(self._ready(loop)), MAX_READY))
         except Unreadable:
             return
         for handle in handles:
             with contextlib.suppress(Unreadable):
                 self._objects.expect(handle, *HANDLES)
-                words = self._memory.pointers(handle, HANDLE_BYTES // 8)
+                size = self._memory.int64(self._memory.pointer(handle + TYPE) + BASIC_SIZE)
+                words = self._memory.pointers(handle, max(0, min(size, MAX_HANDLE_BYTES)) // 8)
                 yield from (word for word in words if self._objects.is_a(word, "function"))
+
+    def _ready(self, loop: int) -> int:
+        """The queue of a loop's next calls: an attribute, or a C field of uvloop, whose only deque it is."""
+        with contextlib.suppress(Unreadable):
+            if ready := self._objects.attributes(loop).get("_ready"):
+                return ready
+        found = {word for word in self._fields(loop) if self._objects.is_a(word, "collections.deque")}
+        return found.pop() if len(found) == 1 else 0
+
+    def _fields(self, loop: int) -> Sequence[int]:
+        """The first words of a loop that is implemented in C."""
+        size = self._memory.int64(self._memory.pointer(loop + TYPE) + BASIC_SIZE)
+        return self._memory.pointers(loop, max(0, min(size, UVLOOP_BYTES)) // 8)
 
     def thread_of(self, loop: int, thread_ids: Collection[int]) -> int | None:
         """The thread, of these Python ids, that runs the loop; None where none does.
@@ -169,9 +183,7 @@ class EventLoops:
             if "_thread_id" in attributes:
                 number = self._objects.number(attributes["_thread_id"])
                 return int(number) if number and number in thread_ids else None
-        size = self._memory.int64(self._memory.pointer(loop + TYPE) + BASIC_SIZE)
-        words = self._memory.pointers(loop, max(0, min(size, UVLOOP_BYTES)) // 8)
-        found = {word for word in words if word in thread_ids}
+        found = {word for word in self._fields(loop) if word in thread_ids}
         return found.pop() if len(found) == 1 else None
 
 

@@ -36,7 +36,8 @@ class CoroutineLayout:
 
     At ``generator_frame`` is a pointer to its frame on 3.10, the frame itself later. ``generator_state`` is None on
     3.10, where the frame has the state, and so is ``code_qualname``, which 3.10 lacks. At ``frame_stack_top`` is the
-    number of words in use, or from 3.14 on a pointer behind them. ``task_lists`` are None before 3.14.
+    number of words in use, or from 3.14 on a pointer behind them. ``task_lists`` are None before 3.14. From 3.11 on,
+    at ``task_cancels`` is how often a task was asked to be cancelled.
     """
 
     interpreter_modules: int
@@ -64,6 +65,7 @@ class CoroutineLayout:
     context_variables: int
     variable_name: int
     task_lists: TaskLists | None = None
+    task_cancels: int | None = None
 
 
 def calibrate_coroutines(memory: ProcessMemory, interpreter: int, frame_code: int) -> CoroutineLayout:
@@ -120,6 +122,10 @@ async def _wait(future: asyncio.Future[None], variable: contextvars.ContextVar[o
     variable.set(value)
     with contextlib.suppress(asyncio.CancelledError):
         await future
+
+
+async def _sleep() -> None:
+    await asyncio.sleep(0)
 
 
 @types.coroutine
@@ -186,6 +192,7 @@ class Calibration(Search):
             **self._context(),
             variable_name=self._in(specimen.variable, specimen.variable.name),
             task_lists=calibrate_task_lists(self._memory, interpreter) if OWN_VERSION >= (3, 14) else None,
+            task_cancels=self._task_cancels() if OWN_VERSION >= (3, 11) else None,
         )
 
     def _generator_frame(self) -> int:
@@ -273,6 +280,19 @@ class Calibration(Search):
         size = type(futures[0]).__basicsize__ // 4
         states = [struct.unpack(f"<{size}i", self._memory.read(id(one), 4 * size)) for one in futures]
         return 4 * next(at for at in range(4, size) if [one[at] for one in states] == [0, 1, 2])
+
+    def _task_cancels(self) -> int:
+        """The offset of the number of times that a task was asked to be cancelled."""
+        loop, counts = self._specimen.loop, [0, 37, 41]
+        tasks = [loop.create_task(_sleep()) for _ in counts]
+        for task, count in zip(tasks, counts, strict=True):
+            for _ in range(count):
+                task.cancel()
+        size = type(tasks[0]).__basicsize__ // 4
+        seen = [struct.unpack(f"<{size}i", self._memory.read(id(one), 4 * size)) for one in tasks]
+        tasks[0].cancel()
+        _run_what_is_ready(loop)
+        return 4 * next(at for at in range(4, size) if [one[at] for one in seen] == counts)
 
     def _task_name(self) -> int:
         self._specimen.task.set_name("the name of a task")

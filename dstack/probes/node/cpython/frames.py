@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.code_objects import Code, CodeObjects
-from dstack.probes.node.cpython.coroutine_layout import SUSPENDED_STATES
+from dstack.probes.node.cpython.coroutine_layout import CREATED, SUSPENDED_STATES
 from dstack.probes.node.cpython.layout import BLOCK_BYTES, BLOCK_STACK_BYTES, Layout
 from dstack.probes.node.cpython.memory import IN_PAGE, PAGE, PAGE_START, Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, Objects, reference
@@ -253,11 +253,13 @@ class Frames:
             return 2 * instruction
         return instruction - code.address - self._layout.code_start
 
-    def suspended(self, generator: int) -> Frame | None:
+    def suspended(self, generator: int, *, or_created: bool = False) -> Frame | None:
         """The frame of a coroutine or generator that has begun and is suspended, with no more than its live stack.
 
-        None for one that runs, has ended or has not begun.
+        None for one that runs, has ended or, unless ``or_created``, has not begun.
         """
+        version = self._layout.version
+        states = (*SUSPENDED_STATES[version], *((CREATED[version],) if or_created else ()))
         layout = self._layout.coroutines
         address = generator + layout.generator_frame
         if self._layout.version == (3, 10):
@@ -265,7 +267,7 @@ class Frames:
             if not address:
                 return None
             self._objects.expect(address, "frame")
-        if self._state(generator, address) not in SUSPENDED_STATES[self._layout.version]:
+        if self._state(generator, address) not in states:
             return None
         executable, instruction, _ = self._head.unpack(self._memory.read(address, self._head.size))
         code = self.codes.code(self._code_of(executable))

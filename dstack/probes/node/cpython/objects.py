@@ -29,6 +29,8 @@ REMOVED = 2**64 - 1
 BOUND_TO = 24
 """The object of a bound method, also of a built-in one."""
 BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 16, 24
+INT_HEAD = "<8xQqI"
+"""How an int begins: its type, its size with its sign, and its lowest 30 bits."""
 TEXT_STATE = 32
 TEXT_HEAD = "<8xQq8xI"
 """How a string begins: its type, its length and its state."""
@@ -198,6 +200,18 @@ class Objects:
         if name == "float":
             return float(struct.unpack("<d", self.memory.read(address + FLOAT_VALUE, 8))[0])
         return self._integer(address) if name == "int" else None
+
+    def counts(self, addresses: Collection[int]) -> list[int]:
+        """The values of many ints from 0 on below 2**30, which is quicker than one by one."""
+        self.memory.prefetch(addresses, INT_DIGITS + 4)
+        found = []
+        for address in addresses:
+            kind, size, digit = self.memory.unpack(INT_HEAD, address)
+            digits, is_negative = (size >> 3, size & 3 == 2) if self.version >= (3, 12) else (size, False)
+            if self._name_of_type(kind) != "int" or digits not in (0, 1) or is_negative:
+                raise Unreadable("no number from 0 on")
+            found.append(digit if digits or self.version >= (3, 12) else 0)
+        return found
 
     def truth(self, address: int) -> bool | None:
         """A bool's value; None for anything else."""

@@ -27,12 +27,14 @@ MemoryThread = PythonThread[Frame]
 class Known:
     """What earlier readings have learned of a process; all of it is validated before use.
 
+    ``ranks`` are those of process groups, by what identifies the dict that has them.
     ``pages`` are the addresses that the last one has read: the next one reads them first, in few system calls.
     ``os_thread_ids`` are the threads that ran Python.
     """
 
     codes: dict[int, Code] = field(default_factory=dict)
     places: dict[tuple[int, str], int] = field(default_factory=dict)
+    ranks: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
     pages: Collection[int] = ()
     os_thread_ids: Collection[int] = ()
 
@@ -54,10 +56,10 @@ class PythonProcess:
     ) -> None:
         self.memory = memory
         self._interpreter = interpreter
-        self._known = known or Known()
+        self.known = known or Known()
         self._os_thread_ids = os_thread_ids
         self._states = states
-        memory.prefetch(self._known.pages)
+        memory.prefetch(self.known.pages)
 
     @cached_property
     def objects(self) -> Objects:
@@ -72,12 +74,12 @@ class PythonProcess:
     @cached_property
     def frames(self) -> Frames:
         """Its frames."""
-        return Frames(self.objects, self.layout, self._interpreter.runtime(), self._known.codes)
+        return Frames(self.objects, self.layout, self._interpreter.runtime(), self.known.codes)
 
     @cached_property
     def modules(self) -> Modules:
         """Its modules."""
-        return Modules(self.objects, self.frames, self.layout, self._known.places)
+        return Modules(self.objects, self.frames, self.layout, self.known.places)
 
     @cached_property
     def _chains(self) -> dict[int, Chain]:

@@ -57,6 +57,7 @@ _TABLES = (
             context_variables=24,
             variable_name=16,
             task_lists=None,
+            task_cancels=None,
         ),
     ),
     Layout(
@@ -105,6 +106,7 @@ _TABLES = (
             context_variables=24,
             variable_name=16,
             task_lists=None,
+            task_cancels=168,
         ),
     ),
     Layout(
@@ -153,6 +155,7 @@ _TABLES = (
             context_variables=24,
             variable_name=16,
             task_lists=None,
+            task_cancels=168,
         ),
     ),
     Layout(
@@ -201,6 +204,7 @@ _TABLES = (
             context_variables=24,
             variable_name=16,
             task_lists=None,
+            task_cancels=104,
         ),
     ),
     Layout(
@@ -251,6 +255,7 @@ _TABLES = (
             task_lists=TaskLists(
                 task_node=152, thread_tasks=880, thread_loop=864, thread_task=872, interpreter_tasks=10880
             ),
+            task_cancels=112,
         ),
     ),
 )

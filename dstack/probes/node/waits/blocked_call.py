@@ -16,21 +16,25 @@ from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.process_groups.data_groups import at_meeting
+from dstack.probes.node.process_groups.group_calls import GroupCalls
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
+from dstack.probes.node.ray.compiled_graphs import is_monitor
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import function_of, is_in
+from dstack.probes.node.waits.channels import with_channel
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import (
     ASYNCIO,
     EVENT_LOOP,
     IDLE,
     IN_CHANNEL,
-    IN_LEAF,
     Place,
     place_of,
+    place_of_leaf,
     places_outward,
     poll_of,
 )
@@ -71,16 +75,25 @@ class BlockedCalls:
         self.asleep: set[int] = set()
         """The threads that were in ``time.sleep`` when their calls were read."""
 
-    def call_of(self, thread: MemoryThread) -> CallData | None:
-        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work."""
+    def call_of(self, thread: MemoryThread, actor_id: str = "") -> CallData | None:
+        """The wait of a thread; None where it is not known to wait, or is an event loop that waits for work.
+
+        ``actor_id`` is that of the actor whose method it runs, if any.
+        """
         frames = thread.frames
         if not frames or not thread.os_thread_id:
             return None
         try:
             call = self._ray_call(frames) or self._thread_join(frames) or self._sleep(thread)
+            call = with_channel(self._objects, frames, call)
+            call = at_meeting(call, frames, self._objects, actor_id) if call and actor_id else call
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
+        if call and is_monitor(frames):
+            return None
+        if call and "channel" in call:
+            return call
         if call and call.get("what") == EVENT_LOOP:
             return None if is_event_loop(thread) else self._event_loop(frames) or call
         return self._named(call, frames) if call else None
@@ -176,12 +189,13 @@ class BlockedCalls:
         if blocked_in is None:
             return None
         frames = thread.frames
+        leaf = place_of_leaf(frames)
         poll = self._poll(frames[0]) if blocked_in.futex is None else None
-        if blocked_in.is_sleep:
+        is_asleep = blocked_in.is_sleep and not (leaf and leaf.polls)
+        if is_asleep:
             self.asleep.add(thread.os_thread_id)
-        if poll or blocked_in.is_sleep:
+        if poll or is_asleep:
             return poll
-        leaf = place_of(frames[0], IN_LEAF)
         name, children = awaited_children(self._pid, blocked_in, self._below)
         if children:
             call = self._known_wait(frames, leaf or Place("", "", name, ""), None)
@@ -189,7 +203,7 @@ class BlockedCalls:
         if leaf is None or self._may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
             if slept_on is None:
-                return None
+                return None if leaf else self.group_calls.work_call(frames[0], thread.os_thread_id, blocked_in)
             if leaf and slept_on.address == frames[0].local("waiter"):
                 return self._known_wait(frames, leaf, hex(frames[0].local("self")))
             if slept_on.type_name in NAMES_OF_LOCKS:
@@ -197,7 +211,13 @@ class BlockedCalls:
             leaf = Place("", "", NAMES_OF_OTHERS[slept_on.type_name], "")
             return self._known_wait(frames, leaf, hex(slept_on.address), slept_on.timeout_s)
         identity = frames[0].local("self")
-        return self._known_wait(frames, leaf, hex(identity) if identity else None)
+        call = self._known_wait(frames, leaf, hex(identity) if identity else None)
+        return self._with_group(call, thread, blocked_in) if call else None
+
+    def _with_group(self, call: CallData, thread: MemoryThread, blocked_in: SystemCall) -> CallData:
+        """The call with what it depends on, where it is one on a process group."""
+        of_group = self.group_calls.call_of(thread.frames, call["frame"], thread.os_thread_id, blocked_in)
+        return {**call, "of_group": of_group} if of_group else call
 
     def _poll(self, leaf: Frame) -> CallData | None:
         """A known function that waits by sleeping; the kernel shows it asleep, and not on a lock."""
@@ -269,6 +289,8 @@ class BlockedCalls:
             futures, needs_all = self._futures_of(frames[at])
             call["timeout_s"] = self._seconds(frames[at], "timeout")
             call["object_id"] = hex(futures[0]) if len(futures) == 1 else None
+            if ref := self._ref_of(futures):
+                return {**call, "kind": "ray.get", **self._refs([ref])}
             return {**call, **self._given_by(self._executors.pending(futures), needs_all=needs_all)}
         except Unreadable as error:
             return {**call, "unread": str(error)}
@@ -283,6 +305,10 @@ class BlockedCalls:
             case _:
                 needs_all = self._objects.text(_address(frame, "return_when")) == "ALL_COMPLETED"
                 return self._objects.set_items(_address(frame, "fs")), needs_all
+
+    def _ref_of(self, futures: Sequence[int]) -> int:
+        """The ObjectRef of the only future, if it is one that ``ObjectRef.future()`` has made; else 0."""
+        return self._objects.attributes(futures[0]).get("object_ref", 0) if len(futures) == 1 else 0
 
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """The threads of which one must proceed, for all futures or for each."""
@@ -304,8 +330,7 @@ class BlockedCalls:
         if coroutine:
             return {"coroutines": [hex(coroutine)]}
         beginner = self.coroutines.beginner(future)
-        threads = [one.os_thread_id for one in self._threads if one.thread_id == beginner]
-        return {"threads": threads} if threads else {}
+        return {"threads": [beginner]} if beginner else {}
 
     # Event loops
 
@@ -362,6 +387,11 @@ class BlockedCalls:
     @cached_property
     def _threads(self) -> list[MemoryThread]:
         return [thread for thread in self._process.threads if thread.os_thread_id]
+
+    @cached_property
+    def group_calls(self) -> GroupCalls:
+        """The process groups of this process, and the calls on them."""
+        return GroupCalls(self._process)
 
     @cached_property
     def coroutines(self) -> Coroutines:

@@ -31,6 +31,11 @@ class Executors:
         self._objects = process.objects
         self._layout = process.layout
 
+    @cached_property
+    def os_ids(self) -> dict[int, int]:
+        """The OS ids of the threads, by Python's."""
+        return {thread.thread_id: thread.os_thread_id for thread in self.threads}
+
     def pending(self, futures: Sequence[int]) -> list[int]:
         """Those of these futures that have not ended."""
         return [future for future in futures if self._state(future) not in ENDED]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from dstack.probes.node.threads import Frame
+from dstack.probes.node.threads import Frame, is_in
 
 IDLE = ""
 """The name of a place that is no wait: an idle thread."""
@@ -24,7 +24,11 @@ NOT_RUN = "torch's own names, not run"
 CHANNEL = "/ray/experimental/channel/shared_memory_channel.py"
 COLLECTIVE = "/ray/util/collective/collective.py"
 DATA = "/ray/data/_internal/execution/streaming_executor_state.py"
+RAY_GLOO = "/ray/util/collective/collective_group/torch_gloo_collective_group.py"
+RENDEZVOUS = "/torch/distributed/rendezvous.py"
 TORCH = "/torch/distributed/distributed_c10d.py"
+TORCH_OPERATOR = ("/torch/_ops.py", "__call__")
+TORCH_SEEN = "torch 2.13, gloo"
 TRAIN = "/ray/train/v2/_internal/execution/collective_impl.py"
 
 
@@ -32,7 +36,8 @@ class Place(NamedTuple):
     """A function by the end of its file's path; ``having`` is a local that distinguishes it from namesakes.
 
     ``seen`` has the versions on which it was verified. ``is_meeting``: similar processes wait there for each other,
-    whatever object each of them calls.
+    whatever object each of them calls. ``polls``: the library sleeps there again and again until another process has
+    come. ``operation`` is what a call on a process group is, by the name that the group's ``library`` gives it.
     """
 
     file: str
@@ -41,7 +46,87 @@ class Place(NamedTuple):
     seen: str
     having: str | None = None
     is_meeting: bool = False
+    polls: bool = False
+    operation: str = ""
+    library: str = ""
 
+
+def _operations(file: str, library: str, seen: str, names: dict[str, str], *, polls: bool = False) -> tuple[Place, ...]:
+    """Rows for the operations of a library on process groups, by function."""
+    return tuple(
+        Place(file, function, f"{name} of {library}", seen, polls=polls, operation=name, library=library)
+        for function, name in names.items()
+    )
+
+
+_TORCH_NAMES = (
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "init_process_group",
+    "irecv",
+    "isend",
+    "monitored_barrier",
+    "new_group",
+    "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "send_object_list",
+    "split_group",
+)
+_SAME_IN_TORCH = {
+    "all_gather_single": "all_gather_into_tensor",
+    "_all_gather_base": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+}
+"""Functions of torch that are one operation under several names."""
+TORCH_CALLS = _operations(
+    TORCH, "torch.distributed", TORCH_SEEN, {**{name: name for name in _TORCH_NAMES}, **_SAME_IN_TORCH}, polls=True
+)
+"""They sleep on a futex with gloo, and poll in C++ with NCCL's blocking wait, which was not run."""
+_RAY_NAMES = (
+    "allgather",
+    "allgather_multigpu",
+    "allreduce",
+    "allreduce_multigpu",
+    "barrier",
+    "broadcast",
+    "broadcast_multigpu",
+    "init_collective_group",
+    "recv",
+    "recv_multigpu",
+    "reduce",
+    "reduce_multigpu",
+    "reducescatter",
+    "reducescatter_multigpu",
+    "send",
+    "send_multigpu",
+)
+RAY_COLLECTIVES = _operations(COLLECTIVE, "ray.util.collective", BOTH_RAYS, {name: name for name in _RAY_NAMES})
+
+(WAIT_TENSOR,) = _operations(
+    "/torch/distributed/_functional_collectives.py",
+    "torch.distributed",
+    TORCH_SEEN,
+    {"wait_tensor": "wait_tensor"},
+)
 
 WAITS = (
     Place("/threading.py", "wait", "threading.Condition.wait", ALL_PYTHONS, having="waiter"),
@@ -62,26 +147,12 @@ WAITS = (
     Place("/ray/util/placement_group.py", "_call_placement_group_ready", "PlacementGroup.wait", BOTH_RAYS),
     Place("/ray/_private/function_manager.py", "fetch_registered_method", "a function's code from the GCS", BOTH_RAYS),
     Place(CHANNEL, "write", "write to a compiled graph's channel", BOTH_RAYS),
-    Place(TORCH, "all_gather", "all_gather of torch.distributed", NOT_RUN),
-    Place(TORCH, "all_gather_into_tensor", "all_gather of torch.distributed", NOT_RUN),
-    Place(TORCH, "all_gather_object", "all_gather of torch.distributed", NOT_RUN),
-    Place(TORCH, "all_reduce", "all_reduce of torch.distributed", NOT_RUN),
-    Place(TORCH, "all_to_all", "all_to_all of torch.distributed", NOT_RUN),
-    Place(TORCH, "all_to_all_single", "all_to_all of torch.distributed", NOT_RUN),
-    Place(TORCH, "barrier", "barrier of torch.distributed", NOT_RUN),
-    Place(TORCH, "broadcast", "broadcast of torch.distributed", NOT_RUN),
-    Place(TORCH, "broadcast_object_list", "broadcast of torch.distributed", NOT_RUN),
-    Place(TORCH, "gather", "gather of torch.distributed", NOT_RUN),
-    Place(TORCH, "init_process_group", "init_process_group of torch.distributed", NOT_RUN),
-    Place(TORCH, "monitored_barrier", "barrier of torch.distributed", NOT_RUN),
-    Place(TORCH, "new_group", "new_group of torch.distributed", NOT_RUN),
-    Place(TORCH, "recv", "recv of torch.distributed", NOT_RUN),
-    Place(TORCH, "reduce", "reduce of torch.distributed", NOT_RUN),
-    Place(TORCH, "reduce_scatter", "reduce_scatter of torch.distributed", NOT_RUN),
-    Place(TORCH, "reduce_scatter_tensor", "reduce_scatter of torch.distributed", NOT_RUN),
-    Place(TORCH, "scatter", "scatter of torch.distributed", NOT_RUN),
-    Place(TORCH, "send", "send of torch.distributed", NOT_RUN),
-    Place("/torch/distributed/rendezvous.py", "_create_c10d_store", "init_process_group of torch.distributed", NOT_RUN),
+    *TORCH_CALLS,
+    Place(TORCH, "_new_process_group_helper", "start of a process group of torch.distributed", TORCH_SEEN, polls=True),
+    Place(TORCH, "_store_based_barrier", "start of a process group of torch.distributed", TORCH_SEEN, polls=True),
+    Place(RENDEZVOUS, "_create_c10d_store", "start of a process group of torch.distributed", TORCH_SEEN, polls=True),
+    Place(RAY_GLOO, "_rendezvous", "start of a ray.util.collective group", "Ray 2.60", polls=True),
+    WAIT_TENSOR,
     Place("/torch/cuda/__init__.py", "synchronize", "torch.cuda.synchronize", NOT_RUN),
     Place("/torch/cuda/streams.py", "synchronize", "torch.cuda.synchronize", NOT_RUN),
 )
@@ -120,15 +191,9 @@ NAMES = (
     Place("/ray/util/multiprocessing/pool.py", "next", "ray.util.multiprocessing.Pool result", BOTH_RAYS),
     Place("/ray/util/multiprocessing/pool.py", "join", "ray.util.multiprocessing.Pool.join", BOTH_RAYS),
     Place("/ray/util/placement_group.py", "wait", "PlacementGroup.wait", BOTH_RAYS),
-    Place(COLLECTIVE, "allreduce", "allreduce of ray.util.collective", BOTH_RAYS),
-    Place(COLLECTIVE, "allgather", "allgather of ray.util.collective", BOTH_RAYS),
-    Place(COLLECTIVE, "barrier", "barrier of ray.util.collective", BOTH_RAYS),
-    Place(COLLECTIVE, "broadcast", "broadcast of ray.util.collective", BOTH_RAYS),
-    Place(COLLECTIVE, "init_collective_group", "start of a ray.util.collective group", BOTH_RAYS),
-    Place(COLLECTIVE, "recv", "recv of ray.util.collective", BOTH_RAYS),
-    Place(COLLECTIVE, "reduce", "reduce of ray.util.collective", BOTH_RAYS),
-    Place(COLLECTIVE, "reducescatter", "reducescatter of ray.util.collective", BOTH_RAYS),
-    Place(COLLECTIVE, "send", "send of ray.util.collective", BOTH_RAYS),
+    *TORCH_CALLS,
+    *RAY_COLLECTIVES,
+    WAIT_TENSOR,
     Place("/ray/experimental/compiled_dag_ref.py", "get", "CompiledDAGRef.get", BOTH_RAYS),
     Place("/ray/serve/handle.py", "result", "DeploymentResponse.result", BOTH_RAYS),
     Place("/ray/serve/handle.py", "__next__", "next of a DeploymentResponseGenerator", BOTH_RAYS),
@@ -193,6 +258,14 @@ def place_of(frame: Frame, table: dict[str, list[Place]]) -> Place | None:
         if position.file.endswith(place.file) and (place.having is None or frame.has(place.having)):
             return place
     return None
+
+
+def place_of_leaf(frames: Sequence[Frame]) -> Place | None:
+    """The row of the innermost frame; the operators of torch, which only call C++, stand for their callers."""
+    place = place_of(frames[0], IN_LEAF)
+    if place is None and is_in(frames[0], *TORCH_OPERATOR) and len(frames) > 1:
+        return place_of(frames[1], IN_LEAF)
+    return place
 
 
 def poll_of(leaf: Frame) -> Poll | None:

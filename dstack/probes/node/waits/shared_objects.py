@@ -52,6 +52,9 @@ def of_thread(
     if call["kind"] == "lock":
         is_known = call.get("threads") or call.get("coroutines") or not objects.is_a(identity, LOCK)
         return NOTHING if is_known or not identity else WaitsOn((identity,), (identity, "acquire"))
+    if call["kind"] == "future":
+        is_known = any(call.get(name) for name in ("threads", "coroutines", "all_of", "unread"))
+        return NOTHING if is_known or not identity else WaitsOn((identity,), (identity, "result"))
     if call["kind"] != "other":
         return NOTHING
     if objects.is_a(identity, SIMPLE_QUEUE) or poll_of(frames[0]):

@@ -31,6 +31,12 @@ def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> Call
     return {"kind": first["kind"], "frame": first["frame"], "unread": UNPROVEN}
 
 
+def counted_call(calls: Sequence[CallData | None]) -> CallData | None:
+    """The wait in a channel that all readings show, of those that show any; its count proves that it is one wait."""
+    found = [call for call in calls if call is not None and "channel" in call]
+    return found[0] if len(found) > 1 and all(call == found[0] for call in found) else None
+
+
 def _is_woken(call: CallData) -> bool:
     """Whether only Ray wakes the thread; one with a short timeout wakes by itself, and calls again."""
     timeout_s = call.get("timeout_s")

@@ -1,0 +1,56 @@
+"""The groups of ray.util.collective that a process is a member of, which Python keeps. Seen on Ray 2.46 and 2.60."""
+
+from __future__ import annotations
+
+import contextlib
+
+from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.process_groups.torch_groups import MAX_GROUPS, MAX_MEMBERS, MAX_NAME, TorchGroups
+from dstack.probes.node.wire import GroupData
+
+LIBRARY = "ray.util.collective"
+MODULE = "ray.util.collective.collective"
+ON_TORCH = "TorchGLOOGroup"
+"""The class of groups that are made of torch's (Ray 2.60): their ranks are those of torch's world."""
+
+
+class RayGroups:
+    """The groups of one process, by name. Raises :class:`Unreadable`."""
+
+    def __init__(self, process: PythonProcess, torch: TorchGroups) -> None:
+        self._process = process
+        self._objects = process.objects
+        self._torch = torch
+
+    @cached_property
+    def by_name(self) -> dict[str, GroupData]:
+        """All groups, as far as they can be read."""
+        manager = self._process.modules.lookup(MODULE, "_group_mgr")
+        table = self._objects.attribute(manager, "_name_group_map") if manager else 0
+        found = {}
+        for _, group in self._objects.entries(table)[:MAX_GROUPS] if table else ():
+            with contextlib.suppress(Unreadable):
+                data = self._group(group)
+                found[data["name"]] = data
+        return found
+
+    def _group(self, address: int) -> GroupData:
+        attributes = self._objects.attributes(address)
+        rank, size = (self._objects.number(attributes.get(name, 0)) for name in ("_rank", "_world_size"))
+        name = self._objects.text(attributes.get("_group_name", 0), MAX_NAME)
+        is_on_torch = self._objects.is_a(address, ON_TORCH)
+        return group_of_ray(name, rank, size, self._world if is_on_torch else "")
+
+    @property
+    def _world(self) -> str:
+        return self._torch.default["world"] if self._torch.default else ""
+
+
+def group_of_ray(name: str, rank: float | None, size: float | None, world: str = "") -> GroupData:
+    """The membership of one of so many processes. Raises :class:`Unreadable` where that cannot be."""
+    if rank is None or size is None or not 0 <= rank < size <= MAX_MEMBERS:
+        raise Unreadable(f"rank {rank} of {size}")
+    ranks = list(range(int(size)))
+    return {"library": LIBRARY, "world": world, "name": name, "rank": int(rank), "ranks": ranks, "description": name}

@@ -1,0 +1,118 @@
+"""Ray Train's worker groups: the rank of a worker in one, and the calls in which its ranks wait for each other.
+
+All of them, as ``ray.train.report`` and ``ray.train.collective.barrier``, meet in one actor of the group, where a
+coroutine for each rank waits until all have come; which call a rank makes does not matter there. Seen on Ray 2.60.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.process import PythonProcess
+from dstack.probes.node.cpython.values import CELL_VALUE
+from dstack.probes.node.threads import is_in
+from dstack.probes.node.wire import CallData, GroupData
+
+LIBRARY = "ray.train"
+CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")
+"""The module and its global that has the context of a worker."""
+MEETING = ("/ray/train/v2/_internal/execution/checkpoint/sync_actor.py", "broadcast_from_rank_zero")
+WAITING = ("/ray/train/v2/_internal/util.py", "wait_with_logging")
+"""The method of the actor in which ranks meet, and the function in which a rank waits there for the others."""
+ACTOR_ID_TYPE = "ray._raylet.ActorID"
+ACTOR_ID, ACTOR_ID_BYTES = 32, 16
+"""Where an ActorID has its bytes; seen on Ray 2.46 and 2.60."""
+MAX_RANKS = 1 << 16
+
+
+class TrainRank(NamedTuple):
+    """What a Train worker is in its worker group; ``local_rank`` is its rank among those on its node."""
+
+    group: GroupData
+    local_rank: int
+
+
+def rank_in_train(process: PythonProcess) -> TrainRank | None:
+    """The rank of a process in its worker group, if it is a Train worker; raises :class:`Unreadable`."""
+    objects = process.objects
+    context = process.modules.lookup(*CONTEXT)
+    if not objects.is_a(context, "TrainContext"):
+        return None
+    attributes = objects.attributes(context)
+    places = objects.attributes(attributes.get("distributed_context", 0))
+    execution = objects.attributes(attributes.get("execution_context", 0))
+    rank, size, local = (_number(objects, places.get(one, 0)) for one in ("world_rank", "world_size", "local_rank"))
+    group = _group(_actor_id(objects, execution.get("synchronization_actor", 0)), rank, size)
+    group["has_left"] = _has_ended(process, execution.get("training_thread_runner", 0))
+    return TrainRank(group, local)
+
+
+def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallData | None:
+    """The wait of a coroutine in the actor of this id for the ranks that have not come; None for any other.
+
+    While Train lets a group go on without some of its ranks, as on nodes that are taken away, it is not known.
+    Raises :class:`Unreadable`.
+    """
+    frame = next((frame for frame in frames if is_in(frame, *MEETING)), None)
+    if frame is None or not any(is_in(one, *WAITING) for one in frames):
+        return None
+    actor = objects.attributes(_local(frame, "self", objects))
+    if (required := actor.get("_required_ranks")) and not objects.is_a(required, "NoneType"):
+        return None
+    rank, size = (_number(objects, _local(frame, name, objects)) for name in ("world_rank", "world_size"))
+    operation = objects.text(_local(frame, "caller_method_name", objects))
+    call: CallData = {"kind": "other", "frame": 0, "what": operation, "timeout_s": None}
+    call["of_group"] = {"operation": operation, "group": _group(actor_id, rank, size)}
+    call["of_group"]["fails_at"] = _fails_at(actor, objects, rank)
+    return call
+
+
+def _group(actor_id: str, rank: int, size: int) -> GroupData:
+    if not 0 <= rank < size <= MAX_RANKS:
+        raise Unreadable(f"rank {rank} of {size}")
+    return {"library": LIBRARY, "world": actor_id, "name": "workers", "rank": rank, "ranks": list(range(size))}
+
+
+def _fails_at(actor: dict[str, int], objects: Objects, rank: int) -> float | None:
+    """When Train ends the call with an error; by default it never does. In whole seconds, for two readings to agree."""
+    timeout_s = objects.number(actor.get("_timeout_s", 0))
+    if timeout_s is None:
+        return None
+    with contextlib.suppress(Unreadable, IndexError):
+        began = objects.number(objects.items(actor.get("_sync_start_times", 0))[rank])
+        return None if began is None else round(began + timeout_s - time.monotonic() + time.time())
+    return None
+
+
+def _has_ended(process: PythonProcess, runner: int) -> bool:
+    """Whether the thread of the training function has begun and is no more, without an error, which Train handles."""
+    with contextlib.suppress(Unreadable):
+        thread, error = (process.objects.attribute(runner, name) for name in ("_thread", "_exc"))
+        if process.objects.is_a(thread, "Thread") and process.objects.is_a(error, "NoneType"):
+            ident = process.objects.number(process.objects.attribute(thread, "_ident"))
+            return ident is not None and ident not in {one.thread_id for one in process.threads}
+    return False
+
+
+def _actor_id(objects: Objects, handle: int) -> str:
+    """The id of the actor that a handle is for."""
+    identity = objects.attribute(handle, "_ray_actor_id")
+    objects.expect(identity, ACTOR_ID_TYPE)
+    return objects.memory.read(identity + ACTOR_ID, ACTOR_ID_BYTES).hex()
+
+
+def _number(objects: Objects, address: int) -> int:
+    objects.expect(address, "int")
+    return int(objects.number(address) or 0)
+
+
+def _local(frame: Frame, name: str, objects: Objects) -> int:
+    """The address of a local's value, also where an inner function shares the variable."""
+    value = frame.local(name)
+    return objects.memory.pointer(value + CELL_VALUE) if objects.is_a(value, "cell") else value

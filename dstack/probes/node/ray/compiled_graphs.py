@@ -1,0 +1,159 @@
+"""The compiled graphs (``ray.dag``) in a process's memory: its stages, and the channels between them.
+
+A stage is a method of an actor: a thread of the actor's process is in a loop that reads its input, calls the method and
+writes its output. The process that compiled the graph, its driver, writes the first input and reads the last output; a
+thread that watches over the loops has the graph in its frame. Seen on Ray 2.46 and 2.60.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.process import MemoryThread
+from dstack.probes.node.ray.object_refs import object_refs
+from dstack.probes.node.threads import Frame as AnyFrame
+from dstack.probes.node.threads import is_in
+from dstack.probes.node.wire import ChannelData, StageData
+
+GRAPH_FILE = "/ray/dag/compiled_dag_node.py"
+LOOPS = ("do_exec_tasks", "do_profile_tasks")
+"""The functions of an actor's loop; their local ``tasks`` has the stages, in no particular order of time."""
+OPERATION = "exec_operation"
+MONITOR, TEARDOWN = "run", "teardown"
+"""What the thread ``CompiledGraphMonitorThread`` is in; the local ``outer`` of its ``run`` is the graph."""
+
+ACTOR_ID_TYPES = ("ray._raylet.ActorID", "ray.ActorID")
+ACTOR_ID_AT, ACTOR_ID_SIZE = 32, 16
+"""Where an ActorID has the bytes of its id; Ray 2.46 and 2.60."""
+
+CACHED, BUFFERED, SHARED = "CachedChannel", "BufferedSharedMemoryChannel", "Channel"
+MAX_STAGES, MAX_CHANNELS, MAX_READERS, MAX_BUFFERS = 64, 32, 64, 4
+
+
+def is_monitor(frames: Sequence[AnyFrame]) -> bool:
+    """Whether these are the frames of the thread that only watches over a graph, and does not end it just now."""
+    own = [frame.position.function for frame in frames if is_in(frame, GRAPH_FILE)]
+    return own == [MONITOR]
+
+
+def stages_of(objects: Objects, threads: Iterable[MemoryThread]) -> list[StageData]:
+    """The stages that run in a process, and for each graph that it has compiled one without a method."""
+    found: list[StageData] = []
+    for thread in threads:
+        for frame in thread.frames:
+            with contextlib.suppress(Unreadable):
+                if is_in(frame, GRAPH_FILE, *LOOPS):
+                    found.extend(_of_loop(objects, thread, frame))
+                elif is_in(frame, GRAPH_FILE, MONITOR) and (graph := frame.local("outer")):
+                    found.append(_of_driver(objects, graph))
+    return found[:MAX_STAGES]
+
+
+def _of_loop(objects: Objects, thread: MemoryThread, loop: Frame) -> Iterator[StageData]:
+    """The stages of one actor in one graph."""
+    current = [frame.local("self") for frame in thread.frames if is_in(frame, GRAPH_FILE, OPERATION)]
+    for task in objects.items(loop.local("tasks"), MAX_STAGES):
+        objects.expect(task, "ExecutableTask")
+        attributes = objects.attributes(task)
+        stage = _stage(objects, attributes.get("input_reader", 0), attributes.get("output_writer", 0))
+        stage["method"] = objects.text(attributes.get("method_name", 0))
+        stage["os_thread_id"] = thread.os_thread_id
+        stage["is_current"] = task in current
+        yield stage
+
+
+def _of_driver(objects: Objects, graph: int) -> StageData:
+    """The side of a graph that executes it: it reads what the graph gives, and writes what that takes.
+
+    It may drop a result without reading it, which counts as taken.
+    """
+    attributes = objects.attributes(graph)
+    stage = _stage(objects, attributes.get("_dag_output_fetcher", 0), attributes.get("_dag_submitter", 0))
+    finished = _count(objects, attributes.get("_max_finished_execution_index", 0), least=-1)
+    stage["reads"] = max(stage["reads"], finished + 1)
+    return stage
+
+
+def _stage(objects: Objects, reader: int, writer: int) -> StageData:
+    reads, writes = objects.attributes(reader), objects.attributes(writer)
+    return {
+        "method": "",
+        "os_thread_id": 0,
+        "is_current": False,
+        "reader": hex(reader),
+        "writer": hex(writer),
+        "inputs": [_channel(objects, one) for one in channels_of(objects, reads, "_input_channels")],
+        "outputs": [_channel(objects, one) for one in channels_of(objects, writes, "_output_channels")],
+        "reads": _count(objects, reads.get("_num_reads", 0)),
+        "writes": _count(objects, writes.get("_num_writes", 0)),
+    }
+
+
+def channels_of(objects: Objects, attributes: dict[str, int], name: str) -> Sequence[int]:
+    """The addresses of the channels of a reader or writer. Raises :class:`Unreadable` also where they are too many."""
+    channels = objects.items(attributes.get(name, 0), MAX_CHANNELS + 1)
+    if len(channels) > MAX_CHANNELS:
+        raise Unreadable(f"more than {MAX_CHANNELS} channels")
+    return channels
+
+
+def _count(objects: Objects, address: int, least: int = 0) -> int:
+    """A count of reads or writes."""
+    value = objects.number(address)
+    if value is None or value < least or value != int(value):
+        raise Unreadable(f"{value} is no count")
+    return int(value)
+
+
+def _channel(objects: Objects, address: int) -> ChannelData:
+    """A channel by who writes and reads it, and the refs through which it passes values in shared memory, if it does.
+
+    ``buffers`` is 0 where it is not known how many values fit in: then the channel may be of a kind not known here.
+    """
+    if objects.is_a(address, CACHED):
+        address = objects.attributes(address).get("_inner_channel", 0)
+    attributes = objects.attributes(address)
+    several = attributes.get("_reader_and_node_list")
+    if several is None:  # values that stay in their process
+        return {"writer": "", "readers": [], "refs": [], "buffers": 0}
+    readers = [objects.items(one)[0] for one in objects.items(several, MAX_READERS)]
+    parts = objects.set_items(attributes["_channels"]) if "_channels" in attributes else ()
+    shared = [part for part in parts if objects.is_a(part, BUFFERED) or objects.is_a(part, SHARED)]
+    return {
+        "writer": _actor(objects, attributes.get("_writer", 0)),
+        "readers": [_actor(objects, one) for one in readers],
+        "refs": sorted({ref for part in shared for ref in _refs(objects, part)}),
+        "buffers": min((_buffers(objects, part) for part in shared), default=0),
+    }
+
+
+def _actor(objects: Objects, handle: int) -> str:
+    """The id of the actor of a handle, empty for None, which stands for the driver."""
+    if objects.is_a(handle, "NoneType"):
+        return ""
+    objects.expect(handle, "ActorHandle")
+    actor_id = objects.attribute(handle, "_ray_actor_id")
+    objects.expect(actor_id, *ACTOR_ID_TYPES)
+    return objects.memory.read(actor_id + ACTOR_ID_AT, ACTOR_ID_SIZE).hex()
+
+
+def _buffers(objects: Objects, part: int) -> int:
+    """How many values a part of a channel takes before one is read."""
+    if not objects.is_a(part, BUFFERED):
+        return 1
+    return _count(objects, objects.attribute(part, "_num_shm_buffers"), least=1)
+
+
+def _refs(objects: Objects, part: int) -> Iterator[str]:
+    """The ids of the objects in shared memory of which a part consists; larger ones replace them when values grow."""
+    buffers = (
+        objects.items(objects.attribute(part, "_buffers"), MAX_BUFFERS) if objects.is_a(part, BUFFERED) else (part,)
+    )
+    for buffer in buffers:
+        attributes = objects.attributes(buffer)
+        refs = (attributes.get(name, 0) for name in ("_writer_ref", "_local_reader_ref"))
+        yield from object_refs(objects, [ref for ref in refs if ref and not objects.is_a(ref, "NoneType")])

@@ -1,0 +1,139 @@
+"""A thread's wait in a channel of a compiled graph (``ray.dag``): for a value, or for room for one.
+
+Such a wait may be on a CPU all the time: with a timeout, Ray asks the shared memory again and again, and a stage reads
+with one of 0.1 s in a loop. But each end of a channel counts what it has read or written, so two readings with the same
+count show the same wait. Seen on Ray 2.46 and 2.60.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import Unreadable
+from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.ray.compiled_graphs import GRAPH_FILE, channels_of
+from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
+from dstack.probes.node.threads import function_of, is_in
+from dstack.probes.node.waits.known_waits import CHANNEL
+from dstack.probes.node.wire import CallData, ChannelCallData
+
+CHANNELS = "/ray/experimental/channel/"
+ENDS_FILE = f"{CHANNELS}common.py"
+READS = ("_read_list", "release_channel_buffers", "_run")
+READER_TYPES = ("SynchronousReader", "AwaitableBackgroundReader")
+WRITER = "SynchronousWriter"
+COPIED_AT_ONCE = 1 << 24
+"""So many bytes are copied in a few milliseconds."""
+CELL_VALUE = 16
+"""The offset of what a cell refers to; CPython 3.10 to 3.14."""
+GET_FILE = "/ray/experimental/compiled_dag_ref.py"
+NAMES = {GET_FILE: ("get", "CompiledDAGRef.get"), GRAPH_FILE: ("execute", "CompiledDAG.execute")}
+"""The outermost functions of Ray's in a driver, by file, with the names of their waits."""
+
+
+def with_channel(objects: Objects, frames: Sequence[Frame], call: CallData | None) -> CallData | None:
+    """The call with what it waits for, if the thread is in a channel; any other call as it is.
+
+    A write without a timeout sleeps in the kernel, so there a call is known; one with a timeout does not.
+    """
+    at = _end_of_channel(frames)
+    if at is None:
+        return call
+    with contextlib.suppress(Unreadable):
+        is_write = function_of(frames[at]) == "write"
+        found = _write(objects, frames[at]) if is_write else _read(objects, frames[at])
+        if is_write and call is None and not _waits_without_sleep(objects, frames[0], found):
+            return None
+        return _named(objects, frames, at, found)
+    return call
+
+
+def _end_of_channel(frames: Sequence[Frame]) -> int | None:
+    """The index of the frame of the reader or writer that the thread is in, below which all is the channel's code."""
+    for at, frame in enumerate(frames):
+        if is_in(frame, ENDS_FILE, *READS) or (is_in(frame, ENDS_FILE, "write") and frame.has("val")):
+            return at
+        is_leaf = at == 0 and (is_in(frame, RAY_WORKER_FILE, "get_objects") or is_in(frame, CHANNEL, "write"))
+        if not is_leaf and CHANNELS not in frame.file:
+            return None
+    return None
+
+
+def _read(objects: Objects, frame: Frame) -> ChannelCallData:
+    """The channels of which a reader still needs a value; it asks them in turn."""
+    reader = frame.local("self")
+    objects.expect(reader, *READER_TYPES)
+    attributes = objects.attributes(reader)
+    done = _done_channels(objects, frame.local("done_channels"))
+    channels = channels_of(objects, attributes, "_input_channels")
+    return {
+        "end": hex(reader),
+        "is_write": False,
+        "count": _count(objects, attributes.get("_num_reads", 0)),
+        "pending": [place for place, channel in enumerate(channels) if channel not in done],
+        "fails_after_s": _timeout_s(objects, frame),
+    }
+
+
+def _waits_without_sleep(objects: Objects, leaf: Frame, found: ChannelCallData) -> bool:
+    """Whether a write that does not sleep waits for room: with a timeout, and of values that are copied in no time."""
+    kind = objects.attribute(leaf.local("self"), "_typ")
+    size = objects.number(objects.attribute(kind, "buffer_size_bytes"))
+    return found["fails_after_s"] is not None and size is not None and size <= COPIED_AT_ONCE
+
+
+def _done_channels(objects: Objects, address: int) -> Sequence[int]:
+    """The channels of which a value has come; up to CPython 3.11 the local is a cell, as a comprehension uses it."""
+    if address and objects.is_a(address, "cell"):
+        address = objects.memory.pointer(address + CELL_VALUE)
+    return objects.set_items(address) if address else ()
+
+
+def _write(objects: Objects, frame: Frame) -> ChannelCallData:
+    """The channel that a writer is at; it writes one after another."""
+    writer = frame.local("self")
+    objects.expect(writer, WRITER)
+    place = _count(objects, frame.local("i"))
+    return {
+        "end": hex(writer),
+        "is_write": True,
+        "count": _count(objects, objects.attribute(writer, "_num_writes")),
+        "pending": [place],
+        "fails_after_s": _timeout_s(objects, frame),
+    }
+
+
+def _count(objects: Objects, address: int) -> int:
+    value = objects.number(address)
+    if value is None or not 0 <= value < 1 << 53:
+        raise Unreadable(f"{value} is no count")
+    return int(value)
+
+
+def _timeout_s(objects: Objects, frame: Frame) -> float | None:
+    """The timeout of the end of a channel, None for none: that is given as None, -1 or infinite."""
+    if not frame.has("timeout"):
+        return None
+    timeout = objects.number(frame.local("timeout"))
+    return timeout if timeout is not None and 0 <= timeout < math.inf else None
+
+
+def _named(objects: Objects, frames: Sequence[Frame], at: int, channel: ChannelCallData) -> CallData:
+    """The wait at the outermost function of Ray's that says what it is; a timeout of the user's own ends it as meant.
+
+    After the default one, the graph's, an error ends it that nobody has asked for.
+    """
+    what = "write to a compiled graph's channel" if channel["is_write"] else "read of a compiled graph's channel"
+    call: CallData = {"kind": "other", "frame": at, "what": what, "channel": channel}
+    for index in range(at + 1, len(frames)):
+        frame = frames[index]
+        for file, (function, name) in NAMES.items():
+            if is_in(frame, file, function):
+                call["frame"], call["what"] = index, name
+                own = objects.number(frame.local("timeout")) if file == GET_FILE else None
+                call["timeout_s"] = own if own is not None and own >= 0 else None
+                return call
+    return call

@@ -1,0 +1,41 @@
+"""An async generator that waits for its consumer, which takes its time with each item.
+
+It differs from the hang in what the consumer does: it works, and then takes the next item.
+
+Expected: blocked
+Points at: time.sleep(1000)
+"""
+
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import ray
+
+
+class Decoder:
+    async def frames(self) -> AsyncIterator[int]:
+        for frame in range(100):
+            yield frame * frame
+
+    async def close(self) -> bool:
+        return True
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    decoder: Any = ray.remote(Decoder).options(name="decoder", max_concurrency=1).remote()
+    ray.get(decoder.__ray_ready__.remote())
+    frames = decoder.frames.options(num_returns="streaming", _generator_backpressure_num_objects=2).remote()
+    closed = decoder.close.remote()
+    print("ready", flush=True)
+    for frame in frames:
+        print(ray.get(frame))
+        time.sleep(1000)
+    print(ray.get(closed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A stage of a compiled graph that asks the actor which executes the graph, and gets a late answer.
+
+The actor has a second thread, so `Pipeline.factor` runs while `Pipeline.infer` waits for the graph.
+
+Expected: blocked
+Members: Pipeline.infer, stage Scaler.scale
+Points at: time.sleep(900)
+"""
+
+import os
+import time
+from typing import Any
+
+import ray
+from ray.dag import InputNode
+
+
+class Scaler:
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+
+    def scale(self, value: float) -> float:
+        if not value:
+            return value
+        factor: float = ray.get(self.pipeline.factor.remote())
+        return value * factor
+
+
+class Pipeline:
+    def compile(self, me: Any) -> float:
+        scaler: Any = ray.remote(num_cpus=0)(Scaler).remote(me)
+        with InputNode() as value:
+            graph = scaler.scale.bind(value)
+        self.graph = graph.experimental_compile()
+        return self.infer(0.0)
+
+    def infer(self, value: float) -> float:
+        result: float = ray.get(self.graph.execute(value), timeout=-1)
+        return result
+
+    def factor(self) -> float:
+        time.sleep(900)
+        return 3.0
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    pipeline: Any = ray.remote(num_cpus=0)(Pipeline).options(name="pipeline", max_concurrency=2).remote()
+    ray.get(pipeline.compile.remote(pipeline))
+    result = pipeline.infer.remote(2.0)
+    print("ready", flush=True)
+    print(ray.get(result))
+
+
+if __name__ == "__main__":
+    main()

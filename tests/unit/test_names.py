@@ -1,0 +1,24 @@
+"""What things are called in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from dstack.analysis.names import ranks_in_words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ((), ""),
+        ((3,), "rank 3"),
+        ((0, 1), "ranks 0-1"),
+        ((5, 0, 2, 1, 1), "ranks 0-2, 5"),
+        (range(1024), "ranks 0-1023"),
+        (range(0, 64, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 24 more"),
+    ],
+)
+def test_ranks_that_follow_each_other_are_one_range_and_long_lists_are_cut(ranks: Iterable[int], words: str) -> None:
+    assert ranks_in_words(ranks) == words

@@ -1,0 +1,185 @@
+"""Ranks of Train's workers and splits of Data, read from this process's own memory in the place of a worker's."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import threading
+import time
+import types
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from dstack.probes.node.cpython.frames import Frame
+from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
+from dstack.probes.node.process_groups.data_groups import at_meeting
+from dstack.probes.node.process_groups.train_groups import CONTEXT, meeting, rank_in_train
+from dstack.probes.node.wire import CallData
+from tests.unit.own_process import own_frames, own_objects, own_process
+
+TRAIN = "/site-packages/ray/train/v2/_internal"
+DATA = "/site-packages/ray/data/_internal/iterator/stream_split_iterator.py"
+ACTOR = "ab" * 16
+RANKS = """
+def broadcast_from_rank_zero(self, world_rank, world_size, caller_method_name):
+    yield
+"""
+WAITS = """
+def wait_with_logging():
+    yield
+"""
+BARRIER = """
+def _barrier(self, split_idx):
+    yield
+"""
+ActorID: Any = type("ray._raylet.ActorID", (), {"__slots__": ("a_table", "b_hash", "c_first", "d_second")})
+"""As Ray's, with 16 bytes 32 bytes behind its beginning."""
+
+
+class Attributes:
+    def __init__(self, **values: object) -> None:
+        self.__dict__.update(values)
+
+
+class TrainContext(Attributes):
+    """Named as Train's."""
+
+
+@pytest.fixture
+def memory() -> Iterator[ProcessMemory]:
+    with open_memory(os.getpid()) as memory:
+        yield memory
+
+
+def suspended(source: str, file: str, *arguments: object) -> Generator[None]:
+    """A generator of the only function in this source, which has begun."""
+    names: dict[str, Any] = {}
+    exec(compile(source, file, "exec"), names)
+    generator: Generator[None] = next(one for name, one in names.items() if name != "__builtins__")(*arguments)
+    next(generator)
+    return generator
+
+
+def frames_of(memory: ProcessMemory, *generators: Generator[None]) -> list[Frame]:
+    frames = own_frames(memory)
+    found = [frames.suspended(id(one)) for one in generators]
+    assert None not in found
+    return [frame for frame in found if frame is not None]
+
+
+def arrival(memory: ProcessMemory, *, rank: int = 1, size: int = 4, **actor: object) -> CallData | None:
+    """The wait of this rank in the actor where ranks meet, with these attributes."""
+    own = Attributes(**{"_required_ranks": None, "_timeout_s": None, "_sync_start_times": [None] * size, **actor})
+    file = f"{TRAIN}/execution/checkpoint/sync_actor.py"
+    caller = "ray.train.report"
+    both = suspended(WAITS, f"{TRAIN}/util.py"), suspended(RANKS, file, own, rank, size, caller)
+    return meeting(frames_of(memory, *both), own_objects(memory), ACTOR)
+
+
+def test_a_rank_waits_for_the_others_of_its_worker_group(memory: ProcessMemory) -> None:
+    call = arrival(memory)
+
+    assert call is not None
+    assert (call["what"], call["timeout_s"]) == ("ray.train.report", None)
+    group = {"library": "ray.train", "world": ACTOR, "name": "workers", "rank": 1, "ranks": [0, 1, 2, 3]}
+    assert call["of_group"] == {"operation": "ray.train.report", "group": group, "fails_at": None}
+
+
+def test_a_group_that_may_go_on_without_a_rank_is_not_known(memory: ProcessMemory) -> None:
+    assert arrival(memory, _required_ranks={0, 1}) is None
+
+
+def test_a_rank_that_enters_or_leaves_does_not_wait(memory: ProcessMemory) -> None:
+    own = Attributes(_required_ranks=None)
+    entering = suspended(RANKS, f"{TRAIN}/execution/checkpoint/sync_actor.py", own, 0, 2, "ray.train.report")
+    assert meeting(frames_of(memory, entering), own_objects(memory), ACTOR) is None
+
+
+def test_when_train_ends_the_call_is_read(memory: ProcessMemory) -> None:
+    began = time.monotonic() - 10
+    call = arrival(memory, rank=0, size=2, _timeout_s=60.0, _sync_start_times=[began, None])
+
+    assert call is not None
+    fails_at = call["of_group"]["fails_at"]
+    assert fails_at is not None
+    assert fails_at == pytest.approx(time.time() + 50, abs=5)
+
+
+@pytest.fixture
+def train_worker(monkeypatch: pytest.MonkeyPatch) -> Attributes:
+    """The execution context of a worker of rank 2 of 3, in a module named as Train's."""
+    identity = ActorID()
+    identity.c_first, identity.d_second = object(), object()
+    handle = Attributes(_ray_actor_id=identity)
+    execution = Attributes(synchronization_actor=handle, training_thread_runner=Attributes(_thread=None, _exc=None))
+    places = Attributes(world_rank=2, world_size=3, local_rank=0)
+    module: Any = types.ModuleType(CONTEXT[0])
+    module._train_context = TrainContext(distributed_context=places, execution_context=execution)
+    monkeypatch.setitem(sys.modules, CONTEXT[0], module)
+    return execution
+
+
+def test_a_train_worker_has_its_rank(memory: ProcessMemory, train_worker: Any) -> None:
+    identity = train_worker.synchronization_actor._ray_actor_id
+    world = struct.pack("<QQ", id(identity.c_first), id(identity.d_second)).hex()
+
+    found = rank_in_train(own_process(memory))
+
+    assert found is not None
+    assert found.local_rank == 0
+    group = {"library": "ray.train", "world": world, "name": "workers", "rank": 2, "ranks": [0, 1, 2]}
+    assert found.group == {**group, "has_left": False}
+
+
+def test_a_training_function_that_has_returned_has_left(memory: ProcessMemory, train_worker: Any) -> None:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    train_worker.training_thread_runner._thread = thread
+    found = rank_in_train(own_process(memory))
+    assert found is not None
+    assert found.group["has_left"]
+
+
+def test_a_training_function_that_failed_is_left_to_train(memory: ProcessMemory, train_worker: Any) -> None:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    train_worker.training_thread_runner._thread, train_worker.training_thread_runner._exc = thread, ValueError()
+    found = rank_in_train(own_process(memory))
+    assert found is not None
+    assert not found.group["has_left"]
+
+
+def test_a_training_function_that_runs_has_not_left(memory: ProcessMemory, train_worker: Any) -> None:
+    train_worker.training_thread_runner._thread = threading.current_thread()
+    found = rank_in_train(own_process(memory))
+    assert found is not None
+    assert not found.group["has_left"]
+
+
+def test_a_process_without_train_is_in_no_group(memory: ProcessMemory) -> None:
+    assert rank_in_train(own_process(memory)) is None
+
+
+def test_a_reader_waits_for_the_other_splits(memory: ProcessMemory) -> None:
+    generator = suspended(BARRIER, DATA, Attributes(_n=3), 2)
+    [frame] = frames_of(memory, generator)
+    call: CallData = {"kind": "other", "frame": 0, "what": "splits", "timeout_s": 0.1}
+
+    found = at_meeting(call, [frame], own_objects(memory), ACTOR)
+
+    assert (found["what"], found["timeout_s"]) == ("splits", None)
+    group = {"library": "ray.data", "world": ACTOR, "name": "", "rank": 2, "ranks": [0, 1, 2]}
+    assert found["of_group"] == {"operation": "start_epoch", "group": group}
+
+
+@pytest.mark.parametrize(("count", "split"), [(2, 2), (0, 0), (None, 0), ("3", 0)])
+def test_splits_that_make_no_sense_are_not_taken_for_such(memory: ProcessMemory, count: object, split: int) -> None:
+    generator = suspended(BARRIER, DATA, Attributes(_n=count), split)
+    [frame] = frames_of(memory, generator)
+    call: CallData = {"kind": "other", "frame": 0, "timeout_s": 0.1}
+    assert at_meeting(call, [frame], own_objects(memory), ACTOR) == call
