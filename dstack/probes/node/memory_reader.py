@@ -315,8 +315,8 @@ class MemoryReader:
         several = [one for one in found if one.call is not None and "channel" in one.call]
         if not several or any(one.call != several[0].call for one in several):
             return None
-        state = several[-1]
-        return self._reading(state if len(several) > 1 else replace(state, call=unread(state.call)), is_still=True)
+        state, is_proven = several[-1], len(several) > 1
+        return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_still=is_proven)
 
     def _may_wait(self, found: Sequence[_ThreadState]) -> bool:
         if [one.call is not None and "channel" in one.call for one in found].count(True) == 1:
