@@ -153,6 +153,10 @@ def script(entrypoint: str) -> str:
     return entrypoint[:40]
 
 
+TRAINING = "TrainingThread("
+"""How Train names the thread that runs the training function of a worker (Ray 2.60)."""
+
+
 def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str | None) -> str:
     """What runs on a thread: the task, or the driver, or a thread by its name."""
     owner = observed.workers.get(worker_id)
@@ -168,6 +172,10 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         return event_loop(observed, owner, thread)
     if request := observed.request_on.get((worker_id, thread.os_thread_id)):
         return request.name
+    if thread.name.startswith(TRAINING) and (
+        outermost := user_frame(observed.snapshot.frames_of(thread), outermost=True)
+    ):
+        return f"training function {outermost.function}"
     name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
 

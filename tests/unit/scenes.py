@@ -357,6 +357,7 @@ class Proc:
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
     cpu_s: float = 0.0
+    state: str = "S"
     memberships: list[ProcessGroup] = field(default_factory=list)
     rank: int | None = None
     """Its rank by its environment."""
@@ -783,6 +784,7 @@ class Scene:
             pid=proc.worker.pid,
             started_at=proc.started_at,
             cpu_s=proc.cpu_s,
+            state=proc.state,
             tasks_read=proc.tasks_read,
             coroutines_read=proc.coroutines_read,
             concurrency_groups=proc.groups,

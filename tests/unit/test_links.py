@@ -400,6 +400,22 @@ def test_a_barrier_to_which_no_caller_can_come_any_more_is_a_suspected_deadlock(
 
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
     assert barrier.slots[0].key in finding.members
+    assert finding.summary == "Barrier.arrive waits in threading.Barrier.wait, and nothing can come to it any more"
+
+
+def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
+    scene, driver, barrier = at_barrier()
+    rank = scene.procs[-1]
+    late = scene.actor("Late", owner_id=driver.worker_id).works_for()
+    come = scene.call(late, "come", by=driver)
+    late.runs(come).gets(scene.call(rank, "weights", by=late))
+    driver.gets(come, *rank.running)
+
+    finding = only_finding(scene.look().look().diagnose())
+
+    assert finding.summary.startswith("Barrier.arrive waits in threading.Barrier.wait, and Late.come cannot come to it")
+    assert [step.vertex for step in finding.explanation][:2] == [barrier.slots[0].key, late.key]
+    assert "before they wait for each other's calls" in finding.advice
 
 
 def test_a_caller_that_can_proceed_may_come_to_the_barrier() -> None:

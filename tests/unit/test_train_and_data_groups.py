@@ -114,7 +114,7 @@ def train_worker(monkeypatch: pytest.MonkeyPatch) -> Attributes:
     identity = ActorID()
     identity.c_first, identity.d_second = object(), object()
     handle = Attributes(_ray_actor_id=identity)
-    execution = Attributes(synchronization_actor=handle, training_thread_runner=Attributes(_thread=None))
+    execution = Attributes(synchronization_actor=handle, training_thread_runner=Attributes(_thread=None, _exc=None))
     places = Attributes(world_rank=2, world_size=3, local_rank=0)
     module: Any = types.ModuleType(CONTEXT[0])
     module._train_context = TrainContext(distributed_context=places, execution_context=execution)
@@ -142,6 +142,16 @@ def test_a_training_function_that_has_returned_has_left(memory: ProcessMemory, t
     found = rank_in_train(own_process(memory))
     assert found is not None
     assert found.group["has_left"]
+
+
+def test_a_training_function_that_failed_is_left_to_train(memory: ProcessMemory, train_worker: Any) -> None:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    train_worker.training_thread_runner._thread, train_worker.training_thread_runner._exc = thread, ValueError()
+    found = rank_in_train(own_process(memory))
+    assert found is not None
+    assert not found.group["has_left"]
 
 
 def test_a_training_function_that_runs_has_not_left(memory: ProcessMemory, train_worker: Any) -> None:

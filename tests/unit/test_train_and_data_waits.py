@@ -30,7 +30,7 @@ def run(*, has_left: bool = False) -> Run:
     meeting = scene.async_actor("SynchronizationActor", owner_id=driver.worker_id).works_for()
     workers = [scene.actor("RayTrainWorker", owner_id=driver.worker_id).works_for().idles() for _ in range(2)]
     known = {"library": "ray.train", "world": meeting.actor_id, "name": "workers", "description": ""}
-    trains = [worker.strand(f"TrainingThread{at}", "user") for at, worker in enumerate(workers)]
+    trains = [worker.strand("TrainingThread(train_fn)", "user") for worker in workers]
     for at, worker in enumerate(workers):
         worker.is_member(group_of(at, 0, 1, **known, has_left=has_left and at == 1))
     call = scene.call(meeting, "broadcast_from_rank_zero", by=workers[0])
@@ -62,7 +62,10 @@ def test_a_rank_whose_function_has_ended_leaves_the_others_orphaned() -> None:
         "rank 1 of the worker group makes no more calls: its training function has ended; "
         "rank 0 waits in ray.train.report of the worker group"
     )
-    assert finding.explanation[0].text.startswith("Rank 0 of 2 is in ray.train.report of the worker group")
+    first = finding.explanation[0].text
+    assert first.startswith("Rank 0")
+    assert "in ray.train.report of the worker group, and waits for rank 1" in first
+    assert "it is training function " in first
     assert finding.explanation[0].vertex == it.trains[0].key
     assert "same number of times" in finding.advice
 

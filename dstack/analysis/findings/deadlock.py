@@ -10,6 +10,8 @@ from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
 from dstack.analysis.findings.ways_out import way_out
+from dstack.analysis.links import BARRIER
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
@@ -94,15 +96,18 @@ def _circle(finding: Finding, teller: Teller) -> str:
     if len(executions) == 1:
         first = executions[0].label
         wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
+        if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
+            labels = list(dict.fromkeys(vertex.label for vertex in _late_for_barrier(finding, teller)))
+            who = names.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
+            return f"{first} waits in {BARRIER}, and {who} can{'not' * bool(labels)} come to it any more"
         if wanted is None:
             return f"{first} waits for what only its own thread can bring about"
         if finding.resources:
             needed = names.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
-    if any(vertex.wait and vertex.wait.kind == SLOT for vertex in cycle):
+    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
         executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
-        queued = next(vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT)
         if len(executions) == 1:
             first = executions[0].label
             return f"{first} waits for {queued.label}, which cannot begin before {first} ends"
@@ -139,11 +144,13 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     told = collectives.told(finding, teller)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
     rest = [key for key in cycle if key not in told]
-    yield from (
-        collectives.with_rank(finding, teller, teller.step_towards(key, following[key])) for key in rest[:SHOWN_CYCLE]
-    )
+    in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
+    yield from collectives.with_ranks(finding, teller, in_order)
     yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
-    others = [key for key in finding.members if key not in inside | told]
+    not_there = [*collectives.late_executions(finding, teller), *(v.key for v in _late_for_barrier(finding, teller))]
+    late = [key for key in dict.fromkeys(not_there) if key not in inside | told][:SHOWN_CYCLE]
+    yield from collectives.with_ranks(finding, teller, map(teller.step, late))
+    others = [key for key in finding.members if key not in inside.union(told, late)]
     own = [key for key in others if not situation.is_library_code(key)]
     yield from teller.alike(own, "Also ")
     yield from more(len(others) - len(own), "threads of libraries in the same state")
@@ -154,6 +161,19 @@ def advice(finding: Finding, teller: Teller) -> str:
     return collectives.advice(finding, teller) or way_out(
         teller.vertices_of(finding.cycle), teller.vertices_of(finding.members)
     )
+
+
+def _late_for_barrier(finding: Finding, teller: Teller) -> list[Vertex]:
+    """The members in the user's code that have not come to a barrier in the cycle, nor wait for who has."""
+    at_barrier = {key for key in finding.cycle if (wait := teller.vertices[key].wait) and wait.kind == BARRIER}
+    if not at_barrier:
+        return []
+    members = [vertex for vertex in teller.vertices_of(finding.members) if vertex.kind == "execution" and vertex.wait]
+    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.kind == BARRIER}
+    callers = {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
+    come = there | callers
+    late = [one for one in members if one.key not in come and come.isdisjoint(targets_of(one))]
+    return [vertex for vertex in late if teller.situation.is_in_users_code(vertex.key)]
 
 
 def _executions(cycle: Sequence[Vertex]) -> list[Vertex]:

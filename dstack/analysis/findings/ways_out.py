@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dstack.analysis import names
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
+from dstack.analysis.links import BARRIER
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
@@ -22,7 +23,7 @@ SHOWN_HOLDERS = 3
 def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """One piece of advice: where the circle is best broken."""
     kinds = {vertex.wait.kind for vertex in members if vertex.wait}
-    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT]:
+    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT and vertex.is_counted]:
         return _of_requests(requests)
     queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
     callers = [vertex for vertex in cycle if vertex.kind == "execution"]
@@ -33,6 +34,11 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
         return _of_graphs(kinds, cycle)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources})
+    if any(vertex.wait and vertex.wait.kind == BARRIER for vertex in cycle):
+        return (
+            "Let all parties come to the barrier before they wait for each other's calls: make the call before it or "
+            "after it on all of them, or let the called actor answer meanwhile (max_concurrency=2)."
+        )
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
         return _of_locks(members, is_loop_blocked)

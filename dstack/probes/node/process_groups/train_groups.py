@@ -63,7 +63,7 @@ def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallDat
     if frame is None or not any(is_in(one, *WAITING) for one in frames):
         return None
     actor = objects.attributes(_local(frame, "self", objects))
-    if not objects.is_a(actor.get("_required_ranks", 0), "NoneType"):
+    if (required := actor.get("_required_ranks")) and not objects.is_a(required, "NoneType"):
         return None
     rank, size = (_number(objects, _local(frame, name, objects)) for name in ("world_rank", "world_size"))
     operation = objects.text(_local(frame, "caller_method_name", objects))
@@ -91,10 +91,10 @@ def _fails_at(actor: dict[str, int], objects: Objects, rank: int) -> float | Non
 
 
 def _has_ended(process: PythonProcess, runner: int) -> bool:
-    """Whether the thread of the training function has begun and is no more."""
+    """Whether the thread of the training function has begun and is no more, without an error, which Train handles."""
     with contextlib.suppress(Unreadable):
-        thread = process.objects.attribute(runner, "_thread")
-        if process.objects.is_a(thread, "Thread"):
+        thread, error = (process.objects.attribute(runner, name) for name in ("_thread", "_exc"))
+        if process.objects.is_a(thread, "Thread") and process.objects.is_a(error, "NoneType"):
             ident = process.objects.number(process.objects.attribute(thread, "_ident"))
             return ident is not None and ident not in {one.thread_id for one in process.threads}
     return False
