@@ -20,6 +20,7 @@ from dstack.probes.node.wire import CallData
 STORE_FILE = "/ray/experimental/rdt/rdt_store.py"
 WAIT, RECEIVE, SEND = "_wait_object", "__ray_recv__", "__ray_send__"
 ID_LENGTH = 56
+LIBRARY = "Ray Direct Transport"
 
 
 def wait_for_tensors(
@@ -38,7 +39,13 @@ def wait_for_tensors(
     runners = own or [thread for thread, _, _ in transfers]
     if not runners:
         return None
-    return {"kind": "future", "frame": at, "what": f"wait for tensors of ObjectRef {wanted[:8]}", "threads": runners}
+    return {"kind": "future", "frame": at, "what": f"{LIBRARY} of ObjectRef {wanted[:8]}", "threads": runners}
+
+
+def transferred(objects: Objects, frames: Iterable[Frame]) -> str:
+    """The id of the object whose tensors a thread sends or receives by these frames, empty for none."""
+    frame = next((frame for frame in frames if is_in(frame, STORE_FILE, RECEIVE, SEND)), None)
+    return _object_id(objects, frame) if frame else ""
 
 
 def _transfers(objects: Objects, threads: Iterable[MemoryThread]) -> Iterator[tuple[int, str, str]]:
