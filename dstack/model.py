@@ -67,7 +67,7 @@ cannot be parsed; only a part was given; memory that cannot be interpreted; anyt
 """
 
 
-class Model(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
     """Base of every observed value: immutable, hashable by content where its fields are."""
 
 
@@ -142,10 +142,11 @@ class QueuedRequest(Model, frozen=True):
 
     ``replicas`` are the limits (``max_ongoing_requests``) of those that may serve it, by the replica's id, which ends
     the name of its actor. ``most_replicas`` is to how many the deployment may be scaled, None where that was not read.
-    A request that is ``in_replica`` can be served by no other one.
+    No other replica can serve a request that is ``in_replica``. ``made_at`` is when it was made, by its host's clock.
     """
 
     request: ServeRequest
+    made_at: UnixTime = 0.0
     replicas: dict[str, Natural] = {}
     most_replicas: Natural | None = None
     in_replica: bool = False

@@ -119,6 +119,15 @@ class Observed:
         return {actor.actor_id: actor for actor in self.snapshot.actors}
 
     @cached_property
+    def serve_replicas(self) -> dict[str, list[Actor]]:
+        """The replicas of Serve that are not dead, by the name of their class, which has the deployment's."""
+        replicas: dict[str, list[Actor]] = defaultdict(list)
+        for actor in self.snapshot.actors:
+            if actor.class_name.startswith("ServeReplica:") and actor.state != "DEAD":
+                replicas[actor.class_name].append(actor)
+        return replicas
+
+    @cached_property
     def nodes(self) -> dict[str, Node]:
         """All nodes by id."""
         return {node.node_id: node for node in self.snapshot.nodes}

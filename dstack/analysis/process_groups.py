@@ -13,7 +13,7 @@ process uses hardly any CPU time meanwhile, so its library receives and sends no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from dstack.analysis.members import execution_of
 from dstack.analysis.requirements import waits_of
 from dstack.diagnosis import AbsentRank, Group, GroupWait, Target, Vertex, Wait
 from dstack.model import Actor, Coroutine, GroupCall, Process, ProcessGroup, Sample, Thread, Worker, WorkerSample
-from dstack.vertex_keys import AnyKey, CoroutineKey, Id, Key, ThreadKey, UnknownKey
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 BY_CALLS = ("ray.train", "ray.data")
 """Libraries whose members wait by calling an actor, where a coroutine or thread stands for each of them."""
@@ -48,9 +48,14 @@ QUIET_CPU_S = 0.02
 QUIET_SHARE = 0.03
 """CPU time of a process in which only Ray's own threads run, between two samples: this much, and this share of it."""
 
+STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
+
 NOT_TWICE = "call of another rank, which was not seen twice"
 
 GroupId = tuple[str, str, str, tuple[int, ...]]
+Calls = dict[tuple[GroupId, str], dict[int, list[GroupCall]]]
+"""By group and operation, and then by rank: the calls that executions are in."""
 
 
 class Place(NamedTuple):
@@ -96,13 +101,11 @@ def _is_unproven(vertex: Vertex) -> bool:
 
 def matches(call: GroupCall, other: GroupCall) -> bool:
     """Whether another member's call of the same group is the same collective, or the other end of a send or recv."""
-    if call.group.library in BY_CALLS:
-        return True  # all calls meet in one actor, which only counts them
     if call.operation in SENDS or call.operation in RECEIVES:
         opposite = RECEIVES if call.operation in SENDS else SENDS
         is_for_me = other.peer in (None, call.group.rank)
         return other.operation in opposite and is_for_me and call.peer in (None, other.group.rank)
-    return call.operation == other.operation
+    return _kind(call) == _kind(other)
 
 
 def group_id(group: ProcessGroup) -> GroupId:
@@ -116,6 +119,15 @@ def _group_of(call: GroupCall) -> GroupId:
     return group_id(group)
 
 
+class _Meeting(NamedTuple):
+    """A call on a group as one sample shows it: the ranks in it, those of which one must come, and how they may."""
+
+    inside: tuple[int, ...]
+    missing: tuple[int, ...]
+    groups: tuple[Group, ...]
+    doubts: tuple[str, ...]
+
+
 class _Members:
     """The members of all groups in one sample, and what each of them may do."""
 
@@ -125,7 +137,8 @@ class _Members:
         self._lifetimes = lifetimes
         self._calls = _calls_of(graph.observed.sample)
         self._places = _places_of(graph.observed.sample)
-        self._groups: dict[tuple[Id, ...], tuple[Group, ...]] = {}
+        self._meetings: dict[object, _Meeting] = {}
+        self._jobs: dict[str, str | None] = {}
         self._assumed: dict[tuple[GroupId, int], str] = {}
 
     def wait_of(self, vertex: Vertex) -> Wait:
@@ -134,27 +147,42 @@ class _Members:
         assert wait is not None, "only waits are completed"
         assert wait.of_group is not None, "only those in calls on groups are"
         call = wait.of_group.call
-        inside = self._inside(call, self._calls)
-        wait = replace(wait, of_group=GroupWait(call=call, inside=tuple(sorted({*inside, call.group.rank}))))
-        missing = self._missing(vertex, call, inside)
+        meeting = self._meeting(vertex, call)
+        wait = replace(wait, of_group=GroupWait(call=call, inside=meeting.inside))
         proof = self._proof(vertex, call)
-        if not missing or proof is None:
-            return wait
-        groups = self._groups_for(vertex, call, missing)
-        if groups is None:
+        if not meeting.groups or proof is None or self._may_go_on(vertex.worker_id or "", call):
             return wait
         others = tuple(group for group in wait.groups if not _is_open(group))
-        of_group = GroupWait(call=call, inside=wait.of_group.inside if wait.of_group else (), missing=missing)
-        found = replace(wait, groups=(*groups, *others), of_group=of_group, total=len(missing))
-        doubts = tuple(dict.fromkeys((*proof, *self._doubts(call, missing))))
+        of_group = GroupWait(call=call, inside=meeting.inside, missing=meeting.missing)
+        found = replace(wait, groups=(*meeting.groups, *others), of_group=of_group, total=len(meeting.missing))
+        doubts = tuple(dict.fromkeys((*proof, *meeting.doubts)))
         return replace(found, assumed=doubts, if_not=wait.groups) if doubts else found
 
     # Which members have to come
 
-    def _inside(self, call: GroupCall, calls: Mapping[GroupId, Sequence[GroupCall]]) -> set[int]:
-        return {one.group.rank for one in calls.get(_group_of(call), ()) if matches(call, one)}
+    def _meeting(self, vertex: Vertex, call: GroupCall) -> _Meeting:
+        """Which members are in the call, and what those have to do that are not; the same for all that are in it."""
+        of_one = call.group.rank if _is_between_two(call) or call.peer == call.group.rank else None
+        key = (_group_of(call), _kind(call), call.peer, of_one, self._job_of(vertex.worker_id), call.group.ranks)
+        if key not in self._meetings:
+            inside = set(self._inside(call, self._calls))
+            missing = self._missing(vertex, call, inside)
+            groups = self._groups_for(vertex, call, missing) if missing else ()
+            doubts = tuple(self._doubts(call, missing))
+            self._meetings[key] = _Meeting(tuple(sorted({*inside, call.group.rank})), missing, groups, doubts)
+        return self._meetings[key]
 
-    def _missing(self, vertex: Vertex, call: GroupCall, inside: set[int]) -> tuple[int, ...]:
+    def _inside(self, call: GroupCall, calls: Calls) -> Collection[int]:
+        """The ranks of other members' calls that are the same one."""
+        if not _is_between_two(call):
+            return calls.get((_group_of(call), _kind(call)), {}).keys()
+        opposite = RECEIVES if call.operation in SENDS else SENDS
+        by_rank = [calls.get((_group_of(call), operation), {}) for operation in opposite]
+        ranks = [call.peer] if call.peer is not None else [rank for ranks in by_rank for rank in ranks]
+        several = ((rank, one) for ranks_ in by_rank for rank in ranks for one in ranks_.get(rank, ()))
+        return {rank for rank, one in several if matches(call, one)}
+
+    def _missing(self, vertex: Vertex, call: GroupCall, inside: Collection[int]) -> tuple[int, ...]:
         """The members of which one has to come; none where the call may end by itself, or that is not known."""
         group = call.group
         if not group.world or group.rank not in group.ranks or self._is_ambiguous(vertex, group):
@@ -163,11 +191,9 @@ class _Members:
         missing = tuple(rank for rank in needed if rank not in inside)
         is_enough = len(missing) < len(needed) and _is_between_two(call)
         ever = {rank for calls in self._calls_of_all for rank in self._inside(call, calls)}
-        if is_enough or not missing or not ever.isdisjoint(missing) or self._moves_data(vertex.worker_id or ""):
-            return ()
-        return missing
+        return () if is_enough or not ever.isdisjoint(missing) else missing
 
-    def _needed(self, call: GroupCall, inside: set[int]) -> list[int]:
+    def _needed(self, call: GroupCall, inside: Collection[int]) -> list[int]:
         """The other members that may be what the call waits for; none where its root has come, and gives it."""
         others = [rank for rank in call.group.ranks if rank != call.group.rank]
         if call.peer is None or call.peer == call.group.rank:
@@ -177,20 +203,30 @@ class _Members:
         return [] if call.peer in inside else others
 
     @cached_property
-    def _calls_of_all(self) -> list[dict[GroupId, list[GroupCall]]]:
+    def _calls_of_all(self) -> list[Calls]:
         """The calls on groups that each sample and reading shows."""
         snapshot = self._seen.snapshot
         return [_calls_of(sample) for sample in (*snapshot.samples[:2], *snapshot.readings)]
 
-    def _moves_data(self, worker_id: str) -> bool:
-        """Whether a process used CPU time between the samples, as its library does while it sends or receives."""
-        samples = self._seen.snapshot.samples[:2]
-        processes = [one.process for sample in samples for one in sample.workers if one.worker_id == worker_id]
-        if len(processes) < 2 or None in processes:
+    @cached_property
+    def _shown(self) -> list[dict[str, WorkerSample]]:
+        """The workers by id, in each of the two samples."""
+        return [{one.worker_id: one for one in sample.workers} for sample in self._seen.snapshot.samples[:2]]
+
+    def _may_go_on(self, worker_id: str, call: GroupCall) -> bool:
+        """Whether a process may end its call by itself: it was stopped, or used CPU time between the samples.
+
+        Its library does while it sends or receives; no data are moved where a group is made, but some poll then.
+        """
+        shown = [workers[worker_id].process for workers in self._shown if worker_id in workers]
+        processes = [process for process in shown if process is not None]
+        if any(process.state in STOPPED for process in processes):
+            return True
+        if len(processes) < 2 or call.operation in FORMING:
             return False
-        before, after = (process for process in processes if process is not None)
-        between_s = max(0.0, samples[1].ended_s - samples[0].began_s)
-        return after.cpu_s - before.cpu_s > QUIET_CPU_S + QUIET_SHARE * between_s
+        first, second = self._seen.snapshot.samples[:2]
+        between_s = max(0.0, second.ended_s - first.began_s)
+        return processes[1].cpu_s - processes[0].cpu_s > QUIET_CPU_S + QUIET_SHARE * between_s
 
     def _is_ambiguous(self, vertex: Vertex, group: ProcessGroup) -> bool:
         """Whether two processes have one rank: these are two groups of the same name."""
@@ -202,9 +238,12 @@ class _Members:
         return [place for place in places if None in (job, own := self._job_of(place.worker_id)) or own == job]
 
     def _job_of(self, worker_id: str | None) -> str | None:
-        worker = self._seen.workers.get(worker_id or "")
-        actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
-        return (worker.job_id if worker else None) or (actor.job_id if actor else None)
+        key = worker_id or ""
+        if key not in self._jobs:
+            worker = self._seen.workers.get(key)
+            actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
+            self._jobs[key] = (worker.job_id if worker else None) or (actor.job_id if actor else None)
+        return self._jobs[key]
 
     def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[str, ...] | None:
         """What is assumed to take equal readings for one call, nothing where they are; None where they are not equal.
@@ -225,25 +264,17 @@ class _Members:
 
     # What each of them waits for
 
-    def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...] | None:
-        """Each of the missing members, or any of them; None where one may come that is not known."""
-        is_each = _is_for_all(call)
-        key: tuple[Id, ...] = (*group_id(call.group), call.operation, missing)
-        if key not in self._groups:
-            self._groups[key] = self._new_groups(vertex, call, missing, is_each=is_each, key=key)
-        return self._groups[key] or None
-
-    def _new_groups(
-        self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...], *, is_each: bool, key: tuple[Id, ...]
-    ) -> tuple[Group, ...]:
+    def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...]:
+        """Each of the missing members, or any of them; nothing where one may come that is not known."""
         found = [self._member(vertex, call, rank) for rank in missing]
         known = tuple(dict.fromkeys(target for target in found if target is not None))
+        is_each = _is_for_all(call)
         if not known or (not is_each and None in found):
             return ()
         groups = tuple(Group(needs=1, targets=(one,)) for one in known) if is_each else (Group(needs=1, targets=known),)
         if len(known) <= MANY:
             return groups
-        whole = AnyKey("ranks", key)
+        whole = AnyKey("ranks", (*group_id(call.group), call.operation, missing))
         wait = Wait(kind="ranks", groups=groups, total=len(known))
         label = f"call of {names.ranks(missing)} in {names.process_group(call.group)}"
         self._graph.add(Vertex(key=whole, kind="task", label=label, wait=wait))
@@ -348,8 +379,7 @@ class _Members:
 
     def _has_just_ended(self, worker_id: str) -> bool:
         """Whether a worker that runs nothing ran something in the other sample, or in between."""
-        samples = self._seen.snapshot.samples[:2]
-        shown = [one for sample in samples for one in sample.workers if one.worker_id == worker_id]
+        shown = [workers[worker_id] for workers in self._shown if worker_id in workers]
         ran = {(one.running_task_ids, one.executed_tasks) for one in shown if one.running_task_ids is not None}
         return len(ran) > 1
 
@@ -371,10 +401,14 @@ class _Members:
         pending = [task for key, task in self._seen.creations.items() if self._is_like(key, classes, job)]
         if pending:
             targets = [Target(vertex=placing.key_of_task(self._seen, task.task_id)) for task in pending]
-            self._assumed[group_id(call.group), rank] = "come with an actor of the same class that is to be created"
+            self._assumed[group_id(call.group), rank] = (
+                "will come from an actor of the same class that is to be created"
+            )
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
         if call.operation in FORMING and len(late := self._not_yet(call.group, classes, job)) == count:
-            self._assumed[group_id(call.group), rank] = "come with an actor of the same class that is in no group yet"
+            self._assumed[group_id(call.group), rank] = (
+                "will come from an actor of the same class that is in no group yet"
+            )
             return self._not_begun(call.group, rank, late)
         dead = [actor for actor in self._seen.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:
@@ -444,6 +478,11 @@ def _is_for_all(call: GroupCall) -> bool:
     return call.operation in (ALL_COME if call.group.library == "torch.distributed" else ALL_COME_IN_RAY)
 
 
+def _kind(call: GroupCall) -> str:
+    """What is the same in all members' calls; Train's and Data's meet in one actor, which only counts them."""
+    return "" if call.group.library in BY_CALLS else call.operation
+
+
 def _is_between_two(call: GroupCall) -> bool:
     """Whether the call ends once one other member has made the opposite one."""
     return call.operation in SENDS or call.operation in RECEIVES
@@ -475,13 +514,13 @@ def _processes(workers: Iterable[WorkerSample]) -> Iterator[tuple[Place, Process
             yield from ((Place(worker.worker_id, child.pid), child) for child in worker.process.children)
 
 
-def _calls_of(sample: Sample) -> dict[GroupId, list[GroupCall]]:
-    """By group: the calls that executions are blocked in."""
-    found: dict[GroupId, list[GroupCall]] = defaultdict(list)
+def _calls_of(sample: Sample) -> Calls:
+    """The calls on groups that executions are blocked in."""
+    found: Calls = defaultdict(lambda: defaultdict(list))
     for _, process in _processes(sample.workers):
         for call in process.calls():
             if call.of_group is not None:
-                found[_group_of(call.of_group)].append(call.of_group)
+                found[_group_of(call.of_group), _kind(call.of_group)][call.of_group.group.rank].append(call.of_group)
     return found
 
 

@@ -17,6 +17,7 @@ from dstack.analysis.graph import Graph
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import SERVE_REQUEST, Group, Target, Wait
 from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
+from dstack.vertex_keys import AnyKey
 
 SLOT = "Serve slot"
 """The kind of wait of a queued request."""
@@ -32,6 +33,14 @@ class _Replica(NamedTuple):
 
 def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
     """The wait of a queued request: for any of the ongoing ones of its deployment, or for what may serve it besides."""
+    request = queued.request
+    limits = tuple(sorted(queued.replicas.items()))
+    key = AnyKey(SLOT, (request.app, request.deployment, limits, queued.most_replicas, str(queued.in_replica)))
+    known = graph.vertices.get(key)
+    return graph.shared(key, known.wait if known and known.wait else _wait_for_any(graph, queued))
+
+
+def _wait_for_any(graph: Graph, queued: QueuedRequest) -> Wait:
     replicas = list(_replicas(graph.observed, queued.request))
     known = [one for one in replicas if one.replica_id in queued.replicas]
     targets: list[Target] = []
@@ -50,10 +59,8 @@ def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
 
 def _replicas(observed: Observed, request: ServeRequest) -> Iterator[_Replica]:
     """The replicas of a request's deployment that are there or start."""
-    for actor in observed.actors.values():
-        name = NAME.fullmatch(actor.name)
-        is_one = actor.class_name == f"ServeReplica:{request.app}:{request.deployment}"
-        if name and is_one and actor.state != "DEAD":
+    for actor in observed.serve_replicas.get(f"ServeReplica:{request.app}:{request.deployment}", ()):
+        if name := NAME.fullmatch(actor.name):
             yield _Replica(name["replica"], actor)
 
 

@@ -179,12 +179,6 @@ class _Document:
         }
 
 
-def _ranks(ranks: Ranks) -> Json:
-    """In which run it has which rank, in which dimensions, and the labels of the program."""
-    fields = {name: getattr(ranks, name) for name in Ranks.__struct_fields__}
-    return {**fields, "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
-
-
 def _call_on_group(wait: GroupWait) -> Json:
     """A call on a process group: which ranks are in it, and of which at least one must come."""
     call, group = wait.call, wait.call.group
@@ -200,6 +194,12 @@ def _call_on_group(wait: GroupWait) -> Json:
         "missing": list(wait.missing),
         "fails_at": call.fails_at,
     }
+
+
+def _ranks(ranks: Ranks) -> Json:
+    """In which run it has which rank, in which dimensions, and the labels of the program."""
+    fields = {name: getattr(ranks, name) for name in Ranks.__struct_fields__}
+    return {**fields, "dimensions": dict(ranks.dimensions), "labels": dict(ranks.labels)}
 
 
 def _failure(failed: FailedBefore) -> Json:

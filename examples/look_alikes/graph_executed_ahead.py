@@ -1,6 +1,10 @@
-"""A driver that computes while three executions of a compiled graph are under way, of which the first takes its time.
+"""A driver that does other things while three executions of a compiled graph are under way.
 
-Expected: clear
+The first of them takes its time, and so does a call of another method of one of the actors, for which the driver waits.
+
+Expected: blocked
+Members: driver graph_executed_ahead.py
+Ends in: Preprocess.report, 1 directly, 1 in all
 """
 
 import os
@@ -14,6 +18,9 @@ from ray.dag import InputNode
 class Preprocess:
     def run(self, number: int) -> int:
         return number
+
+    def report(self) -> None:
+        time.sleep(900)
 
 
 class Model:
@@ -37,8 +44,9 @@ def main() -> None:
     graph = number_out.experimental_compile()
     print(ray.get(graph.execute(0), timeout=-1))
     results = [graph.execute(number) for number in (1, 2, 3)]
+    report = first.report.remote()
     print("ready", flush=True)
-    time.sleep(900)
+    ray.get(report)
     print([ray.get(result, timeout=-1) for result in results])
 
 

@@ -1,9 +1,11 @@
-"""A compiled graph that is executed again and again, as fast as it goes.
+"""A compiled graph that a thread of the driver executes again and again.
 
-Expected: clear
+Expected: blocked
+Outside: driver in threading.Event.wait
 """
 
 import os
+import threading
 import time
 from typing import Any
 
@@ -34,10 +36,15 @@ def main() -> None:
         number_out: Any = third.run.bind(second.run.bind(first.run.bind(number)))
     graph = number_out.experimental_compile()
     print(ray.get(graph.execute(0), timeout=-1))
+
+    def execute() -> None:
+        while True:
+            ray.get(graph.execute(1), timeout=-1)
+            time.sleep(0.05)
+
+    threading.Thread(target=execute, daemon=True).start()
     print("ready", flush=True)
-    while True:
-        ray.get(graph.execute(1), timeout=-1)
-        time.sleep(0.05)
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""A compiled graph that nothing is executed in: its driver does other things, its stages wait for input.
+"""A compiled graph that nothing is executed in: its driver waits for something else, its stages wait for input.
 
-Expected: clear
+Expected: blocked
+Outside: driver in threading.Event.wait
 """
 
 import os
-import time
+import threading
 from typing import Any
 
 import ray
@@ -35,7 +36,7 @@ def main() -> None:
     graph = number_out.experimental_compile()
     print(ray.get(graph.execute(0), timeout=-1))
     print("ready", flush=True)
-    time.sleep(900)
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def read(child: Child) -> Plain:
 
 def calls_of(process: Plain) -> Plain:
     calls = {thread["name"]: thread.get("call") for thread in process["threads"]}
-    return {name: call for name, call in calls.items() if call and call.get("what", "").endswith("torch.distributed")}
+    return {name: call for name, call in calls.items() if call and "torch.distributed" in call.get("what", "")}
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +144,36 @@ def test_both_ranks_have_all_groups(ranks: tuple[Child, Child], names: Plain) ->
 
         assert groups == {"default_pg": "0", **names}
         assert (process["rank"], process["world_size"]) == (rank, 2)
+
+
+ALONE = {
+    "all_reduce": ("all_reduce of torch.distributed", "all_reduce", "default_pg"),
+    "barrier": ("barrier of torch.distributed", "barrier", "default_pg"),
+    "backward": ("collective of torch.distributed in a backward pass", "backward", "default_pg"),
+    "wait_tensor": ("wait_tensor of torch.distributed", "wait_tensor", "of two"),
+    "Work.wait of all_reduce": ("Work.wait of torch.distributed", "all_reduce", "of two"),
+}
+"""Calls that are the only ones of their process: how they are named, their operation, and their group."""
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_collective_alone_has_the_group_and_timeout_that_gloo_has(tmp_path: Path, name: str) -> None:
+    argv = [sys.executable, str(PROGRAM), str(free_port())]
+    with (
+        running([*argv, "0", name], {}, tmp_path / "0") as first,
+        running([*argv, "1", name], {}, tmp_path / "1") as second,
+    ):
+        second.wait_for_line("ready", deadline_s=START_S)
+
+        def waiting() -> Plain | None:
+            return calls_of(read(first)).get("MainThread")
+
+        call = wait_until(waiting, deadline_s=START_S, what=lambda: f"{name}: {read(first)['threads']}")
+
+    of_group = call["of_group"]
+    assert (call["what"], of_group["operation"], of_group["group"]["description"]) == ALONE[name]
+    assert of_group["mark"]
+    assert time.time() < of_group["fails_at"] < time.time() + TIMEOUT_S
 
 
 def test_a_first_rank_waits_for_the_others(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from dstack.model import (
     Failure,
     Frame,
     GoneWorker,
+    GraphStage,
     GroupCall,
     Job,
     Node,
@@ -352,9 +353,11 @@ class Proc:
     groups: dict[str, str] | None = None
     tasks_read: bool = False
     coroutines_read: bool = False
+    graph_stages: list[GraphStage] = field(default_factory=list)
     executed: int | None = None
     """How many tasks it has ended, by its own count."""
     cpu_s: float = 0.0
+    state: str = "S"
     memberships: list[ProcessGroup] = field(default_factory=list)
     rank: int | None = None
     """Its rank by its environment."""
@@ -781,12 +784,14 @@ class Scene:
             pid=proc.worker.pid,
             started_at=proc.started_at,
             cpu_s=proc.cpu_s,
+            state=proc.state,
             tasks_read=proc.tasks_read,
             coroutines_read=proc.coroutines_read,
             concurrency_groups=proc.groups,
             access=proc.access,
             threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
+            graph_stages=tuple(proc.graph_stages),
             process_groups=() if proc.has_no_stacks else tuple(proc.memberships),
             rank=proc.rank,
         )

@@ -127,7 +127,7 @@ def test_ranks_in_two_operations_of_a_group_wait_for_each_other(operation: str) 
     finding = only(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
-    calls = f"ranks 0, 1 are in {operation} and ranks 2, 3 in broadcast of group default_pg"
+    calls = f"ranks 0-1 are in {operation} and ranks 2-3 in broadcast of group default_pg"
     assert finding.summary.startswith(calls)
     assert "same order" in finding.advice
 
@@ -138,6 +138,8 @@ def test_a_rank_that_runs_may_come() -> None:
     diagnosis = it.diagnose()
 
     finding = only(diagnosis)
+    first = finding.explanation[0].text
+    assert first.startswith("Ranks 0-1 of 3 are in all_reduce of group default_pg, and wait for rank 2; the first")
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
     assert finding.final_blockers[0].vertex == it.ranks[2].key
 
@@ -339,6 +341,21 @@ def test_a_library_that_moves_data_may_end_the_call() -> None:
     assert not it.scene.look_again().diagnose().is_stuck
 
 
+def test_a_process_that_was_stopped_may_go_on_with_the_call() -> None:
+    it = gang(2).collect((0,)).collect((1,), "barrier")
+    it.ranks[0].state = "T"
+
+    assert not it.diagnose().is_stuck
+
+
+def test_a_library_that_polls_while_it_makes_a_group_moves_no_data() -> None:
+    it = gang(2).collect((0,), "new_group").collect((1,), "barrier")
+    it.scene.look()
+    it.ranks[0].cpu_s += 0.5
+
+    assert it.scene.look_again().diagnose().is_stuck
+
+
 def test_when_the_library_gives_up_differs_by_the_clock() -> None:
     it = gang(2).collect((0,), fails_at=1.7e9 + 600.0).collect((1,), "barrier")
     it.scene.look()
@@ -385,7 +402,7 @@ def test_a_rank_that_returned_and_that_nothing_can_call_is_waited_for_for_good()
     finding = only(it.diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
-    assert finding.summary.startswith("ranks 0, 1 are in barrier of group default_pg; rank 2 (actor Rank ")
+    assert finding.summary.startswith("ranks 0-1 are in barrier of group default_pg; rank 2 (actor Rank ")
     assert "runs nothing" in finding.summary
     assert {it.ranks[0].key, it.driver.key} <= {*finding.members, *finding.blocked_behind}
 
@@ -457,7 +474,7 @@ def test_an_actor_of_the_class_that_is_in_no_group_is_assumed_to_be_the_missing_
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
     (assumed,) = finding.assumed
-    assert assumed.startswith("rank 1 of init_process_group")
+    assert assumed == "rank 1 of init_process_group will come from an actor of the same class that is in no group yet"
     assert finding.summary.startswith("rank 0 is in init_process_group of group default_pg; rank 1 is in ray.get on")
 
 
@@ -601,3 +618,14 @@ def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
             it.scene.samples[0] = replace(it.scene.samples[0], workers=(*workers[:at], changed, *workers[at + 1 :]))
 
     assert it.scene.look_again().diagnose().verdict == "deadlock"
+
+
+def test_ranks_that_wait_alike_elsewhere_are_told_as_one() -> None:
+    it = gang(300).collect(range(150))
+    for rank in range(150, 300):
+        it.ranks[rank].gets(it.scene.call(it.ranks[0], "weight", by=it.ranks[rank]))
+
+    assert only(it.diagnose()).summary.startswith(
+        "ranks 0-149 are in all_reduce of group default_pg; "
+        "ranks 150-299 are in ray.get on Rank.weight, queued on rank 0"
+    )

@@ -187,3 +187,21 @@ def test_a_deployment_that_waits_for_itself_is_told_so() -> None:
 
     assert finding.kind == "deadlock"
     assert "Shop.order waits for queued request Shop.is_paid, which cannot begin before Shop.order" in finding.summary
+
+
+def test_many_ongoing_requests_are_shared_by_all_that_are_queued_behind_them() -> None:
+    kitchens = Kitchens(queued({"s1": 40}))
+    for _ in range(39):
+        cooked = request_to(kitchens.scene, kitchens.kitchen, by=kitchens.shop)
+        ordered = request_to(kitchens.scene, kitchens.shop, by=kitchens.driver)
+        executes(kitchens.shop, ordered, ORDER).awaits(cooked)
+        router = kitchens.kitchen.coroutine(cooked, is_library=True).is_queued(queued({"s1": 40}))
+        executes(kitchens.kitchen, cooked, COOK).awaits(router)
+
+    diagnosis = kitchens.diagnosis()
+
+    assert diagnosis.verdict == "deadlock"
+    wait = diagnosis.vertices[kitchens.router.key].wait
+    assert wait is not None
+    assert len(wait.groups[0].targets) == 1
+    assert "queued request Shop.is_paid can begin" in diagnosis.findings[0].advice

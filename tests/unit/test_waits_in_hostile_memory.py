@@ -16,10 +16,10 @@ from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.references import References
 from dstack.probes.node.cpython.values import shown_locals, text_of
-from dstack.probes.node.process_groups.group_calls import GroupCalls
+from dstack.probes.node.process_groups.gloo import deadline_of
 from dstack.probes.node.process_groups.ray_groups import RayGroups
 from dstack.probes.node.process_groups.torch_groups import TorchGroups
-from dstack.probes.node.process_groups.works import is_in_work
+from dstack.probes.node.process_groups.works import work_of
 from dstack.probes.node.procfs.proc import FUTEX, SystemCall
 from dstack.probes.node.ray.object_refs import object_refs, owners, refs_of
 from dstack.probes.node.threads import Position, PythonThread
@@ -153,8 +153,8 @@ def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
         lambda: TorchGroups(process)._ranks(start),
         lambda: TorchGroups(process)._cpp_text(start),
         lambda: RayGroups(process, TorchGroups(process))._group(start),
-        lambda: is_in_work(objects, own_frames[0], start),
-        lambda: GroupCalls(process)._fails_at(SystemCall(FUTEX, (start, 0x189, 0, start))),
+        lambda: work_of(objects, own_frames[0], start),
+        lambda: deadline_of(objects.memory, SystemCall(FUTEX, (start, 0x189, 0, start))),
         lambda: Search(process, [start]).holders([Roots({start}, {start + 8})]),
     ]
 

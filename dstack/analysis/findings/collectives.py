@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dstack.analysis import names, placing
 from dstack.analysis.findings.failures import RAISED, SHOWN_ERROR
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller
+from dstack.analysis.findings.telling import Teller, more
 from dstack.analysis.members import execution_of
 from dstack.analysis.process_groups import BY_CALLS, RECEIVES, SENDS, GroupId, group_id
 from dstack.analysis.requirements import targets_of
@@ -21,6 +21,7 @@ from dstack.model import FailedTask, GroupCall, actor_of_task
 from dstack.vertex_keys import Key
 
 SHOWN_PARTS = 4
+SHOWN_CALLS = 8
 FOLLOWED = 6
 """So many steps from what a rank waits for to another rank are told of."""
 
@@ -80,9 +81,8 @@ def headline(finding: Finding, teller: Teller) -> str | None:
     absent = _absent(finding, teller)
     if lost := [text for vertex in absent if (text := _why_lost(teller, vertex))]:
         return "; ".join((*lost, *_calls_in_words(found, ("waits", "wait"))))
-    elsewhere = (_elsewhere(finding, teller, vertex, rank) for vertex, rank in _others(finding, teller))
     idle = (text for vertex in absent if (text := _why_idle(teller, vertex)))
-    parts = [*_calls_in_words(found, ("is", "are")), *elsewhere, *idle]
+    parts = [*_calls_in_words(found, ("is", "are")), *_elsewhere(finding, teller), *idle]
     rest = f"; and {len(parts) - SHOWN_PARTS} more" if len(parts) > SHOWN_PARTS else ""
     return "; ".join(parts[:SHOWN_PARTS]) + rest
 
@@ -95,8 +95,9 @@ def told(finding: Finding, teller: Teller) -> set[Key]:
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """Each call with the ranks in it and where the first of them is, then the ranks that are lost or idle."""
-    for one in gatherings(finding, teller):
-        yield _step_inside(one, teller)
+    found = [one for one in gatherings(finding, teller) if _of(one.inside[0]).missing]
+    yield from (_step_inside(one, teller) for one in found[:SHOWN_CALLS])
+    yield from more(len(found) - SHOWN_CALLS, "such calls")
     for vertex in _absent(finding, teller):
         if text := _why_lost(teller, vertex) or _why_idle(teller, vertex):
             yield _step_of_absent(teller, vertex, text)
@@ -107,10 +108,12 @@ def late_executions(finding: Finding, teller: Teller) -> list[Key]:
     return [vertex.key for vertex, _ in _others(finding, teller)]
 
 
-def with_rank(finding: Finding, teller: Teller, step: Step) -> Step:
-    """The step of an execution that others wait for in a call on a group, with its rank."""
-    rank = next((rank for vertex, rank in _others(finding, teller) if vertex.key == step.vertex), None)
-    return step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
+def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
+    """The steps, with the ranks of executions that others wait for in a call on a group."""
+    ranks = {vertex.key: rank for vertex, rank in _others(finding, teller)}
+    for step in steps_:
+        rank = ranks.get(step.vertex) if step.vertex else None
+        yield step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
 
 
 def without_told(finding: Finding, teller: Teller) -> Finding:
@@ -226,8 +229,10 @@ def _step_inside(one: Gathering, teller: Teller) -> Step:
     is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
     first = _caller(teller, one.inside[0])
     who = teller.member(first)
+    ranks, members = names.ranks(one.ranks, one.call.group).capitalize(), one.call.group.ranks
+    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
     parts = (
-        f"{names.ranks(one.ranks, one.call.group).capitalize()} {'is' if is_one else 'are'} in ",
+        f"{ranks}{of} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),
@@ -291,44 +296,56 @@ def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
     return found
 
 
-def _elsewhere(finding: Finding, teller: Teller, vertex: Vertex, rank: int) -> str:
-    """``rank 3 is in ray.get on Reward.score, which calls rank 0``."""
-    wait = vertex.wait
-    if wait is None:
-        return f"rank {rank} runs {vertex.label}"
-    call = wait.what or wait.kind
-    first = _next(finding, teller, vertex)
-    if first is None:
-        return f"rank {rank} is in {call}"
-    reached = _reached_rank(finding, teller, first)
-    if reached is None:
-        return f"rank {rank} is in {call} on {first.label}"
-    other, count, is_call = reached
-    if count == 0:
-        how = f", queued on rank {other}" if is_call else f", which is rank {other}"
-        return f"rank {rank} is in {call} on {first.label}{how}"
-    how = "calls" if is_call and count == 1 else "waits for" if count == 1 else "in the end waits for"
-    return f"rank {rank} is in {call} on {first.label}, which {how} rank {other}"
+def _elsewhere(finding: Finding, teller: Teller) -> Iterator[str]:
+    """``rank 3 is in ray.get on Reward.score, which calls rank 0``; ranks in the same words as one."""
+    routes = _Routes(finding, teller)
+    alike: dict[str, list[int]] = defaultdict(list)
+    for vertex, rank in _others(finding, teller):
+        alike[routes.in_words(vertex)].append(rank)
+    for words, ranks in alike.items():
+        yield f"{names.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {words}"
 
 
-def _reached_rank(finding: Finding, teller: Teller, first: Vertex) -> tuple[int, int, bool] | None:
-    """The first rank in a call of a group on the way from here, after how many steps, and whether by a queued call."""
-    ranks = {vertex.worker_id: _rank(vertex) for one in gatherings(finding, teller) for vertex in one.inside}
-    at_: Vertex | None = first
-    for count in range(FOLLOWED):
-        if at_ is None:
-            return None
-        worker_id = _worker_of(teller, at_)
-        if worker_id in ranks:
-            return ranks[worker_id], count, at_.worker_id is None
-        at_ = _next(finding, teller, at_)
-    return None
+class _Routes:
+    """From what the other ranks wait for to the ranks that are in the calls."""
 
+    def __init__(self, finding: Finding, teller: Teller) -> None:
+        self._teller = teller
+        self._keys = {*finding.members, *finding.helpers, *finding.blocked_behind}
+        found = gatherings(finding, teller)
+        self._ranks = {vertex.worker_id: _rank(vertex) for one in found for vertex in one.inside}
 
-def _next(finding: Finding, teller: Teller, vertex: Vertex) -> Vertex | None:
-    """What a vertex waits for, of what takes part in the finding."""
-    inside = {*finding.members, *finding.helpers, *finding.blocked_behind}
-    return next((teller.vertices[key] for key in targets_of(vertex) if key in inside), None)
+    def in_words(self, vertex: Vertex) -> str:
+        """``ray.get on Reward.score, which calls rank 0``."""
+        assert vertex.wait is not None, "members of a finding wait"
+        call = vertex.wait.what or vertex.wait.kind
+        first = self._next(vertex)
+        if first is None:
+            return call
+        reached = self._reached(first)
+        if reached is None:
+            return f"{call} on {first.label}"
+        other, count, is_call = reached
+        if count == 0:
+            return f"{call} on {first.label}, {'queued on' if is_call else 'which is'} rank {other}"
+        how = "calls" if is_call and count == 1 else "waits for" if count == 1 else "in the end waits for"
+        return f"{call} on {first.label}, which {how} rank {other}"
+
+    def _reached(self, first: Vertex) -> tuple[int, int, bool] | None:
+        """The first rank in a call on the way from here, after how many steps, and whether by a queued call."""
+        vertex: Vertex | None = first
+        for count in range(FOLLOWED):
+            if vertex is None:
+                return None
+            worker_id = _worker_of(self._teller, vertex)
+            if worker_id in self._ranks:
+                return self._ranks[worker_id], count, vertex.worker_id is None
+            vertex = self._next(vertex)
+        return None
+
+    def _next(self, vertex: Vertex) -> Vertex | None:
+        """What a vertex waits for, of what takes part in the finding."""
+        return next((self._teller.vertices[key] for key in targets_of(vertex) if key in self._keys), None)
 
 
 def _worker_of(teller: Teller, vertex: Vertex) -> str | None:
@@ -369,7 +386,7 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
         actor = teller.observed.actors.get(absent.actor_id or "")
         cause = actor.death_cause if actor else None
         who = f" ({names.actor(actor)})" if actor else ""
-        return f"rank {absent.rank}{who} has died{f': {cause}' if cause else ''}"
+        return f"rank {absent.rank}{who} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
     failed = _failure(teller.situation, vertex)
     if failed is None:
         return None

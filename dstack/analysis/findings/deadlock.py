@@ -106,9 +106,8 @@ def _circle(finding: Finding, teller: Teller) -> str:
             needed = names.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
-    if any(vertex.wait and vertex.wait.kind == SLOT for vertex in cycle):
+    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
         executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
-        queued = next(vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT)
         if len(executions) == 1:
             first = executions[0].label
             return f"{first} waits for {queued.label}, which cannot begin before {first} ends"
@@ -145,13 +144,12 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     told = collectives.told(finding, teller)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
     rest = [key for key in cycle if key not in told]
-    yield from (
-        collectives.with_rank(finding, teller, teller.step_towards(key, following[key])) for key in rest[:SHOWN_CYCLE]
-    )
+    in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
+    yield from collectives.with_ranks(finding, teller, in_order)
     yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
     not_there = [*collectives.late_executions(finding, teller), *(v.key for v in _late_for_barrier(finding, teller))]
     late = [key for key in dict.fromkeys(not_there) if key not in inside | told][:SHOWN_CYCLE]
-    yield from (collectives.with_rank(finding, teller, teller.step(key)) for key in late)
+    yield from collectives.with_ranks(finding, teller, map(teller.step, late))
     others = [key for key in finding.members if key not in inside.union(told, late)]
     own = [key for key in others if not situation.is_library_code(key)]
     yield from teller.alike(own, "Also ")

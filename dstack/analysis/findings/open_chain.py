@@ -8,6 +8,7 @@ import msgspec
 
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
+from dstack.analysis.findings import collectives
 from dstack.analysis.findings.alike import Gathering, gatherings, memberships
 from dstack.analysis.findings.restarts import restart_steps
 from dstack.analysis.findings.situation import Situation
@@ -92,6 +93,7 @@ def summary(finding: Finding, teller: Teller) -> str:
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """The calls in which chains end, who is in them and who of their like is not; then the other final blockers."""
+    yield from collectives.steps(finding, teller)
     groups = gatherings(finding, teller.situation)
     yield from memberships(groups, teller)
     told = {vertex.key for group in groups if group.is_most for vertex in group.absent}

@@ -23,7 +23,7 @@ SHOWN_HOLDERS = 3
 def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """One piece of advice: where the circle is best broken."""
     kinds = {vertex.wait.kind for vertex in members if vertex.wait}
-    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT]:
+    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT and vertex.is_counted]:
         return _of_requests(requests)
     queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
     callers = [vertex for vertex in cycle if vertex.kind == "execution"]

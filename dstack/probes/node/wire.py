@@ -125,6 +125,7 @@ class QueuedData(TypedDict):
     """A :class:`dstack.model.QueuedRequest`."""
 
     request: RequestData
+    made_at: float
     replicas: dict[str, int]
     most_replicas: int | None
     in_replica: bool

@@ -1,6 +1,7 @@
 """A rank of torch.distributed with gloo, in every kind of call at once, each on a group of its own and in a thread.
 
-``torch_groups.py PORT RANK``: rank 0 makes the calls, and rank 1 never comes. Prints the groups' names by description.
+``torch_groups.py PORT RANK [CALL]``: rank 0 makes the calls, or this one alone, and rank 1 never comes. Prints the
+groups' names by description.
 """
 
 import datetime
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d
 
-PORT, RANK = map(int, sys.argv[1:])
+PORT, RANK = map(int, sys.argv[1:3])
 TIMEOUT = datetime.timedelta(seconds=600)
 ONES, MANY = torch.ones(4), torch.ones(1 << 24)
 
@@ -54,7 +55,12 @@ def wait_of_irecv(group: Any) -> None:
 
 
 def wait_tensor(group: Any) -> None:
-    functional.wait_tensor(functional.all_reduce(ONES, "sum", group))
+    functions: Any = functional
+    functions.wait_tensor(functions.all_reduce(ONES, "sum", group))
+
+
+def backward(model: Any) -> None:
+    model(torch.ones(2, 4)).sum().backward()
 
 
 CALLS["wait_tensor"] = wait_tensor
@@ -62,9 +68,21 @@ CALLS["Work.wait of all_reduce"] = wait_of_all_reduce
 CALLS["Work.wait of irecv"] = wait_of_irecv
 
 
+def call_alone(name: str) -> None:
+    of_two = dist.new_group([0, 1], timeout=TIMEOUT, group_desc="of two")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    print("ready", flush=True)
+    if RANK == 1:
+        time.sleep(10_000)
+    call = {**CALLS, "backward": lambda group: backward(model)}[name]
+    call(of_two if name.startswith(("Work", "wait")) else None)
+
+
 def main() -> None:
     method = f"tcp://127.0.0.1:{PORT}"
     dist.init_process_group("gloo", init_method=method, rank=RANK, world_size=2, timeout=TIMEOUT)
+    if sys.argv[3:]:
+        call_alone(sys.argv[3])
     groups = {name: dist.new_group([0, 1], timeout=TIMEOUT, group_desc=f"of {name}") for name in CALLS}
     if RANK == 0:
         for name, call in CALLS.items():

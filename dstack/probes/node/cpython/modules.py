@@ -13,7 +13,14 @@ MODULE_DICT = 16
 USUAL = frozenset(
     {"threading", "asyncio.tasks", "ray._private.worker", "uvloop", "_active", "global_worker"}
     | {"_scheduled_tasks", "_all_tasks", "_current_tasks", "os", "ray.util.collective.collective", "_group_mgr"}
-    | {"torch.distributed.distributed_c10d", "_world", "_default_pg_init_method", "_pg_group_ranks", "_pg_names"}
+    | {
+        "torch.distributed.distributed_c10d",
+        "_world",
+        "_default_pg_init_method",
+        "_pg_group_ranks",
+        "_pg_names",
+        "_pg_backend_config",
+    }
     | {"dstack.labels", "LABELS", "ray.train.v2._internal.execution.context"}
 )
 """Modules and names in them that are usually asked for: a search for one of them finds the others, too."""

@@ -6,7 +6,6 @@ Seen on torch 2.13 with gloo, and on Ray 2.60. A thread in a collective sleeps o
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 
 from dstack.probes.node.cpython.frames import Frame
@@ -14,6 +13,7 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.process_groups.environment import number_of
+from dstack.probes.node.process_groups.gloo import Gloo, deadline_of
 from dstack.probes.node.process_groups.memberships import ProcessGroups
 from dstack.probes.node.process_groups.ray_groups import LIBRARY as RAY
 from dstack.probes.node.process_groups.ray_groups import group_of_ray
@@ -25,11 +25,15 @@ from dstack.probes.node.process_groups.torch_groups import (
     MAX_NAME,
 )
 from dstack.probes.node.process_groups.torch_groups import LIBRARY as TORCH_LIBRARY
+from dstack.probes.node.process_groups.works import Work, work_of
 from dstack.probes.node.procfs.proc import SystemCall, scheduler_mark
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.known_waits import COLLECTIVE, IN_CALLERS, RENDEZVOUS, TORCH, Place, place_of
-from dstack.probes.node.wire import GroupCallData, GroupData
+from dstack.probes.node.wire import CallData, GroupCallData, GroupData
 
+BACKWARD = ("/torch/autograd/graph.py", "_engine_run_backward")
+"""Below it, DistributedDataParallel waits in C++ for the collectives of its gradients."""
+BACKWARD_WAIT, WORK_WAIT = "collective of torch.distributed in a backward pass", "Work.wait of torch.distributed"
 RAY_START = "init_collective_group"
 RANKS_IN = (
     (TORCH, "_new_process_group_helper", "group_rank", "group_size"),
@@ -39,10 +43,6 @@ RANKS_IN = (
 """Functions below ``init_process_group``, innermost first, with the locals that have the own rank and the size."""
 PEER_IN_GROUP, PEER_IN_WORLD = ("group_src", "group_dst"), ("src", "dst", "src_rank", "dst_rank")
 """Arguments that name one member by its rank; torch sets the first two also where it is given one of the others."""
-FUTEX_WAIT_UNTIL, FUTEX_CLOCK_REALTIME = 9, 256
-FUTEX_FLAGS = 128 | FUTEX_CLOCK_REALTIME
-"""The operation of a futex call that waits until a point in time, FUTEX_WAIT_BITSET of Linux, and its flags."""
-LONGEST_TIMEOUT_S = 366 * 86_400.0
 
 
 class GroupCalls:
@@ -52,6 +52,7 @@ class GroupCalls:
         self._process = process
         self._objects = process.objects
         self.groups = ProcessGroups(process)
+        self._gloo = Gloo(process.memory, self.groups.torch)
 
     def call_of(self, frames: Sequence[Frame], at: int, thread: int, call: SystemCall) -> GroupCallData | None:
         """The call at this frame, in which this thread is blocked; None where it is none, or cannot be read."""
@@ -63,14 +64,37 @@ class GroupCalls:
             operation, group = self._ray(frames[: at + 1], place) if is_ray else self._torch(frames[: at + 1], place)
             if group is None:
                 return None
-            return {
-                "operation": operation,
-                "group": group,
-                "peer": self._peer(frames[at], group),
-                "mark": "" if call.is_sleep else (scheduler_mark(self._process.memory.pid, thread) or "").strip(),
-                "fails_at": self._fails_at(call),
-            }
+            return self._data(operation, group, self._peer(frames[at], group), thread, call)
         return None
+
+    def work_call(self, leaf: Frame, thread: int, call: SystemCall) -> CallData | None:
+        """The wait of this thread for a collective that has begun before; None where it waits for no such thing.
+
+        Its group is that of the collectives which gloo has in progress, where there is but one such group.
+        """
+        if call.futex is None:
+            return None
+        if is_in(leaf, *BACKWARD):
+            what, work = BACKWARD_WAIT, Work(is_collective=True, operation="backward")
+            return self._with_group_in_progress(what, work, thread, call) if self._gloo.is_in_backward else None
+        waited_for = work_of(self._objects, leaf, call.futex)
+        return self._with_group_in_progress(WORK_WAIT, waited_for, thread, call) if waited_for else None
+
+    def _with_group_in_progress(self, what: str, work: Work, thread: int, call: SystemCall) -> CallData:
+        found: CallData = {"kind": "other", "frame": 0, "what": what}
+        group = self._gloo.group if work.is_collective else None
+        if group is None:
+            return found
+        return {**found, "of_group": self._data(work.operation or "Work.wait", group, None, thread, call)}
+
+    def _data(self, operation: str, group: GroupData, peer: int | None, thread: int, call: SystemCall) -> GroupCallData:
+        return {
+            "operation": operation,
+            "group": group,
+            "peer": peer,
+            "mark": "" if call.is_sleep else (scheduler_mark(self._process.memory.pid, thread) or "").strip(),
+            "fails_at": self._fails_at(call),
+        }
 
     # ray.util.collective
 
@@ -90,6 +114,8 @@ class GroupCalls:
                 return place.operation, self._default_group(frames)
             case "new_group":
                 return place.operation, self._new_group(frames)
+            case "wait_tensor":
+                return place.operation, self._gloo.group
         group = self._local(frames[-1], "group")
         return place.operation, self.groups.torch.of_address(group) if group else None
 
@@ -149,16 +175,10 @@ class GroupCalls:
         return next((number for number in numbers if number in ranks), None)
 
     def _fails_at(self, call: SystemCall) -> float | None:
-        """When the wait for a futex ends, as the time of day."""
-        if call.futex_deadline is None or call.arguments[1] & ~FUTEX_FLAGS != FUTEX_WAIT_UNTIL:
-            return None
-        with contextlib.suppress(Unreadable):
-            seconds, nanoseconds = self._process.memory.unpack("<qq", call.futex_deadline)
-            is_unix_time = call.arguments[1] & FUTEX_CLOCK_REALTIME
-            deadline = float(seconds + nanoseconds / 1e9 + (0 if is_unix_time else time.time() - time.monotonic()))
-            if 0 <= nanoseconds < 10**9 and 0 < deadline - time.time() < LONGEST_TIMEOUT_S:
-                return deadline
-        return None
+        """When the library ends the call: by its own timeout, or that of the only collective in progress."""
+        if call.futex is None or call.futex_deadline is not None:
+            return deadline_of(self._process.memory, call)
+        return self._gloo.ends_at
 
     # Values of locals
 

@@ -29,6 +29,7 @@ FIRST_FIELD, LAST_FIELD = 32, 96
 """Between which it has its description, a ``std::string``."""
 DEFAULT_GROUP, NO_DESCRIPTION = "default_pg", "undefined"
 """What torch calls the default group, and a group for which the program gave no description."""
+GLOO = "gloo"
 MAX_GROUPS, MAX_MEMBERS = 256, 1 << 13
 MAX_ALL_MEMBERS = 1 << 15
 MAX_DESCRIPTION, MAX_NAME, MAX_ADDRESS = 128, 256, 512
@@ -70,6 +71,14 @@ class TorchGroups:
     def by_address(self) -> dict[int, GroupData]:
         """All groups by the address of their Python object."""
         return {address: self._data(address, group) for address, group in self._groups.items()}
+
+    @cached_property
+    def with_gloo(self) -> list[GroupData]:
+        """The groups that have gloo among their backends, in the order in which they were made."""
+        table = self._process.modules.lookup(MODULE, "_pg_backend_config")
+        found = dict(self._objects.entries(table)) if table else {}
+        texts = {group: self._objects.text(found[group], MAX_NAME) for group in self.by_address if group in found}
+        return [data for group, data in self.by_address.items() if GLOO in texts.get(group, "")]
 
     def of_address(self, address: int) -> GroupData | None:
         """The group that a variable refers to: None in Python is the default group."""

@@ -1,31 +1,57 @@
-"""``Work.wait`` of torch.distributed, which C++ runs directly below the caller's own frame.
+"""The Work that a thread waits for, an operation of torch.distributed that has begun before.
 
-Seen on torch 2.13 with gloo. The kernel shows the futex on which the thread sleeps. It lies in the C++ object of the
-Work (collectives), or in a buffer which that object refers to (send and recv). Which group it is for is not known.
+``Work.wait`` runs in C++ directly below the caller's own frame. The kernel shows the futex on which the thread sleeps.
+It lies in the C++ object of the Work (collectives), or in a buffer which that object refers to (send and recv). Seen on
+torch 2.13 with gloo.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import BOUND_TO, TYPE, Objects
 from dstack.probes.node.process_groups.torch_groups import CPP_OBJECT
 
-WORK_WAIT = "Work.wait of torch.distributed"
 WORK = "Work"
 """The last part of the name of its type, which pybind11 has made, or of one that inherits from it."""
 WORK_BYTES, BUFFER_BYTES = 256, 256
 """How far from its beginning each object has the futex at most: 96, 120 and 168 were seen."""
+RANK_AND_OPERATION = 120
+"""Where it has a rank, which is -1 with gloo, and the number of its operation in a byte."""
+OPERATIONS = {
+    0: "broadcast",
+    1: "all_reduce",
+    3: "reduce",
+    4: "all_gather",
+    5: "all_gather_into_tensor",
+    7: "gather",
+    8: "scatter",
+    9: "reduce_scatter",
+    10: "all_to_all_single",
+    11: "all_to_all",
+    15: "barrier",
+    16: "reduce_scatter_tensor",
+}
+"""``c10d::OpType``, of which the numbers of all_reduce and barrier were seen."""
 
 
-def is_in_work(objects: Objects, leaf: Frame, futex: int) -> bool:
-    """Whether a thread that sleeps on this futex, in a call from this frame, waits for a Work of the frame."""
+class Work(NamedTuple):
+    """What a thread waits for: a collective, or else a send or recv; ``operation`` is empty where it is not known."""
+
+    is_collective: bool
+    operation: str = ""
+
+
+def work_of(objects: Objects, leaf: Frame, futex: int) -> Work | None:
+    """The Work among the objects of a frame for which a thread waits that sleeps on this futex; None for none."""
     with contextlib.suppress(Unreadable):
-        return any(_has_futex(objects, work, futex) for work in _works(objects, leaf))
-    return False
+        found = (_if_waited_for(objects, address, futex) for address in _works(objects, leaf))
+        return next(filter(None, found), None)
+    return None
 
 
 def _works(objects: Objects, leaf: Frame) -> Iterator[int]:
@@ -44,11 +70,14 @@ def _is_work(objects: Objects, address: int) -> bool:
     return False
 
 
-def _has_futex(objects: Objects, work: int, futex: int) -> bool:
+def _if_waited_for(objects: Objects, address: int, futex: int) -> Work | None:
+    memory = objects.memory
     with contextlib.suppress(Unreadable):
-        start = objects.memory.pointer(work + CPP_OBJECT)
+        start = memory.pointer(address + CPP_OBJECT)
         if 0 <= futex - start < WORK_BYTES:
-            return True
-        words = objects.memory.mapped_words(start, WORK_BYTES)
-        return bool(start) and any(0 <= futex - word < BUFFER_BYTES for word in words)
-    return False
+            rank, operation = memory.unpack("<iB", start + RANK_AND_OPERATION)
+            return Work(is_collective=True, operation=OPERATIONS.get(operation, "") if rank == -1 else "")
+        words = memory.mapped_words(start, WORK_BYTES) if start else ()
+        if any(0 <= futex - word < BUFFER_BYTES for word in words):
+            return Work(is_collective=False)
+    return None

@@ -51,12 +51,23 @@ def state(pid: int) -> str:
 
 def thread_names(pid: int) -> set[str]:
     """The names of a process's threads, each cut to 15 characters."""
-    return {_read(f"/proc/{pid}/task/{thread}/comm").strip() for thread in threads(pid)}
+    return {thread_name(pid, thread) for thread in threads(pid)}
+
+
+def thread_name(pid: int, thread: int) -> str:
+    """The name of a thread, cut to 15 characters."""
+    return _read(f"/proc/{pid}/task/{thread}/comm").strip()
 
 
 def thread_state(pid: int, thread: int) -> str:
     """The state letter of a thread, empty if it has ended."""
     return "".join(_fields(_read(f"/proc/{pid}/task/{thread}/stat"))[:1])
+
+
+def thread_started(pid: int, thread: int) -> int:
+    """When a thread began, in ticks since the kernel's start; 0 if it has ended."""
+    words = _fields(_read(f"/proc/{pid}/task/{thread}/stat"))
+    return int(words[19]) if len(words) > 19 else 0
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,10 @@ TAKES_SLOT = ("/ray/serve/_private/utils.py", "acquire")
 """Where a request that a replica has accepted waits for one of its slots."""
 METHODS = (("request_metadata", "call_method"), ("user_method_info", "name"))
 """The locals that name the user's method, each with the attribute that does."""
-MAX_REPLICAS = 10_000
+MAX_REPLICAS = 256
+MAX_LIMIT = 1 << 31
+LAST_TIME = 253_370_764_800
+MAX_NAME = 200
 
 
 class ServeRequests:
@@ -35,6 +38,7 @@ class ServeRequests:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
+        self._limits: dict[int, dict[str, int]] = {}
 
     def executed(self, frames: Sequence[Frame]) -> RequestData | None:
         """The request that a coroutine of a replica executes; None for any other coroutine."""
@@ -66,22 +70,30 @@ class ServeRequests:
 
     def _in_router(self, frame: Frame, frames: Sequence[Frame]) -> QueuedData:
         router = self._objects.attributes(self._local(frame, "self"))
-        pending = self._objects.attribute(self._local(frame, "pending_request"), "metadata")
-        method = self._objects.attribute(pending, "call_method")
+        pending = self._objects.attributes(self._local(frame, "pending_request"))
+        method = self._objects.attribute(pending.get("metadata", 0), "call_method")
         return {
             "request": self._request(method, router.get("_deployment_id", 0)),
+            "made_at": self._time(pending.get("created_at", 0)),
             "replicas": self._replicas(router.get("_replicas", 0)),
             "most_replicas": self._most_replicas(frames),
             "in_replica": False,
         }
 
     def _replicas(self, replicas: int) -> dict[str, int]:
-        """The limits of the replicas that a router knows, by their ids."""
+        """The limits of the replicas that a router knows, by their ids; read once for all of its requests."""
+        if replicas not in self._limits:
+            self._limits[replicas] = self._limits_of(self._objects.entries(replicas))
+        return self._limits[replicas]
+
+    def _limits_of(self, replicas: Sequence[tuple[int, int]]) -> dict[str, int]:
+        if len(replicas) > MAX_REPLICAS:
+            raise Unreadable(f"a deployment of {len(replicas)} replicas")
         limits = {}
-        for _, replica in self._objects.entries(replicas)[:MAX_REPLICAS]:
+        for _, replica in replicas:
             info = self._objects.attributes(self._objects.attribute(replica, "_replica_info"))
             replica_id = self._objects.attribute(info.get("replica_id", 0), "unique_id")
-            limits[self._objects.text(replica_id)] = self._limit(info.get("max_ongoing_requests", 0))
+            limits[self._name(replica_id)] = self._limit(info.get("max_ongoing_requests", 0))
         return limits
 
     def _most_replicas(self, frames: Sequence[Frame]) -> int | None:
@@ -109,8 +121,9 @@ class ServeRequests:
                 method = self._objects.attribute(self._local(frame, "request_metadata"), "call_method")
                 return {
                     "request": self._request(method, replica.get("_deployment_id", 0)),
+                    "made_at": 0.0,
                     "replicas": {
-                        self._objects.text(replica_id): self._limit(config.get("max_ongoing_requests", 0)),
+                        self._name(replica_id): self._limit(config.get("max_ongoing_requests", 0)),
                     },
                     "most_replicas": None,
                     "in_replica": True,
@@ -120,14 +133,21 @@ class ServeRequests:
     def _request(self, method: int, deployment: int) -> RequestData:
         names = self._objects.attributes(deployment)
         return {
-            "app": self._objects.text(names.get("app_name", 0)),
-            "deployment": self._objects.text(names.get("name", 0)),
-            "method": self._objects.text(method),
+            "app": self._name(names.get("app_name", 0)),
+            "deployment": self._name(names.get("name", 0)),
+            "method": self._name(method),
         }
+
+    def _name(self, address: int) -> str:
+        return self._objects.text(address, MAX_NAME)
+
+    def _time(self, address: int) -> float:
+        seconds = self._objects.number(address)
+        return seconds if seconds is not None and 0.0 <= seconds < LAST_TIME else 0.0
 
     def _limit(self, address: int) -> int:
         number = self._objects.number(address)
-        if number is None or number < 0:
+        if number is None or not 0 <= number <= MAX_LIMIT:
             raise Unreadable("a limit that is no number")
         return int(number)
 

@@ -18,7 +18,6 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.process_groups.data_groups import at_meeting
 from dstack.probes.node.process_groups.group_calls import GroupCalls
-from dstack.probes.node.process_groups.works import WORK_WAIT, is_in_work
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.ray.compiled_graphs import is_monitor
@@ -204,7 +203,7 @@ class BlockedCalls:
         if leaf is None or self._may_take_lock_back(frames[0]):
             slept_on = self._slept_on(thread, blocked_in)
             if slept_on is None:
-                return self._work(frames[0], blocked_in) if leaf is None else None
+                return None if leaf else self.group_calls.work_call(frames[0], thread.os_thread_id, blocked_in)
             if leaf and slept_on.address == frames[0].local("waiter"):
                 return self._known_wait(frames, leaf, hex(frames[0].local("self")))
             if slept_on.type_name in NAMES_OF_LOCKS:
@@ -237,12 +236,6 @@ class BlockedCalls:
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
             return None
-
-    def _work(self, leaf: Frame, blocked_in: SystemCall) -> CallData | None:
-        """``Work.wait``, of whose group nothing is known."""
-        if blocked_in.futex is None or not is_in_work(self._objects, leaf, blocked_in.futex):
-            return None
-        return {"kind": "other", "frame": 0, "what": WORK_WAIT}
 
     def _lock(self, lock: SleptOn) -> CallData:
         """A lock, with the threads that hold it, or may hold it: an RLock has its owner."""

@@ -121,8 +121,11 @@ _RAY_NAMES = (
 )
 RAY_COLLECTIVES = _operations(COLLECTIVE, "ray.util.collective", BOTH_RAYS, {name: name for name in _RAY_NAMES})
 
-WAIT_TENSOR = Place(
-    "/torch/distributed/_functional_collectives.py", "wait_tensor", "wait_tensor of torch.distributed", TORCH_SEEN
+(WAIT_TENSOR,) = _operations(
+    "/torch/distributed/_functional_collectives.py",
+    "torch.distributed",
+    TORCH_SEEN,
+    {"wait_tensor": "wait_tensor"},
 )
 
 WAITS = (

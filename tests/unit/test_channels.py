@@ -1,0 +1,303 @@
+"""What a wait in a channel of a compiled graph depends on, by who writes and reads and how far each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from dstack.analysis.channels import DROPPED, KEPT, READ, WRITE, add_channel_waits
+from dstack.analysis.executions import add_executions
+from dstack.analysis.graph import Graph as WaitGraph
+from dstack.analysis.observed import Observed
+from dstack.analysis.pending import Pending
+from dstack.diagnosis import Diagnosis, Wait
+from dstack.model import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
+from dstack.vertex_keys import UnknownKey
+from tests.unit.scenes import Call, Proc, Scene, groups_of
+
+CHANNEL_READ = Frame(function="read", file="/lib/ray/experimental/channel/common.py", line=3, origin="ray")
+
+
+def channel(writer: str, reader: str, buffers: int = 1) -> GraphChannel:
+    return GraphChannel(writer=writer, readers=(reader,), refs=(f"{writer or 'driver'}-{reader}",), buffers=buffers)
+
+
+def waits(
+    proc: Proc, *, is_write: bool = False, count: int = 0, pending: tuple[int, ...] = (0,), **known: float
+) -> None:
+    """Has the thread that runs the loop, or the driver's, wait at its end of a channel."""
+    end = ChannelCall(
+        end="writer" if is_write else "reader",
+        is_write=is_write,
+        count=count,
+        pending=pending,
+        fails_after_s=known.get("fails_after_s"),
+    )
+    call = BlockedCall(kind="other", frame=0, what="CompiledDAGRef.get", channel=end, timeout_s=known.get("timeout_s"))
+    strand = proc.strands[0]
+    strand.call = call
+    strand.leaf = None if proc.worker.is_driver else CHANNEL_READ
+
+
+def is_at(proc: Proc, reads: int, writes: int) -> None:
+    """Sets how far the process's one stage has come."""
+    proc.graph_stages[-1] = replace(proc.graph_stages[-1], reads=reads, writes=writes)
+
+
+@dataclass
+class Graph:
+    """A driver that executes a graph of two stages, ``Load.run`` and ``Train.run``."""
+
+    scene: Scene
+    driver: Proc
+    load: Proc
+    train: Proc
+    loops: Sequence[Call]
+
+    def diagnose(self) -> Diagnosis:
+        return self.scene.look().look().diagnose()
+
+
+def graph(buffers: int = 1) -> Graph:
+    """One execution is under way, of which Load has the input; the driver waits for the result, Train for its input."""
+    scene = Scene()
+    driver, load, train = scene.driver(), scene.actor("Load"), scene.actor("Train")
+    loops = [scene.call(actor, "__ray_call__", by=driver) for actor in (load, train)]
+    load.runs(loops[0]).computes()
+    train.runs(loops[1])
+    first = channel("", load.actor_id, buffers)
+    second = channel(load.actor_id, train.actor_id, buffers)
+    proxy = scene.actor("DAGDriverProxyActor", owner_id=driver.worker_id)
+    last = channel(train.actor_id, proxy.actor_id, buffers)
+    load.graph_stages = [stage(load, "run", first, second)]
+    train.graph_stages = [stage(train, "run", second, last)]
+    driver.graph_stages = [stage(driver, "", last, first)]
+    is_at(driver, reads=0, writes=1)
+    is_at(load, reads=1, writes=0)
+    waits(driver)
+    waits(train)
+    return Graph(scene, driver, load, train, loops)
+
+
+def stage(proc: Proc, method: str, source: GraphChannel, sink: GraphChannel) -> GraphStage:
+    return GraphStage(
+        method=method,
+        os_thread_id=proc.strands[0].tid if method else 0,
+        is_current=bool(method),
+        reader="reader",
+        writer="writer",
+        inputs=(source,),
+        outputs=(sink,),
+    )
+
+
+def wait_at(it: Graph, proc: Proc) -> Wait:
+    """The wait of a stage, though perhaps nothing needs that stage."""
+    snapshot = it.scene.snapshot()
+    vertices = WaitGraph(Observed(snapshot, snapshot.samples[0]))
+    for worker in snapshot.samples[0].workers:
+        add_executions(vertices, worker)
+    add_channel_waits(vertices, Pending(vertices).lifetimes)
+    wait = vertices.vertices[proc.key].wait
+    assert wait is not None
+    return wait
+
+
+# Reads
+
+
+def test_a_read_waits_for_the_stage_that_writes() -> None:
+    it = graph()
+
+    wait = it.scene.wait_of(it.driver)
+
+    assert (wait.kind, groups_of(wait)) == (READ, [(1, [it.train.key])])
+    assert groups_of(it.scene.wait_of(it.train)) == [(1, [it.load.key])]
+
+
+def test_a_stage_that_computes_is_the_final_blocker() -> None:
+    diagnosis = (it := graph()).diagnose()
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("blocked", it.load.key)
+    assert diagnosis.vertices[it.load.key].label == "stage Load.run"
+
+
+def test_a_stage_that_waits_for_what_follows_the_result_is_in_a_deadlock() -> None:
+    it = graph()
+    pipeline = it.scene.actor("Pipeline")
+    infer, factor = it.scene.call(pipeline, "infer", by=it.driver), it.scene.call(pipeline, "factor", by=it.load)
+    pipeline.runs(infer)
+    pipeline.graph_stages, it.driver.graph_stages = it.driver.graph_stages, []
+    waits(pipeline)
+    it.driver.gets(infer)
+    it.load.gets(factor)
+
+    diagnosis = it.diagnose()
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, finding.confirmed) == ("deadlock", True)
+    assert set(finding.members) == {pipeline.key, it.train.key, it.load.key, factor.key}
+    assert finding.blocked_behind == (it.driver.key,)
+
+
+def test_a_value_that_is_written_already_need_only_be_taken() -> None:
+    it = graph()
+    is_at(it.load, reads=1, writes=1)
+    waits(it.load, count=1)
+
+    (target,) = it.scene.wait_of(it.train).groups[0].targets
+
+    assert isinstance(target.vertex, UnknownKey)
+    assert target.vertex.is_given
+    assert not it.diagnose().is_stuck
+
+
+def test_all_inputs_that_are_missing_are_needed() -> None:
+    it = graph()
+    other = it.scene.actor("Other")
+    side = channel(other.actor_id, it.train.actor_id)
+    other.runs(it.scene.call(other, "__ray_call__", by=it.driver)).computes()
+    other.graph_stages = [stage(other, "run", channel("", other.actor_id), side)]
+    it.train.graph_stages = [replace(it.train.graph_stages[0], inputs=(*it.train.graph_stages[0].inputs, side))]
+    waits(it.train, pending=(0, 1))
+
+    assert groups_of(it.scene.wait_of(it.train)) == [(1, [it.load.key]), (1, [other.key])]
+
+    waits(it.train, pending=(1,))
+    it.scene.samples.clear()
+    assert groups_of(it.scene.wait_of(it.train)) == [(1, [other.key])]
+
+
+def test_an_idle_graph_is_no_finding() -> None:
+    it = graph()
+    for proc in (it.driver, it.load, it.train):
+        is_at(proc, reads=1, writes=1)
+    waits(it.load, count=1)
+    waits(it.train, count=1)
+    it.driver.computes()
+
+    diagnosis = it.diagnose()
+
+    assert (diagnosis.verdict, diagnosis.findings, diagnosis.outside) == ("clear", (), ())
+
+
+def test_the_loop_of_a_second_graph_is_queued_behind_that_of_the_first() -> None:
+    it = graph()
+    for proc in (it.driver, it.load, it.train):
+        is_at(proc, reads=1, writes=1)
+    waits(it.load, count=1)
+    again = it.scene.call(it.load, "__ray_call__", by=it.driver)
+    source = replace(channel("", it.load.actor_id), refs=("input of the second",))
+    sink = channel(it.load.actor_id, "d" * 32)
+    it.driver.graph_stages.append(replace(stage(it.driver, "", sink, source), reader="second"))
+    end = ChannelCall(end="second", is_write=False, count=0, pending=(0,))
+    it.driver.strands[0].call = BlockedCall(kind="other", frame=0, what="CompiledDAGRef.get", channel=end)
+
+    diagnosis = it.diagnose()
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, set(finding.members)) == ("deadlock", {it.driver.key, again.key, it.load.key})
+    assert "teardown()" in finding.advice
+
+
+# Writes
+
+
+def test_a_write_waits_for_the_reader_that_has_not_taken_the_last_value() -> None:
+    it = graph()
+    is_at(it.load, reads=2, writes=1)
+    waits(it.load, is_write=True, count=1)
+    it.train.computes()
+
+    wait = wait_at(it, it.load)
+
+    assert (wait.kind, groups_of(wait)) == (WRITE, [(1, [it.train.key])])
+
+
+def test_a_reader_behind_by_less_than_the_buffers_has_made_room() -> None:
+    it = graph(buffers=2)
+    is_at(it.load, reads=3, writes=2)
+    is_at(it.train, reads=1, writes=1)
+    waits(it.load, is_write=True, count=2)
+
+    assert wait_at(it, it.load).kind == KEPT
+
+
+def kept() -> Graph:
+    """Train waits for room, though the driver has taken its last value, and waits for the next one."""
+    it = graph()
+    is_at(it.driver, reads=1, writes=2)
+    is_at(it.load, reads=2, writes=2)
+    is_at(it.train, reads=2, writes=1)
+    waits(it.load, count=2)
+    waits(it.train, is_write=True, count=1)
+    waits(it.driver, count=1)
+    return it
+
+
+def test_a_driver_that_keeps_a_value_and_waits_for_the_next_is_in_a_suspected_deadlock() -> None:
+    it = kept()
+
+    diagnosis = it.diagnose()
+
+    (finding,) = diagnosis.findings
+    assert (diagnosis.verdict, finding.confirmed, finding.assumed) == ("deadlock", False, (DROPPED,))
+    assert set(finding.members) == {it.driver.key, it.train.key}
+    assert "Copy" in finding.advice
+
+
+def test_another_thread_of_the_driver_may_drop_a_value() -> None:
+    it = kept()
+    it.driver.strand("consumer", "user").computes()
+
+    assert not it.diagnose().is_stuck
+
+
+def test_a_channel_of_which_the_size_is_not_known_leads_to_no_deadlock() -> None:
+    it = kept()
+    last = replace(it.train.graph_stages[0].outputs[0], buffers=0)
+    it.train.graph_stages = [replace(it.train.graph_stages[0], outputs=(last,))]
+
+    assert not it.diagnose().is_stuck
+
+
+# What is not certain
+
+
+def test_a_wait_that_is_another_one_in_the_second_look_is_no_deadlock() -> None:
+    it = kept()
+    it.scene.look()
+    waits(it.train, is_write=True, count=2)
+
+    assert not it.scene.look().diagnose().is_stuck
+
+
+def test_a_stage_that_was_not_read_may_proceed() -> None:
+    it = kept()
+    it.train.graph_stages = []
+
+    assert not it.diagnose().is_stuck
+
+
+def test_a_place_that_a_stage_does_not_have_is_left_out() -> None:
+    it = kept()
+    waits(it.train, is_write=True, count=1, pending=(7,))
+    waits(it.driver, count=1, pending=(7,))
+
+    assert not it.diagnose().is_stuck
+
+
+def test_a_timeout_of_the_users_own_ends_a_wait_but_rays_is_an_error() -> None:
+    it = kept()
+    waits(it.driver, count=1, timeout_s=5.0)
+    assert not it.diagnose().is_stuck
+
+    it = kept()
+    waits(it.driver, count=1, fails_after_s=10.0)
+    diagnosis = it.diagnose()
+    (finding,) = diagnosis.findings
+    assert diagnosis.is_stuck
+    assert any("it fails after 10 s" in step.text for step in finding.explanation)
