@@ -30,7 +30,8 @@ def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
     """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
     linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
-    idle = idle_links(graph.vertices, _known_enders(graph, lifetimes, executions, linked))
+    enders = _known_enders(graph, lifetimes, executions, linked)
+    idle = idle_links(graph.vertices, enders, lifetimes.workers_with_idle_libraries())
     for vertex in executions:
         poll = graph.observed.polls.get(vertex.key)
         wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
