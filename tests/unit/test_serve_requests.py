@@ -130,7 +130,8 @@ def test_a_replica_that_was_not_observed_leaves_it_open() -> None:
 
 
 def starting(scene: Scene, by: Proc, **needs: float) -> Actor:
-    actor, _ = scene.pending_actor("ServeReplica:default:Shop", by, **needs)
+    actor, creation = scene.pending_actor("ServeReplica:default:Shop", by, **needs)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
     return scene.becomes(actor, name="SERVE_REPLICA::default#Shop#s2")
 
 
@@ -147,6 +148,19 @@ def test_a_replica_that_starts_can_serve_a_queued_request() -> None:
     targets = [target.vertex for target in wait.groups[0].targets]
     assert not any(isinstance(target, UnknownKey) for target in targets)
     assert any(actor.actor_id in str(target) for target in targets)
+
+
+def test_a_further_replica_needs_the_place_that_one_lacks_already() -> None:
+    kitchens = Kitchens(queued({"s1": 1}, 7))
+    controller = kitchens.scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
+    starting(kitchens.scene, controller, GPU=9.0)
+
+    diagnosis = kitchens.diagnosis()
+
+    assert diagnosis.verdict in ("deadlock", "hang")
+    wait = diagnosis.vertices[kitchens.router.key].wait
+    assert wait is not None
+    assert not any(isinstance(target.vertex, UnknownKey) for target in wait.groups[0].targets)
 
 
 def test_another_request_by_each_second_look_is_no_deadlock() -> None:
