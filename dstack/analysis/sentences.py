@@ -151,6 +151,8 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
                 f"waits{_in_call(wait)} for room in a channel of its graph: all values were taken, and one of them is "
                 f"still referred to by {targets}{_failing(wait)}"
             )
+        case "next call":
+            return f"comes to the call only through {targets}"
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):

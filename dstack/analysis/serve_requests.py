@@ -76,7 +76,7 @@ def _slots(graph: Graph, replica: _Replica, limit: int) -> Iterator[Target]:
     ongoing = [task_id for task_id in running if _may_be_request(observed, task_id)]
     yield from (Target(vertex=placing.key_of_task(observed, task_id)) for task_id in ongoing)
     if sum(_is_request(observed, task_id) for task_id in ongoing) < limit:
-        label = f"router, which finds that replica {replica.replica_id} has less than {limit} ongoing requests"
+        label = f"free slot of replica {replica.replica_id}, which the router has yet to find"
         yield graph.unknown("slot", actor.actor_id, "requests", label=label)
 
 

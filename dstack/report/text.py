@@ -225,17 +225,23 @@ def _print_children(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) 
     console.print()
     console.print(SafeText("Child processes", "bold"))
     for worker, children in of_worker[:SHOWN_CHILDREN]:
-        tree = Tree(
-            SafeText(f"{stacks.name_of(worker)}  ", "bold").append(f"pid {worker.pid}", "dim"), guide_style="dim"
+        title = SafeText(f"{stacks.name_of(worker)}  ", "bold").append(
+            _process(stacks.ranks_of(worker), worker.pid), "dim"
         )
+        tree = Tree(title, guide_style="dim")
         for child in children[:SHOWN_CHILDREN]:
-            branch = tree.add(SafeText(child.name).append(f"  pid {child.process.pid}", "dim"))
+            place = _process(stacks.ranks_of(worker, child.process), child.process.pid)
+            branch = tree.add(SafeText(child.name).append(f"  {place}", "dim"))
             for strand in child.strands[:SHOWN_CHILDREN]:
                 branch.add(_strand_text(stacks, strand, snapshot.sources))
             _add_rest(branch, len(child.strands) - SHOWN_CHILDREN, "threads")
         _add_rest(tree, len(children) - SHOWN_CHILDREN, "processes")
         console.print(tree)
     _print_rest(console, len(of_worker) - SHOWN_CHILDREN, "workers with child processes")
+
+
+def _process(ranks: str, pid: int) -> str:
+    return f"{ranks}, pid {pid}" if ranks else f"pid {pid}"
 
 
 def _strand_text(stacks: Stacks, strand: Strand, sources: Sources) -> SafeText:

@@ -314,3 +314,18 @@ def test_an_outlier_without_ranks_is_counted() -> None:
     (odd,) = stacks_of(scene).outliers().values()
 
     assert odd.words == "7 of 8 alike went on elsewhere"
+
+
+def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
+    scene, trainers = training()
+    child = Process(pid=77, started_at=1.0, name="engine", process_groups=groups_of(6), rank=6)
+    trainers[3].known["children"] = (child,)
+    snapshot = scene.look().look_again().snapshot()
+    diagnosis = diagnose(snapshot)
+
+    _, _, told = report_text(snapshot, diagnosis).partition("Child processes")
+    (listed,) = msgspec.json.decode(check_json(snapshot, diagnosis))["child_processes"]
+
+    assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told
+    assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in told
+    assert (listed["rank"], listed["dimensions"]) == (6, {"tp": 0, "pp": 1, "dp": 1})

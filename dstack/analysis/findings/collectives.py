@@ -137,6 +137,11 @@ def advice(finding: Finding, teller: Teller) -> str | None:
         )
     groups = [group_id(one.call.group) for one in found]
     others = _others(finding, teller)
+    if any(one.call.transfer for one in found):
+        return (
+            "Have one process ask for all transfers between these actors, or wait for one before asking for the next: "
+            "an actor makes its transfers in the order in which they arrive there, and that of two callers may differ."
+        )
     if all(one.call.operation in (*SENDS, *RECEIVES) for one in found) and not others:
         return (
             "Let one rank send while the other receives: order both by rank, or begin both at once with isend and "
@@ -384,7 +389,7 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
         return f"{vertex.label} {vertex.never}"
     if absent.is_dead:
         actor = teller.observed.actors.get(absent.actor_id or "")
-        cause = actor.death_cause if actor else None
+        cause = ((actor.death_cause if actor else None) or "").partition(". ")[0].removesuffix(".")
         who = f" ({names.actor(actor)})" if actor else ""
         return f"rank {absent.rank}{who} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
     failed = _failure(teller.situation, vertex)

@@ -33,7 +33,7 @@ from dstack.probes.node.waits.blocked_call import BlockedCalls
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
-from dstack.probes.node.waits.unproven import REF_CALLS, counted_call, unproven_call
+from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call, unread
 from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
@@ -301,8 +301,8 @@ class MemoryReader:
             self._loops.on_threads.pop(thread.thread_id, None)
         if was_still:
             return self._reading(found[0], is_still=True)
-        if in_channel := counted_call([one.call for one in found]):
-            return self._reading(replace(state, call=in_channel), is_still=True)
+        if in_channel := self._in_channel(found):
+            return in_channel
         letter = proc.thread_state(self._request.pid, thread.os_thread_id) if thread.os_thread_id else "?"
         if not letter:
             return None
@@ -310,7 +310,17 @@ class MemoryReader:
         call = unproven_call([(one.thread, one.call) for one in found])
         return replace(self._reading(replace(state, thread=running, call=call)), is_torn=not agrees)
 
+    def _in_channel(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
+        """The thread in a channel, if all readings that show it in any show the same wait; one alone proves nothing."""
+        several = [one for one in found if one.call is not None and "channel" in one.call]
+        if not several or any(one.call != several[0].call for one in several):
+            return None
+        state, is_proven = several[-1], len(several) > 1
+        return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_still=is_proven)
+
     def _may_wait(self, found: Sequence[_ThreadState]) -> bool:
+        if [one.call is not None and "channel" in one.call for one in found].count(True) == 1:
+            return True
         return all(state.call is not None and state.call["kind"] in REF_CALLS for state in found)
 
     # Results

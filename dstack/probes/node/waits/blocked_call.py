@@ -22,6 +22,7 @@ from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.ray.compiled_graphs import is_monitor
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
+from dstack.probes.node.ray.tensor_transfers import wait_for_tensors
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import function_of, is_in
@@ -267,6 +268,9 @@ class BlockedCalls:
         places = [(0, leaf), *((at, place) for at, place in places_outward(frames, self._is_user) if at)]
         if any(place.name == IDLE for _, place in places):
             return None
+        with contextlib.suppress(Unreadable):
+            if tensors := wait_for_tensors(self._objects, frames, self._threads, self._is_user):
+                return tensors
         for at, place in places:
             if at and is_in(frames[at], FUTURES_FILE):
                 return self._future(frames, at, place)
