@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -130,11 +130,8 @@ def advice(finding: Finding, teller: Teller) -> str | None:
     lost = [vertex for vertex in _absent(finding, teller) if _why_lost(teller, vertex)]
     if lost:
         return _advice_for_lost(lost)
-    if any(one.call.group.library == "ray.data" for one in found):
-        return (
-            "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
-            "together), and let no reader wait for another before it iterates."
-        )
+    if fix := _advice_for_data({one.call.group.library for one in found}):
+        return fix
     if any(one.call.transfer for one in found):
         return (
             "Have one process ask for all transfers between these actors, or wait for one before asking for the next: "
@@ -147,6 +144,18 @@ def advice(finding: Finding, teller: Teller) -> str | None:
 def _are_mixed(found: Sequence[Gathering]) -> bool:
     """Whether members of one group are in several calls of it."""
     return len({group_id(one.call.group) for one in found}) < len(found)
+
+
+def _advice_for_data(libraries: set[str]) -> str | None:
+    """Where readers of Data wait for each other, or for ranks that wait in another library."""
+    if libraries == {"ray.data"}:
+        return (
+            "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
+            "together), and let no reader wait for another before it iterates."
+        )
+    if "ray.data" in libraries:
+        return "Let all ranks read their data and make their collective calls, as ray.train.report, in the same order."
+    return None
 
 
 def _advice_for_lost(lost: Sequence[Vertex]) -> str:
@@ -261,23 +270,22 @@ def _caller(teller: Teller, vertex: Vertex) -> Vertex:
     """
     if _of(vertex).call.group.library not in BY_CALLS:
         return vertex
-    found = vertex
+    level, seen = [vertex.key], {vertex.key}
     for _ in range(FOLLOWED):
-        before = _waiter(teller, found)
-        if before is None:
-            break
-        found = before
-        execution = execution_of(teller.observed, found)
-        if execution is not None and placing.is_users(teller.observed, execution):
-            return found
+        before = [one for one in _waiters(teller, level) if one.key not in seen]
+        for one in before:
+            execution = execution_of(teller.observed, one)
+            if execution is not None and placing.is_users(teller.observed, execution):
+                return one
+        level = [one.key for one in before]
+        seen.update(level)
     return vertex
 
 
-def _waiter(teller: Teller, vertex: Vertex) -> Vertex | None:
-    """An execution that waits for this one; if there are several, one of the user's."""
-    found = [one for one in teller.vertices.values() if one.kind == "execution" and vertex.key in targets_of(one)]
-    others = sorted((one for one in found if one.key != vertex.key), key=lambda one: one.task_id is None)
-    return next(iter(others), None)
+def _waiters(teller: Teller, keys: Collection[Key]) -> list[Vertex]:
+    """The executions that wait for one of these."""
+    executions = (one for one in teller.vertices.values() if one.kind == "execution")
+    return [one for one in executions if not set(targets_of(one)).isdisjoint(keys)]
 
 
 # The ranks that are elsewhere
@@ -293,9 +301,10 @@ def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
         if vertex.absent
         for target in targets_of(vertex)
     }
+    known = told(finding, teller)
     found = []
     for vertex in teller.vertices_of(finding.members):
-        if vertex.kind != "execution" or _is_in_group(vertex):
+        if vertex.kind != "execution" or vertex.key in known:
             continue
         execution = execution_of(teller.observed, vertex)
         if execution and vertex.task_id is None and not placing.is_users(teller.observed, execution):
