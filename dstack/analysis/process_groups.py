@@ -44,6 +44,9 @@ TO_ROOT = ("gather", "gather_object")
 SENDS = ("send", "send_object_list")
 RECEIVES = ("recv", "recv_object_list")
 
+UNNAMED = ("Work.wait", "backward", "wait_tensor")
+"""Waits for a collective that has begun before, which may be any of its group."""
+
 QUIET_CPU_S = 0.02
 QUIET_SHARE = 0.03
 """CPU time of a process in which only Ray's own threads run, between two samples: this much, and this share of it."""
@@ -175,7 +178,7 @@ class _Members:
     def _inside(self, call: GroupCall, calls: Calls) -> Collection[int]:
         """The ranks of other members' calls that are the same one."""
         if not _is_between_two(call):
-            return calls.get((_group_of(call), _kind(call)), {}).keys()
+            return _in_same(call, calls)
         opposite = RECEIVES if call.operation in SENDS else SENDS
         by_rank = [calls.get((_group_of(call), operation), {}) for operation in opposite]
         ranks = [call.peer] if call.peer is not None else [rank for ranks in by_rank for rank in ranks]
@@ -483,6 +486,14 @@ def _is_for_all(call: GroupCall) -> bool:
 def _kind(call: GroupCall) -> str:
     """What is the same in all members' calls; Train's and Data's meet in one actor, which only counts them."""
     return "" if call.group.library in BY_CALLS else call.operation
+
+
+def _in_same(call: GroupCall, calls: Calls) -> set[int]:
+    """The ranks whose calls are the same, or may be as their operation is not known."""
+    group, kind = _group_of(call), _kind(call)
+    kinds = {one for of_group, one in calls if of_group == group and one not in (*SENDS, *RECEIVES)}
+    alike = kinds if kind in UNNAMED else kinds.intersection((kind, *UNNAMED))
+    return {rank for one in alike for rank in calls[group, one]}
 
 
 def _is_between_two(call: GroupCall) -> bool:

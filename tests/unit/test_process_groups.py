@@ -181,6 +181,15 @@ def test_a_group_of_another_job_is_another_one() -> None:
     assert it.diagnose().verdict == "deadlock"
 
 
+def test_a_wait_for_a_collective_that_began_before_may_be_for_the_same_one() -> None:
+    it = gang(2).collect((0,)).collect((1,), "Work.wait")
+    assert not it.diagnose().is_stuck
+
+    it = gang(3).collect((0,)).collect((1,), "backward")
+    it.ranks[2].gets(it.calls[0])
+    assert it.diagnose().is_stuck
+
+
 def test_a_send_needs_the_receive_of_its_peer() -> None:
     it = gang(2).collect((0,), "send", peer=1).collect((1,), "recv", peer=0)
     assert not it.diagnose().is_stuck
