@@ -178,11 +178,11 @@ def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: Grou
 
 
 def fails_in(observed: Observed, call: GroupCall) -> str:
-    """``; it fails by its own timeout in 29 min``, where clocks agree."""
+    """``; the call fails by its own timeout in 29 min``, where clocks agree."""
     if call.fails_at is None or not observed.snapshot.has_one_time:
         return ""
     left_s = call.fails_at - observed.looked_at
-    return f"; it fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
+    return f"; the call fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
 
 
 def _in_call(wait: Wait) -> str:
