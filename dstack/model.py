@@ -112,14 +112,16 @@ class GroupCall(Model, frozen=True):
     ``operation`` is the library's own name of it, as ``all_reduce``. ``group`` is the caller's membership; while the
     group is being made, as in ``init_process_group`` and ``new_group``, its ``ranks`` are those that must come.
     ``peer`` is the rank in the world of the one other member that a send or recv is for, or of the root of a broadcast,
-    reduce, gather or scatter. ``mark`` changes whenever the caller's thread runs, so that equal ones show one call;
-    empty where the library polls inside of the call, so that the kernel cannot tell. ``fails_at`` is when the library
-    will end the call with an error, where that could be read.
+    reduce, gather or scatter. ``transfer`` is the id of the object whose tensors Ray Direct Transport sends or receives
+    in the call. ``mark`` changes whenever the caller's thread runs, so that equal ones show one call; empty where the
+    library polls inside of the call, so that the kernel cannot tell. ``fails_at`` is when the library will end the call
+    with an error, where that could be read.
     """
 
     operation: str
     group: ProcessGroup
     peer: Natural | None = None
+    transfer: str = ""
     mark: str = ""
     fails_at: UnixTime | None = None
 

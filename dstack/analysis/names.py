@@ -163,6 +163,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
     place = worker(observed, owner) if owner else "process"
     if at_stage := stage(observed, worker_id, thread.os_thread_id):
         return at_stage
+    if thread.call and thread.call.of_group and (transfer := thread.call.of_group.transfer):
+        return f"{thread.call.of_group.operation} of tensors {short(transfer)}"
     if task_id is not None:
         outermost = user_frame(observed.snapshot.frames_of(thread), outermost=True)
         return outermost.function if task_id not in observed.tasks and outermost else task(observed, task_id)

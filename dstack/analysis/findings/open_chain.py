@@ -27,9 +27,14 @@ MAX_ENDERS = 20
 
 
 def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
-    """The finding of an open knot; its final blockers that are somebody known come first."""
-    blockers = sorted(knot.blockers, key=lambda blocker: bool(situation.vertices[blocker.vertex].other_side_of))
-    blockers += _enders(situation, blockers)
+    """The finding of an open knot; its final blockers that are known come first, and what only stands for others last."""
+
+    def place(blocker: FinalBlocker) -> tuple[bool, bool]:
+        vertex = situation.vertices[blocker.vertex]
+        return bool(vertex.other_side_of), vertex.kind == "lifetime" and situation.is_helper(vertex.key)
+
+    blockers = sorted(knot.blockers, key=lambda blocker: place(blocker)[0])
+    blockers = sorted([*blockers, *_enders(situation, blockers)], key=place)
     return Finding(
         kind=kind,
         confirmed=False,
@@ -123,7 +128,7 @@ def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
     count = f"{names.waiting(total)} on it" + (f", {direct:,} directly" if direct != total else "")
     if vertex.kind == "lifetime":
         step = teller.step(vertex.key)
-        return msgspec.structs.replace(step, text=f"the {step.text}; {count}")
+        return msgspec.structs.replace(step, text=f"{'the ' if vertex.holder else ''}{step.text}; {count}")
     if vertex.kind == "unknown":
         waits = _wait_in_child(teller, vertex)
         return at(f"the {vertex.label}{waits}; {count}" + ("; it is now at" if who.file else ""), who, vertex)

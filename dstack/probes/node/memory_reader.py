@@ -18,7 +18,6 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
-from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.program_labels import program_labels
@@ -33,7 +32,7 @@ from dstack.probes.node.waits.blocked_call import BlockedCalls
 from dstack.probes.node.waits.reachable_objects import what_reaches
 from dstack.probes.node.waits.reached import COROUTINE, THREAD, Reached
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn
-from dstack.probes.node.waits.unproven import REF_CALLS, counted_call, unproven_call
+from dstack.probes.node.waits.unproven import REF_CALLS, unproven_call, unread
 from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
@@ -108,7 +107,7 @@ class MemoryReader:
             stages = stages_of(process.objects, process.threads)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
-            memberships, labels = self._memberships(calls), self._labels(process)
+            memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
@@ -191,12 +190,6 @@ class MemoryReader:
             with contextlib.suppress(Unreadable):
                 return concurrency_groups(process.modules, process.objects)
         return None
-
-    def _memberships(self, calls: BlockedCalls) -> Memberships:
-        """Its process groups and ranks; none where these cannot be read."""
-        with contextlib.suppress(Unreadable):
-            return calls.group_calls.groups.memberships()
-        return Memberships()
 
     def _labels(self, process: PythonProcess) -> dict[str, str]:
         """The labels that the program has given it; none where these cannot be read."""
@@ -301,8 +294,8 @@ class MemoryReader:
             self._loops.on_threads.pop(thread.thread_id, None)
         if was_still:
             return self._reading(found[0], is_still=True)
-        if in_channel := counted_call([one.call for one in found]):
-            return self._reading(replace(state, call=in_channel), is_still=True)
+        if in_channel := self._in_channel(found):
+            return in_channel
         letter = proc.thread_state(self._request.pid, thread.os_thread_id) if thread.os_thread_id else "?"
         if not letter:
             return None
@@ -310,7 +303,17 @@ class MemoryReader:
         call = unproven_call([(one.thread, one.call) for one in found])
         return replace(self._reading(replace(state, thread=running, call=call)), is_torn=not agrees)
 
+    def _in_channel(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
+        """The thread in a channel, if all readings that show it in any show the same wait; one alone proves nothing."""
+        several = [one for one in found if one.call is not None and "channel" in one.call]
+        if not several or any(one.call != several[0].call for one in several):
+            return None
+        state, is_proven = several[-1], len(several) > 1
+        return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_still=is_proven)
+
     def _may_wait(self, found: Sequence[_ThreadState]) -> bool:
+        if [one.call is not None and "channel" in one.call for one in found].count(True) == 1:
+            return True
         return all(state.call is not None and state.call["kind"] in REF_CALLS for state in found)
 
     # Results

@@ -109,6 +109,7 @@ class GroupCallData(_GroupCallData, total=False):
     """A :class:`dstack.model.GroupCall`."""
 
     peer: int | None
+    transfer: str
     mark: str
     fails_at: float | None
 

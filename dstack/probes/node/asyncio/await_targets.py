@@ -214,6 +214,11 @@ class AwaitTargets:
         """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
         return self._thread_of(self.beginners.get(future))
 
+    def runner(self, future: int) -> int | None:
+        """The same, also of a coroutine that has started."""
+        coroutine = self.givers.get(future)
+        return self._thread_of(self._loops.loop_of(coroutine)) if coroutine else self.beginner(future)
+
     def _thread_of(self, loop: int | None) -> int | None:
         """The thread, by its OS id, that runs a loop."""
         thread_id = self._loops.thread_of(loop, self._executors.os_ids) if loop else None

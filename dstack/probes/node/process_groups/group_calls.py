@@ -27,6 +27,7 @@ from dstack.probes.node.process_groups.torch_groups import (
 from dstack.probes.node.process_groups.torch_groups import LIBRARY as TORCH_LIBRARY
 from dstack.probes.node.process_groups.works import Work, work_of
 from dstack.probes.node.procfs.proc import SystemCall, scheduler_mark
+from dstack.probes.node.ray.tensor_transfers import transferred
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.known_waits import COLLECTIVE, IN_CALLERS, RENDEZVOUS, TORCH, Place, place_of
 from dstack.probes.node.wire import CallData, GroupCallData, GroupData
@@ -64,7 +65,9 @@ class GroupCalls:
             operation, group = self._ray(frames[: at + 1], place) if is_ray else self._torch(frames[: at + 1], place)
             if group is None:
                 return None
-            return self._data(operation, group, self._peer(frames[at], group), thread, call)
+            found = self._data(operation, group, self._peer(frames[at], group), thread, call)
+            found["transfer"] = transferred(self._objects, frames[at + 1 :])
+            return found
         return None
 
     def work_call(self, leaf: Frame, thread: int, call: SystemCall) -> CallData | None:

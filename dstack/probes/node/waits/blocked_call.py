@@ -22,6 +22,7 @@ from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
 from dstack.probes.node.ray.compiled_graphs import is_monitor
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
+from dstack.probes.node.ray.tensor_transfers import wait_for_tensors
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import function_of, is_in
@@ -267,6 +268,9 @@ class BlockedCalls:
         places = [(0, leaf), *((at, place) for at, place in places_outward(frames, self._is_user) if at)]
         if any(place.name == IDLE for _, place in places):
             return None
+        with contextlib.suppress(Unreadable):
+            if tensors := wait_for_tensors(self._objects, frames, self._threads, self._is_user):
+                return tensors
         for at, place in places:
             if at and is_in(frames[at], FUTURES_FILE):
                 return self._future(frames, at, place)
@@ -313,6 +317,8 @@ class BlockedCalls:
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """The threads of which one must proceed, for all futures or for each."""
         found = [self._executors.givers(future) for future in futures]
+        if len(futures) > 1 and self.has_loops:
+            found = [one if one[0] else self._by_loop(future) for one, future in zip(found, futures, strict=True)]
         given: Dependencies = {}
         if not all(is_certain for _, is_certain in found):
             given["inferred"] = "a future that is still queued may be run by any thread of its executor"
@@ -323,6 +329,11 @@ class BlockedCalls:
         if any(not threads for threads, _ in found):
             return {}  # a thread that was not read may set it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
+
+    def _by_loop(self, future: int) -> tuple[Sequence[int], bool]:
+        """The thread whose event loop runs the coroutine that sets a future's result, and whether that is certain."""
+        thread = self.coroutines.runner(future)
+        return ((thread,), True) if thread else ((), False)
 
     def _given_by_loop(self, future: int) -> Dependencies:
         """The coroutine that sets a future's result, or the thread whose event loop must start that coroutine."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
+from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.ray.compiled_graphs import GRAPH_FILE, channels_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import function_of, is_in
@@ -27,8 +28,6 @@ READER_TYPES = ("SynchronousReader", "AwaitableBackgroundReader")
 WRITER = "SynchronousWriter"
 COPIED_AT_ONCE = 1 << 24
 """So many bytes are copied in a few milliseconds."""
-CELL_VALUE = 16
-"""The offset of what a cell refers to; CPython 3.10 to 3.14."""
 GET_FILE = "/ray/experimental/compiled_dag_ref.py"
 NAMES = {GET_FILE: ("get", "CompiledDAGRef.get"), GRAPH_FILE: ("execute", "CompiledDAG.execute")}
 """The outermost functions of Ray's in a driver, by file, with the names of their waits."""

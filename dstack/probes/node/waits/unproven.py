@@ -28,13 +28,12 @@ def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> Call
     first = calls[0] if calls else None
     if first is None or not _is_woken(first) or any(one != first for one in calls) or any(x != lines[0] for x in lines):
         return None
-    return {"kind": first["kind"], "frame": first["frame"], "unread": UNPROVEN}
+    return unread(first)
 
 
-def counted_call(calls: Sequence[CallData | None]) -> CallData | None:
-    """The wait in a channel that all readings show, of those that show any; its count proves that it is one wait."""
-    found = [call for call in calls if call is not None and "channel" in call]
-    return found[0] if len(found) > 1 and all(call == found[0] for call in found) else None
+def unread(call: CallData | None) -> CallData | None:
+    """The call without its dependencies."""
+    return {"kind": call["kind"], "frame": call["frame"], "unread": UNPROVEN} if call else None
 
 
 def _is_woken(call: CallData) -> bool:
