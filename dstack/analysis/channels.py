@@ -61,7 +61,7 @@ class _Channels:
         channels = [ends[place] for place in blocked.pending if place < len(ends)]
         wait = Wait(kind=READ, groups=(), timeout_s=call.timeout_s, what=call.what, fails_after_s=blocked.fails_after_s)
         if not blocked.is_write:
-            targets = [tuple(self._value(own, channel)) for channel in channels]
+            targets = [tuple(self._value(own, channel, blocked.count)) for channel in channels]
             return replace(wait, groups=_groups(targets), total=len(targets), needed=len(targets)) if targets else None
         if not all(channel.buffers for channel in channels):
             return None  # it is not known how many values fit in
@@ -78,10 +78,13 @@ class _Channels:
 
     # Reads
 
-    def _value(self, own: _End, channel: GraphChannel) -> Iterator[Target]:
-        """What writes the next value of a channel: any of the code of a driver, or one stage."""
+    def _value(self, own: _End, channel: GraphChannel, number: int) -> Iterator[Target]:
+        """What writes a value of a channel: any of the code of a driver, or one stage.
+
+        ``number`` is that of the value, where it is known to be a later one than the next.
+        """
         writers = self._ends(channel, is_output=True)
-        if any(one.stage.writes > own.stage.reads for one in writers):
+        if any(one.stage.writes > max(own.stage.reads, number) for one in writers):
             label = "value that is written already and is about to be read"
             yield self._graph.unknown("fetched value", own.worker_id, own.stage.reader, label=label)
         elif writers:
