@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dstack.analysis.coroutines import EVENT_LOOP
 from dstack.analysis.requirements import targets_of
@@ -22,40 +22,44 @@ NOT_IDLE = re.compile(r".*(\.put|\.join|\.acquire|Barrier\.wait)")
 """Waits in which no service rests."""
 
 
-def idle_links(vertices: Mapping[Key, Vertex], enders: Mapping[Key, tuple[Key, ...]]) -> set[Key]:
+def idle_links(
+    vertices: Mapping[Key, Vertex], enders: Mapping[Key, tuple[Key, ...]], serving: Collection[str] = ()
+) -> set[Key]:
     """Of the waits with these ``enders``, which may end them, those that only lead to other waits as of idle services.
 
-    A wait that leads to what proceeds is none of them either: then it is known what will end it.
+    A wait that leads to what proceeds is none of them either: then it is known what will end it. In the workers that
+    are ``serving``, idle threads of libraries may have work, so that a blocked event loop is no reason for it.
     """
     ahead: dict[Key, list[Key]] = {key: [] for key in enders}
     unseen = list(enders)
     while unseen:
         key = unseen.pop()
         vertex = vertices.get(key)
-        if vertex is None or (key not in enders and not _is_rest(vertex)):
+        if vertex is None or (key not in enders and not _is_rest(vertex, serving)):
             continue
         ahead[key] = [*enders.get(key, ())] or list(targets_of(vertex))
         for target in ahead[key]:
             if target not in ahead:
                 ahead[target] = []
                 unseen.append(target)
-    active = (key for key in ahead if not isinstance(key, UnknownKey) and not _is_at_rest(vertices.get(key), enders))
+    known = [key for key in ahead if not isinstance(key, UnknownKey)]
+    active = (key for key in known if not _is_at_rest(vertices.get(key), enders, serving))
     return set(enders) - _leading_to(ahead, active)
 
 
-def _is_at_rest(vertex: Vertex | None, enders: Mapping[Key, tuple[Key, ...]]) -> bool:
+def _is_at_rest(vertex: Vertex | None, enders: Mapping[Key, tuple[Key, ...]], serving: Collection[str]) -> bool:
     """Whether it waits as idle services do, or for what is in such a wait."""
-    if vertex is None or vertex.wait is None or not _is_rest(vertex):
+    if vertex is None or vertex.wait is None or not _is_rest(vertex, serving):
         return False
     return vertex.key not in enders or not NOT_IDLE.fullmatch(vertex.wait.what or vertex.wait.kind)
 
 
-def _is_rest(vertex: Vertex) -> bool:
+def _is_rest(vertex: Vertex, serving: Collection[str]) -> bool:
     """Whether it waits inside its own process, for no lock, and not for its event loop, which is blocked."""
     wait = vertex.wait
     if wait is None or wait.is_timed or wait.of_group is not None:
         return False
-    if wait.kind in (*REF_CALLS, "lock", EVENT_LOOP):
+    if wait.kind in (*REF_CALLS, "lock") or (wait.kind == EVENT_LOOP and vertex.worker_id not in serving):
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)

@@ -111,6 +111,11 @@ class Lifetimes:
         """These, without library code that was idle in every reading."""
         return (target for target in targets if target.vertex not in self._quiet)
 
+    def workers_with_idle_libraries(self) -> set[str]:
+        """The workers in which library code was idle in every reading, of those that were followed."""
+        libraries = (key.ids[0] for key in self._quiet if isinstance(key, UnknownKey) and key.what == "library")
+        return {key.worker_id for key in libraries if isinstance(key, ThreadKey | CoroutineKey)}
+
     # Who can bring it about
 
     def _enders(self, actor: Actor) -> Iterator[Target]:

@@ -18,6 +18,7 @@ from dstack.analysis.libraries import polled_actors
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Poll
+from dstack.analysis.streams import BACKPRESSURE
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
@@ -30,7 +31,8 @@ def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
     """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
     linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
-    idle = idle_links(graph.vertices, _known_enders(graph, lifetimes, executions, linked))
+    enders = _known_enders(graph, lifetimes, executions, linked)
+    idle = idle_links(graph.vertices, enders, lifetimes.workers_with_idle_libraries())
     for vertex in executions:
         poll = graph.observed.polls.get(vertex.key)
         wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
@@ -63,6 +65,8 @@ def has_enders(call: BlockedCall | None) -> bool:
 def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     """The wait with its unknown ends replaced by what can reach the object, where any such is known."""
     assert vertex.wait is not None, "only executions that wait are linked"
+    if vertex.wait.kind == BACKPRESSURE:
+        return _for_consumer(graph, lifetimes, vertex.wait)
     wait, execution = vertex.wait, execution_of(graph.observed, vertex)
     call = execution.call if execution else None
     is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
@@ -84,6 +88,16 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
         assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
         if_not=wait.if_not if wait.assumed else wait.groups,
     )
+
+
+def _for_consumer(graph: Graph, lifetimes: Lifetimes, wait: Wait) -> Wait:
+    """The wait of a producer for anything that can proceed in the process of its consumer, or call into it."""
+    consumers = [graph.vertices[target.vertex] for target in _targets(wait.groups)]
+    owner = next((one.worker_id for one in consumers if isinstance(one.key, UnknownKey)), None)
+    if owner is None:
+        return wait
+    users = tuple(dict.fromkeys(lifetimes.users_of_process(owner)))
+    return replace(wait, groups=(Group(needs=1, targets=users),), total=len(users))
 
 
 def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:

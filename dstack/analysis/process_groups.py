@@ -331,7 +331,9 @@ class _Members:
         if not targets:
             return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
         key = AnyKey("rank", (group.library, group.world, absent.rank, worker_id))
-        wait = Wait(kind="rank", groups=(Group(needs=1, targets=tuple(dict.fromkeys(targets))),), total=len(targets))
+        wait = Wait(
+            kind="next call", groups=(Group(needs=1, targets=tuple(dict.fromkeys(targets))),), total=len(targets)
+        )
         self._graph.add(
             Vertex(key=key, kind="task", label=label, worker_id=worker_id or None, wait=wait, absent=absent)
         )

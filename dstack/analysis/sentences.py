@@ -30,12 +30,12 @@ def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
 
 
 def cancellation(observed: Observed, vertex: Vertex) -> str:
-    """``was cancelled and goes on: it``, of a task that has not ended though it was cancelled."""
-    return "was cancelled and goes on: it " if is_cancelled(observed, vertex) else ""
+    """``was asked to be cancelled and goes on: it``, of a task that has not ended though it was cancelled."""
+    return "was asked to be cancelled and goes on: it " if is_cancelled(observed, vertex) else ""
 
 
 def is_cancelled(observed: Observed, vertex: Vertex) -> bool:
-    """Whether it is a task that has not ended though it was cancelled."""
+    """Whether it is a task that has not ended though it was asked to: by ``ray.cancel``, or by a library in it."""
     execution = execution_of(observed, vertex) if vertex.task_id else None
     return isinstance(execution, Coroutine) and execution.cancel_requests > 0
 
@@ -151,6 +151,8 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
                 f"waits{_in_call(wait)} for room in a channel of its graph: all values were taken, and one of them is "
                 f"still referred to by {targets}{_failing(wait)}"
             )
+        case "next call":
+            return f"comes to the call only through {targets}"
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):

@@ -22,6 +22,8 @@ from dstack.vertex_keys import AnyKey
 SLOT = "Serve slot"
 """The kind of wait of a queued request."""
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
+UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+"""States of a replica that waits for its place. A further one would need the same, so it would wait as well."""
 HANDLES = re.compile(r"handle_request\w*")
 """The methods of a replica that execute requests; others serve Serve itself."""
 
@@ -76,7 +78,7 @@ def _slots(graph: Graph, replica: _Replica, limit: int) -> Iterator[Target]:
     ongoing = [task_id for task_id in running if _may_be_request(observed, task_id)]
     yield from (Target(vertex=placing.key_of_task(observed, task_id)) for task_id in ongoing)
     if sum(_is_request(observed, task_id) for task_id in ongoing) < limit:
-        label = f"router, which finds that replica {replica.replica_id} has less than {limit} ongoing requests"
+        label = f"free slot of replica {replica.replica_id}, which the router has yet to find"
         yield graph.unknown("slot", actor.actor_id, "requests", label=label)
 
 
@@ -104,7 +106,8 @@ def _further(graph: Graph, queued: QueuedRequest, starting: Sequence[_Replica]) 
         else:
             label = f"start or end of replica {one.replica_id} of Serve deployment {deployment}"
             yield graph.unknown("start of actor", one.actor.actor_id, "replica", label=label)
-    if queued.most_replicas is None or len(starting) + len(queued.replicas) < queued.most_replicas:
+    is_full = queued.most_replicas is not None and len(starting) + len(queued.replicas) >= queued.most_replicas
+    if not is_full and not any(one.actor.state in UNPLACED for one in starting):
         label = f"further replica of Serve deployment {deployment}, which Serve's controller may start"
         yield graph.unknown("start of actor", queued.request.app, deployment, label=label)
 

@@ -792,7 +792,7 @@ def test_a_cancelled_call_that_goes_on_is_called_so() -> None:
     diagnosis = diagnose(replace(snapshot, samples=samples))
 
     assert "Office.work (coroutine of actor Office" in texts(diagnosis)
-    assert "was cancelled and goes on: it awaits nothing" in texts(diagnosis)
+    assert "was asked to be cancelled and goes on: it awaits nothing" in texts(diagnosis)
     assert "asyncio.CancelledError" in diagnosis.findings[0].advice
     assert "cancelled" not in texts(scene.diagnose())
 

@@ -91,17 +91,19 @@ def test_its_arguments_are_where_a_search_for_objects_begins(memory: ProcessMemo
 
 
 def test_the_thread_of_a_loop_that_must_begin_a_coroutine_is_found(memory: ProcessMemory) -> None:
-    found: list[tuple[int | None, int]] = []
+    found: list[int | None] = []
 
     async def asks() -> None:
         asked = asyncio.run_coroutine_threadsafe(count(object(), []), asyncio.get_running_loop())
-        found.append((coroutines_of(memory).beginner(id(asked)), threading.get_native_id()))
+        found.extend((coroutines_of(memory).beginner(id(asked)), coroutines_of(memory).runner(id(asked))))
+        await asyncio.sleep(0)
+        found.extend((coroutines_of(memory).beginner(id(asked)), coroutines_of(memory).runner(id(asked))))
         await asyncio.wrap_future(asked)
 
     asyncio.run(asks())
 
-    ((thread, own),) = found
-    assert thread == own
+    own = threading.get_native_id()
+    assert found == [own, own, None, own]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks do not count how often they were cancelled")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dstack.diagnosis import Diagnosis
+from dstack.model import Frame
 from tests.unit.scenes import Proc, Scene, Strand
+
+IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=4, origin="ray")
 
 
 def confirmed(scene: Scene) -> Diagnosis:
@@ -64,7 +67,7 @@ def test_a_call_that_does_not_begin_will_not_end_the_wait_either() -> None:
     assert confirmed(scene).verdict == "deadlock"
 
 
-def blocking_its_loop(what: str) -> Scene:
+def blocking_its_loop(what: str, *, serves: bool = False) -> Scene:
     """An async method that blocks its event loop in a wait that a coroutine of this loop would end."""
     scene = Scene()
     driver = scene.driver()
@@ -75,6 +78,9 @@ def blocking_its_loop(what: str) -> Scene:
     loop.task_id = report.task.task_id
     loop.is_in(what, "0x10").is_reached_by(office.coroutine(report, loop=loop))
     driver.gets(report)
+    if serves:
+        server = office.strand("server", "ray")
+        server.leaf, server.is_asleep = IDLE_LIBRARY, True
     return scene
 
 
@@ -84,3 +90,12 @@ def test_a_coroutine_will_not_end_a_wait_that_blocks_its_event_loop() -> None:
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, bool(finding.assumed)) == ("deadlock", True)
     assert "async def" in finding.advice
+
+
+def test_a_server_of_a_library_may_end_it_though_it_is_idle() -> None:
+    scene = blocking_its_loop("threading.Event.wait", serves=True)
+    scene.look()
+    for _ in range(3):
+        scene.read(scene.procs)
+
+    assert scene.look().diagnose().verdict not in ("deadlock", "hang")

@@ -18,7 +18,7 @@ from dstack.analysis.reduction import cores, residue, stuck_graph
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import print_report
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Proc, Scene, group_of
 
 SIZE = 60
 CONDITION = "threading.Condition.wait"
@@ -113,6 +113,25 @@ def ranks_of_a_collective(size: int) -> Scene:
     return scene
 
 
+def ranks_of_a_process_group(size: int, operation: str = "broadcast") -> Scene:
+    """Half of them in one collective; the others in another one, or in a get of the first rank."""
+    scene = Scene()
+    driver = scene.driver()
+    ranks = [scene.actor("Rank", owner_id=driver.worker_id).works_for() for _ in range(size)]
+    for number, rank in enumerate(ranks):
+        rank.tasks_read = True
+        group = group_of(number, *range(size))
+        rank.runs(scene.call(rank, "train", by=driver)).is_member(group)
+        if number < size // 2:
+            rank.collects("all_reduce", group)
+        elif operation:
+            rank.collects(operation, group, peer=0)
+        else:
+            rank.gets(scene.call(ranks[0], "weight", by=rank))
+    driver.gets(*driver.submitted)
+    return scene
+
+
 def separate_rings(size: int) -> Scene:
     scene = Scene()
     driver = scene.driver()
@@ -180,6 +199,8 @@ def calls_made(action: Callable[[], object]) -> int:
         slots_that_are_all_taken,
         standstills,
         ranks_of_a_collective,
+        ranks_of_a_process_group,
+        partial(ranks_of_a_process_group, operation=""),
         separate_rings,
         pollers,
     ],

@@ -1,8 +1,8 @@
 """Snapshots of Ray's own libraries, as they were: what is seen in them is called right, and what is idle is no finding.
 
 Each was saved by ``dstack snapshot -o`` from a program of a few lines, on the version of Ray in its name; only paths,
-host names and command lines were changed. Only those of serve-coroutines and torch-mesh were saved by a dstack that
-reads coroutines: in the others what depends on them is incomplete.
+host names and command lines were changed. Only those of serve-coroutines, serve-queue and torch-mesh were saved by a
+dstack that reads coroutines: in the others what depends on them is incomplete.
 """
 
 from __future__ import annotations
@@ -140,3 +140,15 @@ def test_the_ranks_of_a_device_mesh_and_the_labels_of_the_program_are_named(name
     assert dict(found[3].labels) == {"stage": "late", "host": "h3"}
     assert "(rank 3)" in headline(diagnosis)
     assert "rank 3 (tp 1, dp 1, stage=late, host=h3)" in " ".join(report_text(snapshot, diagnosis).split())
+
+
+@pytest.mark.parametrize("name", versions_of("serve-queue"))
+def test_a_request_that_is_queued_in_serve_waits_for_the_ongoing_one(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    (finding,) = diagnosis.findings
+    (blocker,) = finding.final_blockers
+    assert (finding.kind, diagnosis.incomplete) == ("blocked", False)
+    assert {"request Kitchen.cook", "queued request Kitchen.cook"} <= labels(diagnosis)
+    assert diagnosis.vertices[blocker.vertex].label == "Kitchen.cook"
+    assert "driver" in {diagnosis.vertices[key].label.split()[0] for key in finding.members}

@@ -21,9 +21,9 @@ from tests.effort import examples
 from tests.unit.coroutine_worlds import Show as CoroutineShow
 from tests.unit.coroutine_worlds import World as CoroutineWorld
 from tests.unit.coroutine_worlds import coroutine_worlds
+from tests.unit.group_worlds import Op, group_worlds
 from tests.unit.group_worlds import Show as GroupShow
 from tests.unit.group_worlds import World as GroupWorld
-from tests.unit.group_worlds import group_worlds
 from tests.unit.holding_worlds import Process as HoldingProcess
 from tests.unit.holding_worlds import Request, holding_worlds
 from tests.unit.holding_worlds import Show as HoldingShow
@@ -693,11 +693,28 @@ def test_ranks_that_are_stuck_are_found_once_nothing_moves(world: GroupWorld, or
 pauses = st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=12, max_size=12)
 
 
+def after(world: GroupWorld, *ranks: int) -> GroupWorld:
+    """The world in which the steps of these ranks have ended."""
+    for rank in ranks:
+        world.end(rank)
+    return world
+
+
+MEETS, ROOT = Op("all_reduce"), Op("broadcast", peer=0)
+BEGUN = after(GroupWorld([(0, 1, 2)], [[MEETS], [Op("work"), MEETS], [Op("begin"), Op("call", peer=0)]]), 2)
+"""Rank 2 has begun the call that rank 0 waits in, and asks that rank; only rank 1 is late."""
+SENT = after(GroupWorld([(0, 1, 2)], [[ROOT, Op("call", peer=2)], [Op("work"), ROOT], [ROOT]]), 0)
+"""The root has sent its data, and asks the rank to which rank 1 is to pass them on."""
+
+
+@example(BEGUN, [0] * 12, random.Random(0))
+@example(SENT, [0] * 12, random.Random(0))
 @given(group_worlds(), pauses, st.randoms(use_true_random=False))
 @many
 def test_processes_read_at_different_times_make_no_rank_stuck(
     world: GroupWorld, pauses: list[int], order: random.Random
 ) -> None:
+    world = copy.deepcopy(world)
     show = GroupShow(world)
     read_apart(show, pauses[:6], order)
     show.scene.look()

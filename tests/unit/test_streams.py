@@ -115,16 +115,22 @@ def test_a_sync_actor_that_holds_the_generator_takes_its_values_in_the_call_it_r
     assert groups_of(scene.wait_of(worker)) == [(1, [owner.key])]
 
 
-@pytest.mark.parametrize(
-    "name", ["AsyncIO Thread: default", "StreamingExecutor", "ThreadPoolExecutor-0_0"], ids=["loop", "library", "pool"]
-)
-def test_a_consumer_with_other_threads_that_could_take_values_is_unknown(name: str) -> None:
+def held_back(consumer: Proc, scene: Scene) -> Proc:
+    """A producer in an actor that is held back, while its consumer waits for another call of that actor."""
+    actor = scene.actor("Source", owner_id=consumer.worker_id).works_for()
+    actor.runs(scene.call(actor, "stream", by=consumer, items=2))
+    rest(actor)
+    consumer.gets(scene.call(actor, "size", by=consumer))
+    return actor
+
+
+def test_a_consumer_with_a_library_that_could_take_values_may_go_on() -> None:
     scene = Scene()
     driver = scene.driver()
-    driver.strand(name, "loop" if name.startswith("Async") else "ray")
-    _, worker = stream(scene, driver)
+    driver.strand("StreamingExecutor", "ray")
+    held_back(driver, scene)
 
-    assert unknown_label(scene, worker).startswith("consumer of stream in driver train.py (pid 1000")
+    assert not scene.look().look_again().diagnose().is_stuck
 
 
 def test_rays_own_threads_take_no_values() -> None:
@@ -136,13 +142,34 @@ def test_rays_own_threads_take_no_values() -> None:
     assert groups_of(scene.wait_of(worker)) == [(1, [driver.key])]
 
 
-def test_an_actor_whose_next_call_could_take_the_values_is_unknown() -> None:
+def async_consumer() -> tuple[Scene, Proc, Coro]:
+    """An async actor whose only call has begun a stream, and awaits another call of the stream's actor."""
     scene = Scene()
-    owner = scene.actor("Consumer")
-    owner.strands[0].role = "ray"
-    _, worker = stream(scene, owner)
+    driver = scene.driver()
+    owner = scene.async_actor("Consumer", owner_id=driver.worker_id).works_for()
+    eat = scene.call(owner, "eat", by=driver)
+    source = scene.actor("Source", owner_id=owner.worker_id).works_for()
+    source.runs(scene.call(source, "stream", by=owner, items=2))
+    rest(source)
+    coro = owner.begins(eat).awaits(scene.call(source, "size", by=owner))
+    driver.gets(eat)
+    return scene, driver, coro
 
-    assert unknown_label(scene, worker).startswith("consumer of stream")
+
+def test_a_coroutine_that_awaits_what_is_behind_its_producer_is_deadlocked() -> None:
+    scene, _, coro = async_consumer()
+
+    (finding,) = scene.look().look_again().diagnose().findings
+
+    assert (finding.kind, finding.confirmed) == ("deadlock", True)
+    assert coro.key in finding.members
+
+
+def test_a_caller_that_goes_on_may_have_the_actor_take_the_values() -> None:
+    scene, driver, _ = async_consumer()
+    driver.computes()
+
+    assert not scene.look().look_again().diagnose().is_stuck
 
 
 def test_a_consumer_that_was_not_seen_is_unknown() -> None:

@@ -33,7 +33,7 @@ def advice(finding: Finding, teller: Teller) -> str:
         return BOUND_THEM
     if any(is_cancelled(teller.observed, end) for end in ends):
         return (
-            "Let a cancelled call end: do not catch asyncio.CancelledError, or raise it again (ray.cancel asks once); "
-            "ray.kill ends an actor at once."
+            "If it was to be cancelled, let it end: do not catch asyncio.CancelledError, or raise it again (ray.cancel "
+            "asks once). ray.kill ends an actor at once."
         )
     return "Look at the lines above: all of it goes on when they do."

@@ -1,9 +1,9 @@
-"""How findings are told that are about calls on process groups: which ranks are in which call, and which is not."""
+"""The words of findings about calls on process groups: which ranks are in which call, and which are elsewhere."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from dstack.vertex_keys import Key
 SHOWN_PARTS = 4
 SHOWN_CALLS = 8
 FOLLOWED = 6
-"""So many steps from what a rank waits for to another rank are told of."""
+"""So many steps from what a rank waits for to another rank are followed."""
 
 
 class Gathering(NamedTuple):
@@ -57,7 +57,7 @@ def has_lost_rank(situation: Situation, keys: Iterable[Key]) -> bool:
 
 
 def gatherings(finding: Finding, teller: Teller) -> list[Gathering]:
-    """Who is in which call, of the calls that members are in; the largest group first."""
+    """The calls that members are in, each with the ranks in it; the largest group first."""
     members = teller.vertices_of(finding.members)
     if any(vertex.absent and vertex.never for vertex in members):
         members += teller.vertices_of(finding.blocked_behind)
@@ -130,39 +130,32 @@ def advice(finding: Finding, teller: Teller) -> str | None:
     lost = [vertex for vertex in _absent(finding, teller) if _why_lost(teller, vertex)]
     if lost:
         return _advice_for_lost(lost)
-    if any(one.call.group.library == "ray.data" for one in found):
-        return (
-            "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
-            "together), and let no reader wait for another before it iterates."
-        )
-    groups = [group_id(one.call.group) for one in found]
-    others = _others(finding, teller)
+    if fix := _advice_for_data({one.call.group.library for one in found}):
+        return fix
     if any(one.call.transfer for one in found):
         return (
             "Have one process ask for all transfers between these actors, or wait for one before asking for the next: "
             "an actor makes its transfers in the order in which they arrive there, and that of two callers may differ."
         )
-    if all(one.call.operation in (*SENDS, *RECEIVES) for one in found) and not others:
+    is_for_calls = bool(_others(finding, teller)) and not _are_mixed(found)
+    return _advice_for_calls(finding, teller, found) if is_for_calls else _advice_for_order(found)
+
+
+def _are_mixed(found: Sequence[Gathering]) -> bool:
+    """Whether members of one group are in several calls of it."""
+    return len({group_id(one.call.group) for one in found}) < len(found)
+
+
+def _advice_for_data(libraries: set[str]) -> str | None:
+    """Where readers of Data wait for each other, or for ranks that wait in another library."""
+    if libraries == {"ray.data"}:
         return (
-            "Let one rank send while the other receives: order both by rank, or begin both at once with isend and "
-            "irecv (batch_isend_irecv) and wait for them afterwards."
+            "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
+            "together), and let no reader wait for another before it iterates."
         )
-    if len(set(groups)) < len(groups):
-        return (
-            "Make all ranks of a group call the same collectives in the same order: look for a branch on the rank, an "
-            "exception, or a loop of another length, before the lines above."
-        )
-    if others:
-        return _advice_for_calls(finding, teller, found)
-    if len(groups) > 1:
-        return (
-            "Call the collectives of the groups in the same order on all ranks: of two groups that share a rank, the "
-            "same one must come first everywhere."
-        )
-    return (
-        "Find out why not all ranks came: all must make the same calls in the same order, so look for an early return, "
-        "an error that was handled, or a shorter loop on the rank that is not there."
-    )
+    if "ray.data" in libraries:
+        return "Let all ranks read their data and make their collective calls, as ray.train.report, in the same order."
+    return None
 
 
 def _advice_for_lost(lost: Sequence[Vertex]) -> str:
@@ -179,6 +172,29 @@ def _advice_for_lost(lost: Sequence[Vertex]) -> str:
     return (
         "Fetch the results of all ranks as they come (ray.wait returns a failed call first), and on an error end the "
         "others (ray.kill, or abort their process group): they wait for the failed rank until their timeout."
+    )
+
+
+def _advice_for_order(found: Sequence[Gathering]) -> str:
+    """All ranks of a group must make the same calls in the same order."""
+    if all(one.call.operation in (*SENDS, *RECEIVES) for one in found):
+        return (
+            "Let one rank send while the other receives: order both by rank, or begin both at once with isend and "
+            "irecv (batch_isend_irecv) and wait for them afterwards."
+        )
+    if _are_mixed(found):
+        return (
+            "Make all ranks of a group call the same collectives in the same order: look for a branch on the rank, an "
+            "exception, or a loop of another length, before the lines above."
+        )
+    if len(found) > 1:
+        return (
+            "Call the collectives of the groups in the same order on all ranks: of two groups that share a rank, the "
+            "same one must come first everywhere."
+        )
+    return (
+        "Find out why not all ranks came: all must make the same calls in the same order, so look for an early return, "
+        "an error that was handled, or a shorter loop on the rank that is not there."
     )
 
 
@@ -254,23 +270,22 @@ def _caller(teller: Teller, vertex: Vertex) -> Vertex:
     """
     if _of(vertex).call.group.library not in BY_CALLS:
         return vertex
-    found = vertex
+    level, seen = [vertex.key], {vertex.key}
     for _ in range(FOLLOWED):
-        before = _waiter(teller, found)
-        if before is None:
-            break
-        found = before
-        execution = execution_of(teller.observed, found)
-        if execution is not None and placing.is_users(teller.observed, execution):
-            return found
+        before = [one for one in _waiters(teller, level) if one.key not in seen]
+        for one in before:
+            execution = execution_of(teller.observed, one)
+            if execution is not None and placing.is_users(teller.observed, execution):
+                return one
+        level = [one.key for one in before]
+        seen.update(level)
     return vertex
 
 
-def _waiter(teller: Teller, vertex: Vertex) -> Vertex | None:
-    """An execution that waits for this one; if there are several, one of the user's."""
-    found = [one for one in teller.vertices.values() if one.kind == "execution" and vertex.key in targets_of(one)]
-    others = sorted((one for one in found if one.key != vertex.key), key=lambda one: one.task_id is None)
-    return next(iter(others), None)
+def _waiters(teller: Teller, keys: Collection[Key]) -> list[Vertex]:
+    """The executions that wait for one of these."""
+    executions = (one for one in teller.vertices.values() if one.kind == "execution")
+    return [one for one in executions if not set(targets_of(one)).isdisjoint(keys)]
 
 
 # The ranks that are elsewhere
@@ -286,9 +301,10 @@ def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
         if vertex.absent
         for target in targets_of(vertex)
     }
+    known = told(finding, teller)
     found = []
     for vertex in teller.vertices_of(finding.members):
-        if vertex.kind != "execution" or _is_in_group(vertex):
+        if vertex.kind != "execution" or vertex.key in known:
             continue
         execution = execution_of(teller.observed, vertex)
         if execution and vertex.task_id is None and not placing.is_users(teller.observed, execution):
@@ -389,7 +405,7 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
         return f"{vertex.label} {vertex.never}"
     if absent.is_dead:
         actor = teller.observed.actors.get(absent.actor_id or "")
-        cause = actor.death_cause if actor else None
+        cause = ((actor.death_cause if actor else None) or "").partition(". ")[0].removesuffix(".")
         who = f" ({names.actor(actor)})" if actor else ""
         return f"rank {absent.rank}{who} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
     failed = _failure(teller.situation, vertex)

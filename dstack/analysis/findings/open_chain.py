@@ -123,7 +123,7 @@ def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
     count = f"{names.waiting(total)} on it" + (f", {direct:,} directly" if direct != total else "")
     if vertex.kind == "lifetime":
         step = teller.step(vertex.key)
-        return msgspec.structs.replace(step, text=f"the {step.text}; {count}")
+        return msgspec.structs.replace(step, text=f"{'the ' if vertex.holder else ''}{step.text}; {count}")
     if vertex.kind == "unknown":
         waits = _wait_in_child(teller, vertex)
         return at(f"the {vertex.label}{waits}; {count}" + ("; it is now at" if who.file else ""), who, vertex)

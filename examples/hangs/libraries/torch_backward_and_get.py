@@ -1,9 +1,8 @@
 """Two ranks in the backward pass of DistributedDataParallel, and a third that calls the first of them.
 
-The gradients are reduced by C++, whose process group is not seen. So it is not proven that the third rank is missing.
+The gradients are reduced by C++, without frames of Python.
 
-Expected: stalled
-Later: deadlock, once the process group of a backward pass is read
+Expected: deadlock
 Members: Rank.train
 Points at: loss.backward()
 Needs: torch

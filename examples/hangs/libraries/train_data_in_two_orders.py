@@ -9,6 +9,7 @@ Needs: ray[data,train]
 """
 
 import os
+from typing import Any
 
 import ray
 from ray import train
@@ -29,7 +30,7 @@ def step() -> None:
 def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
-    datasets = {"numbers": ray.data.range(100)}
+    datasets: dict[str, Any] = {"numbers": ray.data.range(100)}
     scaling = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5})
     print("ready", flush=True)
     print(DataParallelTrainer(step, datasets=datasets, scaling_config=scaling).fit())

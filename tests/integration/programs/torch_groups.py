@@ -74,8 +74,8 @@ def call_alone(name: str) -> None:
     print("ready", flush=True)
     if RANK == 1:
         time.sleep(10_000)
-    call = {**CALLS, "backward": lambda group: backward(model)}[name]
-    call(of_two if name.startswith(("Work", "wait")) else None)
+    calls: Calls = {**CALLS, "backward": lambda group: backward(model)}
+    calls[name](of_two if name.startswith(("Work", "wait")) else None)
 
 
 def main() -> None:

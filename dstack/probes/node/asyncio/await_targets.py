@@ -175,9 +175,15 @@ class AwaitTargets:
             reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
             return Needs(futures=[threads], inferred=reason)
         if coroutine := self.givers.get(source):
-            return Needs(coroutines=[coroutine])
+            thread = self._running_on(coroutine)
+            return Needs(futures=[(thread,)]) if thread else Needs(coroutines=[coroutine])
         beginner = self.beginner(source)
         return Needs(futures=[(beginner,)]) if beginner else Needs(others=1)
+
+    def _running_on(self, coroutine: int) -> int | None:
+        """The thread, by its OS id, whose loop runs this coroutine now."""
+        loop = next((one for one, task in self._loops.current.items() if task == coroutine), None)
+        return self._thread_of(loop)
 
     @cached_property
     def givers(self) -> dict[int, int]:
@@ -204,7 +210,15 @@ class AwaitTargets:
 
     def beginner(self, future: int) -> int | None:
         """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
-        loop = self.beginners.get(future)
+        return self._thread_of(self.beginners.get(future))
+
+    def runner(self, future: int) -> int | None:
+        """The same, also of a coroutine that has started."""
+        coroutine = self.givers.get(future)
+        return self._thread_of(self._loops.loop_of(coroutine)) if coroutine else self.beginner(future)
+
+    def _thread_of(self, loop: int | None) -> int | None:
+        """The thread, by its OS id, that runs a loop."""
         thread_id = self._loops.thread_of(loop, self._executors.os_ids) if loop else None
         return self._executors.os_ids[thread_id] if thread_id else None
 

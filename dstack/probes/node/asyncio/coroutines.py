@@ -174,6 +174,10 @@ class Coroutines:
         """The thread, by its OS id, whose loop must start the coroutine of such a future, if it has not started."""
         return self._targets.beginner(future)
 
+    def runner(self, future: int) -> int | None:
+        """The thread, by its OS id, whose loop must run the coroutine that sets such a future, begun or not."""
+        return self._targets.runner(future)
+
     @cached_property
     def tasks_on_loops(self) -> dict[int, str | None]:
         """The Ray task of the coroutine that an event loop runs, by the Python id of its thread."""

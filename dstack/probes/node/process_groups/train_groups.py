@@ -27,7 +27,7 @@ WAITING = ("/ray/train/v2/_internal/util.py", "wait_with_logging")
 """The method of the actor in which ranks meet, and the function in which a rank waits there for the others."""
 ACTOR_ID_TYPE = "ray._raylet.ActorID"
 ACTOR_ID, ACTOR_ID_BYTES = 32, 16
-"""Where an ActorID has its bytes; seen on Ray 2.46 and 2.60."""
+"""Where an ActorID has its bytes; seen on Ray 2.60."""
 MAX_RANKS = 1 << 16
 
 

@@ -317,6 +317,8 @@ class BlockedCalls:
     def _given_by(self, futures: Sequence[int], *, needs_all: bool) -> Dependencies:
         """The threads of which one must proceed, for all futures or for each."""
         found = [self._executors.givers(future) for future in futures]
+        if len(futures) > 1 and self.has_loops:
+            found = [one if one[0] else self._by_loop(future) for one, future in zip(found, futures, strict=True)]
         given: Dependencies = {}
         if not all(is_certain for _, is_certain in found):
             given["inferred"] = "a future that is still queued may be run by any thread of its executor"
@@ -327,6 +329,11 @@ class BlockedCalls:
         if any(not threads for threads, _ in found):
             return {}  # a thread that was not read may set it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
+
+    def _by_loop(self, future: int) -> tuple[Sequence[int], bool]:
+        """The thread whose event loop runs the coroutine that sets a future's result, and whether that is certain."""
+        thread = self.coroutines.runner(future)
+        return ((thread,), True) if thread else ((), False)
 
     def _given_by_loop(self, future: int) -> Dependencies:
         """The coroutine that sets a future's result, or the thread whose event loop must start that coroutine."""
