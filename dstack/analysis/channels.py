@@ -18,13 +18,14 @@ from dstack.analysis import names
 from dstack.analysis.graph import Graph
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
+from dstack.analysis.placing import ANY_CODE
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, ChannelCall, GraphChannel, GraphStage
 from dstack.vertex_keys import TaskKey, ThreadKey
 
 READ, WRITE, KEPT = "channel read", "channel write", "kept value"
 """The kinds of these waits."""
-LOOP = ".__ray_call__"
+LOOP = f".{ANY_CODE}"
 """How the names of the tasks end that are the loops of actors in graphs, and other calls of that kind."""
 DROPPED = "a value that was taken from a graph's channel and not copied is dropped only by code of that process"
 
