@@ -20,6 +20,8 @@ from dstack.model import Actor, Coroutine, actor_of_task, producer_task_id
 from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8
+GRAPH_MONITOR = "CompiledGraphMonitorThread"
+"""The thread of a compiled graph's driver that waits for the end of the graph's loops; Ray 2.46 and 2.60."""
 NEVER = r"(?!)"
 """A pattern that matches nothing."""
 
@@ -193,8 +195,9 @@ def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vert
     So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news, and the loop
     of a compiled graph's actor while it waits for input, or until its output is taken.
     """
-    thread = observed.thread(vertex.worker_id, vertex.os_thread_id)
-    if thread is not None and thread.call is not None and thread.call.channel is not None:
+    thread = observed.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
+    is_in_channel = thread is not None and thread.call is not None and thread.call.channel is not None
+    if thread is not None and (is_in_channel or thread.name == GRAPH_MONITOR):
         return not is_users(observed, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
         coroutine = observed.coroutine(vertex.worker_id, vertex.coroutine_id)
