@@ -210,8 +210,9 @@ def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vert
 
 def is_clients(observed: Observed, worker_id: str | None, coroutine: Coroutine) -> bool:
     """Whether a coroutine of Serve's proxy waits for a client's request to be executed, or to begin."""
-    frames = observed.snapshot.frames_of(coroutine)
-    if coroutine.call is None or not any(frame.function.startswith(IN_PROXY) for frame in frames):
+    if coroutine.call is None or coroutine.call.kind != "await":
+        return False
+    if not any(frame.function.startswith(IN_PROXY) for frame in observed.snapshot.frames_of(coroutine)):
         return False
     awaited = (observed.coroutine(worker_id, one) for one in coroutine.call.coroutines)
     is_queued = any(one is not None and one.call is not None and one.call.queued for one in awaited)

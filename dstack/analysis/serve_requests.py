@@ -22,6 +22,8 @@ from dstack.vertex_keys import AnyKey
 SLOT = "Serve slot"
 """The kind of wait of a queued request."""
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
+UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+"""States of a replica that waits for its place. A further one would need the same, so it would wait as well."""
 HANDLES = re.compile(r"handle_request\w*")
 """The methods of a replica that execute requests; others serve Serve itself."""
 
@@ -104,7 +106,8 @@ def _further(graph: Graph, queued: QueuedRequest, starting: Sequence[_Replica]) 
         else:
             label = f"start or end of replica {one.replica_id} of Serve deployment {deployment}"
             yield graph.unknown("start of actor", one.actor.actor_id, "replica", label=label)
-    if queued.most_replicas is None or len(starting) + len(queued.replicas) < queued.most_replicas:
+    is_full = queued.most_replicas is not None and len(starting) + len(queued.replicas) >= queued.most_replicas
+    if not is_full and not any(one.actor.state in UNPLACED for one in starting):
         label = f"further replica of Serve deployment {deployment}, which Serve's controller may start"
         yield graph.unknown("start of actor", queued.request.app, deployment, label=label)
 

@@ -515,16 +515,50 @@ def test_a_rank_whose_actor_is_to_be_created_comes_with_it() -> None:
     assert groups_of(helper.wait) == [(1, [creation.key])]
 
 
+def dies(it: Gang, rank: int) -> None:
+    """The actor of a rank has died, and the error is there in place of its call's value."""
+    dead = it.ranks[rank].actor
+    assert dead is not None
+    it.scene.procs.remove(it.ranks[rank])
+    it.driver.submitted.remove(it.calls[rank])
+    it.driver.has(it.calls[rank])
+    at = it.scene.actors.index(dead)
+    it.scene.actors[at] = replace(dead, state="DEAD", death_cause="exited with code 1", death_reason="WORKER_DIED")
+
+
+def test_a_member_that_died_orphans_those_in_a_collective() -> None:
+    it = gang(3).collect((0, 1))
+    dies(it, 2)
+
+    finding = only(it.diagnose())
+
+    assert (finding.kind, finding.confirmed) == ("orphaned", True)
+    assert "ranks 0-1 wait in all_reduce of group default_pg" in finding.summary
+
+
+def test_a_missing_rank_that_no_death_explains_may_be_outside_of_ray() -> None:
+    it = gang(3).collect((0,))
+    dies(it, 1)
+    it.scene.procs.remove(it.ranks[2])
+    it.scene.actors.remove(it.ranks[2].actor or it.scene.actors[-1])
+    it.driver.submitted.remove(it.calls[2])
+    it.driver.has(it.calls[2])
+
+    assert not it.diagnose().is_stuck
+
+
+def test_a_driver_that_can_proceed_may_replace_a_dead_rank() -> None:
+    it = gang(3).collect((0, 1))
+    dies(it, 2)
+    it.driver.computes()
+
+    assert not it.diagnose().is_stuck
+
+
 def test_a_rank_whose_actor_died_orphans_the_others() -> None:
     it = gang(2, name="").collect((0,), "init_process_group", mark="")
     it.ranks[0].memberships.clear()
-    dead = it.ranks[1].actor
-    assert dead is not None
-    it.scene.procs.remove(it.ranks[1])
-    it.driver.submitted.remove(it.calls[1])
-    it.driver.has(it.calls[1])
-    at = it.scene.actors.index(dead)
-    it.scene.actors[at] = replace(dead, state="DEAD", death_cause="exited with code 1", death_reason="WORKER_DIED")
+    dies(it, 1)
 
     finding = only(it.diagnose())
 

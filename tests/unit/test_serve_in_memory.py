@@ -36,6 +36,28 @@ class Replica:
     async def call_http(self, user_method_info, future):
         await future
 """
+STARTS = """
+from contextlib import asynccontextmanager
+
+
+class Replica:
+    @asynccontextmanager
+    async def _start_request(self, request_metadata):
+        await self._semaphore.acquire()
+        yield
+
+    async def handle_request(self, request_metadata):
+        async with self._start_request(request_metadata):
+            pass
+"""
+SEMAPHORE = """
+class Semaphore:
+    def __init__(self, future):
+        self.future = future
+
+    async def acquire(self):
+        await self.future
+"""
 BATCHING = """
 class BatchQueue:
     async def _process_batch_inner(self, func, futures):
@@ -180,6 +202,23 @@ def test_what_a_replica_executes_is_read(
 
     with suspended(getattr(one_replica, function)(method, loop.create_future()), loop=loop) as (one,):
         assert one.request == IN_WORDS
+
+
+def test_a_request_that_waits_in_a_replica_can_be_served_only_there(loop: asyncio.AbstractEventLoop) -> None:
+    one_replica = module(STARTS, "/ray/serve/_private/replica.py").Replica()
+    one_replica._deployment_id, one_replica._replica_id = DEPLOYMENT, SimpleNamespace(unique_id="s1")
+    one_replica._deployment_config = SimpleNamespace(max_ongoing_requests=3)
+    one_replica._semaphore = module(SEMAPHORE, "/ray/serve/_private/utils.py").Semaphore(loop.create_future())
+
+    with suspended(one_replica.handle_request(ORDER), loop=loop) as (one,):
+        assert one.call is not None
+        assert one.call["queued"] == {
+            "request": IN_WORDS,
+            "made_at": 0.0,
+            "replicas": {"s1": 3},
+            "most_replicas": None,
+            "in_replica": True,
+        }
 
 
 def test_other_coroutines_execute_no_request(loop: asyncio.AbstractEventLoop) -> None:

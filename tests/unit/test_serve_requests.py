@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from dstack.diagnosis import Diagnosis
-from dstack.model import Actor, QueuedRequest, ServeRequest
+from dstack.model import Actor, Frame, QueuedRequest, ServeRequest
 from dstack.vertex_keys import CoroutineKey, UnknownKey
 from tests.unit.scenes import Call, Coro, Proc, Scene
 
 ORDER = ServeRequest(app="default", deployment="Shop", method="order")
 IS_PAID = ServeRequest(app="default", deployment="Shop", method="is_paid")
+PROXY = Frame(function="ProxyResponseGenerator._await_response", file="/ray/serve/proxy.py", line=165, origin="ray")
 COOK = ServeRequest(app="default", deployment="Kitchen", method="cook")
 
 
@@ -130,7 +131,8 @@ def test_a_replica_that_was_not_observed_leaves_it_open() -> None:
 
 
 def starting(scene: Scene, by: Proc, **needs: float) -> Actor:
-    actor, _ = scene.pending_actor("ServeReplica:default:Shop", by, **needs)
+    actor, creation = scene.pending_actor("ServeReplica:default:Shop", by, **needs)
+    creation.becomes(state="PENDING_NODE_ASSIGNMENT")
     return scene.becomes(actor, name="SERVE_REPLICA::default#Shop#s2")
 
 
@@ -147,6 +149,19 @@ def test_a_replica_that_starts_can_serve_a_queued_request() -> None:
     targets = [target.vertex for target in wait.groups[0].targets]
     assert not any(isinstance(target, UnknownKey) for target in targets)
     assert any(actor.actor_id in str(target) for target in targets)
+
+
+def test_a_further_replica_needs_the_place_that_one_lacks_already() -> None:
+    kitchens = Kitchens(queued({"s1": 1}, 7))
+    controller = kitchens.scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
+    starting(kitchens.scene, controller, GPU=9.0)
+
+    diagnosis = kitchens.diagnosis()
+
+    assert diagnosis.verdict in ("deadlock", "hang")
+    wait = diagnosis.vertices[kitchens.router.key].wait
+    assert wait is not None
+    assert not any(isinstance(target.vertex, UnknownKey) for target in wait.groups[0].targets)
 
 
 def test_another_request_by_each_second_look_is_no_deadlock() -> None:
@@ -205,3 +220,26 @@ def test_many_ongoing_requests_are_shared_by_all_that_are_queued_behind_them() -
     assert wait is not None
     assert len(wait.groups[0].targets) == 1
     assert "queued request Shop.is_paid can begin" in diagnosis.findings[0].advice
+
+
+def client(proxy: Proc) -> Coro:
+    """A coroutine of Serve's proxy that waits for the response to a request by HTTP."""
+    coro = proxy.coroutine(is_library=True)
+    coro.outer = (PROXY,)
+    return coro
+
+
+def test_a_clients_request_waits_behind_a_deadlock() -> None:
+    kitchens = Kitchens(queued({"s1": 1}))
+    proxy = kitchens.scene.async_actor("ProxyActor", name="SERVE_PROXY_ACTOR-1")
+    ongoing = client(proxy).awaits(kitchens.shop.running[0])
+    router = proxy.coroutine(is_library=True).is_queued(queued({"s1": 1}))
+    waiting = client(proxy).awaits(router)
+    other = proxy.coroutine(is_library=True).awaits(kitchens.shop.running[0])
+
+    diagnosis = kitchens.diagnosis()
+
+    finding = diagnosis.findings[0]
+    assert {ongoing.key, waiting.key, router.key} <= set(finding.blocked_behind)
+    assert other.key not in finding.blocked_behind
+    assert any("a client's request in Serve's proxy" in step.text for step in finding.explanation)

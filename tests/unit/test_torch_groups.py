@@ -139,7 +139,7 @@ def test_where_c_has_another_size_the_launcher_tells(torch: Any, launcher: Calla
         {},
         {rank: rank for rank in range(MAX_MEMBERS + 1)},
     ],
-    ids=str,
+    ids=lambda ranks: str(ranks)[:20],
 )
 def test_a_group_with_impossible_ranks_is_left_out(torch: Any, ranks: dict[Any, Any]) -> None:
     odd, right = group(0, 2, b"odd"), group(1, 2, b"right")
@@ -147,6 +147,42 @@ def test_a_group_with_impossible_ranks_is_left_out(torch: Any, ranks: dict[Any, 
     torch._pg_names.update({odd: "1", right: "2"})
 
     assert names(read()) == ["0", "2"]
+
+
+def test_a_group_with_a_name_of_its_own_is_a_world_of_its_own(torch: Any) -> None:
+    """As programs make them that send weights from trainers to engines: its ranks are none of the default group's."""
+    weights = group(0, 3, b"undefined")
+    torch._pg_group_ranks[weights] = {0: 0, 1: 1, 2: 2}
+    torch._pg_names[weights] = "weight_sync"
+
+    expected = {"library": "torch.distributed", "world": "weight_sync", "name": "weight_sync", "rank": 0}
+    assert read().groups[1] == {**expected, "ranks": [0, 1, 2], "description": "weight_sync"}
+
+    torch._world._default_pg = None
+    del torch._pg_group_ranks[next(iter(torch._pg_names))]
+    found = read()
+    assert names(found) == ["weight_sync"]
+    assert found.rank is None
+
+
+def test_a_named_group_whose_size_is_another_is_left_out(torch: Any) -> None:
+    weights = group(0, 4)
+    torch._pg_group_ranks[weights] = {0: 0, 1: 1, 2: 2}
+    torch._pg_names[weights] = "weight_sync"
+
+    assert names(read()) == ["0"]
+
+
+def test_groups_of_torch_that_cannot_be_read_hide_no_others(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._world = None
+    name = "ray.util.collective.collective"
+    gradients = types.SimpleNamespace(_rank=0, _world_size=2, _group_name="gradients")
+    manager = types.SimpleNamespace(_name_group_map={"gradients": gradients})
+    module: Any = types.ModuleType(name)
+    module._group_mgr = manager
+    monkeypatch.setitem(sys.modules, name, module)
+
+    assert names(read()) == ["gradients"]
 
 
 def test_what_is_no_group_is_left_out(torch: Any) -> None:
@@ -172,13 +208,16 @@ def test_a_description_that_is_none_is_empty(torch: Any, length: int) -> None:
     odd = group(1, 2, b"odd")
     odd.length = length
     torch._pg_group_ranks[odd] = {0: 0, 1: 1}
+    torch._pg_names[odd] = "1"
 
     assert [one["description"] for one in read().groups] == ["default_pg", ""]
 
 
 def test_without_the_default_description_none_is_believed(torch: Any) -> None:
     torch._world._default_pg.characters = b"elsewhere!"
-    torch._pg_group_ranks[group(1, 2, b"mesh_tp")] = {0: 0, 1: 1}
+    tp = group(1, 2, b"mesh_tp")
+    torch._pg_group_ranks[tp] = {0: 0, 1: 1}
+    torch._pg_names[tp] = "1"
 
     assert [one["description"] for one in read().groups] == ["", ""]
 
@@ -186,6 +225,7 @@ def test_without_the_default_description_none_is_believed(torch: Any) -> None:
 def test_known_ranks_are_validated(torch: Any) -> None:
     known = Known()
     large = group(1, 300, b"large")
+    torch._pg_names[large] = "1"
     ranks = torch._pg_group_ranks[large] = {rank: rank for rank in range(300)}
 
     first, again = read(known), read(known)

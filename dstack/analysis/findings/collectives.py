@@ -1,4 +1,4 @@
-"""How findings are told that are about calls on process groups: which ranks are in which call, and which is not."""
+"""The words of findings about calls on process groups: which ranks are in which call, and which are elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dstack.vertex_keys import Key
 SHOWN_PARTS = 4
 SHOWN_CALLS = 8
 FOLLOWED = 6
-"""So many steps from what a rank waits for to another rank are told of."""
+"""So many steps from what a rank waits for to another rank are followed."""
 
 
 class Gathering(NamedTuple):
@@ -57,7 +57,7 @@ def has_lost_rank(situation: Situation, keys: Iterable[Key]) -> bool:
 
 
 def gatherings(finding: Finding, teller: Teller) -> list[Gathering]:
-    """Who is in which call, of the calls that members are in; the largest group first."""
+    """The calls that members are in, each with the ranks in it; the largest group first."""
     members = teller.vertices_of(finding.members)
     if any(vertex.absent and vertex.never for vertex in members):
         members += teller.vertices_of(finding.blocked_behind)
@@ -132,34 +132,18 @@ def advice(finding: Finding, teller: Teller) -> str | None:
         return _advice_for_lost(lost)
     if fix := _advice_for_data({one.call.group.library for one in found}):
         return fix
-    groups = [group_id(one.call.group) for one in found]
-    others = _others(finding, teller)
     if any(one.call.transfer for one in found):
         return (
             "Have one process ask for all transfers between these actors, or wait for one before asking for the next: "
             "an actor makes its transfers in the order in which they arrive there, and that of two callers may differ."
         )
-    if all(one.call.operation in (*SENDS, *RECEIVES) for one in found) and not others:
-        return (
-            "Let one rank send while the other receives: order both by rank, or begin both at once with isend and "
-            "irecv (batch_isend_irecv) and wait for them afterwards."
-        )
-    if len(set(groups)) < len(groups):
-        return (
-            "Make all ranks of a group call the same collectives in the same order: look for a branch on the rank, an "
-            "exception, or a loop of another length, before the lines above."
-        )
-    if others:
-        return _advice_for_calls(finding, teller, found)
-    if len(groups) > 1:
-        return (
-            "Call the collectives of the groups in the same order on all ranks: of two groups that share a rank, the "
-            "same one must come first everywhere."
-        )
-    return (
-        "Find out why not all ranks came: all must make the same calls in the same order, so look for an early return, "
-        "an error that was handled, or a shorter loop on the rank that is not there."
-    )
+    is_for_calls = bool(_others(finding, teller)) and not _are_mixed(found)
+    return _advice_for_calls(finding, teller, found) if is_for_calls else _advice_for_order(found)
+
+
+def _are_mixed(found: Sequence[Gathering]) -> bool:
+    """Whether members of one group are in several calls of it."""
+    return len({group_id(one.call.group) for one in found}) < len(found)
 
 
 def _advice_for_data(libraries: set[str]) -> str | None:
@@ -188,6 +172,29 @@ def _advice_for_lost(lost: Sequence[Vertex]) -> str:
     return (
         "Fetch the results of all ranks as they come (ray.wait returns a failed call first), and on an error end the "
         "others (ray.kill, or abort their process group): they wait for the failed rank until their timeout."
+    )
+
+
+def _advice_for_order(found: Sequence[Gathering]) -> str:
+    """All ranks of a group must make the same calls in the same order."""
+    if all(one.call.operation in (*SENDS, *RECEIVES) for one in found):
+        return (
+            "Let one rank send while the other receives: order both by rank, or begin both at once with isend and "
+            "irecv (batch_isend_irecv) and wait for them afterwards."
+        )
+    if _are_mixed(found):
+        return (
+            "Make all ranks of a group call the same collectives in the same order: look for a branch on the rank, an "
+            "exception, or a loop of another length, before the lines above."
+        )
+    if len(found) > 1:
+        return (
+            "Call the collectives of the groups in the same order on all ranks: of two groups that share a rank, the "
+            "same one must come first everywhere."
+        )
+    return (
+        "Find out why not all ranks came: all must make the same calls in the same order, so look for an early return, "
+        "an error that was handled, or a shorter loop on the rank that is not there."
     )
 
 
@@ -294,9 +301,10 @@ def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
         if vertex.absent
         for target in targets_of(vertex)
     }
+    known = told(finding, teller)
     found = []
     for vertex in teller.vertices_of(finding.members):
-        if vertex.kind != "execution" or _is_in_group(vertex):
+        if vertex.kind != "execution" or vertex.key in known:
             continue
         execution = execution_of(teller.observed, vertex)
         if execution and vertex.task_id is None and not placing.is_users(teller.observed, execution):

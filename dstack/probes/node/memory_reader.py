@@ -18,7 +18,6 @@ from dstack.probes.node.cpython.interpreter import Interpreter
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.process import Known, MemoryThread, PythonProcess
 from dstack.probes.node.cpython.values import shown_locals
-from dstack.probes.node.process_groups.memberships import Memberships
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at_rest, unchanged
 from dstack.probes.node.program_labels import program_labels
@@ -108,7 +107,7 @@ class MemoryReader:
             stages = stages_of(process.objects, process.threads)
             still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
             still_with_loops = still
-            memberships, labels = self._memberships(calls), self._labels(process)
+            memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
             if not self._request.is_child:
                 groups = self._read_groups(process)
                 still_with_loops = still & self._read_loops(process, calls, before, still)
@@ -191,12 +190,6 @@ class MemoryReader:
             with contextlib.suppress(Unreadable):
                 return concurrency_groups(process.modules, process.objects)
         return None
-
-    def _memberships(self, calls: BlockedCalls) -> Memberships:
-        """Its process groups and ranks; none where these cannot be read."""
-        with contextlib.suppress(Unreadable):
-            return calls.group_calls.groups.memberships()
-        return Memberships()
 
     def _labels(self, process: PythonProcess) -> dict[str, str]:
         """The labels that the program has given it; none where these cannot be read."""

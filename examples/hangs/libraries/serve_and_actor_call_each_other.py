@@ -16,7 +16,6 @@ import ray
 from ray import serve
 
 
-@ray.remote
 class Store:
     def __init__(self) -> None:
         self.shop = serve.get_deployment_handle("Shop", "default")
@@ -42,7 +41,7 @@ def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     serve.start(http_options={"location": "NoServer"})
-    store = Store.options(name="store", num_cpus=0).remote()
+    store = ray.remote(Store).options(name="store", num_cpus=0).remote()
     shop: Any = serve.deployment(Shop)
     serve.run(shop.bind(), route_prefix=None)
     print("ready", flush=True)

@@ -16,7 +16,6 @@ import ray
 from ray import serve
 
 
-@ray.remote(num_cpus=0)
 class Store:
     def price(self, dish: str) -> float:
         shop = serve.get_deployment_handle("Shop", "default")
@@ -26,7 +25,7 @@ class Store:
 
 class Shop:
     def __init__(self) -> None:
-        self.store = Store.remote()
+        self.store = ray.remote(num_cpus=0)(Store).remote()
 
     async def order(self, dish: str) -> str:
         price: float = ray.get(self.store.price.remote(dish))

@@ -14,7 +14,6 @@ import ray
 from ray import serve
 
 
-@ray.remote(num_cpus=2)
 class Trainer:
     def step(self) -> int:
         return 1
@@ -29,7 +28,7 @@ def main() -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
     serve.start(http_options={"location": "NoServer"})
-    trainer = Trainer.remote()
+    trainer = ray.remote(num_cpus=2)(Trainer).remote()
     ray.get(trainer.step.remote())
     print("ready", flush=True)
     model: Any = serve.deployment(Model)

@@ -14,7 +14,6 @@ import ray
 from ray import serve
 
 
-@ray.remote(num_cpus=0)
 class Store:
     def price(self, dish: str) -> float:
         shop = serve.get_deployment_handle("Shop", "default")
@@ -24,7 +23,7 @@ class Store:
 
 class Shop:
     def __init__(self) -> None:
-        self.store = Store.remote()
+        self.store = ray.remote(num_cpus=0)(Store).remote()
 
     async def order(self, dish: str) -> str:
         price: float = await self.store.price.remote(dish)

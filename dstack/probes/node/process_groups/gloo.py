@@ -55,11 +55,9 @@ class Gloo:
     def group(self) -> GroupData | None:
         """The group of all collectives in progress; None where these are of several, or it cannot be told."""
         busy = {one.at // THREADS_OF_GROUP for one in self._in_progress}
-        with contextlib.suppress(Unreadable):
-            groups = self._groups.with_gloo
-            if len(busy) == 1 and len(groups) * THREADS_OF_GROUP == len(self._threads):
-                return groups[busy.pop()]
-        return None
+        groups = self._groups.with_gloo
+        is_told = len(busy) == 1 and len(groups) * THREADS_OF_GROUP == len(self._threads)
+        return groups[busy.pop()] if is_told else None
 
     @cached_property
     def _threads(self) -> list[int]:

@@ -34,7 +34,7 @@ class ProcessGroups:
         self.ray = RayGroups(process, self.torch)
 
     def memberships(self) -> Memberships:
-        """All groups, and the rank by torch's default group, Train or the launcher. Raises :class:`Unreadable`."""
+        """All groups, and the rank by torch's default group, Train or the launcher; nothing is raised."""
         train = self._train()
         default, variables = self.torch.default or (train.group if train else None), self.torch.variables
         own = [train.group] if train else []

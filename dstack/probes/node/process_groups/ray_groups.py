@@ -17,7 +17,7 @@ ON_TORCH = "TorchGLOOGroup"
 
 
 class RayGroups:
-    """The groups of one process, by name. Raises :class:`Unreadable`."""
+    """The groups of one process, as far as they can be read; nothing is raised."""
 
     def __init__(self, process: PythonProcess, torch: TorchGroups) -> None:
         self._process = process
@@ -26,15 +26,20 @@ class RayGroups:
 
     @cached_property
     def by_name(self) -> dict[str, GroupData]:
-        """All groups, as far as they can be read."""
-        manager = self._process.modules.lookup(MODULE, "_group_mgr")
-        table = self._objects.attribute(manager, "_name_group_map") if manager else 0
-        found = {}
-        for _, group in self._objects.entries(table)[:MAX_GROUPS] if table else ():
+        """All groups by name."""
+        found: dict[str, GroupData] = {}
+        for group in self._addresses():
             with contextlib.suppress(Unreadable):
                 data = self._group(group)
                 found[data["name"]] = data
         return found
+
+    def _addresses(self) -> list[int]:
+        with contextlib.suppress(Unreadable):
+            manager = self._process.modules.lookup(MODULE, "_group_mgr")
+            table = self._objects.attribute(manager, "_name_group_map") if manager else 0
+            return [group for _, group in self._objects.entries(table)[:MAX_GROUPS]] if table else []
+        return []
 
     def _group(self, address: int) -> GroupData:
         attributes = self._objects.attributes(address)

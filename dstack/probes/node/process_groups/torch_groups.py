@@ -7,6 +7,7 @@ of these ranks is the process's own. Seen on torch 2.13 and 2.14; every value is
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,9 @@ FIRST_FIELD, LAST_FIELD = 32, 96
 """Between which it has its description, a ``std::string``."""
 DEFAULT_GROUP, NO_DESCRIPTION = "default_pg", "undefined"
 """What torch calls the default group, and a group for which the program gave no description."""
+OF_WORLD = re.compile(r"\d+|[0-9a-f]{40}")
+"""The names that torch gives to groups of its world: a number, or a hash. Programs that make groups of processes of
+several worlds, as to send weights from trainers to engines, give them names, and ranks that count from 0."""
 GLOO = "gloo"
 MAX_GROUPS, MAX_MEMBERS = 256, 1 << 13
 MAX_ALL_MEMBERS = 1 << 15
@@ -37,15 +41,16 @@ MAX_DESCRIPTION, MAX_NAME, MAX_ADDRESS = 128, 256, 512
 
 @dataclass(frozen=True)
 class _Group:
-    """A group as memory has it: the address of its object in C++, its rank and its members' ranks in the world."""
+    """A group as memory has it: the address of its object in C++, its world, the own rank and all ranks in that."""
 
     cpp: int
+    world: str
     rank: int
     ranks: list[int]
 
 
 class TorchGroups:
-    """The groups of one process. Every method but ``of_address`` raises :class:`Unreadable`."""
+    """The groups of one process, as far as they can be read; nothing is raised."""
 
     def __init__(self, process: PythonProcess) -> None:
         self._process = process
@@ -55,36 +60,44 @@ class TorchGroups:
     @cached_property
     def is_loaded(self) -> bool:
         """Whether the process has imported torch.distributed."""
-        return self._process.modules.has(MODULE)
+        with contextlib.suppress(Unreadable):
+            return self._process.modules.has(MODULE)
+        return False
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
         """What a launcher has set, none where torch is not loaded."""
-        return launch_variables(self._process) if self.is_loaded else {}
+        with contextlib.suppress(Unreadable):
+            return launch_variables(self._process) if self.is_loaded else {}
+        return {}
 
     @cached_property
     def default(self) -> GroupData | None:
         """The default group, None before ``init_process_group`` has ended."""
-        return self.by_address.get(self._default)
+        with contextlib.suppress(Unreadable):
+            return self.by_address.get(self._default) if self._default else None
+        return None
 
     @cached_property
     def by_address(self) -> dict[int, GroupData]:
         """All groups by the address of their Python object."""
-        return {address: self._data(address, group) for address, group in self._groups.items()}
+        with contextlib.suppress(Unreadable):
+            return {address: self._data(address, group) for address, group in self._groups.items()}
+        return {}
 
     @cached_property
     def with_gloo(self) -> list[GroupData]:
         """The groups that have gloo among their backends, in the order in which they were made."""
-        table = self._process.modules.lookup(MODULE, "_pg_backend_config")
-        found = dict(self._objects.entries(table)) if table else {}
-        texts = {group: self._objects.text(found[group], MAX_NAME) for group in self.by_address if group in found}
-        return [data for group, data in self.by_address.items() if GLOO in texts.get(group, "")]
+        with contextlib.suppress(Unreadable):
+            table = self._process.modules.lookup(MODULE, "_pg_backend_config")
+            found = dict(self._objects.entries(table)) if table else {}
+            texts = {group: self._objects.text(found[group], MAX_NAME) for group in self.by_address if group in found}
+            return [data for group, data in self.by_address.items() if GLOO in texts.get(group, "")]
+        return []
 
     def of_address(self, address: int) -> GroupData | None:
         """The group that a variable refers to: None in Python is the default group."""
-        with contextlib.suppress(Unreadable):
-            return self.default if self._objects.is_a(address, "NoneType") else self.by_address.get(address)
-        return None
+        return self.default if self._objects.is_a(address, "NoneType") else self.by_address.get(address)
 
     def address_of(self, init_method: str | None) -> str:
         """The rendezvous address for this ``init_method``, empty where that does not tell."""
@@ -110,20 +123,26 @@ class TorchGroups:
 
     @cached_property
     def _groups(self) -> dict[int, _Group]:
-        """The groups in which the process's own rank is certain; none where it is not for the default one."""
-        if not self._default:
-            return {}
+        """The groups in which the process's own rank is certain."""
         members = dict(self._members())
-        own = self._own_rank(members.get(self._default, []))
-        if own is None:
-            return {}
+        own = self._own_rank(members.get(self._default, [])) if self._default else None
         found = {}
         for address, ranks in members.items():
             with contextlib.suppress(Unreadable):
-                cpp = self._memory.pointer(address + CPP_OBJECT)
-                if self._rank_in(cpp, ranks) in (own, None) and own in ranks:
-                    found[address] = _Group(cpp, own, ranks)
+                group = self._group(address, ranks, own)
+                if group:
+                    found[address] = group
         return found
+
+    def _group(self, address: int, ranks: list[int], own: int | None) -> _Group | None:
+        """A group of the world, or else one that a program has made with a name and ranks of its own."""
+        cpp = self._memory.pointer(address + CPP_OBJECT)
+        rank, name = self._rank_in(cpp, ranks), self._names.get(address, "")
+        if address != self._default and not OF_WORLD.fullmatch(name):
+            return None if rank is None else _Group(cpp, name, rank, ranks)
+        if own is None or own not in ranks or rank not in (own, None):
+            return None
+        return _Group(cpp, self._world, own, ranks)
 
     def _members(self) -> Iterator[tuple[int, list[int]]]:
         """The groups that the process is a member of, with the ranks of their members; an int stands for any other."""
@@ -174,11 +193,11 @@ class TorchGroups:
     def _data(self, address: int, group: _Group) -> GroupData:
         return {
             "library": LIBRARY,
-            "world": self._world,
+            "world": group.world,
             "name": self._names.get(address, ""),
             "rank": group.rank,
             "ranks": group.ranks,
-            "description": self._description(group.cpp),
+            "description": self._description(group),
         }
 
     @cached_property
@@ -189,11 +208,12 @@ class TorchGroups:
 
     # Descriptions, which only C++ has
 
-    def _description(self, cpp: int) -> str:
-        if self._description_at is None:
-            return ""
-        found = self._cpp_text(cpp + self._description_at)
-        return "" if found in (None, NO_DESCRIPTION) else found or ""
+    def _description(self, group: _Group) -> str:
+        """What the program calls a group; of one with a world of its own, that is its name."""
+        found = self._cpp_text(group.cpp + self._description_at) if self._description_at is not None else None
+        if found is None or found == NO_DESCRIPTION:
+            return "" if group.world == self._world else group.world
+        return found
 
     @cached_property
     def _description_at(self) -> int | None:

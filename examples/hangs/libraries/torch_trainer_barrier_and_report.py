@@ -1,0 +1,39 @@
+"""A TorchTrainer whose ranks meet in two libraries in two orders: rank 0 in a barrier of torch, rank 1 in its report.
+
+`train.report` of Ray Train ends when all ranks have reported, and `barrier` of torch.distributed when all have come to
+it: each rank waits for the other's call of the other library (as in ray#56997).
+
+Expected: deadlock
+Points at: dist.barrier()
+Members: training function step
+Needs: ray[train], torch
+"""
+
+import os
+
+import ray
+from ray import train
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+
+def step() -> None:
+    import torch.distributed as dist
+
+    if train.get_context().get_world_rank() == 0:
+        dist.barrier()
+        train.report({"loss": 0.5})
+    else:
+        train.report({"loss": 0.5})
+        dist.barrier()
+
+
+def main() -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")
+    ray.init(address, num_cpus=2 if address == "local" else None, include_dashboard=False)
+    print("ready", flush=True)
+    print(TorchTrainer(step, scaling_config=ScalingConfig(num_workers=2)).fit())
+
+
+if __name__ == "__main__":
+    main()
