@@ -27,7 +27,7 @@ MAX_ENDERS = 20
 
 
 def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
-    """The finding of an open knot; its final blockers that are known come first, and what only stands for others last."""
+    """The finding of an open knot, with its known final blockers first, and those that stand for others behind them."""
 
     def place(blocker: FinalBlocker) -> tuple[bool, bool]:
         vertex = situation.vertices[blocker.vertex]
