@@ -193,8 +193,8 @@ class ChannelCall(Model, frozen=True):
 
     ``end`` is the ``reader`` or ``writer`` of one of the process's :class:`GraphStage`, and ``pending`` are the places
     among that one's inputs of which a value is still missing, or the output that has no room. ``count`` is how many
-    reads or writes were made there before. ``fails_after_s`` is the timeout of Ray's, after which an error ends the
-    wait.
+    reads or writes were made there before, or for a coroutine the number of the execution whose result it awaits.
+    ``fails_after_s`` is the timeout of Ray's, after which an error ends the wait.
     """
 
     end: str

@@ -18,13 +18,14 @@ from dstack.analysis import names
 from dstack.analysis.graph import Graph
 from dstack.analysis.lifetimes import Lifetimes
 from dstack.analysis.members import execution_of
+from dstack.analysis.placing import ANY_CODE
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, ChannelCall, GraphChannel, GraphStage
 from dstack.vertex_keys import TaskKey, ThreadKey
 
 READ, WRITE, KEPT = "channel read", "channel write", "kept value"
 """The kinds of these waits."""
-LOOP = ".__ray_call__"
+LOOP = f".{ANY_CODE}"
 """How the names of the tasks end that are the loops of actors in graphs, and other calls of that kind."""
 DROPPED = "a value that was taken from a graph's channel and not copied is dropped only by code of that process"
 
@@ -61,7 +62,7 @@ class _Channels:
         channels = [ends[place] for place in blocked.pending if place < len(ends)]
         wait = Wait(kind=READ, groups=(), timeout_s=call.timeout_s, what=call.what, fails_after_s=blocked.fails_after_s)
         if not blocked.is_write:
-            targets = [tuple(self._value(own, channel)) for channel in channels]
+            targets = [tuple(self._value(own, channel, blocked.count)) for channel in channels]
             return replace(wait, groups=_groups(targets), total=len(targets), needed=len(targets)) if targets else None
         if not all(channel.buffers for channel in channels):
             return None  # it is not known how many values fit in
@@ -78,10 +79,13 @@ class _Channels:
 
     # Reads
 
-    def _value(self, own: _End, channel: GraphChannel) -> Iterator[Target]:
-        """What writes the next value of a channel: any of the code of a driver, or one stage."""
+    def _value(self, own: _End, channel: GraphChannel, number: int) -> Iterator[Target]:
+        """What writes a value of a channel: any of the code of a driver, or one stage.
+
+        ``number`` is that of the value, where it is known to be a later one than the next.
+        """
         writers = self._ends(channel, is_output=True)
-        if any(one.stage.writes > own.stage.reads for one in writers):
+        if any(one.stage.writes > max(own.stage.reads, number) for one in writers):
             label = "value that is written already and is about to be read"
             yield self._graph.unknown("fetched value", own.worker_id, own.stage.reader, label=label)
         elif writers:
@@ -125,24 +129,16 @@ class _Channels:
     # Ends of channels
 
     @cached_property
-    def _by_ref(self) -> dict[tuple[bool, str], list[_End]]:
-        """The stages by each ref of their outputs (True) and inputs (False)."""
-        found: dict[tuple[bool, str], list[_End]] = defaultdict(list)
-        for end in self._all:
-            for is_output, channels in ((True, end.stage.outputs), (False, end.stage.inputs)):
-                for ref in {ref for channel in channels for ref in channel.refs}:
-                    found[is_output, ref].append(end)
+    def _by_side(self) -> dict[tuple[bool, object], dict[_End, None]]:
+        """The stages by each ref of their outputs (True) and inputs (False), and by who writes and reads these."""
+        found: dict[tuple[bool, object], dict[_End, None]] = defaultdict(dict)
+        for worker in self._observed.sample.workers:
+            is_known = worker.process is not None and worker.worker_id in self._observed.workers
+            for stage in worker.process.graph_stages if worker.process and is_known else ():
+                for is_output, channels in ((True, stage.outputs), (False, stage.inputs)):
+                    for name in (name for channel in channels for name in (*channel.refs, _sides(channel))):
+                        found[is_output, name][_End(worker.worker_id, stage)] = None
         return found
-
-    @cached_property
-    def _all(self) -> list[_End]:
-        workers = self._observed.sample.workers
-        return [
-            _End(worker.worker_id, stage)
-            for worker in workers
-            if worker.process and worker.worker_id in self._observed.workers
-            for stage in worker.process.graph_stages
-        ]
 
     def _ends(self, channel: GraphChannel, *, is_output: bool) -> list[_End]:
         """The stages at one side of a channel.
@@ -150,12 +146,9 @@ class _Channels:
         Of a channel between hosts that has grown, both sides know other refs: then by who writes and who reads, if
         there is only one such.
         """
-        found = list(dict.fromkeys(end for ref in channel.refs for end in self._by_ref.get((is_output, ref), ())))
-        if found:
-            return found
-        sides = ((end, end.stage.outputs if is_output else end.stage.inputs) for end in self._all)
-        alike = [end for end, ends in sides if any(_are_alike(one, channel) for one in ends)]
-        return alike if len(alike) == 1 else []
+        found = dict.fromkeys(end for ref in channel.refs for end in self._by_side.get((is_output, ref), ()))
+        alike = [] if found or not channel.refs else [*self._by_side.get((is_output, _sides(channel)), ())]
+        return [*found] or (alike if len(alike) == 1 else [])
 
     def _code(self, end: _End) -> Iterator[Target]:
         """What brings an end of a channel on: its thread, or any of the code of the process that drives the graph."""
@@ -169,14 +162,18 @@ class _Channels:
             users = list(self._lifetimes.users_of_process(end.worker_id))
             yield from list(self._lifetimes.awake(users)) or users
 
+    @cached_property
+    def _loops(self) -> dict[str, list[str]]:
+        """The tasks by actor that may be its loop in a graph, and do not run."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for task in self._observed.sample.tasks:
+            if task.actor_id and task.name.endswith(LOOP) and task.task_id not in self._observed.running_on:
+                found[task.actor_id].append(task.task_id)
+        return found
+
     def _absent(self, actor_id: str) -> Iterator[Target]:
         """What a channel needs of an actor that is not in its graph: the start of its loop, if that is pending."""
-        loops = [
-            task.task_id
-            for task in self._observed.sample.tasks
-            if task.actor_id == actor_id and task.name.endswith(LOOP) and task.task_id not in self._observed.running_on
-        ]
-        if actor_id and loops:
+        if loops := self._loops.get(actor_id):
             yield from (Target(vertex=TaskKey(task_id)) for task_id in loops)
             return
         actor = self._observed.actors.get(actor_id)
@@ -189,5 +186,5 @@ def _groups(several: Sequence[tuple[Target, ...]]) -> tuple[Group, ...]:
     return tuple(dict.fromkeys(Group(needs=1, targets=targets) for targets in several))
 
 
-def _are_alike(one: GraphChannel, other: GraphChannel) -> bool:
-    return bool(other.refs) and (one.writer, one.readers) == (other.writer, other.readers)
+def _sides(channel: GraphChannel) -> tuple[str, tuple[str, ...]]:
+    return channel.writer, channel.readers

@@ -20,6 +20,8 @@ from dstack.model import Actor, Coroutine, actor_of_task, producer_task_id
 from dstack.vertex_keys import AnyKey, Key
 
 SHORT = 8
+GRAPH_MONITOR = "CompiledGraphMonitorThread"
+"""The thread of a compiled graph's driver that waits for the end of the graph's loops; Ray 2.46 and 2.60."""
 NEVER = r"(?!)"
 """A pattern that matches nothing."""
 
@@ -99,6 +101,8 @@ DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\
 """A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be anybody's."""
 
 
+STARTS = ("__init__", "initialize_and_get_metadata")
+"""The methods that run constructors: Serve's replicas run those of their deployments in one of their own."""
 IN_PROXY = "ProxyResponseGenerator."
 """The functions in which Serve's proxy waits for the response to a request by HTTP or gRPC begin so; Ray 2.60."""
 
@@ -115,7 +119,7 @@ class Part(NamedTuple):
         whose, _, method = task_name.rpartition(".")
         pattern, words = self.recogniser.work
         if not re.fullmatch(pattern, method):
-            words = "start of" if method == "__init__" else f"{method} of"
+            words = "start of" if method in STARTS else f"{method} of"
         return f"{words} {data_operator(whose) or self.name}"
 
     def is_upkeep(self, task_name: str) -> bool:
@@ -191,8 +195,9 @@ def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vert
     So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news, and the loop
     of a compiled graph's actor while it waits for input, or until its output is taken.
     """
-    thread = observed.thread(vertex.worker_id, vertex.os_thread_id)
-    if thread is not None and thread.call is not None and thread.call.channel is not None:
+    thread = observed.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
+    is_in_channel = thread is not None and thread.call is not None and thread.call.channel is not None
+    if thread is not None and (is_in_channel or thread.name == GRAPH_MONITOR):
         return not is_users(observed, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
         coroutine = observed.coroutine(vertex.worker_id, vertex.coroutine_id)

@@ -32,7 +32,7 @@ from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 """Threads that only sit in these wait for work from somebody in their process."""
-OWN_THREADS = ("ray_", "PythonGCThread", "CompiledGraphMonitorThread")
+OWN_THREADS = ("ray_", "PythonGCThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
 
 QUIET = "code of libraries that was idle in every reading stays idle"

@@ -10,6 +10,10 @@ IDLE_LOOP = "asyncio event loop"
 """What probes call the wait of an event loop for whatever comes, on threads that Ray did not make for one."""
 
 
+ANY_CODE = "__ray_call__"
+"""The method of every actor in which Ray's libraries run their code, in the concurrency group that each call names."""
+
+
 def task_of(observed: Observed, worker_id: str, thread: Thread) -> str | None:
     """The task a thread runs, where that is certain."""
     return observed.task_on.get((worker_id, thread.os_thread_id))
@@ -72,6 +76,8 @@ def group_of(observed: Observed, task_id: str) -> str | None:
     if task is None or actor is None or process is None or process.concurrency_groups is None:
         return None
     class_name, _, method = task.name.rpartition(".")
+    if method == ANY_CODE:
+        return None
     return process.concurrency_groups.get(method, "") if class_name == actor.class_name else None
 
 

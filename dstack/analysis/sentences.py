@@ -124,7 +124,8 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
         case "Serve slot":
-            return f"waits until {targets} ends: {wait.what} allows no more"
+            full = f" ends: {wait.what} allows no more"
+            return f"waits until {targets}{full}" if wait.what else f"waits for a replica: {targets}"
         case "Serve request":
             return f"passes the request on to {targets}"
         case "actor slot":

@@ -178,6 +178,9 @@ def test_an_idle_graph_is_no_finding() -> None:
     waits(it.load, count=1)
     waits(it.train, count=1)
     it.driver.computes()
+    monitor = it.driver.strand("CompiledGraphMonitorThread", "ray")
+    monitor.leaf = CHANNEL_READ
+    monitor.gets(*it.loops)
 
     diagnosis = it.diagnose()
 
@@ -201,6 +204,21 @@ def test_the_loop_of_a_second_graph_is_queued_behind_that_of_the_first() -> None
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, set(finding.members)) == ("deadlock", {it.driver.key, again.key, it.load.key})
     assert "teardown()" in finding.advice
+
+
+def test_a_coroutine_awaits_the_stage_that_gives_its_result() -> None:
+    it = graph()
+    end = ChannelCall(end="reader", is_write=False, count=2, pending=(0,))
+    coroutine = it.driver.computes().coroutine()
+    coroutine.call = BlockedCall(kind="other", frame=0, what="CompiledDAGFuture", channel=end)
+    is_at(it.train, reads=0, writes=2)
+
+    assert groups_of(it.scene.wait_of(coroutine)) == [(1, [it.train.key])]
+
+    is_at(it.train, reads=0, writes=3)  # the third result is there
+    it.scene.samples.clear()
+    (target,) = it.scene.wait_of(coroutine).groups[0].targets
+    assert isinstance(target.vertex, UnknownKey)
 
 
 # Writes

@@ -17,6 +17,7 @@ from dstack.probes.node.process_groups.train_groups import meeting
 from dstack.probes.node.ray.serve_requests import ServeRequests
 from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.threads import ShownFrame
+from dstack.probes.node.waits.channels import awaited_result
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import IN_COROUTINE, place_of
 from dstack.probes.node.waits.shared_objects import NOTHING, WaitsOn, of_coroutine
@@ -135,6 +136,8 @@ class Coroutines:
             return None, False
         with contextlib.suppress(Unreadable):
             if task_id and (call := meeting(chain.frames, self._objects, actor_of_task(task_id))):
+                return call, False
+            if call := awaited_result(self._objects, chain.frames):
                 return call, False
         try:
             call, cancels = self._targets.call(future, chain)

@@ -15,7 +15,6 @@ from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread
 from dstack.probes.node.ray.object_refs import object_refs
-from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.wire import ChannelData, StageData
 
@@ -23,7 +22,7 @@ GRAPH_FILE = "/ray/dag/compiled_dag_node.py"
 LOOPS = ("do_exec_tasks", "do_profile_tasks")
 """The functions of an actor's loop; their local ``tasks`` has the stages, in no particular order of time."""
 OPERATION = "exec_operation"
-MONITOR, TEARDOWN = "run", "teardown"
+MONITOR = "run"
 """What the thread ``CompiledGraphMonitorThread`` is in; the local ``outer`` of its ``run`` is the graph."""
 
 ACTOR_ID_TYPES = ("ray._raylet.ActorID", "ray.ActorID")
@@ -32,12 +31,6 @@ ACTOR_ID_AT, ACTOR_ID_SIZE = 32, 16
 
 CACHED, BUFFERED, SHARED = "CachedChannel", "BufferedSharedMemoryChannel", "Channel"
 MAX_STAGES, MAX_CHANNELS, MAX_READERS, MAX_BUFFERS = 64, 32, 64, 4
-
-
-def is_monitor(frames: Sequence[AnyFrame]) -> bool:
-    """Whether these are the frames of the thread that only watches over a graph, and does not end it just now."""
-    own = [frame.position.function for frame in frames if is_in(frame, GRAPH_FILE)]
-    return own == [MONITOR]
 
 
 def stages_of(objects: Objects, threads: Iterable[MemoryThread]) -> list[StageData]:

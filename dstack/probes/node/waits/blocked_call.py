@@ -20,7 +20,6 @@ from dstack.probes.node.process_groups.data_groups import at_meeting
 from dstack.probes.node.process_groups.group_calls import GroupCalls
 from dstack.probes.node.procfs.children import awaited_children
 from dstack.probes.node.procfs.proc import SystemCall, system_call
-from dstack.probes.node.ray.compiled_graphs import is_monitor
 from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, refs_of
 from dstack.probes.node.ray.tensor_transfers import wait_for_tensors
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
@@ -90,8 +89,6 @@ class BlockedCalls:
             call = at_meeting(call, frames, self._objects, actor_id) if call and actor_id else call
         except Unreadable as error:
             self.unreadable[thread.os_thread_id] = str(error)
-            return None
-        if call and is_monitor(frames):
             return None
         if call and "channel" in call:
             return call
@@ -330,7 +327,7 @@ class BlockedCalls:
             return {}  # a thread that was not read may set it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
 
-    def _by_loop(self, future: int) -> tuple[Sequence[int], bool]:
+    def _by_loop(self, future: int) -> tuple[tuple[int, ...], bool]:
         """The thread whose event loop runs the coroutine that sets a future's result, and whether that is certain."""
         thread = self.coroutines.runner(future)
         return ((thread,), True) if thread else ((), False)

@@ -50,6 +50,28 @@ def with_channel(objects: Objects, frames: Sequence[Frame], call: CallData | Non
     return call
 
 
+def awaited_result(objects: Objects, frames: Sequence[Frame]) -> CallData | None:
+    """The wait of a coroutine that awaits the result of ``execute_async``; None for any other.
+
+    A thread of Ray's reads the results in order. Raises :class:`Unreadable`.
+    """
+    if not frames or not is_in(frames[0], GET_FILE, "__await__"):
+        return None
+    result = frames[0].local("self")
+    objects.expect(result, "CompiledDAGFuture")
+    reader = objects.attribute(objects.attribute(result, "_dag"), "_dag_output_fetcher")
+    objects.expect(reader, *READER_TYPES)
+    inputs = channels_of(objects, objects.attributes(reader), "_input_channels")
+    channel: ChannelCallData = {
+        "end": hex(reader),
+        "is_write": False,
+        "count": _count(objects, objects.attribute(result, "_execution_index")),
+        "pending": list(range(len(inputs))),
+        "fails_after_s": None,
+    }
+    return {"kind": "other", "frame": 0, "what": "CompiledDAGFuture", "timeout_s": None, "channel": channel}
+
+
 def _end_of_channel(frames: Sequence[Frame]) -> int | None:
     """The index of the frame of the reader or writer that the thread is in, below which all is the channel's code."""
     for at, frame in enumerate(frames):

@@ -1,0 +1,120 @@
+"""Threads that transfer tensors, and one that waits for some, in this process: code at the paths of Ray's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from dstack.analysis.names import execution
+from dstack.analysis.observed import Observed
+from dstack.model import BlockedCall, GroupCall, ProcessGroup
+from dstack.probes.node.cpython.memory import open_memory
+from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
+from dstack.probes.node.ray.tensor_transfers import STORE_FILE, transferred, wait_for_tensors
+from dstack.probes.node.wire import CallData
+from tests.unit.own_process import own_process
+from tests.unit.scenes import Scene
+
+STORE = """
+def __ray_send__(gate, obj_id):
+    gate.acquire()
+
+def __ray_recv__(gate, obj_id):
+    gate.acquire()
+
+def _wait_object(gate, obj_id):
+    is_there = lambda: obj_id
+    gate.acquire()
+"""
+WANTED, OTHER = "ab" * 28, "cd" * 28
+RAY: dict[str, Any] = {}
+exec(compile(STORE, f"/lib{STORE_FILE}", "exec"), RAY)
+
+
+@contextmanager
+def in_functions(*calls: tuple[str, str]) -> Iterator[tuple[PythonProcess, Sequence[MemoryThread]]]:
+    """Threads in these functions, with the id of an object each, as memory shows them."""
+    gates = [threading.Lock() for _ in calls]
+    with ExitStack() as held:
+        threads = []
+        for gate, (function, object_id) in zip(gates, calls, strict=True):
+            held.enter_context(gate)  # which the thread takes at the end, so that this can release it again
+            threads.append(threading.Thread(target=RAY[function], args=(gate, object_id)))
+            threads[-1].start()
+        try:
+            with shown(threads, [function for function, _ in calls]) as found:
+                yield found
+        finally:
+            for gate, thread in zip(gates, threads, strict=True):
+                gate.release()
+                thread.join()
+
+
+@contextmanager
+def shown(
+    threads: Sequence[threading.Thread], functions: Sequence[str]
+) -> Iterator[tuple[PythonProcess, Sequence[MemoryThread]]]:
+    """All of the threads, as soon as each is in its function."""
+    while all(thread.is_alive() for thread in threads):
+        with open_memory(os.getpid(), keeps_pages=True) as memory:
+            process = own_process(memory)
+            by_id = {one.os_thread_id: one for one in process.threads if one.frames}
+            found = [by_id[thread.native_id] for thread in threads if thread.native_id in by_id]
+            if [one.frames[0].function for one in found] == functions:
+                yield process, found
+                return
+    raise AssertionError("a thread has ended")
+
+
+def wait(*calls: tuple[str, str], is_user: bool = False) -> tuple[CallData | None, list[int]]:
+    """The wait of the first of these threads, and the ids of all."""
+    with in_functions(*calls) as (process, threads):
+        found = wait_for_tensors(process.objects, threads[0].frames, threads, lambda _: is_user)
+        return found, [one.os_thread_id for one in threads]
+
+
+def test_a_wait_for_tensors_is_for_the_thread_that_receives_them() -> None:
+    call, ids = wait(("_wait_object", WANTED), ("__ray_send__", WANTED), ("__ray_recv__", WANTED))
+
+    assert call == {
+        "kind": "future",
+        "frame": 0,
+        "what": "Ray Direct Transport of ObjectRef abababab",
+        "threads": [ids[2]],
+    }
+
+
+def test_before_that_begins_it_is_for_the_thread_that_is_in_another_transfer() -> None:
+    call, ids = wait(("_wait_object", WANTED), ("__ray_send__", OTHER))
+
+    assert call is not None
+    assert call["threads"] == [ids[1]]
+
+
+def test_without_a_transfer_or_in_code_of_the_user_it_is_not_known() -> None:
+    assert wait(("_wait_object", WANTED))[0] is None
+    assert wait(("_wait_object", WANTED), ("__ray_recv__", WANTED), is_user=True)[0] is None
+    assert wait(("__ray_recv__", WANTED))[0] is None
+
+
+def test_the_frames_of_a_transfer_name_its_object() -> None:
+    with in_functions(("__ray_send__", OTHER), ("_wait_object", WANTED)) as (process, (sender, waiter)):
+        assert transferred(process.objects, sender.frames) == OTHER
+        assert transferred(process.objects, waiter.frames) == ""
+
+
+def test_a_transfer_is_called_by_its_object() -> None:
+    scene = Scene()
+    actor = scene.actor("Worker")
+    actor.runs(scene.call(actor, "__ray_call__", by=scene.driver()))
+    group = ProcessGroup(library="ray.util.collective", world="", name="first", rank=0, ranks=(0, 1))
+    of_group = GroupCall(operation="send", group=group, peer=1, transfer=OTHER)
+    actor.strands[0].call = BlockedCall(kind="other", frame=0, what="send of ray.util.collective", of_group=of_group)
+    snapshot = scene.snapshot()
+
+    observed = Observed(snapshot, snapshot.samples[0])
+    thread = observed.threads(actor.worker_id)[0]
+    assert execution(observed, actor.worker_id, thread, None) == "send of tensors cdcdcdcd"
