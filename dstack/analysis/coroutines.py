@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dstack.analysis import names, placing
 from dstack.analysis.calls import is_for_somebody, wait_of_call
 from dstack.analysis.graph import Graph
-from dstack.analysis.observed import Observed
+from dstack.analysis.observed import OTHER_LOOP, Observed
 from dstack.analysis.serve_requests import as_passed_on
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, Coroutine
@@ -62,7 +62,7 @@ def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine, backpressure: W
     call = call_of(coroutine)
     if loop is None:
         wait = wait_of_call(graph, key, call) if call else None
-        return backpressure or (as_passed_on(graph.observed, coroutine, wait) if wait else None)
+        return backpressure or (_named(graph, coroutine, wait) if wait else None)
     thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))
     if call is None or call.timeout_s is not None:
@@ -70,3 +70,10 @@ def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine, backpressure: W
     wait = wait_of_call(graph, key, call, thread)
     if_not = tuple(dict.fromkeys((*wait.if_not, by_loop))) if wait.is_suspected else ()
     return replace(wait, groups=tuple(dict.fromkeys((*wait.groups, by_loop))), if_not=if_not, loop=thread.vertex)
+
+
+def _named(graph: Graph, coroutine: Coroutine, wait: Wait) -> Wait:
+    """The wait under its own name, where it is for another event loop, or only passes a request on."""
+    if coroutine.call is not None and coroutine.call.what == OTHER_LOOP:
+        return replace(wait, kind=EVENT_LOOP, what=None)
+    return as_passed_on(graph.observed, coroutine, wait)

@@ -101,6 +101,8 @@ DATA_TASK = re.compile(rf"(?=.*(->|\())({OPERATORS})(\(.*?\))?(->({OPERATORS})(\
 """A Data operator by name, as ``ReadParquet->Map(parse)``; one word alone may be anybody's."""
 
 
+STARTS = ("__init__", "initialize_and_get_metadata")
+"""The methods that run constructors: Serve's replicas run those of their deployments in one of their own."""
 IN_PROXY = "ProxyResponseGenerator."
 """The functions in which Serve's proxy waits for the response to a request by HTTP or gRPC begin so; Ray 2.60."""
 
@@ -117,7 +119,7 @@ class Part(NamedTuple):
         whose, _, method = task_name.rpartition(".")
         pattern, words = self.recogniser.work
         if not re.fullmatch(pattern, method):
-            words = "start of" if method == "__init__" else f"{method} of"
+            words = "start of" if method in STARTS else f"{method} of"
         return f"{words} {data_operator(whose) or self.name}"
 
     def is_upkeep(self, task_name: str) -> bool:

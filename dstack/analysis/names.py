@@ -22,7 +22,7 @@ from dstack.model import (
 )
 
 SHORT = 8
-SERVE_BATCHES = "ray/serve/batching.py"
+SERVE_BATCHES, SERVE_REPLICA = "ray/serve/batching.py", "ray/serve/_private/replica.py"
 SHORTEST_S = 0.05
 """A bound that is worth telling."""
 BYTES = ("memory", "object_store_memory")
@@ -204,8 +204,11 @@ def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
     frames = observed.snapshot.frames_of(value)
     if libraries.is_clients(observed, worker_id, value):
         return "a client's request in Serve's proxy"
-    if any(frame.file.endswith(SERVE_BATCHES) for frame in frames) and (method := user_frame(frames, outermost=True)):
+    method = user_frame(frames, outermost=True)
+    if method and any(frame.file.endswith(SERVE_BATCHES) for frame in frames):
         return f"batch of {method.function}"
+    if method and any(frame.file.endswith(SERVE_REPLICA) for frame in frames):
+        return method.function
     return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
 
 

@@ -37,6 +37,9 @@ ENDED = ("FINISHED", "FAILED")
 OF_GRPC = "(_poll_wrapper)"
 """Names of the threads in which grpc.aio waits for its own events, in native code, end so (grpcio 1.85)."""
 
+OTHER_LOOP = "start on another event loop"
+"""What probes call a wait for a coroutine that another event loop has yet to begin."""
+
 
 class Poll(NamedTuple):
     """A loop that only polls: its call and stack while it does, and its own frame.
@@ -360,7 +363,7 @@ class Observed:
             (worker.worker_id, thread): coroutine.request
             for worker in self.sample.workers
             for coroutine in self.coroutines(worker.worker_id)
-            if coroutine.request and coroutine.call
+            if coroutine.request and coroutine.call and coroutine.call.what != OTHER_LOOP
             for threads in coroutine.call.all_of
             for thread in threads
         }

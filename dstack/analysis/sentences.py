@@ -124,7 +124,8 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
         case "Serve slot":
-            return f"waits until {targets} ends: {wait.what} allows no more"
+            full = f" ends: {wait.what} allows no more"
+            return f"waits until {targets}{full}" if wait.what else f"waits for a replica: {targets}"
         case "Serve request":
             return f"passes the request on to {targets}"
         case "actor slot":
@@ -178,11 +179,11 @@ def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: Grou
 
 
 def fails_in(observed: Observed, call: GroupCall) -> str:
-    """``; it fails by its own timeout in 29 min``, where clocks agree."""
+    """``; the call fails by its own timeout in 29 min``, where clocks agree."""
     if call.fails_at is None or not observed.snapshot.has_one_time:
         return ""
     left_s = call.fails_at - observed.looked_at
-    return f"; it fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
+    return f"; the call fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
 
 
 def _in_call(wait: Wait) -> str:

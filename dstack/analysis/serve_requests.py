@@ -117,8 +117,10 @@ def _no_replica(graph: Graph, queued: QueuedRequest) -> Target:
     return graph.unknown("start of actor", queued.request.app, queued.request.deployment, label=label)
 
 
-def _limits(queued: QueuedRequest) -> str:
-    """What is full: ``max_ongoing_requests (now 1) of Serve deployment Shop``."""
+def _limits(queued: QueuedRequest) -> str | None:
+    """What is full: ``max_ongoing_requests (now 1) of Serve deployment Shop``; None where no replica runs."""
+    if not queued.replicas:
+        return None
     limits = sorted(set(queued.replicas.values()))
     of = f"Serve deployment {queued.request.deployment}"
     return f"max_ongoing_requests (now {limits[0]}) of {of}" if len(limits) == 1 else f"max_ongoing_requests of {of}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dstack.probes.node.asyncio.await_targets import OTHER_LOOP
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.waits.executors import Executors
@@ -299,7 +300,7 @@ def test_work_that_another_loop_has_yet_to_begin_waits_for_the_thread_of_that_lo
     try:
         with suspended(waits(coroutine), loop=loop) as (one,):
             assert one.call is not None
-            assert one.call.get("all_of") == [[thread.native_id]]
+            assert (one.call.get("all_of"), one.call.get("what")) == ([[thread.native_id]], OTHER_LOOP)
             ended.set()
             first.result()
     finally:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from dstack.analysis.observed import OTHER_LOOP
 from dstack.diagnosis import Diagnosis
 from dstack.model import Actor, Frame, QueuedRequest, ServeRequest
 from dstack.vertex_keys import CoroutineKey, UnknownKey
@@ -14,6 +15,7 @@ from tests.unit.scenes import Call, Coro, Proc, Scene
 ORDER = ServeRequest(app="default", deployment="Shop", method="order")
 IS_PAID = ServeRequest(app="default", deployment="Shop", method="is_paid")
 PROXY = Frame(function="ProxyResponseGenerator._await_response", file="/ray/serve/proxy.py", line=165, origin="ray")
+INITIALIZES = Frame(function="initialize_callable", file="/ray/serve/_private/replica.py", line=9, origin="ray")
 COOK = ServeRequest(app="default", deployment="Kitchen", method="cook")
 
 
@@ -243,3 +245,49 @@ def test_a_clients_request_waits_behind_a_deadlock() -> None:
     assert {ongoing.key, waiting.key, router.key} <= set(finding.blocked_behind)
     assert other.key not in finding.blocked_behind
     assert any("a client's request in Serve's proxy" in step.text for step in finding.explanation)
+
+
+def test_a_request_that_cannot_begin_on_a_blocked_event_loop_waits_for_that_loop() -> None:
+    """Shop.order has blocked the loop on which Shop.is_paid would begin, as ray.get in an async method does."""
+    scene = Scene()
+    driver, shop, store = scene.driver(), replica(scene, ORDER, "s1"), scene.actor("Store")
+    thread = shop.strand("Thread-1 (_run_user_code_event_loop)", "user")
+    ordered, price = request_to(scene, shop, by=driver), scene.call(store, "price", by=shop)
+    paid = request_to(scene, shop, by=store)
+    driver.gets(ordered)
+    order, is_paid = shop.begins(ordered).executes(ORDER), shop.begins(paid).executes(IS_PAID)
+    order.is_library = is_paid.is_library = True
+    order.awaits((thread,))
+    thread.gets(price)
+    store.runs(price).gets(paid)
+    is_paid.awaits((thread,), what=OTHER_LOOP)
+
+    diagnosis = scene.look().look().diagnose()
+
+    finding = diagnosis.findings[0]
+    assert finding.kind == "deadlock"
+    assert {thread.key, store.key, is_paid.key} == set(finding.members)
+    assert diagnosis.vertices[thread.key].label == "Shop.order"
+    assert "Await the ObjectRef" in finding.advice
+
+
+def test_constructors_that_wait_for_each_other_are_named() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    shop, kitchen = replica(scene, ORDER, "s1"), replica(scene, COOK, "k1")
+    for proc, request in ((shop, COOK), (kitchen, ORDER)):
+        start = proc.begins(scene.call(proc, "initialize_and_get_metadata", by=driver))
+        constructor = proc.coroutine(start.task)
+        constructor.function = f"{proc.actor.class_name.rpartition(':')[2]}.__init__" if proc.actor else ""
+        constructor.outer = (INITIALIZES,)
+        start.is_library = True
+        start.awaits(constructor)
+        router = proc.coroutine(start.task, is_library=True)
+        constructor.awaits(router.is_queued(QueuedRequest(request=request, most_replicas=1)))
+
+    finding = scene.look().look().diagnose().findings[0]
+
+    assert finding.kind == "deadlock"
+    assert "Kitchen.__init__" in finding.summary
+    assert "Shop.__init__" in finding.summary
+    assert "in no constructor" in finding.advice

@@ -27,9 +27,14 @@ MAX_ENDERS = 20
 
 
 def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
-    """The finding of an open knot; its final blockers that are somebody known come first."""
-    blockers = sorted(knot.blockers, key=lambda blocker: bool(situation.vertices[blocker.vertex].other_side_of))
-    blockers += _enders(situation, blockers)
+    """The finding of an open knot, with its known final blockers first, and those that stand for others behind them."""
+
+    def place(blocker: FinalBlocker) -> tuple[bool, bool]:
+        vertex = situation.vertices[blocker.vertex]
+        return bool(vertex.other_side_of), vertex.kind == "lifetime" and situation.is_helper(vertex.key)
+
+    blockers = sorted(knot.blockers, key=lambda blocker: place(blocker)[0])
+    blockers = sorted([*blockers, *_enders(situation, blockers)], key=place)
     return Finding(
         kind=kind,
         confirmed=False,

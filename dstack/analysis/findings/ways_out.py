@@ -143,6 +143,11 @@ def _of_slots(queued: Sequence[Vertex]) -> str:
 def _of_requests(queued: Sequence[Vertex]) -> str:
     """What lets a queued request of Serve begin, or its caller proceed without it."""
     labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+    if not all(vertex.wait and vertex.wait.what for vertex in queued):
+        return (
+            f"Wait for {labels} in no constructor that the called deployment needs to start: make that call in the "
+            "first request instead, or in a task that the constructor does not await."
+        )
     limits = names.listed(sorted({vertex.wait.what for vertex in queued if vertex.wait and vertex.wait.what}), " or ")
     return (
         f"Break the circle at one place: raise {limits}, so that {labels} can begin; make that call without waiting "

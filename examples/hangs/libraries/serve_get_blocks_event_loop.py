@@ -3,7 +3,7 @@
 The replica accepts the request to Shop.discount, but ray.get keeps the event loop on which it would run.
 
 Expected: deadlock
-Members: Store.price
+Members: Shop.order, Store.price
 Behind: driver serve_get_blocks_event_loop.py
 Points at: price: float = ray.get(self.store.price.remote(dish))
 Needs: ray[serve]

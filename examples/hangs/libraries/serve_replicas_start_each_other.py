@@ -3,6 +3,7 @@
 The driver polls Serve's controller in serve.run.
 
 Expected: deadlock
+Members: Kitchen.__init__, Shop.__init__
 Points at: self.menu: list[str] = await kitchen.menu.remote()
 Needs: ray[serve]
 """

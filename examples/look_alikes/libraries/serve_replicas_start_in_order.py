@@ -1,6 +1,6 @@
 """A Serve deployment whose constructor waits for a request to another one, which starts slowly.
 
-Expected: blocked
+Expected: blocked (finding: polling)
 Points at: self.menu: list[str] = await kitchen.menu.remote()
 Needs: ray[serve]
 """

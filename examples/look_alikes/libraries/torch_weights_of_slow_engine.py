@@ -21,9 +21,10 @@ def weights_group(rank: int, port: int) -> Any:
     from torch.distributed import distributed_c10d as c10d
 
     world: Any = c10d
-    store, rank, size = next(world.rendezvous(f"tcp://127.0.0.1:{port}", rank, 2, timeout=world.default_pg_timeout))
+    timeout, backend = world.default_pg_timeout, world.Backend("gloo")
+    store, rank, size = next(world.rendezvous(f"tcp://127.0.0.1:{port}", rank, 2, timeout=timeout))
     prefixed = world.PrefixStore("weights", store)
-    group, _ = world._new_process_group_helper(size, rank, [], world.Backend("gloo"), prefixed, group_name="weights")
+    group, _ = world._new_process_group_helper(size, rank, [], backend, prefixed, "weights", timeout=timeout)
     world._world.pg_group_ranks[group] = {i: i for i in range(size)}
     return group
 

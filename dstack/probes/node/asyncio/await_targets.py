@@ -40,6 +40,8 @@ MAX_DEPTH = 20
 MAX_NEEDS = 1 << 15
 """The most needs of one coroutine. A need on two paths counts twice, so nested ``gather`` calls may double them."""
 SHIELD = "asyncio.shield"
+OTHER_LOOP = "start on another event loop"
+"""What a call is named that awaits a coroutine which another loop has yet to begin."""
 OTHERS_OF_GROUP = "of a group among several of which one is enough, it is not told which it needs"
 
 
@@ -178,7 +180,7 @@ class AwaitTargets:
             thread = self._running_on(coroutine)
             return Needs(futures=[(thread,)]) if thread else Needs(coroutines=[coroutine])
         beginner = self.beginner(source)
-        return Needs(futures=[(beginner,)]) if beginner else Needs(others=1)
+        return Needs(futures=[(beginner,)], what=OTHER_LOOP) if beginner else Needs(others=1)
 
     def _running_on(self, coroutine: int) -> int | None:
         """The thread, by its OS id, whose loop runs this coroutine now."""

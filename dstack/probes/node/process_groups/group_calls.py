@@ -66,7 +66,8 @@ class GroupCalls:
             if group is None:
                 return None
             found = self._data(operation, group, self._peer(frames[at], group), thread, call)
-            found["transfer"] = transferred(self._objects, frames[at + 1 :])
+            if transfer := transferred(self._objects, frames[at + 1 :]):
+                found["transfer"] = transfer
             return found
         return None
 

@@ -18,11 +18,11 @@ from dstack.probes.node.wire import QueuedData, RequestData
 
 REPLICA_FILE = "/ray/serve/_private/replica.py"
 ROUTER_FILE = "/ray/serve/_private/router.py"
-CHOOSING = (
-    ("/ray/serve/_private/request_router/request_router.py", "_choose_replica_for_request"),
-    ("/ray/serve/_private/replica_scheduler/pow_2_scheduler.py", "choose_replica_for_request"),
-)
-"""Where a router's request waits for a replica."""
+CHOOSING = {
+    "_choose_replica_for_request": "/ray/serve/_private/request_router/request_router.py",
+    "choose_replica_for_request": "/ray/serve/_private/replica_scheduler/pow_2_scheduler.py",
+}
+"""The functions in which a router's request waits for a replica, with their files."""
 TAKES_SLOT = ("/ray/serve/_private/utils.py", "acquire")
 """Where a request that a replica has accepted waits for one of its slots."""
 METHODS = (("request_metadata", "call_method"), ("user_method_info", "name"))
@@ -62,7 +62,8 @@ class ServeRequests:
     def queued(self, frames: Sequence[Frame]) -> QueuedData | None:
         """The request for which a coroutine waits until a replica has room. Raises :class:`Unreadable`."""
         for frame in frames:
-            if any(is_in(frame, *place) for place in CHOOSING):
+            file = CHOOSING.get(frame.function)
+            if file and frame.file.endswith(file):
                 return self._in_router(frame, frames)
         if frames and is_in(frames[0], *TAKES_SLOT):
             return self._in_replica(frames)

@@ -327,7 +327,7 @@ class BlockedCalls:
             return {}  # a thread that was not read may set it
         return {**given, "threads": sorted({thread for threads, _ in found for thread in threads})}
 
-    def _by_loop(self, future: int) -> tuple[Sequence[int], bool]:
+    def _by_loop(self, future: int) -> tuple[tuple[int, ...], bool]:
         """The thread whose event loop runs the coroutine that sets a future's result, and whether that is certain."""
         thread = self.coroutines.runner(future)
         return ((thread,), True) if thread else ((), False)
