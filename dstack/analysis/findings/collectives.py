@@ -87,7 +87,7 @@ def headline(finding: Finding, teller: Teller) -> str | None:
     return "; ".join(parts[:SHOWN_PARTS]) + rest
 
 
-def told(finding: Finding, teller: Teller) -> set[Key]:
+def described(finding: Finding, teller: Teller) -> set[Key]:
     """The vertices that the steps about calls on groups tell of."""
     inside = [vertex for one in gatherings(finding, teller) for vertex in one.inside]
     return {vertex.key for one in inside for vertex in (one, _caller(teller, one))}
@@ -118,7 +118,7 @@ def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iter
 
 def without_told(finding: Finding, teller: Teller) -> Finding:
     """The finding without those behind it that the steps about calls on groups tell of."""
-    known = told(finding, teller)
+    known = described(finding, teller)
     return replace(finding, blocked_behind=tuple(key for key in finding.blocked_behind if key not in known))
 
 
@@ -301,7 +301,7 @@ def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
         if vertex.absent
         for target in targets_of(vertex)
     }
-    known = told(finding, teller)
+    known = described(finding, teller)
     found = []
     for vertex in teller.vertices_of(finding.members):
         if vertex.kind != "execution" or vertex.key in known:

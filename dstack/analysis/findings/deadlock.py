@@ -1,4 +1,4 @@
-"""Deadlock: some who wait only for each other. Its shortest cycle is told as a story, then every other member."""
+"""Deadlock: some who wait only for each other. Its shortest cycle is described as a story, then every other member."""
 
 from __future__ import annotations
 
@@ -141,16 +141,16 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     situation, inside = teller.situation, set(finding.cycle)
     cycle = [key for key in finding.cycle if not situation.is_helper(key)]
     yield from collectives.steps(finding, teller)
-    told = collectives.told(finding, teller)
+    described = collectives.described(finding, teller)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
-    rest = [key for key in cycle if key not in told]
+    rest = [key for key in cycle if key not in described]
     in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
     yield from collectives.with_ranks(finding, teller, in_order)
     yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
     not_there = [*collectives.late_executions(finding, teller), *(v.key for v in _late_for_barrier(finding, teller))]
-    late = [key for key in dict.fromkeys(not_there) if key not in inside | told][:SHOWN_CYCLE]
+    late = [key for key in dict.fromkeys(not_there) if key not in inside | described][:SHOWN_CYCLE]
     yield from collectives.with_ranks(finding, teller, map(teller.step, late))
-    others = [key for key in finding.members if key not in inside.union(told, late)]
+    others = [key for key in finding.members if key not in inside.union(described, late)]
     own = [key for key in others if not situation.is_library_code(key)]
     yield from teller.alike(own, "Also ")
     yield from more(len(others) - len(own), "threads of libraries in the same state")

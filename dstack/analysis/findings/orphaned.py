@@ -44,8 +44,11 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """What asked for it; of child processes, also what their parent waits in."""
     if collectives.headline(finding, teller):
         yield from collectives.steps(finding, teller)
-        told = {*collectives.told(finding, teller), *(key for key in finding.members if teller.vertices[key].never)}
-        yield from teller.alike([key for key in finding.members if key not in told], "Also ")
+        described = {
+            *collectives.described(finding, teller),
+            *(key for key in finding.members if teller.vertices[key].never),
+        }
+        yield from teller.alike([key for key in finding.members if key not in described], "Also ")
         return
     yield from submissions(finding, teller)
     parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}

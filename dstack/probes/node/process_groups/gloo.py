@@ -53,7 +53,7 @@ class Gloo:
 
     @cached_property
     def group(self) -> GroupData | None:
-        """The group of all collectives in progress; None where these are of several, or it cannot be told."""
+        """The group of all collectives in progress; None where these are of several, or not known."""
         busy = {one.at // THREADS_OF_GROUP for one in self._in_progress}
         groups = self._groups.with_gloo
         is_told = len(busy) == 1 and len(groups) * THREADS_OF_GROUP == len(self._threads)

@@ -145,7 +145,7 @@ def _timeout_s(objects: Objects, frame: Frame) -> float | None:
 def _named(objects: Objects, frames: Sequence[Frame], at: int, channel: ChannelCallData) -> CallData:
     """The wait at the outermost function of Ray's that says what it is; a timeout of the user's own ends it as meant.
 
-    After the default one, the graph's, an error ends it that nobody has asked for.
+    After the default one, the graph's, an error ends it for which the program has not asked.
     """
     what = "write to a compiled graph's channel" if channel["is_write"] else "read of a compiled graph's channel"
     call: CallData = {"kind": "other", "frame": at, "what": what, "channel": channel}
