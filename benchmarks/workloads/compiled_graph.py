@@ -26,7 +26,7 @@ def main() -> None:
         for _ in range(20):
             several = [compiled.execute(random.uniform(0, 0.1)) for _ in range(random.randrange(1, 4))]
             for refs in several:
-                ray.get(refs)
+                ray.get(refs, timeout=300)  # the first calls load what a channel needs
         time.sleep(random.uniform(0, 3))
 
 
