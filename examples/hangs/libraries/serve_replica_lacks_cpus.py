@@ -3,6 +3,7 @@
 The driver polls Serve's controller in serve.run, and would end the actor only afterwards.
 
 Expected: deadlock
+Members: start of Serve deployment Model of app default
 Points at: handle = serve.run(model.bind(), route_prefix=None)
 Needs: ray[serve]
 """

@@ -4,6 +4,7 @@ Ray Data starts an epoch when all ranks read their shards, and a report ends whe
 waits for the second one's reading, and the second for the first one's report.
 
 Expected: deadlock
+Members: training function step
 Points at: train.report({"loss": 0.5})
 Needs: ray[data,train]
 """
