@@ -76,8 +76,11 @@ class Expected:
             yield f"final blockers are {blockers(document)}"
 
     def is_denied_by(self, document: Json) -> bool:
-        """Whether it is a false alarm: somebody is said to be stuck for good, in a way that nobody is."""
-        return document["verdict"] in ALARMS and document["verdict"] not in (self.verdict, self.later)
+        """Whether it is a false alarm: something is reported to be stuck for good, and nothing is.
+
+        Which of the two alarms is right may be known only once Ray has reported a failed task, a second later.
+        """
+        return document["verdict"] in ALARMS and self.verdict not in ALARMS and document["verdict"] != self.later
 
     def _is_in(self, finding: Json) -> bool:
         return self.members <= _executions(finding["members"]) and self.behind <= _executions(finding["blocked_behind"])
