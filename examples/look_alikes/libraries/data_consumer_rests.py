@@ -1,7 +1,6 @@
 """A driver that works long on each row of a Data pipeline, which is held back meanwhile.
 
-Expected: blocked
-Members: driver data_consumer_rests.py
+Expected: blocked (finding: polling)
 Points at: time.sleep(20.0)
 Needs: ray[data]
 """
