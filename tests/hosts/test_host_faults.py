@@ -21,7 +21,7 @@ from tests.processes import Child, carrying, command_line, stopped, wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 20.0
 LATE_S = 10.0
 """How much longer than its timeout a look may take on a busy machine."""
 START_AND_END_S = 30.0
