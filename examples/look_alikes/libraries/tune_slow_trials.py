@@ -1,6 +1,6 @@
 """A Tune run whose trials report every 20 seconds, and of which some wait until others have ended.
 
-Expected: blocked
+Expected: blocked (finding: starved)
 Members: driver tune_slow_trials.py
 Points at: time.sleep(20.0)
 Needs: ray[tune]
