@@ -36,6 +36,22 @@ HOLDS_BACK_ASYNC_GENERATORS = tuple(map(int, ray.__version__.split(".")[:2])) >=
 """Ray 2.46 refuses `_generator_backpressure_num_objects` for async actors."""
 ASYNC_GENERATORS = ("hangs/async_backpressure", "look_alikes/async_stream_slow_consumer")
 
+VARIANTS = (
+    "hangs/future_set_on_own_loop",
+    "hangs/futures_of_own_loop",
+    "hangs/graph_awaited_output_kept",
+    "hangs/graph_execute_without_room",
+    "hangs/graph_input_kept_by_stage",
+    "hangs/pool_asks_own_loop",
+    "look_alikes/graph_after_teardown",
+    "look_alikes/graph_awaited_output_copied",
+    "look_alikes/graph_executed_ahead",
+    "look_alikes/graph_goes_on",
+    "look_alikes/graph_output_copied",
+    "look_alikes/graph_stage_calls_free_home",
+)
+"""Programs that differ little from others of their mechanism, for `make test-all`."""
+
 TIMES = 10
 """How often a look-alike is checked once it is what it seems to be."""
 
@@ -68,7 +84,11 @@ def cluster_for(shared: SharedCluster) -> Iterator[Callable[[str | None], Shared
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] if needs(name) else []) for name in PROGRAMS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if needs(name) or name in VARIANTS else [])
+        for name in PROGRAMS
+    ],
 )
 def test_a_program_is_judged_as_it_expects(name: str, cluster_for: Callable[[str | None], SharedCluster]) -> None:
     if name == "hangs/label_of_no_node" and not KNOWS_LABELS:
