@@ -49,8 +49,11 @@ def ours(hosts: Hosts) -> list[str]:
 
 
 def files(hosts: Hosts) -> dict[int, set[str]]:
-    """By host, all temporary files that are its own; of those that Ray keeps there only what bears our names."""
+    """By host, all temporary files that are its own; of those that Ray keeps there only what bears our names.
+
+    Left out are pip's, which installs on after the job that asked for a runtime environment has ended.
+    """
     own = [word for path in KEPT for word in ("-not", "-path", f"{path}/*")]
     ours = ["(", "-not", "-path", "/tmp/ray/*", "-o", "-name", "*dstack*", "-o", "-name", "*py-spy*", ")"]
-    find = ["find", "/tmp", "/dev/shm", *own, *ours]
+    find = ["find", "/tmp", "/dev/shm", *own, "-not", "-path", "/tmp/pip-*", *ours]
     return {host: set(hosts.exec(host, find).stdout.split()) for host in hosts.nodes}

@@ -31,6 +31,7 @@ FRAME_BYTES, FRAME_OBJECT_BYTES, BETWEEN_BYTES = 80, 40, 32
 KEYS_BYTES, TYPE_BYTES = 256, 1024
 NO_ARGUMENT = ("PyThreadState_Get", "PyInterpreterState_Head")
 START_S = 5.0
+ATTEMPTS = 10
 LOCK_SEMAPHORE = 16
 """The offset in a lock of the pointer to its waiters' semaphore, or of the byte that they are parked at."""
 BLOCK_STACK_BYTES, BLOCK_BYTES = 240, 12
@@ -69,18 +70,24 @@ class Layout:
 
 
 def calibrate() -> Layout:
-    """The layout of this interpreter. Raises :class:`Unreadable` where it is not as expected."""
+    """The layout of this interpreter. Raises :class:`Unreadable` where it is not as expected.
+
+    It is retried: a thread that starts or ends meanwhile changes the list of threads in which it searches.
+    """
     if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 14):
         raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not known")
     if kind := _other_kind():
         raise Unreadable(
             f"it runs a {kind} build of Python {OWN_VERSION[0]}.{OWN_VERSION[1]}, which dstack cannot read"
         )
-    try:
-        with open_memory(os.getpid()) as memory, Specimen() as specimen:
-            return Calibration(memory, specimen).layout()
-    except (LookupError, ValueError, StopIteration, OSError) as error:
-        raise Unreadable(f"this interpreter is not laid out as expected: {error}") from error
+    reason: Exception | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            with open_memory(os.getpid()) as memory, Specimen() as specimen:
+                return Calibration(memory, specimen).layout()
+        except (LookupError, ValueError, StopIteration, OSError) as error:
+            reason = error
+    raise Unreadable(f"this interpreter is not laid out as expected: {reason}") from reason
 
 
 def _other_kind() -> str | None:
