@@ -23,7 +23,7 @@ from dstack.probes.node.procfs.stability import marks_at_rest, marks_of, read_at
 from dstack.probes.node.program_labels import program_labels
 from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.ray.concurrency_groups import concurrency_groups, runs_methods
-from dstack.probes.node.ray.task_ids import actor_of_task
+from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.ray.thread_tasks import read_tasks
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins

@@ -35,7 +35,6 @@ GENERATOR_FILE = "ray/_private/object_ref_generator.py"
 WRAPPERS = (("_wrap_awaitable", TASKS_FILE), ("_suppress_exceptions", GENERATOR_FILE))
 """Functions of tasks that only await something else. The second, for a generator's next item, was seen on Ray 2.53. It
 is Cython's, without a frame, on 2.46, and in no task of its own on 2.60."""
-CELL_VALUE = 16
 MAX_DEPTH = 20
 MAX_NEEDS = 1 << 15
 """The most needs of one coroutine. A need on two paths counts twice, so nested ``gather`` calls may double them."""
@@ -243,7 +242,7 @@ class AwaitTargets:
         cells = self._objects.items(closure)
         code = self._frames.codes.code(self._memory.pointer(function + self._layout.function_code))
         names = self._frames.codes.names(code)
-        values = [self._memory.pointer(cell + CELL_VALUE) for cell in cells if self._objects.is_a(cell, "cell")]
+        values = [self._objects.content(cell) for cell in cells if self._objects.is_a(cell, "cell")]
         return dict(zip(names[len(names) - len(values) :], values, strict=False))
 
     # Futures that only wake their waiter
@@ -255,14 +254,14 @@ class AwaitTargets:
                 case "sleep" if frame.file.endswith(TASKS_FILE):
                     return None
                 case "wait_for" if frame.file.endswith(TASKS_FILE) and not at:
-                    awaited = self._local(frame, "fut")
+                    awaited = frame.local("fut")
                     return self._for_needs(self._all_of([awaited] if awaited else [], 0), what="asyncio.wait_for")
                 case "_wait" if frame.file.endswith(TASKS_FILE):
                     return self._wait(self._sets_messages(chain) or frame)
                 case "_wait_for_one" if frame.file.endswith(TASKS_FILE):
                     return self._as_completed(frame, chain)
                 case "__aexit__" | "_aexit" if frame.file.endswith(GROUPS_FILE):
-                    tasks = self._objects.attributes(self._local(frame, "self")).get("_tasks", 0)
+                    tasks = self._objects.attributes(frame.local("self")).get("_tasks", 0)
                     return self._for_needs(self._all_of(self._objects.set_items(tasks), 0), what="asyncio.TaskGroup")
                 case "acquire" if frame.file.endswith(LOCKS_FILE):
                     return self._lock(frame)
@@ -284,9 +283,9 @@ class AwaitTargets:
         """``asyncio.wait``; with FIRST_EXCEPTION any one may fail, which is enough."""
         if call := frame.local("call_fut"):
             return self._for_needs(self._all_of([call], 0))
-        futures = self._local(frame, "fs")
+        futures = frame.local("fs")
         items = self._objects.items if self._objects.is_a(futures, "list", "tuple") else self._objects.set_items
-        return_when = self._objects.text(self._local(frame, "return_when"))
+        return_when = self._objects.text(frame.local("return_when"))
         if return_when == "ALL_COMPLETED":
             return self._for_needs(self._all_of(items(futures), 0), what="asyncio.wait")
         if return_when == "FIRST_COMPLETED" and not all(map(self._loops.is_pending, items(futures))):
@@ -298,13 +297,13 @@ class AwaitTargets:
 
         The generator is one of the words of the frame that iterates over it.
         """
-        iterator = self._local(frame, "self")
+        iterator = frame.local("self")
         if iterator:
             attributes = self._objects.attributes(iterator)
             todo, is_timed = attributes.get("_todo", 0), self._is_something(attributes.get("_timeout_handle", 0))
         else:
             generator = self._iterated(chain)
-            todo, is_timed = self._local(generator, "todo"), self._is_something(self._local(generator, "timeout"))
+            todo, is_timed = generator.local("todo"), self._is_something(generator.local("timeout"))
         call = self._for_needs(self._any_of(self._objects.set_items(todo), 0), 1, what="asyncio.as_completed")
         return {**call, "timeout_s": 0.0} if call and is_timed else call
 
@@ -322,7 +321,7 @@ class AwaitTargets:
 
     def _lock(self, frame: Frame) -> CallData:
         """A Lock or Semaphore, with the coroutines that are in an ``async with`` block of it."""
-        lock = self._local(frame, "self")
+        lock = frame.local("self")
         call: CallData = {"kind": "lock", "frame": 0, "what": f"asyncio.{self._objects.type_name(lock)}.acquire"}
         call["object_id"] = hex(lock)
         holders = self._chains.holders.get(lock)
@@ -339,7 +338,7 @@ class AwaitTargets:
         frames = [frame for frame in inside if frame.function != "wait_for"]
         if not frames:
             return None
-        owner = self._local(frames[-1], "self")
+        owner = frames[-1].local("self")
         if not owner:
             return f"asyncio.{frames[-1].function}", 0
         kind = self._objects.type_name(owner).rpartition(".")[2]
@@ -363,18 +362,13 @@ class AwaitTargets:
         }
         return {**call, "inferred": needs.inferred, "what": what}
 
-    def _local(self, frame: Frame, name: str) -> int:
-        """The address of a local's value, also where an inner function shares the variable."""
-        value = frame.local(name)
-        return self._memory.pointer(value + CELL_VALUE) if self._objects.is_a(value, "cell") else value
-
     def _timeout(self, frames: Iterable[Frame], inside: Iterable[Frame]) -> tuple[float | None, bool]:
         """The timeout of a wait, if any, and whether it cancels what it waits for."""
         waits: list[float | None] = []
         cancels: list[float | None] = []
         given = [frame for frame in inside if frame.function in ("wait_for", "wait", "_wait")]
         for frame in given:
-            seconds = self._seconds(self._local(frame, "timeout"))
+            seconds = self._seconds(frame.local("timeout"))
             (cancels if frame.function == "wait_for" else waits).append(seconds)
         for frame in frames:
             if frame not in given:

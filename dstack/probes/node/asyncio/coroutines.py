@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dstack.probes.node.asyncio.await_chains import AwaitChains, Chain
-from dstack.probes.node.asyncio.await_targets import CELL_VALUE, RUNS_TASKS, AwaitTargets, is_wrapper
+from dstack.probes.node.asyncio.await_targets import RUNS_TASKS, AwaitTargets, is_wrapper
 from dstack.probes.node.asyncio.context_vars import Contexts
 from dstack.probes.node.asyncio.event_loops import TASK, EventLoops
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.train_groups import meeting
+from dstack.probes.node.ray.ids import actor_of_task
 from dstack.probes.node.ray.serve_requests import ServeRequests
-from dstack.probes.node.ray.task_ids import actor_of_task
 from dstack.probes.node.threads import ShownFrame
 from dstack.probes.node.waits.channels import awaited_result
 from dstack.probes.node.waits.executors import Executors
@@ -122,7 +122,7 @@ class Coroutines:
         """The method of an actor, which only its wrapper shows before it has begun."""
         for frame in chain.frames[-1:]:
             with contextlib.suppress(Unreadable):
-                method = self._memory.pointer(frame.local(WRAPPED) + CELL_VALUE)
+                method = frame.local(WRAPPED)
                 self._objects.expect(method, "function")
                 code = self._codes.code(self._memory.pointer(method + self._layout.function_code))
                 yield ShownFrame(self._codes.position(code, NOT_BEGUN))

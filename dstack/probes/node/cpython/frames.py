@@ -101,10 +101,11 @@ class Frame:
     def local(self, name: str) -> int:
         """The address of what a local refers to, 0 where it has no value or there is none of that name.
 
+        A local that a function within uses, or on CPython before 3.12 a comprehension, is in a cell.
         CPython 3.10 names an argument that a closure uses twice, and the value is in the last place.
         """
         names = self.names
-        return self.locals[-1 - names[::-1].index(name)] if name in names else 0
+        return self._frames.content_of(self.locals[-1 - names[::-1].index(name)]) if name in names else 0
 
     def has(self, name: str) -> bool:
         """Whether a local of this name has a value; False where that cannot be read."""
@@ -305,6 +306,10 @@ class Frames:
                 yield self._memory.pointer(word + BOUND_TO)
             elif after and self._is_tagged and self._objects.is_a(word, "function", "method_descriptor"):
                 yield after
+
+    def content_of(self, word: int) -> int:
+        """What a local's word refers to, also through a cell."""
+        return self._objects.content(word)
 
     def globals(self, frame: int) -> int:
         """The address of the dict of a frame's module."""

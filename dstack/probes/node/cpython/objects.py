@@ -27,6 +27,7 @@ SET_MASK, SET_TABLE = 32, 40
 REMOVED = 2**64 - 1
 """The hash in an entry of a set whose item was removed: -1, which no object has."""
 BOUND_TO = 24
+CELL_VALUE = 16
 """The object of a bound method, also of a built-in one."""
 BYTES_DATA, FLOAT_VALUE, INT_DIGITS = 32, 16, 24
 INT_HEAD = "<8xQqI"
@@ -111,11 +112,15 @@ class Objects:
             return False
 
     def is_kind_of(self, address: int, name: str) -> bool:
-        """Whether there is an object of this type or of one that inherits from it."""
+        """Whether there is an object of this type or of one that inherits from it.
+
+        A type that is written in C or C++ is found with and without its module.
+        """
         try:
-            return bool(address) and not address % 8 and name in self.base_names(self.memory.pointer(address + TYPE))
+            names = self.base_names(self.memory.pointer(address + TYPE)) if address and not address % 8 else ()
         except Unreadable:
             return False
+        return name in names or any(one.endswith(f".{name}") for one in names)
 
     def base_names(self, kind: int) -> tuple[str, ...]:
         """The names of a type and those it inherits from, as far as the first of several goes."""
@@ -127,6 +132,10 @@ class Objects:
                 one = self.memory.pointer(one + BASE)
             self._base_names[kind] = tuple(names)
         return self._base_names[kind]
+
+    def content(self, address: int) -> int:
+        """What the cell at an address refers to, 0 if nothing; the address itself where there is no cell."""
+        return self.memory.pointer(address + CELL_VALUE) if self.is_a(address, "cell") else address
 
     def expect(self, address: int, *names: str) -> str:
         """The object's type, which must be one of these."""

@@ -31,7 +31,6 @@ from dstack.probes.node.cpython.objects import (
     tuple_items,
 )
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.cpython.values import CELL_VALUE
 
 IS_TRACKED, IS_LIST, IS_TUPLE, IS_DICT, IS_EXCEPTION, IS_TYPE = (1 << bit for bit in (14, 25, 26, 29, 30, 31))
 """Flags of types. Objects that the garbage collector does not track refer to no other that matters."""
@@ -210,7 +209,7 @@ class References:
     # Functions and generators
 
     def _cell(self, address: int) -> Iterable[int]:
-        return (self._memory.pointer(address + CELL_VALUE),)
+        return (self._objects.content(address),)
 
     def _bound(self, address: int) -> Iterable[int]:
         return (self._memory.pointer(address + BOUND_TO),)
@@ -221,7 +220,7 @@ class References:
     def _function(self, address: int) -> Iterable[int]:
         closure = self._memory.pointer(address + self._layout.coroutines.function_closure)
         cells = self._tuple(closure) if self._objects.is_a(closure, "tuple") else ()
-        return [value for cell in cells if self._objects.is_a(cell, "cell") for value in self._cell(cell)]
+        return [self._objects.content(cell) for cell in cells if self._objects.is_a(cell, "cell")]
 
     def _generator(self, address: int) -> Iterable[int]:
         frame = self._frames.suspended(address)

@@ -10,7 +10,6 @@ from dstack.probes.node.cpython.objects import Objects
 
 MAX_CHARACTERS = 128
 MAX_DEPTH = 3
-CELL_VALUE = 16
 MORE = "..."
 
 
@@ -23,10 +22,8 @@ def shown_locals(objects: Objects, frame: Frame) -> dict[str, str]:
         return {}
     for name, address in found.items():
         try:
-            if address and objects.is_a(address, "cell"):
-                address = objects.memory.pointer(address + CELL_VALUE)
-            if address:
-                shown[name] = text_of(objects, address)
+            if value := objects.content(address):
+                shown[name] = text_of(objects, value)
         except Unreadable:
             continue
     return shown

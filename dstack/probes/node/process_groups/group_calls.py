@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.process_groups.environment import number_of
 from dstack.probes.node.process_groups.gloo import Gloo, deadline_of
 from dstack.probes.node.process_groups.memberships import ProcessGroups
@@ -120,7 +119,7 @@ class GroupCalls:
                 return place.operation, self._new_group(frames)
             case "wait_tensor":
                 return place.operation, self._gloo.group
-        group = self._local(frames[-1], "group")
+        group = frames[-1].local("group")
         return place.operation, self.groups.torch.of_address(group) if group else None
 
     def _default_group(self, frames: Sequence[Frame]) -> GroupData | None:
@@ -128,7 +127,7 @@ class GroupCalls:
         rank, size = self._rank_and_size(frames)
         if rank is None or size is None or not 0 <= rank < size <= MAX_MEMBERS:
             return None
-        is_text = self._objects.is_a(self._local(frames[-1], "init_method"), "str")
+        is_text = self._objects.is_a(frames[-1].local("init_method"), "str")
         method = self._text(frames[-1], "init_method", MAX_ADDRESS) if is_text else None
         return {
             "library": TORCH_LIBRARY,
@@ -156,7 +155,7 @@ class GroupCalls:
             return None
         barrier = _frame_in(frames, TORCH, "_store_based_barrier")
         ranks = default["ranks"]
-        members = self._local(made, "ranks")
+        members = made.local("ranks")
         if self._objects.is_a(members, "list", "tuple"):
             ranks = [int(self._objects.number(one) or 0) for one in self._objects.items(members, MAX_MEMBERS)]
         if barrier and self._number(barrier, "rendezvous_count") == len(default["ranks"]):
@@ -186,19 +185,13 @@ class GroupCalls:
 
     # Values of locals
 
-    def _local(self, frame: Frame, name: str) -> int:
-        """The address of what a local refers to, also where a function within uses it; 0 where it has no value."""
-        address = frame.local(name)
-        is_cell = self._objects.is_a(address, "cell")
-        return self._process.memory.pointer(address + CELL_VALUE) if is_cell else address
-
     def _number(self, frame: Frame, name: str) -> int | None:
-        address = self._local(frame, name)
+        address = frame.local(name)
         return int(self._objects.number(address) or 0) if self._objects.is_a(address, "int") else None
 
     def _text(self, frame: Frame, name: str, longest: int) -> str:
         """The text of a local, empty where it has none."""
-        address = self._local(frame, name)
+        address = frame.local(name)
         return self._objects.text(address, longest) if self._objects.is_a(address, "str") else ""
 
 

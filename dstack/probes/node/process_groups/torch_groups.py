@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dstack.probes.node.cpython.cached_property import cached_property
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import DICT_KEYS, TYPE
+from dstack.probes.node.cpython.objects import DICT_KEYS
 from dstack.probes.node.cpython.process import PythonProcess
 from dstack.probes.node.process_groups.environment import launch_variables, number_of
 from dstack.probes.node.wire import GroupData
@@ -234,8 +234,4 @@ class TorchGroups:
     # Values
 
     def _is_group(self, address: int) -> bool:
-        with contextlib.suppress(Unreadable):
-            if address and not address % 8:
-                names = self._objects.base_names(self._memory.pointer(address + TYPE))
-                return any(name.rpartition(".")[2] == PROCESS_GROUP for name in names)
-        return False
+        return self._objects.is_kind_of(address, PROCESS_GROUP)

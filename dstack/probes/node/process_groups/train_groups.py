@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import PythonProcess
-from dstack.probes.node.cpython.values import CELL_VALUE
+from dstack.probes.node.ray.ids import actor_of_handle
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.wire import CallData, GroupData
 
@@ -25,9 +25,6 @@ CONTEXT = ("ray.train.v2._internal.execution.context", "_train_context")
 MEETING = ("/ray/train/v2/_internal/execution/checkpoint/sync_actor.py", "broadcast_from_rank_zero")
 WAITING = ("/ray/train/v2/_internal/util.py", "wait_with_logging")
 """The method of the actor in which ranks meet, and the function in which a rank waits there for the others."""
-ACTOR_ID_TYPE = "ray._raylet.ActorID"
-ACTOR_ID, ACTOR_ID_BYTES = 32, 16
-"""Where an ActorID has its bytes; seen on Ray 2.60."""
 MAX_RANKS = 1 << 16
 
 
@@ -48,7 +45,7 @@ def rank_in_train(process: PythonProcess) -> TrainRank | None:
     places = objects.attributes(attributes.get("distributed_context", 0))
     execution = objects.attributes(attributes.get("execution_context", 0))
     rank, size, local = (_number(objects, places.get(one, 0)) for one in ("world_rank", "world_size", "local_rank"))
-    group = _group(_actor_id(objects, execution.get("synchronization_actor", 0)), rank, size)
+    group = _group(actor_of_handle(objects, execution.get("synchronization_actor", 0)), rank, size)
     group["has_left"] = _has_ended(process, execution.get("training_thread_runner", 0))
     return TrainRank(group, local)
 
@@ -62,11 +59,11 @@ def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallDat
     frame = next((frame for frame in frames if is_in(frame, *MEETING)), None)
     if frame is None or not any(is_in(one, *WAITING) for one in frames):
         return None
-    actor = objects.attributes(_local(frame, "self", objects))
+    actor = objects.attributes(frame.local("self"))
     if (required := actor.get("_required_ranks")) and not objects.is_a(required, "NoneType"):
         return None
-    rank, size = (_number(objects, _local(frame, name, objects)) for name in ("world_rank", "world_size"))
-    operation = objects.text(_local(frame, "caller_method_name", objects))
+    rank, size = (_number(objects, frame.local(name)) for name in ("world_rank", "world_size"))
+    operation = objects.text(frame.local("caller_method_name"))
     call: CallData = {"kind": "other", "frame": 0, "what": operation, "timeout_s": None}
     call["of_group"] = {"operation": operation, "group": _group(actor_id, rank, size)}
     call["of_group"]["fails_at"] = _fails_at(actor, objects, rank)
@@ -100,19 +97,6 @@ def _has_ended(process: PythonProcess, runner: int) -> bool:
     return False
 
 
-def _actor_id(objects: Objects, handle: int) -> str:
-    """The id of the actor that a handle is for."""
-    identity = objects.attribute(handle, "_ray_actor_id")
-    objects.expect(identity, ACTOR_ID_TYPE)
-    return objects.memory.read(identity + ACTOR_ID, ACTOR_ID_BYTES).hex()
-
-
 def _number(objects: Objects, address: int) -> int:
     objects.expect(address, "int")
     return int(objects.number(address) or 0)
-
-
-def _local(frame: Frame, name: str, objects: Objects) -> int:
-    """The address of a local's value, also where an inner function shares the variable."""
-    value = frame.local(name)
-    return objects.memory.pointer(value + CELL_VALUE) if objects.is_a(value, "cell") else value

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
-from dstack.probes.node.cpython.objects import BOUND_TO, TYPE, Objects
+from dstack.probes.node.cpython.objects import BOUND_TO, Objects
 from dstack.probes.node.process_groups.torch_groups import CPP_OBJECT
 
 WORK = "Work"
@@ -59,15 +59,8 @@ def _works(objects: Objects, leaf: Frame) -> Iterator[int]:
     for word in dict.fromkeys((*leaf.stack, *leaf.locals)):
         if objects.is_a(word, "method"):
             word = objects.memory.pointer(word + BOUND_TO)
-        if word and not word % 8 and _is_work(objects, word):
+        if objects.is_kind_of(word, WORK):
             yield word
-
-
-def _is_work(objects: Objects, address: int) -> bool:
-    with contextlib.suppress(Unreadable):
-        names = objects.base_names(objects.memory.pointer(address + TYPE))
-        return any(name.rpartition(".")[2] == WORK for name in names)
-    return False
 
 
 def _if_waited_for(objects: Objects, address: int, futex: int) -> Work | None:

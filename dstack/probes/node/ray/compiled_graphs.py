@@ -14,6 +14,7 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread
+from dstack.probes.node.ray.ids import actor_of_handle
 from dstack.probes.node.ray.object_refs import object_refs
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.wire import ChannelData, StageData
@@ -24,10 +25,6 @@ LOOPS = ("do_exec_tasks", "do_profile_tasks")
 OPERATION = "exec_operation"
 MONITOR = "run"
 """What the thread ``CompiledGraphMonitorThread`` is in; the local ``outer`` of its ``run`` is the graph."""
-
-ACTOR_ID_TYPES = ("ray._raylet.ActorID", "ray.ActorID")
-ACTOR_ID_AT, ACTOR_ID_SIZE = 32, 16
-"""Where an ActorID has the bytes of its id; Ray 2.46 and 2.60."""
 
 CACHED, BUFFERED, SHARED = "CachedChannel", "BufferedSharedMemoryChannel", "Channel"
 MAX_STAGES, MAX_CHANNELS, MAX_READERS, MAX_BUFFERS = 64, 32, 64, 4
@@ -66,7 +63,7 @@ def _of_driver(objects: Objects, graph: int) -> StageData:
     """
     attributes = objects.attributes(graph)
     stage = _stage(objects, attributes.get("_dag_output_fetcher", 0), attributes.get("_dag_submitter", 0))
-    finished = _count(objects, attributes.get("_max_finished_execution_index", 0), least=-1)
+    finished = count_of(objects, attributes.get("_max_finished_execution_index", 0), least=-1)
     stage["reads"] = max(stage["reads"], finished + 1)
     return stage
 
@@ -81,8 +78,8 @@ def _stage(objects: Objects, reader: int, writer: int) -> StageData:
         "writer": hex(writer),
         "inputs": [_channel(objects, one) for one in channels_of(objects, reads, "_input_channels")],
         "outputs": [_channel(objects, one) for one in channels_of(objects, writes, "_output_channels")],
-        "reads": _count(objects, reads.get("_num_reads", 0)),
-        "writes": _count(objects, writes.get("_num_writes", 0)),
+        "reads": count_of(objects, reads.get("_num_reads", 0)),
+        "writes": count_of(objects, writes.get("_num_writes", 0)),
     }
 
 
@@ -94,10 +91,10 @@ def channels_of(objects: Objects, attributes: dict[str, int], name: str) -> Sequ
     return channels
 
 
-def _count(objects: Objects, address: int, least: int = 0) -> int:
-    """A count of reads or writes."""
+def count_of(objects: Objects, address: int, least: int = 0) -> int:
+    """A count of reads, writes or places. Raises :class:`Unreadable`."""
     value = objects.number(address)
-    if value is None or value < least or value != int(value):
+    if value is None or not least <= value < 1 << 53 or value != int(value):
         raise Unreadable(f"{value} is no count")
     return int(value)
 
@@ -126,19 +123,14 @@ def _channel(objects: Objects, address: int) -> ChannelData:
 
 def _actor(objects: Objects, handle: int) -> str:
     """The id of the actor of a handle, empty for None, which stands for the driver."""
-    if objects.is_a(handle, "NoneType"):
-        return ""
-    objects.expect(handle, "ActorHandle")
-    actor_id = objects.attribute(handle, "_ray_actor_id")
-    objects.expect(actor_id, *ACTOR_ID_TYPES)
-    return objects.memory.read(actor_id + ACTOR_ID_AT, ACTOR_ID_SIZE).hex()
+    return "" if objects.is_a(handle, "NoneType") else actor_of_handle(objects, handle)
 
 
 def _buffers(objects: Objects, part: int) -> int:
     """How many values a part of a channel takes before one is read."""
     if not objects.is_a(part, BUFFERED):
         return 1
-    return _count(objects, objects.attribute(part, "_num_shm_buffers"), least=1)
+    return count_of(objects, objects.attribute(part, "_num_shm_buffers"), least=1)
 
 
 def _refs(objects: Objects, part: int) -> Iterator[str]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.wire import QueuedData, RequestData
 
@@ -52,9 +51,9 @@ class ServeRequests:
 
     def _executed(self, frame: Frame) -> RequestData | None:
         """By the local that names the method: that of an HTTP request is not in every frame."""
-        replica = self._local(frame, "self")
+        replica = frame.local("self")
         for local, attribute in METHODS:
-            if replica and (source := self._local(frame, local)):
+            if replica and (source := frame.local(local)):
                 deployment = self._objects.attribute(replica, "_deployment_id")
                 return self._request(self._objects.attribute(source, attribute), deployment)
         return None
@@ -70,8 +69,8 @@ class ServeRequests:
         return None
 
     def _in_router(self, frame: Frame, frames: Sequence[Frame]) -> QueuedData:
-        router = self._objects.attributes(self._local(frame, "self"))
-        pending = self._objects.attributes(self._local(frame, "pending_request"))
+        router = self._objects.attributes(frame.local("self"))
+        pending = self._objects.attributes(frame.local("pending_request"))
         method = self._objects.attribute(pending.get("metadata", 0), "call_method")
         return {
             "request": self._request(method, router.get("_deployment_id", 0)),
@@ -103,7 +102,7 @@ class ServeRequests:
             if not frame.file.endswith(ROUTER_FILE) or not frame.local("self"):
                 continue
             with contextlib.suppress(Unreadable):
-                metrics = self._objects.attribute(self._local(frame, "self"), "_metrics_manager")
+                metrics = self._objects.attribute(frame.local("self"), "_metrics_manager")
                 config = self._objects.attributes(self._objects.attribute(metrics, "_deployment_config"))
                 scaling = config.get("autoscaling_config", 0)
                 if not scaling:
@@ -116,10 +115,10 @@ class ServeRequests:
     def _in_replica(self, frames: Sequence[Frame]) -> QueuedData | None:
         for frame in frames:
             if is_in(frame, REPLICA_FILE, "_start_request"):
-                replica = self._objects.attributes(self._local(frame, "self"))
+                replica = self._objects.attributes(frame.local("self"))
                 replica_id = self._objects.attribute(replica.get("_replica_id", 0), "unique_id")
                 config = self._objects.attributes(replica.get("_deployment_config", 0))
-                method = self._objects.attribute(self._local(frame, "request_metadata"), "call_method")
+                method = self._objects.attribute(frame.local("request_metadata"), "call_method")
                 return {
                     "request": self._request(method, replica.get("_deployment_id", 0)),
                     "made_at": 0.0,
@@ -151,9 +150,3 @@ class ServeRequests:
         if number is None or not 0 <= number <= MAX_LIMIT:
             raise Unreadable("a limit that is no number")
         return int(number)
-
-    def _local(self, frame: Frame, name: str) -> int:
-        """The address of a local's value, also where an inner function shares the variable; 0 for none."""
-        value = frame.local(name)
-        is_cell = bool(value) and self._objects.is_a(value, "cell")
-        return self._objects.memory.pointer(value + CELL_VALUE) if is_cell else value

@@ -13,7 +13,6 @@ from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.process import MemoryThread
-from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.wire import CallData
 
@@ -57,11 +56,8 @@ def _transfers(objects: Objects, threads: Iterable[MemoryThread]) -> Iterator[tu
 
 
 def _object_id(objects: Objects, frame: Frame) -> str:
-    """The id in the local ``obj_id``, which is in a cell where a function within uses it."""
-    address = frame.local("obj_id")
-    if objects.is_a(address, "cell"):
-        address = objects.memory.pointer(address + CELL_VALUE)
-    object_id = objects.text(address, ID_LENGTH + 1)
+    """The id in the local ``obj_id``."""
+    object_id = objects.text(frame.local("obj_id"), ID_LENGTH + 1)
     if len(object_id) != ID_LENGTH:
         raise Unreadable(f"{object_id} is not the id of an object")
     return object_id

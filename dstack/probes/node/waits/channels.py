@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.values import CELL_VALUE
-from dstack.probes.node.ray.compiled_graphs import GRAPH_FILE, channels_of
+from dstack.probes.node.ray.compiled_graphs import GRAPH_FILE, channels_of, count_of
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import function_of, is_in
 from dstack.probes.node.waits.known_waits import CHANNEL
@@ -65,7 +64,7 @@ def awaited_result(objects: Objects, frames: Sequence[Frame]) -> CallData | None
     channel: ChannelCallData = {
         "end": hex(reader),
         "is_write": False,
-        "count": _count(objects, objects.attribute(result, "_execution_index")),
+        "count": count_of(objects, objects.attribute(result, "_execution_index")),
         "pending": list(range(len(inputs))),
         "fails_after_s": None,
     }
@@ -88,12 +87,12 @@ def _read(objects: Objects, frame: Frame) -> ChannelCallData:
     reader = frame.local("self")
     objects.expect(reader, *READER_TYPES)
     attributes = objects.attributes(reader)
-    done = _done_channels(objects, frame.local("done_channels"))
+    done = objects.set_items(frame.local("done_channels")) if frame.has("done_channels") else ()
     channels = channels_of(objects, attributes, "_input_channels")
     return {
         "end": hex(reader),
         "is_write": False,
-        "count": _count(objects, attributes.get("_num_reads", 0)),
+        "count": count_of(objects, attributes.get("_num_reads", 0)),
         "pending": [place for place, channel in enumerate(channels) if channel not in done],
         "fails_after_s": _timeout_s(objects, frame),
     }
@@ -106,32 +105,18 @@ def _waits_without_sleep(objects: Objects, leaf: Frame, found: ChannelCallData) 
     return found["fails_after_s"] is not None and size is not None and size <= COPIED_AT_ONCE
 
 
-def _done_channels(objects: Objects, address: int) -> Sequence[int]:
-    """The channels of which a value has come; up to CPython 3.11 the local is a cell, as a comprehension uses it."""
-    if address and objects.is_a(address, "cell"):
-        address = objects.memory.pointer(address + CELL_VALUE)
-    return objects.set_items(address) if address else ()
-
-
 def _write(objects: Objects, frame: Frame) -> ChannelCallData:
     """The channel that a writer is at; it writes one after another."""
     writer = frame.local("self")
     objects.expect(writer, WRITER)
-    place = _count(objects, frame.local("i"))
+    place = count_of(objects, frame.local("i"))
     return {
         "end": hex(writer),
         "is_write": True,
-        "count": _count(objects, objects.attribute(writer, "_num_writes")),
+        "count": count_of(objects, objects.attribute(writer, "_num_writes")),
         "pending": [place],
         "fails_after_s": _timeout_s(objects, frame),
     }
-
-
-def _count(objects: Objects, address: int) -> int:
-    value = objects.number(address)
-    if value is None or not 0 <= value < 1 << 53:
-        raise Unreadable(f"{value} is no count")
-    return int(value)
 
 
 def _timeout_s(objects: Objects, frame: Frame) -> float | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import Objects
-from dstack.probes.node.cpython.values import CELL_VALUE
 from dstack.probes.node.threads import Frame as AnyFrame
 from dstack.probes.node.threads import is_in
 from dstack.probes.node.waits.known_waits import ASYNCIO, IN_CALLERS, place_of, poll_of
@@ -75,7 +74,7 @@ def of_coroutine(call: CallData | None, frames: Sequence[Frame], objects: Object
         if ASYNCIO not in frame.file:
             break
         if is_in_any(frame, ASYNCIO_FILES):
-            found.append(_value(frame, "self", objects))
+            found.append(frame.local("self"))
     owners = tuple(dict.fromkeys(one for one in found if one))
     return WaitsOn(owners, (owners[0], frames[0].function)) if owners else NOTHING
 
@@ -105,8 +104,3 @@ def _helpers(inside: Sequence[Frame], objects: Objects) -> Iterator[int]:
             if is_in(frame, file, function):
                 with contextlib.suppress(Unreadable):
                     yield objects.attribute(frame.local("self"), attribute)
-
-
-def _value(frame: Frame, name: str, objects: Objects) -> int:
-    value = frame.local(name)
-    return objects.memory.pointer(value + CELL_VALUE) if objects.is_a(value, "cell") else value
