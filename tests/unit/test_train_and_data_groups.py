@@ -44,6 +44,10 @@ class Attributes:
         self.__dict__.update(values)
 
 
+class ActorHandle(Attributes):
+    """Named as Ray's."""
+
+
 class TrainContext(Attributes):
     """Named as Train's."""
 
@@ -113,7 +117,7 @@ def train_worker(monkeypatch: pytest.MonkeyPatch) -> Attributes:
     """The execution context of a worker of rank 2 of 3, in a module named as Train's."""
     identity = ActorID()
     identity.c_first, identity.d_second = object(), object()
-    handle = Attributes(_ray_actor_id=identity)
+    handle = ActorHandle(_ray_actor_id=identity)
     execution = Attributes(synchronization_actor=handle, training_thread_runner=Attributes(_thread=None, _exc=None))
     places = Attributes(world_rank=2, world_size=3, local_rank=0)
     module: Any = types.ModuleType(CONTEXT[0])
