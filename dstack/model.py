@@ -41,6 +41,10 @@ TaskKind = Literal["NORMAL_TASK", "ACTOR_CREATION_TASK", "ACTOR_TASK", "DRIVER_T
 REF_CALLS: tuple[CallKind, ...] = ("ray.get", "ray.wait", "generator")
 """The calls that wait for values of ObjectRefs."""
 GroupLibrary = Literal["torch.distributed", "ray.util.collective", "ray.train", "ray.data"]
+TORCH: GroupLibrary = "torch.distributed"
+RAY: GroupLibrary = "ray.util.collective"
+TRAIN: GroupLibrary = "ray.train"
+DATA: GroupLibrary = "ray.data"
 """The libraries whose calls on a group of processes end when all members, or one other member, have made them."""
 Access = Literal["memory", "py-spy", "setuid py-spy", "py-spy via sudo", "text stack", "state only"]
 ACCESSES: tuple[Access, ...] = get_args(Access)

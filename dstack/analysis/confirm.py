@@ -18,7 +18,7 @@ from dstack.analysis.changes import Changes, are_equal, carried_over, ended_work
 from dstack.analysis.graph import waits_for
 from dstack.analysis.members import execution_of
 from dstack.analysis.observed import Observed
-from dstack.analysis.process_groups import with_proven_calls
+from dstack.analysis.process_groups.waits import with_proven_calls
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Sample, Snapshot, Task, WorkerSample

@@ -19,7 +19,7 @@ from dstack.analysis.lasting import with_bounds
 from dstack.analysis.observed import Observed
 from dstack.analysis.outside import outside_waits
 from dstack.analysis.polls import find_polls, with_polls_shown
-from dstack.analysis.process_groups import BY_CALLS
+from dstack.analysis.process_groups.calls import BY_CALLS
 from dstack.analysis.requirements import doubtful, targets_of
 from dstack.analysis.waits import wait_for_graph
 from dstack.diagnosis import Diagnosis, Vertex

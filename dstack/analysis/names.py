@@ -8,7 +8,9 @@ from dstack.analysis import libraries
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import Progress, Since
 from dstack.model import (
+    DATA,
     RAY_CLIENT_SERVER,
+    TRAIN,
     Actor,
     Coroutine,
     Frame,
@@ -56,7 +58,7 @@ def call_of(label: str, value: Actor) -> str:
     return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
 
 
-GROUPS = {"ray.train": "the worker group", "ray.data": "the readers of streaming_split"}
+GROUPS = {TRAIN: "the worker group", DATA: "the readers of streaming_split"}
 """The only groups of these libraries."""
 
 
@@ -70,7 +72,7 @@ def process_group(value: ProcessGroup) -> str:
 
 def ranks(values: Iterable[int], group: ProcessGroup | None = None) -> str:
     """``rank 3``, ``ranks 0-2, 5``; of Data's readers ``split 3``."""
-    return ranks_in_words(values, "split" if group is not None and group.library == "ray.data" else "rank")
+    return ranks_in_words(values, "split" if group is not None and group.library == DATA else "rank")
 
 
 def node(value: Node) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from dstack.model import Model, Process, ProcessGroup
+from dstack.model import DATA, RAY, TRAIN, Model, Process, ProcessGroup
 
 RANK, LOCAL_RANK = "rank", "local_rank"
-TRAIN = "ray.train"
 WORLDS = ("default_pg", "default", "world")
 """What the group of all processes is called by torch.distributed, ray.util.collective and programs."""
 UNNAMED = ("", "undefined")
@@ -108,9 +107,9 @@ def _dimensions(groups: Iterable[ProcessGroup]) -> tuple[tuple[str, int], ...]:
 
 def _name(group: ProcessGroup) -> str:
     """What the program calls the group; torch.distributed's own names are numbers or hashes."""
-    if group.library in (TRAIN, "ray.data"):
+    if group.library in (TRAIN, DATA):
         return WORLDS[0] if group.library == TRAIN else ""
-    name = group.description or (group.name if group.library == "ray.util.collective" else "")
+    name = group.description or (group.name if group.library == RAY else "")
     if name.isupper() and "_GROUP" in name:
         return OF_MEGATRON.get(name, "")
     return name.removeprefix(MESH)

@@ -9,7 +9,7 @@ from dstack.analysis.libraries import without_idle_machinery
 from dstack.analysis.links import add_links
 from dstack.analysis.observed import Observed
 from dstack.analysis.pending import Pending
-from dstack.analysis.process_groups import add_group_waits
+from dstack.analysis.process_groups.waits import add_group_waits
 from dstack.diagnosis import Vertex
 from dstack.vertex_keys import Key
 

@@ -13,11 +13,11 @@ from dstack.analysis.findings.failures import RAISED, SHOWN_ERROR
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller, more
 from dstack.analysis.members import execution_of
-from dstack.analysis.process_groups import BY_CALLS, RECEIVES, SENDS, GroupId, group_id
+from dstack.analysis.process_groups.calls import BY_CALLS, SENDS, GroupId, group_id, is_between_two
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import at, fails_in
 from dstack.diagnosis import Finding, GroupWait, Step, Vertex
-from dstack.model import FailedTask, GroupCall, actor_of_task
+from dstack.model import DATA, FailedTask, GroupCall, actor_of_task
 from dstack.vertex_keys import Key
 
 SHOWN_PARTS = 4
@@ -45,7 +45,7 @@ class Gathering(NamedTuple):
 
 def operation_in_words(call: GroupCall) -> str:
     """``all_reduce``; of a send or receive with the other rank: ``recv from rank 1``."""
-    if call.peer is None or call.operation not in (*SENDS, *RECEIVES):
+    if call.peer is None or not is_between_two(call):
         return call.operation
     return f"{call.operation} {'to' if call.operation in SENDS else 'from'} rank {call.peer}"
 
@@ -148,12 +148,12 @@ def _are_mixed(found: Sequence[Gathering]) -> bool:
 
 def _advice_for_data(libraries: set[str]) -> str | None:
     """Where readers of Data wait for each other, or for ranks that wait in another library."""
-    if libraries == {"ray.data"}:
+    if libraries == {DATA}:
         return (
             "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
             "together), and let no reader wait for another before it iterates."
         )
-    if "ray.data" in libraries:
+    if DATA in libraries:
         return "Let all ranks read their data and make their collective calls, as ray.train.report, in the same order."
     return None
 
@@ -177,7 +177,7 @@ def _advice_for_lost(lost: Sequence[Vertex]) -> str:
 
 def _advice_for_order(found: Sequence[Gathering]) -> str:
     """All ranks of a group must make the same calls in the same order."""
-    if all(one.call.operation in (*SENDS, *RECEIVES) for one in found):
+    if all(is_between_two(one.call) for one in found):
         return (
             "Let one rank send while the other receives: order both by rank, or begin both at once with isend and "
             "irecv (batch_isend_irecv) and wait for them afterwards."
@@ -225,7 +225,7 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
     texts = []
     for name, some in zip(words, by_group.values(), strict=True):
         of = f"{name} ({names.ranks(some[0].call.group.ranks)})" if words.count(name) > 1 else name
-        if some[0].call.group.library == "ray.data":
+        if some[0].call.group.library == DATA:
             texts.append(_split_in_words(some[0]))
             continue
         first = f"{names.ranks(some[0].ranks)} {verbs[len(some[0].ranks) > 1]} in {some[0].operation}"
@@ -458,5 +458,4 @@ def _rank(vertex: Vertex) -> int:
 
 def _id(call: GroupCall) -> tuple[object, ...]:
     """What is one call in all that are in it; a send or receive is for one other rank."""
-    is_one_to_one = call.operation in (*SENDS, *RECEIVES)
-    return (*group_id(call.group), call.operation, (call.group.rank, call.peer) if is_one_to_one else None)
+    return (*group_id(call.group), call.operation, (call.group.rank, call.peer) if is_between_two(call) else None)
