@@ -3,114 +3,61 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from dstack.analysis import names, placing
+from dstack.analysis import names
 from dstack.analysis.findings.failures import RAISED, SHOWN_ERROR
-from dstack.analysis.findings.situation import Situation
+from dstack.analysis.findings.group_ranks import Gathering, Ranks, failure_of, has_lost_rank, of_group, rank_of
 from dstack.analysis.findings.telling import Teller, more
-from dstack.analysis.members import execution_of
-from dstack.analysis.process_groups.calls import BY_CALLS, SENDS, GroupId, group_id, is_between_two
+from dstack.analysis.process_groups.calls import GroupId, is_between_two
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.sentences import at, fails_in
-from dstack.diagnosis import Finding, GroupWait, Step, Vertex
-from dstack.model import DATA, FailedTask, GroupCall, actor_of_task
+from dstack.diagnosis import Finding, Step, Vertex
+from dstack.model import DATA, actor_of_task
 from dstack.vertex_keys import Key
 
+__all__ = ["advice", "described", "has_lost_rank", "headline", "late_executions", "steps", "with_ranks", "without_told"]
 SHOWN_PARTS = 4
 SHOWN_CALLS = 8
 FOLLOWED = 6
 """So many steps from what a rank waits for to another rank are followed."""
 
 
-class Gathering(NamedTuple):
-    """The ranks that are in the same call of a group, in the order of their ranks."""
-
-    call: GroupCall
-    inside: list[Vertex]
-
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks that are in it."""
-        return [_of(vertex).call.group.rank for vertex in self.inside]
-
-    @property
-    def operation(self) -> str:
-        """``all_reduce``, or ``recv from rank 1``."""
-        return operation_in_words(self.call)
-
-
-def operation_in_words(call: GroupCall) -> str:
-    """``all_reduce``; of a send or receive with the other rank: ``recv from rank 1``."""
-    if call.peer is None or not is_between_two(call):
-        return call.operation
-    return f"{call.operation} {'to' if call.operation in SENDS else 'from'} rank {call.peer}"
-
-
-def has_lost_rank(situation: Situation, keys: Iterable[Key]) -> bool:
-    """Whether one of these stands for a rank that has died, or whose last call failed, and that no call reaches."""
-    vertices = (situation.vertices[key] for key in keys)
-    return any(vertex.absent and (vertex.absent.is_dead or _failure(situation, vertex)) for vertex in vertices)
-
-
-def gatherings(finding: Finding, teller: Teller) -> list[Gathering]:
-    """The calls that members are in, each with the ranks in it; the largest group first."""
-    members = teller.vertices_of(finding.members)
-    if any(vertex.absent and vertex.never for vertex in members):
-        members += teller.vertices_of(finding.blocked_behind)
-    of_members = {_id(_of(vertex).call) for vertex in members if _is_in_group(vertex)}
-    several: dict[object, list[Vertex]] = defaultdict(list)
-    for vertex in teller.vertices_of((*finding.members, *finding.blocked_behind)):
-        if _is_in_group(vertex) and _id(_of(vertex).call) in of_members:
-            several[_id(_of(vertex).call)].append(vertex)
-    found = [Gathering(_of(some[0]).call, sorted(some, key=_rank)) for some in several.values()]
-    sizes: dict[GroupId, int] = defaultdict(int)
-    for one in found:
-        sizes[group_id(one.call.group)] += len(one.inside)
-    return sorted(found, key=lambda one: (-sizes[group_id(one.call.group)], group_id(one.call.group), one.ranks[:1]))
+def described(finding: Finding, teller: Teller) -> set[Key]:
+    """The vertices that the steps about calls on groups describe."""
+    return Ranks(finding, teller).described
 
 
 def headline(finding: Finding, teller: Teller) -> str | None:
     """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get on Reward.score, which calls rank 0``."""
-    found = gatherings(finding, teller)
+    group_ranks = Ranks(finding, teller)
+    found = group_ranks.gatherings
     if not found:
         return None
-    absent = _absent(finding, teller)
-    if lost := [text for vertex in absent if (text := _why_lost(teller, vertex))]:
+    if lost := [text for vertex in group_ranks.absent if (text := _why_lost(teller, vertex))]:
         return "; ".join((*lost, *_calls_in_words(found, ("waits", "wait"))))
-    idle = (text for vertex in absent if (text := _why_idle(teller, vertex)))
-    parts = [*_calls_in_words(found, ("is", "are")), *_elsewhere(finding, teller), *idle]
+    idle = (text for vertex in group_ranks.absent if (text := _why_idle(teller, vertex)))
+    parts = [*_calls_in_words(found, ("is", "are")), *_elsewhere(finding, teller, group_ranks), *idle]
     rest = f"; and {len(parts) - SHOWN_PARTS} more" if len(parts) > SHOWN_PARTS else ""
     return "; ".join(parts[:SHOWN_PARTS]) + rest
 
 
-def described(finding: Finding, teller: Teller) -> set[Key]:
-    """The vertices that the steps about calls on groups tell of."""
-    inside = [vertex for one in gatherings(finding, teller) for vertex in one.inside]
-    return {vertex.key for one in inside for vertex in (one, _caller(teller, one))}
-
-
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """Each call with the ranks in it and where the first of them is, then the ranks that are lost or idle."""
-    found = [one for one in gatherings(finding, teller) if _of(one.inside[0]).missing]
-    yield from (_step_inside(one, teller) for one in found[:SHOWN_CALLS])
+    group_ranks = Ranks(finding, teller)
+    found = [one for one in group_ranks.gatherings if of_group(one.inside[0]).missing]
+    yield from (_step_inside(one, group_ranks.caller(one.inside[0]), teller) for one in found[:SHOWN_CALLS])
     yield from more(len(found) - SHOWN_CALLS, "such calls")
-    for vertex in _absent(finding, teller):
+    for vertex in group_ranks.absent:
         if text := _why_lost(teller, vertex) or _why_idle(teller, vertex):
             yield _step_of_absent(teller, vertex, text)
 
 
-def late_executions(finding: Finding, teller: Teller) -> list[Key]:
-    """The executions among the members that belong to a missing rank."""
-    return [vertex.key for vertex, _ in _others(finding, teller)]
-
-
 def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
     """The steps, with the ranks of executions that others wait for in a call on a group."""
-    ranks = {vertex.key: rank for vertex, rank in _others(finding, teller)}
+    ranks = {vertex.key: rank for vertex, rank in Ranks(finding, teller).elsewhere}
     for step in steps_:
         rank = ranks.get(step.vertex) if step.vertex else None
         yield step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
@@ -122,12 +69,18 @@ def without_told(finding: Finding, teller: Teller) -> Finding:
     return replace(finding, blocked_behind=tuple(key for key in finding.blocked_behind if key not in known))
 
 
+def late_executions(finding: Finding, teller: Teller) -> list[Key]:
+    """The executions among the members that belong to a missing rank."""
+    return [vertex.key for vertex, _ in Ranks(finding, teller).elsewhere]
+
+
 def advice(finding: Finding, teller: Teller) -> str | None:
     """How to make the ranks come together; None where no member is in a call of a group."""
-    found = gatherings(finding, teller)
+    group_ranks = Ranks(finding, teller)
+    found = group_ranks.gatherings
     if not found:
         return None
-    lost = [vertex for vertex in _absent(finding, teller) if _why_lost(teller, vertex)]
+    lost = [vertex for vertex in group_ranks.absent if _why_lost(teller, vertex)]
     if lost:
         return _advice_for_lost(lost)
     if fix := _advice_for_data({one.call.group.library for one in found}):
@@ -137,13 +90,13 @@ def advice(finding: Finding, teller: Teller) -> str | None:
             "Have one process ask for all transfers between these actors, or wait for one before asking for the next: "
             "an actor makes its transfers in the order in which they arrive there, and that of two callers may differ."
         )
-    is_for_calls = bool(_others(finding, teller)) and not _are_mixed(found)
+    is_for_calls = bool(group_ranks.elsewhere) and not _are_mixed(found)
     return _advice_for_calls(finding, teller, found) if is_for_calls else _advice_for_order(found)
 
 
 def _are_mixed(found: Sequence[Gathering]) -> bool:
     """Whether members of one group are in several calls of it."""
-    return len({group_id(one.call.group) for one in found}) < len(found)
+    return len({one.group for one in found}) < len(found)
 
 
 def _advice_for_data(libraries: set[str]) -> str | None:
@@ -213,14 +166,11 @@ def _advice_for_calls(finding: Finding, teller: Teller, found: Sequence[Gatherin
     )
 
 
-# The ranks in the calls
-
-
 def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[str]:
     """``ranks 0-1 are in all_reduce and ranks 2-3 in broadcast of group default_pg``, for each group."""
     by_group: dict[GroupId, list[Gathering]] = defaultdict(list)
     for one in found:
-        by_group[group_id(one.call.group)].append(one)
+        by_group[one.group].append(one)
     words = [names.process_group(some[0].call.group) for some in by_group.values()]
     texts = []
     for name, some in zip(words, by_group.values(), strict=True):
@@ -245,10 +195,9 @@ def _split_in_words(one: Gathering) -> str:
     )
 
 
-def _step_inside(one: Gathering, teller: Teller) -> Step:
+def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
     """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
-    is_one, missing = len(one.inside) == 1, _of(one.inside[0]).missing
-    first = _caller(teller, one.inside[0])
+    is_one, missing = len(one.inside) == 1, of_group(one.inside[0]).missing
     who = teller.member(first)
     ranks, members = names.ranks(one.ranks, one.call.group).capitalize(), one.call.group.ranks
     of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
@@ -263,65 +212,11 @@ def _step_inside(one: Gathering, teller: Teller) -> Step:
     return at("".join(parts), who, first)
 
 
-def _caller(teller: Teller, vertex: Vertex) -> Vertex:
-    """The execution of the user's that is in a call on a group by calling an actor, in which this one stands for it.
-
-    That is the one that has made the call, or where a library's thread has, the one that waits for this thread.
-    """
-    if _of(vertex).call.group.library not in BY_CALLS:
-        return vertex
-    level, seen = [vertex.key], {vertex.key}
-    for _ in range(FOLLOWED):
-        before = [one for one in _waiters(teller, level) if one.key not in seen]
-        for one in before:
-            execution = execution_of(teller.observed, one)
-            if execution is not None and placing.is_users(teller.observed, execution):
-                return one
-        level = [one.key for one in before]
-        seen.update(level)
-    return vertex
-
-
-def _waiters(teller: Teller, keys: Collection[Key]) -> list[Vertex]:
-    """The executions that wait for one of these."""
-    executions = (one for one in teller.vertices.values() if one.kind == "execution")
-    return [one for one in executions if not set(targets_of(one)).isdisjoint(keys)]
-
-
-# The ranks that are elsewhere
-
-
-def _others(finding: Finding, teller: Teller) -> list[tuple[Vertex, int]]:
-    """The executions among the members that are in no call of these groups, though they belong to a missing rank."""
-    waits = [_of(vertex) for vertex in teller.vertices_of(finding.members) if _is_in_group(vertex)]
-    ranks = {(wait.call.group.library, wait.call.group.world, rank) for wait in waits for rank in wait.missing}
-    late = {
-        target: vertex.absent.rank
-        for vertex in _absent(finding, teller)
-        if vertex.absent
-        for target in targets_of(vertex)
-    }
-    known = described(finding, teller)
-    found = []
-    for vertex in teller.vertices_of(finding.members):
-        if vertex.kind != "execution" or vertex.key in known:
-            continue
-        execution = execution_of(teller.observed, vertex)
-        if execution and vertex.task_id is None and not placing.is_users(teller.observed, execution):
-            continue
-        process = teller.observed.process(vertex.worker_id or "")
-        own = [g.rank for g in (process.process_groups if process else ()) if (g.library, g.world, g.rank) in ranks]
-        rank = own[0] if own else late.get(vertex.key)
-        if rank is not None:
-            found.append((vertex, rank))
-    return found
-
-
-def _elsewhere(finding: Finding, teller: Teller) -> Iterator[str]:
+def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator[str]:
     """``rank 3 is in ray.get on Reward.score, which calls rank 0``; ranks in the same words as one."""
-    routes = _Routes(finding, teller)
+    routes = _Routes(finding, teller, group_ranks.gatherings)
     alike: dict[str, list[int]] = defaultdict(list)
-    for vertex, rank in _others(finding, teller):
+    for vertex, rank in group_ranks.elsewhere:
         alike[routes.in_words(vertex)].append(rank)
     for words, ranks in alike.items():
         yield f"{names.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {words}"
@@ -330,11 +225,10 @@ def _elsewhere(finding: Finding, teller: Teller) -> Iterator[str]:
 class _Routes:
     """From what the other ranks wait for to the ranks that are in the calls."""
 
-    def __init__(self, finding: Finding, teller: Teller) -> None:
+    def __init__(self, finding: Finding, teller: Teller, found: Sequence[Gathering]) -> None:
         self._teller = teller
         self._keys = {*finding.members, *finding.helpers, *finding.blocked_behind}
-        found = gatherings(finding, teller)
-        self._ranks = {vertex.worker_id: _rank(vertex) for one in found for vertex in one.inside}
+        self._ranks = {vertex.worker_id: rank_of(vertex) for one in found for vertex in one.inside}
 
     def in_words(self, vertex: Vertex) -> str:
         """``ray.get on Reward.score, which calls rank 0``."""
@@ -377,25 +271,6 @@ def _worker_of(teller: Teller, vertex: Vertex) -> str | None:
     return actor.worker_id if actor else None
 
 
-# The ranks that run nothing
-
-
-def _absent(finding: Finding, teller: Teller) -> list[Vertex]:
-    """What stands for ranks that no execution brings to the call; each rank once."""
-    keys = dict.fromkeys((*finding.members, *finding.helpers))
-    vertices = [vertex for vertex in teller.vertices_of(keys) if vertex.absent]
-    return sorted(vertices, key=lambda vertex: (vertex.absent.rank if vertex.absent else 0, str(vertex.key)))
-
-
-def _failure(situation: Situation, vertex: Vertex) -> FailedTask | None:
-    """The last failed call of an actor that runs nothing."""
-    absent = vertex.absent
-    if absent is None or not absent.is_idle or absent.actor_id is None:
-        return None
-    failed = [task for task in situation.observed.snapshot.failed_tasks if task.actor_id == absent.actor_id]
-    return max(failed, key=lambda task: task.failed_at or 0.0, default=None)
-
-
 def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
     """``rank 1's execute_model raised RuntimeError: ..., and its result was never fetched``."""
     absent = vertex.absent
@@ -408,7 +283,7 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
         cause = ((actor.death_cause if actor else None) or "").partition(". ")[0].removesuffix(".")
         who = f" ({names.actor(actor)})" if actor else ""
         return f"rank {absent.rank}{who} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
-    failed = _failure(teller.situation, vertex)
+    failed = failure_of(teller.situation, vertex)
     if failed is None:
         return None
     verb = "raised" if failed.error_type == RAISED else "failed:"
@@ -423,7 +298,7 @@ def _why_idle(teller: Teller, vertex: Vertex) -> str | None:
 
 
 def _step_of_absent(teller: Teller, vertex: Vertex, text: str) -> Step:
-    failed = _failure(teller.situation, vertex)
+    failed = failure_of(teller.situation, vertex)
     text = f"{text[0].upper()}{text[1:]}"
     return Step(
         text=text,
@@ -440,22 +315,3 @@ def _name_of(teller: Teller, vertex: Vertex) -> str:
     assert absent is not None, "it stands for a rank"
     actor = teller.observed.actors.get(absent.actor_id or "")
     return f"rank {absent.rank}{f' ({names.actor(actor)})' if actor else ''}"
-
-
-def _is_in_group(vertex: Vertex) -> bool:
-    return vertex.wait is not None and vertex.wait.of_group is not None
-
-
-def _of(vertex: Vertex) -> GroupWait:
-    assert vertex.wait is not None, "only waits are in groups"
-    assert vertex.wait.of_group is not None, "only those in calls on groups are"
-    return vertex.wait.of_group
-
-
-def _rank(vertex: Vertex) -> int:
-    return _of(vertex).call.group.rank
-
-
-def _id(call: GroupCall) -> tuple[object, ...]:
-    """What is one call in all that are in it; a send or receive is for one other rank."""
-    return (*group_id(call.group), call.operation, (call.group.rank, call.peer) if is_between_two(call) else None)
