@@ -1,4 +1,4 @@
-"""A cancelled method of an async actor that catches its cancellation and goes on, in the actor's only slot.
+"""A cancelled method of an async actor that catches its cancellation and continues, in the actor's only slot.
 
 `ray.cancel` raises `asyncio.CancelledError` in it, once; this loop catches it as it would any error. The next call is
 queued behind it. It sleeps and works, so no call is stuck for good.

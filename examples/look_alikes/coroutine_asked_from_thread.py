@@ -1,4 +1,4 @@
-"""A coroutine handed to the actor's event loop from a thread, which waits for it while the loop goes on.
+"""A coroutine handed to the actor's event loop from a thread, which waits for it while the loop runs.
 
 It differs from the hang in the `await`: `report` does not block the loop while the thread waits.
 

@@ -112,7 +112,7 @@ def _told(finding: Finding, teller: Teller, failures: Failures) -> Finding:
         explanation=(
             *kind.steps(finding, teller),
             *map(step_of_failure, finding.failed_before),
-            *teller.behind(collectives.without_told(finding, teller)),
+            *teller.behind(collectives.without_described(finding, teller)),
             *_progress(finding),
         ),
     )

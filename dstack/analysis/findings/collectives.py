@@ -18,7 +18,16 @@ from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import DATA, actor_of_task
 from dstack.vertex_keys import Key
 
-__all__ = ["advice", "described", "has_lost_rank", "headline", "late_executions", "steps", "with_ranks", "without_told"]
+__all__ = [
+    "advice",
+    "described",
+    "has_lost_rank",
+    "headline",
+    "late_executions",
+    "steps",
+    "with_ranks",
+    "without_described",
+]
 SHOWN_PARTS = 4
 SHOWN_CALLS = 8
 FOLLOWED = 6
@@ -63,8 +72,8 @@ def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iter
         yield step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
 
 
-def without_told(finding: Finding, teller: Teller) -> Finding:
-    """The finding without those behind it that the steps about calls on groups tell of."""
+def without_described(finding: Finding, teller: Teller) -> Finding:
+    """The finding without those behind it that the steps about calls on groups describe."""
     known = described(finding, teller)
     return replace(finding, blocked_behind=tuple(key for key in finding.blocked_behind if key not in known))
 

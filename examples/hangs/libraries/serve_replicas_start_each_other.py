@@ -16,7 +16,7 @@ from ray import serve
 
 
 class Kitchen:
-    async def __init__(self) -> None:  # type: ignore[misc]
+    async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
         self.shop = serve.get_deployment_handle("Shop", "default")
         self.hour: int = await self.shop.opens_at.remote()
 
@@ -25,7 +25,7 @@ class Kitchen:
 
 
 class Shop:
-    async def __init__(self, kitchen: Any) -> None:  # type: ignore[misc]
+    async def __init__(self, kitchen: Any) -> None:  # type: ignore[misc]  # Serve awaits it
         self.menu: list[str] = await kitchen.menu.remote()
 
     async def opens_at(self) -> int:

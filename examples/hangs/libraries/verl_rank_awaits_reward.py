@@ -29,7 +29,7 @@ class Reward:
         return float(ray.get(self.ranks[0].get_loss.remote()))
 
 
-class Ranks(Worker):  # type: ignore[misc]
+class Ranks(Worker):  # type: ignore[misc]  # verl has no types
     def __init__(self, reward: Any) -> None:
         import torch.distributed
 

@@ -14,7 +14,7 @@ from ray import serve
 
 
 class Kitchen:
-    async def __init__(self) -> None:  # type: ignore[misc]
+    async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
         self.shop = serve.get_deployment_handle("Shop", "default")
         await asyncio.sleep(900.0)
 
@@ -23,7 +23,7 @@ class Kitchen:
 
 
 class Shop:
-    async def __init__(self, kitchen: Any) -> None:  # type: ignore[misc]
+    async def __init__(self, kitchen: Any) -> None:  # type: ignore[misc]  # Serve awaits it
         self.menu: list[str] = await kitchen.menu.remote()
 
     async def opens_at(self) -> int:

@@ -27,7 +27,7 @@ class Reward:
         return 0.5
 
 
-class Ranks(Worker):  # type: ignore[misc]
+class Ranks(Worker):  # type: ignore[misc]  # verl has no types
     def __init__(self, reward: Any) -> None:
         import torch.distributed
 

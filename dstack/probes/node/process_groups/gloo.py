@@ -56,8 +56,8 @@ class Gloo:
         """The group of all collectives in progress; None where these are of several, or not known."""
         busy = {one.at // THREADS_OF_GROUP for one in self._in_progress}
         groups = self._groups.with_gloo
-        is_told = len(busy) == 1 and len(groups) * THREADS_OF_GROUP == len(self._threads)
-        return groups[busy.pop()] if is_told else None
+        is_known = len(busy) == 1 and len(groups) * THREADS_OF_GROUP == len(self._threads)
+        return groups[busy.pop()] if is_known else None
 
     @cached_property
     def _threads(self) -> list[int]:

@@ -53,7 +53,7 @@ def rank_in_train(process: PythonProcess) -> TrainRank | None:
 def meeting(frames: Sequence[Frame], objects: Objects, actor_id: str) -> CallData | None:
     """The wait of a coroutine in the actor of this id for the ranks that have not come; None for any other.
 
-    While Train lets a group go on without some of its ranks, as on nodes that are taken away, it is not known.
+    Unknown while Train lets a group continue without some of its ranks, as on nodes that are preempted.
     Raises :class:`Unreadable`.
     """
     frame = next((frame for frame in frames if is_in(frame, *MEETING)), None)
