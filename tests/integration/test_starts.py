@@ -19,7 +19,8 @@ def told(cluster: SharedCluster, is_right: Callable[[str], bool]) -> Json:
 
     def found() -> bool:
         last[:] = [cluster.look()]
-        return any(is_right("\n".join([one["summary"], *one["explanation"]])) for one in last[0]["findings"])
+        texts = ["\n".join([one["summary"], *one["explanation"]]) for one in last[0]["findings"]]
+        return len(texts) == 1 and is_right(texts[0])
 
     wait_until(found, deadline_s=SETTLED_S, what=lambda: f"{last[0]['findings']}", pause_s=CHECK_PAUSE_S)
     return last[0]
