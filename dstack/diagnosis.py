@@ -183,6 +183,35 @@ class Step(Model, frozen=True):
     source: str | None = None
 
 
+class Entry(Model, frozen=True):
+    """One numbered row of a diagram: an execution or pending call, its line of code, and what it waits for.
+
+    ``place`` is its actor, rank, process and node, as far as known; ``does`` says what it waits for, with the numbers
+    of other entries, or what it does instead. ``also`` are further waits or remarks, one per line.
+    """
+
+    number: int
+    name: str
+    vertex: Key | None = None
+    place: tuple[str, ...] = ()
+    file: str | None = None
+    line: int | None = None
+    source: str | None = None
+    does: str = ""
+    also: tuple[str, ...] = ()
+
+
+class Diagram(Model, frozen=True):
+    """A finding as a reader sees it at a glance: a cycle or a chain of numbered entries, and what is blocked behind it.
+
+    A row that is no :class:`Entry` is a remark between two of them, as on entries that were folded.
+    """
+
+    is_cycle: bool = False
+    rows: tuple[Entry | Step, ...] = ()
+    behind: tuple[Step, ...] = ()
+
+
 class FailedBefore(Model, frozen=True):
     """A task that failed, or an actor that died, beside a wait that may depend on it: never a finding by itself.
 
@@ -244,7 +273,7 @@ class Finding(Model, frozen=True):
     wait for its ends. ``jobs`` are those that take part, ``watched_s`` how long it was watched without a move,
     ``since`` how long its members' waits have lasted together. ``assumed`` is what stands between a finding that was
     seen twice and proof. ``progress`` is what moved in its jobs meanwhile, ``failed_before`` are failures that its
-    waits may depend on. ``explanation`` tells it step by step.
+    waits may depend on. ``explanation`` has a sentence for each member, ``diagram`` is the short form of it.
     """
 
     kind: FindingKind
@@ -267,6 +296,7 @@ class Finding(Model, frozen=True):
     progress: Progress | None = None
     failed_before: tuple[FailedBefore, ...] = ()
     explanation: tuple[Step, ...] = ()
+    diagram: Diagram = Diagram()
 
 
 class OutsideWait(Model, frozen=True):

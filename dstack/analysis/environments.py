@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.graph import Graph
 from dstack.analysis.observed import Observed
@@ -58,10 +59,10 @@ def setup_in_words(observed: Observed, setup: EnvironmentSetup) -> str:
     ahead_s = (node.clock_ahead_s if node else None) or 0.0
     age_s = max(0.0, observed.snapshot.taken_at + observed.snapshot.total_s - (setup.started_at - ahead_s))
     where = f"pid {setup.pid}" + (f", {names.node(node)}" if node else "")
-    words = (word.rpartition("/")[2] if word.startswith("/") else word for word in setup.command.split())
-    command = _shortened(" ".join(words), LONGEST_COMMAND)
+    parts = (word.rpartition("/")[2] if word.startswith("/") else word for word in setup.command.split())
+    command = _shortened(" ".join(parts), LONGEST_COMMAND)
     output = f"; its last output: {_shortened(setup.output, LONGEST_OUTPUT)}" if setup.output else ""
-    age = names.duration(age_s)
+    age = words.duration(age_s)
     return f"installation of a runtime environment by {command} ({where}), which has run for {age}{output}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Literal, TypeVar
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.amounts import in_group, summed
 from dstack.analysis.coverage import Sight, sights
@@ -329,7 +330,7 @@ class Inventory:
         if not lacks:
             return None
         reasons = self._reasons(worker)
-        return f"{names.listed(lacks)} not seen" + (f": {'; '.join(reasons)}" if reasons else "")
+        return f"{words.listed(lacks)} not seen" + (f": {'; '.join(reasons)}" if reasons else "")
 
     def _reasons(self, worker: Worker) -> list[str]:
         """Why a worker was not seen, as far as the snapshot tells: for its own sake, or for its node's."""

@@ -22,6 +22,7 @@ from dstack.model import (
     Worker,
     actor_of_task,
 )
+from dstack.words import duration, listed, plural, word
 
 SHORT = 8
 SERVE_BATCHES, SERVE_REPLICA = "ray/serve/batching.py", "ray/serve/_private/replica.py"
@@ -97,7 +98,7 @@ def bundles(group: PlacementGroup) -> str:
     """``2 bundles: 1 CPU, 1 CPU``, cut short after four."""
     shown = ", ".join(amounts(bundle.resources) for bundle in group.bundles[:4])
     more = f" and {len(group.bundles) - 4} more" if len(group.bundles) > 4 else ""
-    return f"{len(group.bundles)} bundle{'s' * (len(group.bundles) != 1)}: {shown}{more}"
+    return f"{plural(len(group.bundles), 'bundle')}: {shown}{more}"
 
 
 def task(observed: Observed, task_id: str) -> str:
@@ -149,9 +150,9 @@ def script(entrypoint: str) -> str:
     """
     if RAY_CLIENT_SERVER in entrypoint:
         return "of a Ray Client"
-    for word in entrypoint.split():
-        if word.endswith(".py"):
-            return word.rpartition("/")[2]
+    for part in entrypoint.split():
+        if part.endswith(".py"):
+            return part.rpartition("/")[2]
     return entrypoint[:40]
 
 
@@ -248,19 +249,7 @@ def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
 
 def waiting(count: int) -> str:
     """``1 waits`` or ``10,000 wait``."""
-    return f"{count:,} wait{'s' * (count == 1)}"
-
-
-def duration(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, size, smaller, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
+    return f"{count:,} {word(count, 'waits', 'wait')}"
 
 
 def lasting(since: Since | None) -> str:
@@ -287,14 +276,9 @@ def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> s
     return f"{within}{duration(least)} to {duration(most)}"
 
 
-def listed(words: Sequence[str], joint: str = " and ") -> str:
-    """``a, b and c``."""
-    return joint.join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
-
-
 def progress(value: Progress, jobs: Sequence[str]) -> str:
     """``No task of job 01000000 started or finished in the 1.2 s observed; its processes used 0.02 s of CPU``."""
-    whose = f"job{'s' * (len(jobs) > 1)} {listed(jobs)}" if jobs else "no known job"
+    whose = f"{word(len(jobs), 'job')} {listed(jobs)}" if jobs else "no known job"
     cpu = f"; its processes used {value.cpu_s:.2f} s of CPU time" if value.cpu_s is not None and jobs else ""
     if value.has_moved:
         counts = f"{value.started:,} started, {value.finished:,} finished, {value.submitted:,} submitted"

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis import names
+from dstack import words
 from dstack.analysis.observed import Poll, Polls
 from dstack.analysis.progress import Upkeep, progress_of
 from dstack.model import (
@@ -227,13 +227,13 @@ class _Finder:
         by_name: dict[str, list[RepeatedCall]] = defaultdict(list)
         for call in repeated:
             by_name[call.name].append(call)
-        return names.listed([f"{name}, {self._rate(calls)}" for name, calls in sorted(by_name.items())])
+        return words.listed([f"{name}, {self._rate(calls)}" for name, calls in sorted(by_name.items())])
 
     def _rate(self, calls: Sequence[RepeatedCall]) -> str:
         per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
         began = [call.first_at for call in calls if call.first_at is not None]
         seconds = self._snapshot.taken_at - min(began) if began and self._snapshot.has_one_time else 0.0
-        return f"{per_second:.1f} calls per second" + (f" for {names.duration(seconds)}" if seconds > 0 else "")
+        return f"{per_second:.1f} calls per second" + (f" for {words.duration(seconds)}" if seconds > 0 else "")
 
     def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:
         """Whether an actor runs this task and no other: Ray names the actor's creation as what makes its calls.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from dstack import words
 from dstack.analysis import labels, names
 from dstack.analysis.amounts import EPSILON, Amounts, bundle_of, fits, in_group, is_implied, plain, wanted
 from dstack.analysis.graph import FEW, Graph, waits_for
@@ -104,7 +105,7 @@ class Resources:
                 told = names.amounts({name: most})
                 return f"no node has any {name}" if most <= EPSILON else f"the most a node has is {told}"
         if selector:
-            return f"no node that has it has the labels {names.listed([f'{k}: {v}' for k, v in selector.items()])}"
+            return f"no node that has it has the labels {words.listed([f'{k}: {v}' for k, v in selector.items()])}"
         return "no one node has all of it"
 
     # What is missing, and who has it

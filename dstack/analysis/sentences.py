@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.calls import lock_in_words
 from dstack.analysis.members import Member, execution_of, member
@@ -183,7 +184,7 @@ def fails_in(observed: Observed, call: GroupCall) -> str:
     if call.fails_at is None or not observed.snapshot.has_one_time:
         return ""
     left_s = call.fails_at - observed.looked_at
-    return f"; the call fails by its own timeout in {names.duration(left_s)}" if left_s > 0 else ""
+    return f"; the call fails by its own timeout in {words.duration(left_s)}" if left_s > 0 else ""
 
 
 def _in_call(wait: Wait) -> str:
@@ -234,7 +235,7 @@ def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     """What is missing and who has it, or where there would be room."""
     found = [vertices[key] for key in dict.fromkeys(t.vertex for group in wait.groups for t in group.targets)]
     labels = [vertex.holder or name(observed, vertex) for vertex in found]
-    what = f"waits for {names.listed(wait.resources) or 'room'}"
+    what = f"waits for {words.listed(wait.resources) or 'room'}"
     if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
         return f"{what}: {_shortly(labels)}"
     many = f"{wait.needed} of " if 1 < wait.needed < wait.total else ""
@@ -251,7 +252,7 @@ def _targets(observed: Observed, vertices: Vertices, wait: Wait) -> str:
 def _shortly(labels: Sequence[str], word: str = " or ") -> str:
     if len(labels) > SHOWN_TARGETS:
         return f"{', '.join(labels[:SHOWN_TARGETS])} and {len(labels) - SHOWN_TARGETS} more"
-    return names.listed(labels, word)
+    return words.listed(labels, word)
 
 
 def _inferred(wait: Wait) -> str:

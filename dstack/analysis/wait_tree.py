@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.digraph import Digraph, strong_components, unique
 from dstack.analysis.lasting import of_any
@@ -58,7 +59,7 @@ class Edge(Model, frozen=True):
         refs = f"{len(self.refs):,} refs" if len(self.refs) > 1 else "".join(f"ref {names.short(r)}" for r in self.refs)
         parts = (
             self.kind,
-            names.listed(self.resources),
+            words.listed(self.resources),
             f"{self.needed:,} of {self.total:,}" if self.needed < self.total else "",
             f"timeout {self.timeout_s:g} s" if self.timeout_s is not None else "",
             names.bounds(self.since),
@@ -295,7 +296,7 @@ class WaitTree:
             target=met[0].vertex,
             kind=wait.what or wait.kind,
             evidence="assumed" if wait.is_suspected else wait.evidence,
-            because=names.listed(wait.assumed) or wait.inferred,
+            because=words.listed(wait.assumed) or wait.inferred,
             refs=tuple(unique(target.ref for target in met if target.ref)),
             awaited=len({target.vertex for target in met}),
             needed=wait.needed,

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.findings.failures import headline as failures_in_headline
 from dstack.analysis.findings.failures import step as step_of_failure
@@ -83,7 +84,7 @@ def _clear(diagnosis: Diagnosis) -> str:
     unread = ", but not everything could be read" if diagnosis.incomplete else ""
     if not diagnosis.outside:
         return f"no waits{whose} were seen{unread}" if unread else f"no waits{whose}"
-    waits = names.listed(list(_outside(diagnosis.outside)))
+    waits = words.listed(list(_outside(diagnosis.outside)))
     return f"no wait{whose} depends on Ray{unread}; {waits}{failures_in_headline(diagnosis.failed_before)}"
 
 
@@ -138,7 +139,7 @@ def certainty(finding: Finding) -> str:
     if finding.confirmed:
         return ", confirmed by a second look"
     if finding.assumed:
-        return f", suspected: seen in two looks, and assuming that {names.listed(finding.assumed)}"
+        return f", suspected: seen in two looks, and assuming that {words.listed(finding.assumed)}"
     return ", suspected: not confirmed by a second look"
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from rich.text import Text
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.inventory import DOINGS, Deed, Doing, Inventory, Lacking, Occupant, Resident, alike
 from dstack.model import Actor, Node
@@ -154,7 +155,7 @@ class Lines:
             text.append(f"  {said}").append(_at(deeds[0]), "cyan")
         elif sum(one.counts.values()) > 1:
             counts = (f"{count:,} {doing}" for doing in DOINGS if (count := one.counts.get(doing)))
-            text.append(f"  {names.listed(list(counts))}")
+            text.append(f"  {words.listed(list(counts))}")
         text.append(f"  {self.queue(one)}" if one.queued else "", "bold")
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
 
@@ -165,7 +166,7 @@ class Lines:
     def queue(self, one: Occupant) -> str:
         """How many calls are queued, at least, where not everybody answered."""
         least = "" if self.inventory.is_queue_known else "at least "
-        return f"{least}{one.queued:,} queued call{'s' * (one.queued != 1)}"
+        return f"{least}{words.plural(one.queued, 'queued call')}"
 
     def _deeds(self, one: Occupant) -> list[Line]:
         return [self._deed(deed) for deed in self.inventory.deeds(one.worker.worker_id)]
@@ -268,7 +269,7 @@ def resident_in_words(resident: Resident) -> str:
     """``placement group trainers: bundles 0 and 1  CPU 2 of 2 used, 0 free``."""
     group, numbers = resident.group, [str(number) for number in resident.bundles]
     state = "" if group.state == "CREATED" else f" ({group.state})"
-    bundles = f"bundle{'s' * (len(numbers) > 1)} {names.listed(numbers)} of {len(group.bundles)}"
+    bundles = f"{words.word(len(numbers), 'bundle')} {words.listed(numbers)} of {len(group.bundles)}"
     return f"{names.placement_group(group)}{state}: {bundles}  {' · '.join(one.words for one in resident.amounts)}"
 
 

@@ -22,10 +22,11 @@ from dstack.tui.chart import NOTHING, Chart
 from dstack.tui.detail import Detail
 from dstack.tui.grouped_view import TOOLTIP, GroupedView
 from dstack.tui.source import Look
-from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, plural, short
+from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, short
 from dstack.tui.stacks import StacksView
 from dstack.tui.view import Place
 from dstack.visible import visible
+from dstack.words import plural
 
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")
 SHOWN_KINDS = 3

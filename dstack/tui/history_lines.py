@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from rich.text import Text
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.comparing import Change, Comparison, Found, Moved, Waited
 from dstack.analysis.ranks import NO_RANKS
@@ -59,7 +60,7 @@ def _coverage(look: Look) -> str:
     count = len(look.diagnosis.findings)
     seen = look.diagnosis.coverage.workers
     incomplete = ", incomplete" if look.diagnosis.incomplete else ""
-    return f"{count} finding{'s' * (count != 1)}, {seen.seen}/{seen.total} workers{incomplete}"
+    return f"{words.plural(count, 'finding')}, {seen.seen}/{seen.total} workers{incomplete}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Lines:
 
     def lines(self) -> Iterator[Line]:
         """What is between the two, then findings, waits and executions, by what became of them."""
-        between = names.duration(self.comparison.between_s)
+        between = words.duration(self.comparison.between_s)
         title = SafeText().append(f"From #{self.before.number} to #{self.after.number}", "bold")
         yield Line("between", title.append(f", {between} later"))
         yield self._findings()

@@ -112,8 +112,3 @@ def doing_in_words(counts: Mapping[Doing, int]) -> str:
         f"{count:,} {one if count == 1 else many}" for doing, one, many in WORDS if (count := counts.get(doing, 0))
     ]
     return ", ".join(parts)
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """``1 thread`` or ``12 threads``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from dstack.analysis import names
+from dstack import words
 from dstack.analysis.members import member
 from dstack.analysis.merging import Branch
 from dstack.analysis.missing import Company, Missing, company
@@ -25,13 +25,13 @@ from dstack.tui.stack_lines import (
     doing_in_words,
     doing_word,
     listed,
-    plural,
     said,
     short,
     source_lines,
 )
 from dstack.vertex_keys import Key
 from dstack.visible import visible
+from dstack.words import plural
 
 SHOWN_PARTS = 3
 """So many parts of a run that are elsewhere are named in one line."""
@@ -106,7 +106,7 @@ def _absent(stacks: Stacks, companies: Iterable[Company]) -> Iterator[Line]:
         everybody: list[Execution | Missing] = [*one.missing, *one.elsewhere]
         yield from listed(
             f"absent/{one.kind}/{one.job_id}",
-            f"{title}: {names.listed(reasons)}",
+            f"{title}: {words.listed(reasons)}",
             everybody,
             _absentee_of(stacks),
             "yellow",
@@ -180,7 +180,7 @@ class _Page:
         lines = [self._frame(index, frame) for index, frame in run.frames]
         if not run.is_aside or len(lines) == 1:
             return lines
-        whose = names.listed(list(dict.fromkeys(ORIGINS[frame.origin] or "yours" for _, frame in run.frames)))
+        whose = words.listed(list(dict.fromkeys(ORIGINS[frame.origin] or "yours" for _, frame in run.frames)))
         text = SafeText(f"{plural(len(lines), 'frame')} of {whose}", "dim italic")
         return [Line(f"{self._under}aside/{run.frames[0][0]}", text, lines)]
 

@@ -20,10 +20,10 @@ from dstack.tui.stack_lines import (
     doing_in_words,
     doing_word,
     mark_of,
-    plural,
     short,
 )
 from dstack.vertex_keys import Key
+from dstack.words import plural
 
 FEW_PROCESSES = 200
 """Of so many, all are unfolded at first; of more, only the first node's."""

@@ -19,11 +19,12 @@ from dstack.report.safe_text import SafeText
 from dstack.tui.grouped_view import TOOLTIP, GroupedView
 from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Look
-from dstack.tui.stack_lines import About, plural
+from dstack.tui.stack_lines import About
 from dstack.tui.stack_pages import branch_page, onward_key, stack_in_words, stack_page
 from dstack.tui.stack_trees import Processes, Tree, branch_key, child_key
 from dstack.tui.view import Choice, Place
 from dstack.vertex_keys import ChildThreadKey, Key
+from dstack.words import plural
 
 SIDE_BY_SIDE = 100
 """So many columns are wide enough for two panes beside each other."""

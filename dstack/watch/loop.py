@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings import verdict_of
-from dstack.analysis.names import duration
 from dstack.analysis.sightings import Changes, Sightings
 from dstack.analysis.standing import Attention, Item, Standing
 from dstack.collector import Collector
@@ -27,6 +26,7 @@ from dstack.watch.events import Events
 from dstack.watch.figures import Figures, spent_s, waits_of
 from dstack.watch.ring import Ring
 from dstack.watch.settings import Settings
+from dstack.words import duration, plural
 
 SCHEMA = "dstack.watch/1"
 RPC_TIMEOUT_S = 3.0
@@ -80,7 +80,7 @@ class Watch:
         self._saving.acquire(timeout=SAVE_S)
         if self._began is not None:
             looks = f"{self._figures.looks} looks, {self._figures.full_looks} full ones"
-            found = f"{self._found.total()} finding{'s' * (self._found.total() != 1)}"
+            found = plural(self._found.total(), "finding")
             lost = f"; {len(self._unsaved)} snapshots could not be saved" if self._unsaved else ""
             text = f"after {duration(time.monotonic() - self._began)}: {looks}, {found}{lost}"
             self._events.tell("stopped", text, within_s=LAST_WORD_S)

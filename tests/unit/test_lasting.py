@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.names import bounds, duration, lasting
+from dstack.analysis.names import bounds, lasting
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
 from dstack.vertex_keys import GroupKey
+from dstack.words import duration
 from tests.unit.scenes import Call, Proc, Scene
 
 TAKEN_AT = 1.7e9

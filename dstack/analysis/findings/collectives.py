@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.findings.failures import RAISED, SHOWN_ERROR
 from dstack.analysis.findings.group_ranks import Gathering, Ranks, failure_of, has_lost_rank, of_group, rank_of
@@ -166,7 +167,7 @@ def _advice_for_calls(finding: Finding, teller: Teller, found: Sequence[Gatherin
     queued = {
         v.label for v in teller.vertices_of(finding.members) if v.worker_id is None and _worker_of(teller, v) in workers
     }
-    what = names.listed(sorted(queued), " or ")
+    what = words.listed(sorted(queued), " or ")
     if not what:
         return "Let no rank wait for what others do only after the collective that it has not entered: enter it first."
     return (
@@ -180,16 +181,16 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
     by_group: dict[GroupId, list[Gathering]] = defaultdict(list)
     for one in found:
         by_group[one.group].append(one)
-    words = [names.process_group(some[0].call.group) for some in by_group.values()]
+    called = [names.process_group(some[0].call.group) for some in by_group.values()]
     texts = []
-    for name, some in zip(words, by_group.values(), strict=True):
-        of = f"{name} ({names.ranks(some[0].call.group.ranks)})" if words.count(name) > 1 else name
+    for name, some in zip(called, by_group.values(), strict=True):
+        of = f"{name} ({names.ranks(some[0].call.group.ranks)})" if called.count(name) > 1 else name
         if some[0].call.group.library == DATA:
             texts.append(_split_in_words(some[0]))
             continue
         first = f"{names.ranks(some[0].ranks)} {verbs[len(some[0].ranks) > 1]} in {some[0].operation}"
         rest = (f"{names.ranks(one.ranks)} in {one.operation}" for one in some[1:])
-        texts.append(f"{names.listed([first, *rest])} of {of}")
+        texts.append(f"{words.listed([first, *rest])} of {of}")
     return texts
 
 
@@ -227,8 +228,8 @@ def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator
     alike: dict[str, list[int]] = defaultdict(list)
     for vertex, rank in group_ranks.elsewhere:
         alike[routes.in_words(vertex)].append(rank)
-    for words, ranks in alike.items():
-        yield f"{names.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {words}"
+    for route, ranks in alike.items():
+        yield f"{names.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {route}"
 
 
 class _Routes:

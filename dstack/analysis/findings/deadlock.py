@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dstack.analysis import names, reduction
+from dstack import words
+from dstack.analysis import reduction
 from dstack.analysis.digraph import Digraph, lightest_cycle
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
@@ -80,7 +81,7 @@ def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key])
 def summary(finding: Finding, teller: Teller) -> str:
     """Who waits for each other, across which jobs, and how many wait for them."""
     jobs = teller.situation.jobs_of(finding.members)
-    across = f", across jobs {names.listed(jobs)}" if len(jobs) > 1 else ""
+    across = f", across jobs {words.listed(jobs)}" if len(jobs) > 1 else ""
     return f"{_circle(finding, teller)}{across}{waiting(finding, 'behind them')}"
 
 
@@ -92,18 +93,18 @@ def _circle(finding: Finding, teller: Teller) -> str:
     if cause := _cause(finding, teller, cycle):
         return cause
     if not executions:
-        return f"{names.listed([vertex.label for vertex in cycle[:SHOWN_NAMES]])} wait for each other"
+        return f"{words.listed([vertex.label for vertex in cycle[:SHOWN_NAMES]])} wait for each other"
     if len(executions) == 1:
         first = executions[0].label
         wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
         if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
             labels = list(dict.fromkeys(vertex.label for vertex in _late_for_barrier(finding, teller)))
-            who = names.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
+            who = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
             return f"{first} waits in {BARRIER}, and {who} can{'not' * bool(labels)} come to it any more"
         if wanted is None:
             return f"{first} waits for what only its own thread can bring about"
         if finding.resources:
-            needed = names.listed(finding.resources)
+            needed = words.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"
         return f"{first} waits for {wanted}, which cannot start before {first} ends"
     if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
@@ -114,7 +115,7 @@ def _circle(finding: Finding, teller: Teller) -> str:
     if len(executions) <= SHOWN_NAMES:
         labels = [vertex.label for vertex in executions]
         alike = len(set(labels)) < len(labels)
-        return f"{names.listed([teller.name(v) for v in executions] if alike else labels)} wait for each other"
+        return f"{words.listed([teller.name(v) for v in executions] if alike else labels)} wait for each other"
     actors = {teller.member(vertex).actor_id for vertex in executions}
     who = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
     return f"{who} wait for each other in a ring"
@@ -128,7 +129,7 @@ def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | N
         return None
     holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
     keeps = f"{holder.holder} keeps that for life" if holder.holder else f"{teller.name(holder)} holds that meanwhile"
-    needed = f"needs {names.listed(finding.resources)}; {keeps}"
+    needed = f"needs {words.listed(finding.resources)}; {keeps}"
     waiter = next((vertex for vertex in cycle if situation.is_in_users_code(vertex.key)), request)
     if waiter is request:
         return f"{request.label} {needed}"

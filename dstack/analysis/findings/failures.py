@@ -13,6 +13,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.gone import RELEASED
@@ -215,7 +216,7 @@ def _sentence(failed: FailedBefore) -> str:
     is_raised = failed.error_type == RAISED
     verb = "died" if failed.is_death else "raised" if is_raised else "failed"
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
-    ago = f", {names.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
+    ago = f", {words.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
     alike = f" ({failed.count:,} alike, of which this is one)" if failed.count > 1 else ""
     held = "" if failed.is_death else HELD if failed.is_held else NOT_HELD
     return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{alike}"

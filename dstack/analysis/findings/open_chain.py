@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import collectives
@@ -91,7 +92,7 @@ def summary(finding: Finding, teller: Teller) -> str:
         return f"{names.waiting(finding.waiters_total)} for each other's timeouts"
     first = teller.vertices[blockers[0].vertex]
     rest = f" and {len(blockers) - 1:,} more" if len(blockers) > 1 else ""
-    resources = f"{names.listed(finding.resources)}: " if finding.resources else ""
+    resources = f"{words.listed(finding.resources)}: " if finding.resources else ""
     who = names.waiting(finding.waiters_total)
     return f"{who}, in the end for {resources}{teller.name(first)}{teller.spot(first)}{rest}"
 

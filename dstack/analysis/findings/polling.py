@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import open_chain
@@ -48,7 +49,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     if finding.watched_s is not None:
         again = sum(vertex.stands for vertex in pollers)
         who = "It was" if len(pollers) == 1 else f"{again} of them were"
-        later = f", {names.duration(finding.watched_s)} later" if finding.watched_s >= names.SHORTEST_S else ""
+        later = f", {words.duration(finding.watched_s)} later" if finding.watched_s >= names.SHORTEST_S else ""
         if again:
             yield Step(text=f"{who} in the same call for the same at a second look{later}")
     yield from open_chain.steps(finding, teller)

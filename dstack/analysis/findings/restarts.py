@@ -8,6 +8,7 @@ from dstack.analysis import names
 from dstack.analysis.findings.telling import MAX_COMPARED, Teller
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import Actor, Task, actor_of_task
+from dstack.words import times
 
 SHOWN = 3
 REPEATED = 2
@@ -69,8 +70,3 @@ def _of_task(teller: Teller, vertex: Vertex, task: Task) -> str:
 
 def _before(attempts: int) -> str:
     return "the one before" if attempts == 1 else f"the {attempts:,} before"
-
-
-def times(count: int) -> str:
-    """``once`` or ``6 times``."""
-    return "once" if count == 1 else f"{count:,} times"

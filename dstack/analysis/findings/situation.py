@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
-from dstack.analysis import names, reduction
+from dstack import words
+from dstack.analysis import reduction
 from dstack.analysis.chains import Knot, open_knots
 from dstack.analysis.coverage import seen_workers
 from dstack.analysis.digraph import Digraph
@@ -130,7 +131,7 @@ class Situation:
         loops = sorted({wait.polls for wait in waits if wait.polls})
         shown, more = loops[:SHOWN_LOOPS], len(loops) - SHOWN_LOOPS
         places = [*shown, f"{more} more places"] if more > 0 else shown
-        polls = f"the loop{'s' * (len(loops) > 1)} at {names.listed(places)} only poll{'s' * (len(loops) == 1)}"
+        polls = f"the loop{'s' * (len(loops) > 1)} at {words.listed(places)} only poll{'s' * (len(loops) == 1)}"
         texts = sorted({text for wait in waits for text in wait.assumed})
         return (polls, *texts) if loops else tuple(texts)
 

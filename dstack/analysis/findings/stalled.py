@@ -11,9 +11,10 @@ from dstack.analysis.findings.open_chain import finding_of
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
-from dstack.analysis.names import duration, listed, waiting
+from dstack.analysis.names import waiting
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
 from dstack.vertex_keys import Key
+from dstack.words import duration, listed
 
 KIND: FindingKind = "stalled"
 VERDICT: Verdict = "stalled"

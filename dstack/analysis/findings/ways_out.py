@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dstack.analysis import names
+from dstack import words
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
 from dstack.analysis.links import BARRIER
 from dstack.analysis.serve_requests import SLOT
@@ -57,7 +57,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "or pass it in a list, which the call receives as an ObjectRef, at once."
         )
     if queued:
-        labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+        labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
         return (
             f"Break the circle at one place: let {labels} run while its actor waits (async method, "
             "max_concurrency=2 or a concurrency group for it), or return the ObjectRef instead of getting it."
@@ -90,7 +90,7 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
         )
     if queued := sorted({v.label for v in cycle if v.kind == "task" and v.wait and v.wait.kind == "actor slot"}):
         return (
-            f"Let {names.listed(queued, ' or ')} run while its actor waits for the compiled graph (max_concurrency=2 "
+            f"Let {words.listed(queued, ' or ')} run while its actor waits for the compiled graph (max_concurrency=2 "
             "or a concurrency group for it), or pass what the stage asks for into the graph as an input."
         )
     return (
@@ -133,7 +133,7 @@ def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:
 
 
 def _of_slots(queued: Sequence[Vertex]) -> str:
-    labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+    labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
     return (
         f"Break the circle at one place: let {labels} begin while its actor awaits, by more slots (a higher "
         "max_concurrency) or in another concurrency group, or return the ObjectRef instead of awaiting it."
@@ -142,13 +142,13 @@ def _of_slots(queued: Sequence[Vertex]) -> str:
 
 def _of_requests(queued: Sequence[Vertex]) -> str:
     """What lets a queued request of Serve begin, or its caller proceed without it."""
-    labels = names.listed(sorted({vertex.label for vertex in queued}), " or ")
+    labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
     if not all(vertex.wait and vertex.wait.what for vertex in queued):
         return (
             f"Wait for {labels} in no constructor that the called deployment needs to start: make that call in the "
             "first request instead, or in a task that the constructor does not await."
         )
-    limits = names.listed(sorted({vertex.wait.what for vertex in queued if vertex.wait and vertex.wait.what}), " or ")
+    limits = words.listed(sorted({vertex.wait.what for vertex in queued if vertex.wait and vertex.wait.what}), " or ")
     return (
         f"Break the circle at one place: raise {limits}, so that {labels} can begin; make that call without waiting "
         "for its response; or move the called method to a deployment that calls none of these."
@@ -162,7 +162,7 @@ def _of_resources(resources: set[str]) -> str:
             "or add resources: what they hold is what the others need."
         )
     return (
-        f"Do not hold {names.listed(sorted(resources))} while waiting for who needs the same: start that one first, "
+        f"Do not hold {words.listed(sorted(resources))} while waiting for who needs the same: start that one first, "
         "let it ask for less, return its ObjectRef instead of getting it, or add resources."
     )
 
@@ -177,7 +177,7 @@ def _of_lifetimes(members: Sequence[Vertex]) -> str:
         return f"{LET_GO}, or add resources."
     shown = [*holders[:SHOWN_HOLDERS], *([f"{len(holders) - SHOWN_HOLDERS} more"] * (len(holders) > SHOWN_HOLDERS))]
     return (
-        f"Leave {names.listed(needed)} for {names.listed(wanting, ' or ')}: {names.listed(shown)} keep"
+        f"Leave {words.listed(needed)} for {words.listed(wanting, ' or ')}: {words.listed(shown)} keep"
         f"{'s' * (len(holders) == 1)} it until {'it ends' if len(holders) == 1 else 'they end'}. Start fewer of them, "
         "give them less (num_cpus=0, a smaller placement group), reserve a bundle for it, or add resources."
     )

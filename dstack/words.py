@@ -1,0 +1,44 @@
+"""Numbers, lists and durations in English: the one place where a text's singular, plural and units are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def word(count: int, one: str, many: str = "") -> str:
+    """``wait`` or ``waits``: the noun or verb for so many, without the number."""
+    return one if count == 1 else many or f"{one}s"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """``1 driver``, ``10,000 drivers``."""
+    return f"{count:,} {word(count, one, many)}"
+
+
+def times(count: int) -> str:
+    """``once`` or ``6 times``."""
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def listed(words: Sequence[str], joint: str = " and ") -> str:
+    """``a, b and c``."""
+    return joint.join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
+def shortly(words: Sequence[str], shown: int, joint: str = " and ") -> str:
+    """``a, b, c and 5 more``: a list of no more than ``shown`` words."""
+    if len(words) <= shown:
+        return listed(words, joint)
+    return f"{', '.join(words[:shown])} and {len(words) - shown:,} more"
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, size, smaller, part in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
