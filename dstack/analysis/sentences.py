@@ -5,7 +5,8 @@ A new kind of wait gets its verb here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -21,6 +22,7 @@ from dstack.vertex_keys import Key
 SHOWN_TARGETS = 3
 TORN_STACK = "stack may be inconsistent: the thread ran while it was read"
 Vertices = Mapping[Key, Vertex]
+NameOf = Callable[[Vertex], str]
 
 
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
@@ -46,11 +48,16 @@ def _is_in_router(vertex: Vertex) -> bool:
     return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
-def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member) -> str:
-    """The sentence without its subject: what a vertex does, waits for, or why it can never be given."""
+def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member, name_of: NameOf | None = None) -> str:
+    """The sentence without its subject: what a vertex does, waits for, or why it can never be given.
+
+    ``name_of`` names what it waits for, in place of :func:`name`.
+    """
     if vertex.never is not None:
         return vertex.never
-    return doing(vertex, who) if vertex.wait is None else _waits(observed, vertices, vertex.wait)
+    if vertex.wait is None:
+        return doing(vertex, who)
+    return _waits(observed, vertices, vertex.wait, name_of or partial(name, observed))
 
 
 def name(observed: Observed, vertex: Vertex) -> str:
@@ -94,17 +101,16 @@ def at(text: str, who: Member, vertex: Vertex) -> Step:
     return Step(text=text, vertex=vertex.key, file=who.file, line=who.line, source=who.source)
 
 
-def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+def _waits(observed: Observed, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     """The verb of the sentence: what this vertex does and for whom."""
     if wait.of_group is not None:
-        return _in_group(observed, vertices, wait, wait.of_group)
+        return _in_group(observed, vertices, wait, wait.of_group, name_of)
     if wait.loop is not None:
         own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
         if own:
-            return (
-                f"{_waits(observed, vertices, replace(wait, groups=own, loop=None))}, and {_loop(vertices, wait.loop)}"
-            )
-    targets = _targets(observed, vertices, wait)
+            first = _waits(observed, vertices, replace(wait, groups=own, loop=None), name_of)
+            return f"{first}, and {_loop(vertices, wait.loop)}"
+    targets = _targets(vertices, wait, name_of)
     if wait.polls is not None:
         return _polls(wait, targets)
     match wait.kind:
@@ -139,7 +145,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "arguments":
             return f"waits for its argument, made by {targets}" + _inferred(wait)
         case "resources":
-            return _resources(observed, vertices, wait)
+            return _resources(vertices, wait, name_of)
         case "lifetime":
             return f"ends only through {targets}"
         case "backpressure":
@@ -167,7 +173,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
             return f"waits for {targets}"
 
 
-def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait) -> str:
+def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait, name_of: NameOf) -> str:
     """In which call of which group, as which rank, which ranks are not in it, and what they do."""
     call, group = of_group.call, of_group.call.group
     place = f"is in {call.operation} of {names.process_group(group)} as rank {group.rank}"
@@ -175,7 +181,7 @@ def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: Grou
     if not of_group.missing:
         others = [rank for rank in of_group.inside if rank != group.rank]
         return f"{place}{f', with {names.ranks(others)}' if others else ''}, which its library must end{error}"
-    targets = _targets(observed, vertices, wait)
+    targets = _targets(vertices, wait, name_of)
     return f"{place} and waits for {names.ranks(of_group.missing)}: {targets}{error}"
 
 
@@ -231,10 +237,10 @@ def _timeout(wait: Wait) -> str:
     return f", with a timeout of {wait.timeout_s:g} s" if wait.timeout_s is not None else ""
 
 
-def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+def _resources(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     """What is missing and who has it, or where there would be room."""
     found = [vertices[key] for key in dict.fromkeys(t.vertex for group in wait.groups for t in group.targets)]
-    labels = [vertex.holder or name(observed, vertex) for vertex in found]
+    labels = [vertex.holder or name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"
     if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
         return f"{what}: {_shortly(labels)}"
@@ -242,9 +248,9 @@ def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     return f"{what}, held by {many}{_shortly(labels, ' or ' if wait.needed < wait.total else ' and ')}"
 
 
-def _targets(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+def _targets(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
-    labels = list(dict.fromkeys(name(observed, vertices[target.vertex]) for target in targets))
+    labels = list(dict.fromkeys(name_of(vertices[target.vertex]) for target in targets))
     is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
     return _shortly(labels, " and " if is_all else " or ")
 

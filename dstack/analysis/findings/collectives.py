@@ -60,9 +60,37 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     found = [one for one in group_ranks.gatherings if of_group(one.inside[0]).missing]
     yield from (_step_inside(one, group_ranks.caller(one.inside[0]), teller) for one in found[:SHOWN_CALLS])
     yield from more(len(found) - SHOWN_CALLS, "such calls")
-    for vertex in group_ranks.absent:
+    yield from absent_steps(finding, teller)
+
+
+def absent_steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+    """The ranks that are lost or idle, and why."""
+    for vertex in Ranks(finding, teller).absent:
         if text := _why_lost(teller, vertex) or _why_idle(teller, vertex):
             yield _step_of_absent(teller, vertex, text)
+
+
+def parts(finding: Finding, teller: Teller) -> Iterator[tuple[list[Vertex], str, str]]:
+    """Each call with the ranks in it: where the first of them is, then all; their name; and what they do.
+
+    As ``ranks 0-2 of 4: Worker.step`` and ``in all_reduce of group dp, waiting for rank 3``.
+    """
+    ranks = Ranks(finding, teller)
+    for one in ranks.gatherings:
+        first = ranks.caller(one.inside[0])
+        call, missing = one.call, of_group(one.inside[0]).missing
+        rest = f", waiting for {names.ranks(missing, call.group)}" if missing else ""
+        does = f"in {one.operation} of {names.process_group(call.group)}{rest}{fails_in(teller.observed, call)}"
+        keys = dict.fromkeys([first.key, *(ranks.caller(vertex).key for vertex in one.inside)])
+        keys |= dict.fromkeys(vertex.key for vertex in one.inside)
+        yield teller.vertices_of(keys), f"{_ranks_of(one)}: {first.label}", does
+
+
+def _ranks_of(one: Gathering) -> str:
+    """``ranks 0-2 of 4``, where the group is made of the first so many ranks."""
+    members = one.call.group.ranks
+    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
+    return f"{names.ranks(one.ranks, one.call.group)}{of}"
 
 
 def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
@@ -209,10 +237,9 @@ def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
     """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
     is_one, missing = len(one.inside) == 1, of_group(one.inside[0]).missing
     who = teller.member(first)
-    ranks, members = names.ranks(one.ranks, one.call.group).capitalize(), one.call.group.ranks
-    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
+    ranks = _ranks_of(one)
     parts = (
-        f"{ranks}{of} {'is' if is_one else 'are'} in ",
+        f"{ranks[0].upper()}{ranks[1:]} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),

@@ -78,10 +78,13 @@ def _submission(teller: Teller, key: Key) -> Step:
     if vertex.child_pid is not None:
         who = teller.member(vertex)
         return at(f"{introduced(vertex, who)} {vertex.never}", who, vertex)
+    return Step(text=f"{vertex.label} {submission(teller, vertex) or reason(vertex)}", vertex=key)
+
+
+def submission(teller: Teller, vertex: Vertex) -> str:
+    """``was submitted by driver train.py (pid 7, node 10.0.0.1)``; empty where its owner is not known."""
     task = teller.observed.tasks.get(vertex.task_id or "")
     owner = teller.observed.workers.get(task.owner_id) if task else None
     if owner is None:
-        return Step(text=f"{vertex.label} {reason(vertex)}", vertex=key)
-    where = f"pid {owner.pid}, node {owner.ip}"
-    text = f"{vertex.label} was submitted by {names.worker(teller.observed, owner)} ({where})"
-    return Step(text=text, vertex=key)
+        return ""
+    return f"was submitted by {names.worker(teller.observed, owner)} (pid {owner.pid}, node {owner.ip})"
