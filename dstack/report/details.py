@@ -42,9 +42,15 @@ def print_details(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
 
 def print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
     """Prints the stitched stacks of open chains; the diagram of a deadlock or hang shows its lines already."""
-    is_open = [finding for finding in diagnosis.findings[:1] if finding.kind not in ALARMS]
-    if is_open:
-        _print_stacks(console, snapshot, diagnosis, is_open, SHOWN_STEPS)
+    first = diagnosis.findings[:1]
+    if first and first[0].kind not in ALARMS and not _is_drawn(first[0], diagnosis):
+        _print_stacks(console, snapshot, diagnosis, first, SHOWN_STEPS)
+
+
+def _is_drawn(finding: Finding, diagnosis: Diagnosis) -> bool:
+    """Whether the diagram has every execution that waits, so that the stack would only repeat it."""
+    drawn = {row.vertex for row in finding.diagram.rows}
+    return all(key in drawn for key in finding.members if diagnosis.vertices[key].kind == "execution")
 
 
 def _print_stacks(

@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
     def lines(self, width: int, console: Console) -> list[Text]:
         """The row in lines of at most so many cells."""
-        room = max(MIN_BODY, width - len(self.lead))
+        room = max(MIN_BODY, width - max(len(self.lead), len(self.follow)))
         if self.location:
             return [self._source_line(width, room)]
         wrapped = self.body.wrap(console, room)

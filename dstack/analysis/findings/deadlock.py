@@ -98,7 +98,7 @@ def _circle(finding: Finding, teller: Teller) -> str:
         first = executions[0].label
         wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
         if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
-            labels = list(dict.fromkeys(vertex.label for vertex in _late_for_barrier(finding, teller)))
+            labels = list(dict.fromkeys(vertex.label for vertex in late_for_barrier(finding, teller)))
             who = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
             return f"{first} waits in {BARRIER}, and {who} can{'not' * bool(labels)} come to it any more"
         if wanted is None:
@@ -148,7 +148,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
     yield from collectives.with_ranks(finding, teller, in_order)
     yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
-    not_there = [*collectives.late_executions(finding, teller), *(v.key for v in _late_for_barrier(finding, teller))]
+    not_there = [*collectives.late_executions(finding, teller), *(v.key for v in late_for_barrier(finding, teller))]
     late = [key for key in dict.fromkeys(not_there) if key not in inside | described][:SHOWN_CYCLE]
     yield from collectives.with_ranks(finding, teller, map(teller.step, late))
     others = [key for key in finding.members if key not in inside.union(described, late)]
@@ -164,7 +164,7 @@ def advice(finding: Finding, teller: Teller) -> str:
     )
 
 
-def _late_for_barrier(finding: Finding, teller: Teller) -> list[Vertex]:
+def late_for_barrier(finding: Finding, teller: Teller) -> list[Vertex]:
     """The members in the user's code that have not come to a barrier in the cycle, nor wait for who has."""
     at_barrier = {key for key in finding.cycle if (wait := teller.vertices[key].wait) and wait.kind == BARRIER}
     if not at_barrier:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dstack.analysis import names, sentences
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.alike import gatherings, memberships
+from dstack.analysis.findings.deadlock import late_for_barrier
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.group_ranks import Ranks
 from dstack.analysis.findings.never_given import submission
@@ -55,6 +56,8 @@ class _Drawing:
         self._finding = finding
         self._teller = teller
         self._parts = self._parts_in_order()
+        cycle = [key for key in finding.cycle if not teller.situation.is_helper(key)]
+        self._following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True)) if len(cycle) > 1 else {}
         self._numbers = {vertex.key: number for number, part in enumerate(self._parts, 1) for vertex in part.vertices}
 
     def rows(self) -> Iterator[Entry | Step]:
@@ -71,14 +74,10 @@ class _Drawing:
         vertices = [
             vertex for vertex in self._teller.vertices_of(keys) if not self._teller.situation.is_passed_on(vertex)
         ]
-        alike: dict[object, list[Vertex]] = defaultdict(list)
-        for vertex in vertices:
-            if vertex.kind == "execution":
-                alike[_likeness(vertex, self._teller.member(vertex))].append(vertex)
-        for some in list(alike.values())[:SHOWN_BEHIND]:
-            who = self._teller.member(some[0])
-            yield sentences.at(some[0].label if len(some) == 1 else f"{len(some):,} × {some[0].label}", who, some[0])
-        shown = sum(len(some) for some in list(alike.values())[:SHOWN_BEHIND])
+        parts = _alike([vertex for vertex in vertices if vertex.kind == "execution"])[:SHOWN_BEHIND]
+        for part in parts:
+            yield sentences.at(part.name, self._teller.member(part.first), part.first)
+        shown = sum(len(part.vertices) for part in parts)
         if shown < len(vertices):
             yield Step(text=f"{len(vertices) - shown:,}{' more' * bool(shown)}")
 
@@ -97,7 +96,9 @@ class _Drawing:
         described |= collectives.described(self._finding, self._teller)
         cycle = [self._teller.vertices[key] for key in self._finding.cycle if not situation.is_helper(key)]
         own = [vertex for vertex in cycle if not _is_queued(vertex)] or cycle
-        return [*ranks, *(Part([vertex]) for vertex in own if vertex.key not in described)]
+        inside = described.union(self._finding.cycle)
+        late = [vertex for vertex in late_for_barrier(self._finding, self._teller) if vertex.key not in inside]
+        return [*ranks, *(Part([vertex]) for vertex in own if vertex.key not in described), *_alike(late)]
 
     def _of_ranks(self) -> list[Part]:
         """The calls on process groups with the ranks in them, then the ranks that are elsewhere."""
@@ -137,6 +138,8 @@ class _Drawing:
         )
 
     def _does(self, vertex: Vertex, who: Member) -> str:
+        if following := self._following.get(vertex.key):
+            vertex = self._teller.towards(vertex.key, following)
         return sentences.deed(self._teller.observed, self._teller.vertices, vertex, who, self._name)
 
     def _name(self, vertex: Vertex) -> str:
@@ -207,12 +210,15 @@ class _Drawing:
     def _other_members(self) -> Iterator[Step]:
         """The members of a deadlock beside the cycle that is drawn, alike ones once."""
         inside = {*self._finding.cycle, *self._numbers, *collectives.described(self._finding, self._teller)}
-        others = [key for key in self._finding.members if key not in inside]
+        situation = self._teller.situation
+        others = [key for key in self._finding.members if key not in inside and situation.is_counted(key)]
         vertices = [vertex for vertex in self._teller.vertices_of(others) if not _is_queued(vertex)]
-        counts = Counter(vertex.label for vertex in vertices)
-        if counts:
-            called = [name if count == 1 else f"{count:,} × {name}" for name, count in counts.most_common()]
-            yield Step(text=f"Also in the deadlock: {shortly(called, SHOWN_NAMES)}")
+        own = _alike([vertex for vertex in vertices if situation.is_in_users_code(vertex.key)])
+        for part in own[:SHOWN_BEHIND]:
+            yield sentences.at(f"Also in the deadlock: {part.name}", self._teller.member(part.first), part.first)
+        rest = len(vertices) - sum(len(part.vertices) for part in own[:SHOWN_BEHIND])
+        if rest:
+            yield Step(text=f"{rest:,} more in the deadlock")
 
 
 def _is_queued(vertex: Vertex) -> bool:
@@ -220,8 +226,12 @@ def _is_queued(vertex: Vertex) -> bool:
     return vertex.kind == "task" and vertex.wait is not None and vertex.wait.kind in QUEUES
 
 
-def _likeness(vertex: Vertex, who: Member) -> object:
-    return vertex.label, who.file, who.line
+def _alike(vertices: Iterable[Vertex]) -> list[Part]:
+    """Vertices of one name as one part, in the order of the first of each name."""
+    groups: dict[str, list[Vertex]] = defaultdict(list)
+    for vertex in vertices:
+        groups[vertex.label].append(vertex)
+    return [Part(some, f"{len(some):,} × {name}" if len(some) > 1 else name) for name, some in groups.items()]
 
 
 def _place(who: Member) -> tuple[str, ...]:

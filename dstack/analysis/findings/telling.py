@@ -57,15 +57,21 @@ class Teller:
         return _lasting(self._sentence(key), [self.vertices[key]], "")
 
     def step_towards(self, key: Key, following: Key) -> Step:
-        """The same in a cycle; where any of many could end the wait, only what follows in the cycle is named."""
+        """The same in a cycle, see :meth:`towards`."""
+        narrow = self.towards(key, following)
+        if narrow is self.vertices[key]:
+            return self.step(key)
+        return _lasting(sentences.sentence(self.observed, self.vertices, narrow), [narrow], "")
+
+    def towards(self, key: Key, following: Key) -> Vertex:
+        """The vertex in a cycle: where any of many could end its wait, it waits only for what follows in the cycle."""
         vertex = self.vertices[key]
         is_for_one = len(set(targets_of(vertex))) == 1 and vertex.kind != "lifetime"
         if vertex.wait is None or is_for_one or not self.situation.is_open_to_many(key):
-            return self.step(key)
+            return vertex
         groups = (Group(needs=1, targets=(Target(vertex=following),)),)
         wait = msgspec.structs.replace(vertex.wait, groups=groups, needed=1, total=1, inferred=None, loop=None)
-        narrow = msgspec.structs.replace(vertex, wait=wait)
-        return _lasting(sentences.sentence(self.observed, self.vertices, narrow), [vertex], "")
+        return msgspec.structs.replace(vertex, wait=wait)
 
     def _sentence(self, key: Key) -> Step:
         if key not in self._sentences:
