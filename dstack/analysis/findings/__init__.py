@@ -1,4 +1,4 @@
-"""All kinds of findings, one module each: the rule that finds it, the sentences that tell it, and its advice.
+"""All kinds of findings, one module each: the rule that finds it, the sentences about it, and its advice.
 
 A new kind is one file, its entry in one of the two lists here, and its name in ``FindingKind``.
 """
