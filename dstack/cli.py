@@ -27,7 +27,7 @@ EXPLAIN_S = 30.0
 """A snapshot that was taken within ``--timeout`` is explained within so long."""
 
 address_option = click.option(
-    "--address", metavar="HOST:PORT|auto", help="Address of the GCS. [default: RAY_ADDRESS, or the cluster on this host]"
+    "--address", metavar="HOST:PORT|auto", help="Address of the GCS. [default: RAY_ADDRESS, or the cluster here]"
 )
 
 
@@ -242,9 +242,13 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
 @main.command()
 @address_option
 @click.option("--dir", "directory", required=True, type=click.Path(), help="Directory for the snapshots of findings.")
-@click.option("--keep", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of snapshots to keep.")
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of snapshots to keep."
+)
 @seconds_option("--every", default=30.0, help="Pause between polls, which read no stacks.")
-@seconds_option("--stuck-after", default=60.0, help="Take a snapshot when something has made no progress for this long.")
+@seconds_option(
+    "--stuck-after", default=60.0, help="Take a snapshot when something has made no progress for this long."
+)
 @click.option(
     "--share",
     type=click.FloatRange(min=0, min_open=True),
@@ -253,7 +257,12 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     metavar="PERCENT",
     help="Maximum CPU use of snapshots, in percent of one core on average.",
 )
-@click.option("--on-finding", "command", metavar="CMD", help="Shell command to run for each new finding; reads it as JSON from stdin.")
+@click.option(
+    "--on-finding",
+    "command",
+    metavar="CMD",
+    help="Shell command to run for each new finding; reads it as JSON from stdin.",
+)
 @click.option(
     "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics, on this host only unless HOST is given."
 )

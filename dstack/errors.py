@@ -56,4 +56,6 @@ def as_dstack_error(error: Exception) -> DstackError:
     if number == errno.ENOMEM or isinstance(error, MemoryError):
         return DstackError("dstack ran out of memory.", "Raise the limit (ulimit -v unlimited) or free memory.")
     what = f"{type(error).__name__}: {error}"
-    return DstackError(f"Internal error in dstack: {what}", "Run it again with dstack -v, and please report the output.")
+    return DstackError(
+        f"Internal error in dstack: {what}", "Run it again with dstack -v, and please report the output."
+    )
