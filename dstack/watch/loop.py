@@ -94,7 +94,8 @@ class Watch:
         for note in cluster.notes:
             self._events.tell("note", note)
         where = f"{cluster.address}, Ray {cluster.ray_version}"
-        how = f"poll every {self._settings.every_s:g} s, snapshot after {self._settings.stuck_after_s:g} s without progress"
+        every_s, stuck_after_s = self._settings.every_s, self._settings.stuck_after_s
+        how = f"poll every {every_s:g} s, snapshot after {stuck_after_s:g} s without progress"
         self._events.tell("started", f"watching {where}; {how}")
         if self._settings.metrics:
             from dstack.watch.metrics import serve
