@@ -333,9 +333,9 @@ class Coverage(Model, frozen=True):
 class Diagnosis(Model, frozen=True):
     """The verdict on a snapshot, its findings worst first, and the graph behind them.
 
-    ``incomplete`` is true when somebody who was not observed could change the verdict. With a ``job``, only that job's
-    findings are told, and the verdict is theirs. ``outside`` are the waits in no finding, as none of them depends on
-    Ray, most frequent first; ``failed_before`` are failures beside these, where there is no finding.
+    ``incomplete`` is true if something that was not observed could change the verdict. With a ``job``, the findings and
+    the verdict are those of this job. ``outside`` are waits that are in no finding because they do not depend on Ray,
+    most frequent first. ``failed_before`` are failures next to these waits, if there is no finding.
     """
 
     verdict: Verdict
@@ -349,7 +349,7 @@ class Diagnosis(Model, frozen=True):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether somebody is said to be stuck for good, though it be suspected: a deadlock or a hang."""
+        """Whether the verdict is a deadlock or a hang, confirmed or suspected."""
         return self.verdict in ("deadlock", "hang")
 
     def fails(self, on: FailOn = "deadlock") -> bool:
