@@ -8,7 +8,7 @@ from dstack.analysis import reduction
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller, waiting
+from dstack.analysis.findings.telling import Teller
 from dstack.analysis.observed import Observed
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
@@ -36,7 +36,7 @@ def find(situation: Situation) -> Iterator[Finding]:
 def summary(finding: Finding, teller: Teller) -> str:
     """What is gone, and why."""
     if ranks := collectives.headline(finding, teller):
-        return f"{ranks}{waiting(finding, 'behind them')}"
+        return ranks
     return sentence(finding, teller, teller.vertices[finding.members[0]].never or "its producer has died")
 
 
