@@ -132,6 +132,8 @@ class _Drawing:
         ends = [blocker.vertex for blocker in finding.final_blockers] or list(finding.members)
         waiters = [*finding.members, *finding.blocked_behind, *finding.helpers]
         path = longest_chain(vertices, waiters, ends[0], self._teller.situation.is_in_users_code) if ends else []
+        if path and vertices[path[-1]].kind == "lifetime":
+            path += [end for end in ends if end not in path and vertices[end].kind == "execution"][:1]
         shown = [vertex for vertex in map(vertices.__getitem__, path) if self._is_entry(vertex)]
         return [Part([vertex]) for vertex in shown]
 
@@ -144,11 +146,13 @@ class _Drawing:
     def _entry(self, number: int, part: Part) -> Entry:
         vertex = part.first
         who = self._teller.member(vertex)
+        if vertex.kind == "lifetime":
+            return Entry(number=number, name=vertex.label, vertex=vertex.key, does=self._does(vertex, who))
         return Entry(
             number=number,
             name=part.name or vertex.label,
             vertex=vertex.key,
-            place=() if vertex.never and not vertex.child_pid else _place(who),
+            place=() if vertex.never and not vertex.child_pid else _place(who, is_named=bool(part.name)),
             file=who.file,
             line=who.line,
             source=who.source,
@@ -163,14 +167,25 @@ class _Drawing:
 
     def _name(self, vertex: Vertex) -> str:
         """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
-        if number := self._numbers.get(vertex.key):
-            return f"{vertex.label} ({'running as ' if vertex.kind == 'execution' and vertex.task_id else ''}{number})"
-        before = (
-            [self._numbers[key] for key in targets_of(vertex) if key in self._numbers] if _is_queued(vertex) else []
-        )
-        if before:
-            return f"{vertex.label} (queued behind {before[0]})"
+        stands_for = self._behind_passed_on(vertex)
+        if number := self._numbers.get(stands_for.key):
+            is_running = stands_for.kind == "execution" and (stands_for.task_id or stands_for is not vertex)
+            return f"{stands_for.label} ({'running as ' if is_running else ''}{number})"
+        if _is_queued(vertex) and vertex.wait:
+            before = [self._behind_passed_on(self._teller.vertices[key]).key for key in targets_of(vertex)]
+            if numbers := [self._numbers[key] for key in before if key in self._numbers]:
+                limit = f", {vertex.wait.what} is reached" if vertex.wait.kind == SLOT and vertex.wait.what else ""
+                return f"{vertex.label} (queued behind {numbers[0]}{limit})"
         return sentences.name(self._teller.observed, vertex)
+
+    def _behind_passed_on(self, vertex: Vertex) -> Vertex:
+        """What a request stands for that Serve's own code passes on; the vertex itself if it is none."""
+        for _ in range(MAX_PASSED_ON):
+            targets = list(targets_of(vertex)) if self._teller.situation.is_passed_on(vertex) else []
+            if not targets or vertex.key in self._numbers:
+                break
+            vertex = self._teller.vertices[targets[0]]
+        return vertex
 
     def _also(self, vertex: Vertex) -> tuple[str, ...]:
         if vertex.never is None or vertex.child_pid is not None:
@@ -224,7 +239,7 @@ class _Drawing:
 
 
 def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:
-    """The first and the last entry, and those between in a line each; of many only the first, and what the others are."""
+    """The first and the last entry, and those between in a line each; of many only the first, and the others' names."""
     if len(entries) <= 2:
         yield from entries
         return
@@ -266,10 +281,11 @@ def _alike(vertices: Iterable[Vertex]) -> list[Part]:
     return [Part(some, _times(name, len(some))) for name, some in groups.items()]
 
 
-def _place(who: Member) -> tuple[str, ...]:
-    """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, as far as known."""
-    actor = (
-        f'actor "{who.actor_name}"' if who.actor_name else f"actor {names.short(who.actor_id)}" if who.actor_id else ""
-    )
+def _place(who: Member, *, is_named: bool) -> tuple[str, ...]:
+    """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, as far as known; no rank that its name has."""
+    actor = names.short_actor(who.actor_class or "", who.actor_name or "", who.actor_id) if who.actor_id else ""
     process = f"pid {who.pid}{f' on {who.node_ip}' if who.node_ip else ''}" if who.pid else ""
-    return tuple(part for part in (actor, who.ranks.in_words, process) if part)
+    ranks = who.ranks.in_words
+    return tuple(
+        part for part in (actor, "" if is_named and ranks == f"rank {who.ranks.rank}" else ranks, process) if part
+    )
