@@ -24,7 +24,7 @@ from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Diagram, Entry, Finding, Step, Vertex
 from dstack.words import plural, shortly
 
-SHOWN_BRIEF = 2
+SHOWN_BRIEF = 3
 """So many entries between the first and the last have a line each; of more, only the first has."""
 SHOWN_REMARKS = 4
 SHOWN_BEHIND = 2
