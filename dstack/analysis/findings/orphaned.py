@@ -82,7 +82,9 @@ def advice(finding: Finding, teller: Teller) -> str:
         )
     task = teller.observed.tasks.get(first.task_id or "")
     if task is None:
-        return "Create the value again in a live process, or handle the error in the caller: the owner of the value has died."
+        return (
+            "Create the value again in a live process, or handle the error in the caller: the value's owner has died."
+        )
     actor = teller.observed.actors.get(task.actor_id or "")
     if _is_of_removed_group(teller.observed, task, actor):
         what = "create a new actor in it" if task.actor_id else "submit the task again with it"
