@@ -50,7 +50,7 @@ class Amount(Model, frozen=True):
         """``CPU 2 of 4 used, 2 free``; bytes as GiB."""
         name = CALLED.get(self.name, self.name)
         if self.free is None:
-            return f"{name} {self._figure(self.total)}, used not known"
+            return f"{name} {self._figure(self.total)}, usage unknown"
         used = max(0.0, self.total - self.free)
         return f"{name} {self._figure(used)} of {self._figure(self.total)} used, {self._figure(self.free)} free"
 
@@ -326,11 +326,11 @@ class Inventory:
         if seen is None or seen.process is None or not seen.process.threads:
             lacks.append("its threads")
         if not lacks and self._sights[worker.worker_id] != "seen":
-            lacks.append("what it runs and its threads at one time")
+            lacks.append("what it runs and its threads in one sample")
         if not lacks:
             return None
         reasons = self._reasons(worker)
-        return f"{words.listed(lacks)} not seen" + (f": {'; '.join(reasons)}" if reasons else "")
+        return f"not observed: {words.listed(lacks)}" + (f" ({'; '.join(reasons)})" if reasons else "")
 
     def _reasons(self, worker: Worker) -> list[str]:
         """Why a worker was not seen, as far as the snapshot tells: for its own sake, or for its node's."""
@@ -384,9 +384,9 @@ class Inventory:
             if self._is_hidden(vertex):
                 targets = (self._vertices[key] for key in targets_of(vertex))
                 hidden = next(target.label for target in targets if target.unobserved)
-                return f"runs, but what it does was not seen: the {hidden}"
+                return f"is running, but what it does is unknown: the {hidden}"
             if vertex.wait is None or vertex.wait.kind == "thread":
-                return "runs, it is not known on which thread"
+                return "is running on an unknown thread"
         return deed(self._seen, self._vertices, vertex, who)
 
     def _is_whole_process(self, vertex: Vertex) -> bool:

@@ -86,10 +86,10 @@ class Lull:
             return "not seen", _unseen(self._observed, worker)
         seen = self._observed.seen.get(worker.worker_id)
         if seen is None or not seen.running_task_ids:
-            return "idle", "runs nothing"
+            return "idle", "is idle"
         if worker.worker_id in self._seen:
-            return "idle", "works for its library only"
-        return "unreadable", "runs a call whose stack was not seen"
+            return "idle", "runs only library code"
+        return "unreadable", "runs a call whose stack is unreadable"
 
     def task_in(self, worker: Worker) -> str | None:
         """The task it runs, where its stack was not seen."""
@@ -156,11 +156,11 @@ def _unseen(observed: Observed, worker: Worker) -> str:
     """Why a worker's state and stacks are not known."""
     sample = observed.seen.get(worker.worker_id)
     if sample is not None and sample.process is not None and sample.process.threads:
-        return "did not say what it runs" if sample.running_task_ids is None else "was not read as a whole"
+        return "did not report what it runs" if sample.running_task_ids is None else "was read only in part"
     failures = observed.snapshot.failures
     its = [one for one in failures if worker.worker_id == one.worker_id or _is_pid(one.pid, one.node_id, worker)]
     its = its or [one for one in failures if one.node_id == worker.node_id and one.pid is None and not one.worker_id]
-    return f"was not read: {its[0].reason}" if its else "was not read"
+    return f"was not observed: {its[0].reason}" if its else "was not observed"
 
 
 def _is_pid(pid: int | None, node_id: str | None, worker: Worker) -> bool:

@@ -33,7 +33,7 @@ class Outlier(NamedTuple):
     def words(self) -> str:
         """``rank 3 is elsewhere than ranks 0-2``, ``ranks 4-5 (all of pp 2) are elsewhere than ...``; or how many."""
         if self.slice is None or not self.slice.words:
-            return f"{self.most:,} of {self.alike:,} alike went on elsewhere"
+            return f"{self.most:,} of {self.alike:,} alike are elsewhere"
         verb = "is" if len(self.slice.ranks) == 1 else "are"
         others = self.others.words if self.others else ""
         return f"{self.slice.words} {verb} elsewhere than {others or f'{self.most:,} of {self.alike:,} alike'}"

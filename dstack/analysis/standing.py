@@ -80,11 +80,11 @@ class Attention:
         if now_s < self._not_before_s:
             return None
         if touched:
-            return "somebody in a finding has moved"
+            return "a member of a finding has moved"
         if new := picture - self._seen:
             return f"not moved for {self._stuck_after_s:g} s: {_things(new)}"
         if picture and now_s >= self._again_at_s:
-            return f"still not moved, {now_s - self._looked_s:.0f} s after the last full look: {_things(picture)}"
+            return f"still not moved, {now_s - self._looked_s:.0f} s after the last full snapshot: {_things(picture)}"
         return None
 
     def looked(self, picture: frozenset[Item], now_s: float, cost_s: float, *, is_doubtful: bool = False) -> None:

@@ -72,7 +72,7 @@ def test_an_actor_whose_owner_waits_for_what_it_holds_never_lets_go() -> None:
     assert [it.scene.graph()[key].label for key in finding.cycle] == [
         "driver train.py",
         "wanting",
-        f"end of actor Trainer {it.actor.actor_id[:8]}, which holds 1 GPU for life",
+        f"end of actor Trainer {it.actor.actor_id[:8]}, which holds 1 GPU",
     ]
 
 

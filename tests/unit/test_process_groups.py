@@ -638,7 +638,7 @@ def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
 
     text = report_text(it.scene.snapshot(), it.diagnose())
 
-    assert "all depend on Rank.train of actor Rank" in text
+    assert "all depend on Rank.train of actor" in text
 
 
 def test_a_call_on_a_group_is_no_service_at_rest() -> None:

@@ -112,8 +112,8 @@ def test_the_verdict_comes_first_then_the_story_then_what_it_rests_on() -> None:
 def test_the_story_names_who_where_and_for_what() -> None:
     story = re.sub(r"\s+", " ", text_of(confirmed(deadlocked()).snapshot()))
 
-    assert 'Left.ping (actor Left "l", pid 3000, node 10.0.0.2) waits in ray.get for Right.pong of actor Right' in story
-    assert 'Left.back (actor Left "l", pid 3000, node 10.0.0.2) is queued behind Left.ping of actor Left' in story
+    assert 'Left.ping (actor Left "l", pid 3000, node 10.0.0.2) waits in ray.get for Right.pong of "r"' in story
+    assert 'Left.back (actor Left "l", pid 3000, node 10.0.0.2) is queued behind Left.ping of "l"' in story
     assert "Blocked behind it: driver train.py (pid 1000, node 10.0.0.2) waits in ray.get for Left.ping" in story
     assert re.search(r"/srv/app/app\.py:\d+ return ping_of\(me\)", story)
 
@@ -133,7 +133,7 @@ def test_coroutines_are_told_as_such() -> None:
 
     place = '(coroutine of actor Left "l", pid 3000, node 10.0.0.2)'
     assert f'Left.ping {place} waits in asyncio.wait_for for asyncio task "Task-2" of Left.ping' in story
-    assert f'asyncio task "Task-2" of Left.ping {place} awaits Right.pong of actor Right' in story
+    assert f'asyncio task "Task-2" of Left.ping {place} awaits Right.pong of "r"' in story
 
 
 def test_the_distributed_stack_goes_through_coroutines() -> None:

@@ -327,7 +327,7 @@ def test_what_an_actor_holds_is_held_until_it_ends() -> None:
 
     wait = scene.wait_of(pending(scene, scene.driver(), GPU=1.0))
 
-    assert labels(scene, wait) == ['end of actor Trainer "left", which holds 1 GPU for life']
+    assert labels(scene, wait) == ['end of actor Trainer "left", which holds 1 GPU']
     (holder,) = holders(scene, wait)
     assert (holder.worker_id, holder.os_thread_id) == (actor.worker_id, actor.strands[0].tid)
 
@@ -439,7 +439,7 @@ def test_a_bundle_is_held_by_the_actor_in_it(bundle: int | None) -> None:
     wait = inside.scene.wait_of(call)
 
     assert wait.resources == ("CPU",)
-    assert labels(inside.scene, wait) == ['end of actor Trial "t", which holds 1 CPU for life']
+    assert labels(inside.scene, wait) == ['end of actor Trial "t", which holds 1 CPU']
     assert actor.actor is not None
 
 
