@@ -327,7 +327,7 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     snapshot = scene.look().look_again().snapshot()
     diagnosis = diagnose(snapshot)
 
-    _, _, told = report_text(snapshot, diagnosis).partition("Child processes")
+    _, _, told = report_text(snapshot, diagnosis, details=True).partition("Child processes")
     (listed,) = msgspec.json.decode(check_json(snapshot, diagnosis))["child_processes"]
 
     assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told

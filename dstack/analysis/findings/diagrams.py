@@ -253,9 +253,7 @@ def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:
             yield Step(text=f"{span}  {len(rest):,} more like {between[0].number}")
         else:
             counts = Counter(one.name for one in rest)
-            yield Step(
-                text=f"{span}  {len(rest):,} more: {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}"
-            )
+            yield Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}")
     yield last
 
 
