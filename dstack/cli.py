@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -40,9 +40,12 @@ def seconds_option(*names: str, default: float, help: str) -> Callable[[Any], An
 timeout_option = seconds_option(
     "--timeout", "timeout_s", default=30.0, help="Overall time limit; partial results are kept."
 )
+Form = Literal["report", "details", "json"]
+"""What a snapshot is printed as."""
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
 )
+details_option = click.option("--details", is_flag=True, help="Print all members, stacks and failures too.")
 
 pause_option = click.option(
     "--pause",
@@ -116,6 +119,7 @@ def main(verbose: bool) -> None:
 @click.option("-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @json_option
+@details_option
 @job_option
 @click.option("--native", is_flag=True, help="Include C and C++ frames. Pauses each process for 0.1 s or more.")
 @click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
@@ -128,6 +132,7 @@ def snapshot(
     output: str | None,
     force: bool,
     as_json: bool,
+    details: bool,
     job: str | None,
     native: bool,
     with_locals: bool,
@@ -153,7 +158,7 @@ def snapshot(
                 save(taken, output, force=force)
     finally:  # print the report even if the file cannot be written
         if output != "-":
-            _report(taken, as_json, job, within_s=EXPLAIN_S)
+            _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
     if output and output != "-":
         click.echo(f"Saved. Show it again with: dstack show {visible(output)}", err=True)
 
@@ -162,6 +167,7 @@ def snapshot(
 @click.argument("file", required=False, type=click.Path())
 @address_option
 @json_option
+@details_option
 @job_option
 @pause_option
 @for_option
@@ -177,6 +183,7 @@ def check(
     file: str | None,
     address: str | None,
     as_json: bool,
+    details: bool,
     job: str | None,
     pause: bool,
     watch_s: float | None,
@@ -193,10 +200,10 @@ def check(
             "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
         )
     if file:
-        diagnosis = _report(_load(file), as_json, job)
+        diagnosis = _report(_load(file), _form(as_json, details), job)
     else:
         taken = _take(address, timeout_s, ["pause"] if pause else (), watch_s)
-        diagnosis = _report(taken, as_json, job, within_s=EXPLAIN_S)
+        diagnosis = _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -206,10 +213,11 @@ def check(
 @main.command()
 @click.argument("file", type=click.Path())
 @json_option
+@details_option
 @job_option
-def show(file: str, as_json: bool, job: str | None) -> None:
+def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
     """Explain a saved snapshot. Needs no cluster."""
-    _report(_load(file), as_json, job)
+    _report(_load(file), _form(as_json, details), job)
 
 
 @main.command()
@@ -306,7 +314,7 @@ def demo(name: str, list_them: bool) -> None:
         progress("starting Ray")
         with running_example(path) as address:
             taken = capture.settled_snapshot(address, progress=progress)
-    _report(taken, False)
+    _report(taken)
 
 
 def _note_nonblocking(*, native: bool, pause: bool) -> None:
@@ -350,13 +358,21 @@ def _load(file: str) -> Snapshot:
     return load(file)
 
 
-def _report(taken: Snapshot, as_json: bool, job: str | None = None, *, within_s: float | None = None) -> Diagnosis:
+def _form(as_json: bool, details: bool) -> Form:
+    if as_json and details:
+        raise UsageError("--details cannot be combined with --json, which has all data.", "Leave out one of them.")
+    return "json" if as_json else "details" if details else "report"
+
+
+def _report(
+    taken: Snapshot, form: Form = "report", job: str | None = None, *, within_s: float | None = None
+) -> Diagnosis:
     """Explains a snapshot, within a time if one is given, and prints that; a reader may take its time."""
     from dstack.analysis.diagnose import diagnose
 
     with _ended_after(within_s):
         diagnosis = diagnose(taken, job=job)
-        text = _rendered(taken, diagnosis, as_json)
+        text = _rendered(taken, diagnosis, form)
     try:
         if isinstance(text, bytes):
             sys.stdout.buffer.write(text)
@@ -370,8 +386,8 @@ def _report(taken: Snapshot, as_json: bool, job: str | None = None, *, within_s:
     return diagnosis
 
 
-def _rendered(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> str | bytes:
-    if as_json:
+def _rendered(taken: Snapshot, diagnosis: Diagnosis, form: Form) -> str | bytes:
+    if form == "json":
         from dstack.report.check_json import check_json
 
         return check_json(taken, diagnosis)
@@ -381,7 +397,7 @@ def _rendered(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> str | byt
 
     console = Console(highlight=False)
     with console.capture() as capture:
-        print_report(console, taken, diagnosis)
+        print_report(console, taken, diagnosis, details=form == "details")
     return capture.get()
 
 
