@@ -1,4 +1,4 @@
-"""An actor whose main thread waits to be stopped, while its consumer thread asks that same actor for a job.
+"""An actor whose main thread waits to be stopped, while its consumer thread calls that same actor.
 
 `run` takes the only slot until `stopped` is set, so the call that the consumer waits for never begins, nor does `stop`.
 
