@@ -187,7 +187,8 @@ class Entry(Model, frozen=True):
     """One numbered row of a diagram: an execution or pending call, its line of code, and what it waits for.
 
     ``place`` is its actor, rank, process and node, as far as known; ``does`` says what it waits for, with the numbers
-    of other entries, or what it does instead. ``also`` are further waits or remarks, one per line.
+    of other entries, or what it does instead. ``also`` are further remarks, one per line. An entry that ``is_brief``
+    is printed in one line: it stands between the first and the last of a long cycle or chain.
     """
 
     number: int
@@ -199,17 +200,20 @@ class Entry(Model, frozen=True):
     source: str | None = None
     does: str = ""
     also: tuple[str, ...] = ()
+    is_brief: bool = False
 
 
 class Diagram(Model, frozen=True):
     """A finding as a reader sees it at a glance: a cycle or a chain of numbered entries, and what is blocked behind it.
 
-    A row that is no :class:`Entry` is a remark between two of them, as on entries that were folded.
+    A row that is no :class:`Entry` is a remark between two of them, as on entries that were folded. ``remarks`` are
+    printed after the fix: other members, other final blockers, failures.
     """
 
     is_cycle: bool = False
     rows: tuple[Entry | Step, ...] = ()
     behind: tuple[Step, ...] = ()
+    remarks: tuple[Step, ...] = ()
 
 
 class FailedBefore(Model, frozen=True):

@@ -53,6 +53,13 @@ def actor_in_words(class_name: str, name: str, actor_id: str) -> str:
     return f'actor {class_name} "{name}"' if name else f"actor {class_name} {short(actor_id)}"
 
 
+def short_actor(class_name: str, name: str, actor_id: str) -> str:
+    """The same beside the name of a method, which tells the class: ``actor "left"``, ``actor 5f8aed75``."""
+    if part := libraries.part(class_name, name, actor_id):
+        return f"{part.name}{part.which}"
+    return f'actor "{name}"' if name else f"actor {short(actor_id)}"
+
+
 def call_of(label: str, value: Actor) -> str:
     """A call with its actor, where its label alone might be that of another actor's."""
     part = libraries.part(value.class_name, value.name, value.actor_id)

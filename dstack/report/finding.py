@@ -15,6 +15,7 @@ from dstack.analysis import names
 from dstack.diagnosis import Diagram, Entry, Finding, Step
 from dstack.report.paths import short_path, shortened_left
 from dstack.report.safe_text import SafeText
+from dstack.report.wrapping import wrapped
 from dstack.vertex_keys import Key
 from dstack.words import listed
 
@@ -47,15 +48,13 @@ class Row(NamedTuple):
         room = max(MIN_BODY, width - max(len(self.lead), len(self.follow)))
         if self.location:
             return [self._source_line(width, room)]
-        wrapped = self.body.wrap(console, room)
-        for line in wrapped:
-            line.rstrip()
-        return [SafeText(self.follow if at else self.lead, "dim") + line for at, line in enumerate(wrapped)]
+        lines = wrapped(self.body, console, room)
+        return [SafeText(self.follow if at else self.lead, "dim") + line for at, line in enumerate(lines)]
 
     def _source_line(self, width: int, room: int) -> Text:
         text = SafeText(self.lead, "dim")
         if self.title:
-            text.append(f"{self.title}   ")
+            text.append(f"{self.title} ")
         location = shortened_left(self.location, max(SHORTEST_PATH, room // 2 - len(self.title)))
         text.append(location, "cyan").append("   ").append_text(self.body)
         text.truncate(width, overflow="ellipsis")
@@ -95,11 +94,10 @@ def _impact(finding: Finding) -> str:
     return f"{count:,} more {'is' if count == 1 else 'are'} blocked behind it"
 
 
-def rows(finding: Finding) -> Iterator[Row]:
-    """The diagram, what is blocked behind it, and the fix."""
+def picture(finding: Finding) -> Iterator[Row]:
+    """The diagram and what is blocked behind it."""
     yield from diagram_rows(finding.diagram)
     yield from behind_rows(finding.diagram.behind)
-    yield fix_row(finding)
 
 
 def diagram_rows(diagram: Diagram) -> Iterator[Row]:
@@ -117,9 +115,13 @@ def _entry_rows(entry: Entry) -> Iterator[Row]:
     number = f"{entry.number}  "
     indent = " " * len(number)
     place = _place(entry)
-    title = SafeText(entry.name, "bold")
+    title = SafeText().append(entry.name, "bold")
+    if entry.is_brief:
+        location = f"{place[0].rpartition('/')[2]}:{place[1]}   " if place else ""
+        yield Row(number, indent, title.append("   ").append(location, "cyan").append(entry.does), entry.vertex, place)
+        return
     for part in entry.place:
-        title.append("   ").append(part, "not bold")
+        title.append(f"   {part}")
     yield Row(number, indent, title, entry.vertex, place)
     if place:
         yield Row(indent, indent, SafeText(entry.source or ""), entry.vertex, place, _location(place))
@@ -151,7 +153,9 @@ def behind_rows(behind: Sequence[Step]) -> Iterator[Row]:
         indent = " " * len(lead)
         begin = indent if at else lead
         if place := _place(step):
-            yield Row(begin, indent, SafeText(step.source or ""), step.vertex, place, _location(place), step.text)
+            name = place[0].rpartition("/")[2]
+            title = step.text.removesuffix(f" {name}")  # a driver is called by its script
+            yield Row(begin, indent, SafeText(step.source or ""), step.vertex, place, f"{name}:{place[1]}", title)
         else:
             yield Row(begin, indent, SafeText(step.text), step.vertex)
 

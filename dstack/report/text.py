@@ -14,9 +14,10 @@ from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details, print_stacks
 from dstack.report.failures import failures_in_words
-from dstack.report.finding import Row, remark_rows, rows, status
+from dstack.report.finding import Row, fix_row, picture, remark_rows, status
 from dstack.report.headline import STYLES, headline
 from dstack.report.safe_text import SafeText
+from dstack.report.wrapping import wrapped
 from dstack.words import plural, word
 
 WIDTH = 100
@@ -53,15 +54,19 @@ def report_text(snapshot: Snapshot, diagnosis: Diagnosis, *, details: bool = Fal
 
 def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
     lead = f"{diagnosis.verdict.upper()}  "
-    first, *others = SafeText(headline(diagnosis), "bold").wrap(console, max(20, console.width - len(lead)))
+    first, *others = wrapped(SafeText(headline(diagnosis), "bold"), console, max(20, console.width - len(lead)))
     console.print(SafeText(lead, STYLES[diagnosis.verdict]) + first)
     for line in others:
         console.print(SafeText(" " * len(lead)) + line)
-    if diagnosis.findings and (text := status(diagnosis.findings[0])):
-        console.print(SafeText(f"{text[0].upper()}{text[1:]}."))
+    sure = status(diagnosis.findings[0]) if diagnosis.findings else ""
+    text = f"{sure[0].upper()}{sure[1:]}. " if sure else ""
     taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
     job = f", job {diagnosis.job} only" if diagnosis.job else ""
-    console.print(SafeText(f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}", "dim"))
+    origin = f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}"
+    if len(text) + len(origin) <= console.width:
+        _print_rows(console, [Row("", "", SafeText(text).append(origin, "dim"))])
+    else:
+        _print_rows(console, [Row("", "", SafeText(text.strip())), Row("", "", SafeText(origin, "dim"))])
     for note in snapshot.notes:
         console.print(SafeText(note, "yellow"))
 
@@ -83,10 +88,13 @@ def _print_finding(console: Console, finding: Finding, number: int | None) -> No
         title = SafeText(f"{finding.summary}{sure}", "bold")
         _print_rows(console, [Row(lead, " " * len(lead), title)])
         console.print()
-    *picture, fix = rows(finding)
-    _print_rows(console, picture)
+    _print_rows(console, picture(finding))
     console.print()
-    _print_rows(console, [fix])
+    _print_rows(console, [fix_row(finding)])
+    if finding.diagram.remarks:
+        console.print()
+    for step in finding.diagram.remarks:
+        _print_rows(console, remark_rows(step))
 
 
 def _print_rows(console: Console, rows: Iterator[Row] | list[Row]) -> None:

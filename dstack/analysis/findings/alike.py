@@ -106,8 +106,7 @@ def _idle(actor: Actor, name: str) -> Step:
 
 def _inside(group: Gathering, teller: Teller) -> Step:
     first = teller.member(group.inside[0])
-    count, total = len(group.inside), len(group.inside) + len(group.absent)
-    if total == 1:
+    if len(group.inside) + len(group.absent) == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
         return at(f"{name} ({first.place}) waits in {group.call}", first, group.inside[0])
     ranks = teller.teams.slice_of(group.inside)
@@ -120,5 +119,5 @@ def in_call(group: Gathering, which: str = "") -> str:
     count, total = len(group.inside), len(group.inside) + len(group.absent)
     if total == 1:
         return f"{group.inside[0].label} waits in {group.call}"
-    of = "all " if count == total else ""
-    return f"{of}{count}{f' of {total}' * (count < total)} {group.name}{which} {words.word(count, 'waits', 'wait')} in {group.call}"
+    who = f"all {count}" if count == total else f"{count} of {total}"
+    return f"{who} {group.name}{which} {words.word(count, 'waits', 'wait')} in {group.call}"

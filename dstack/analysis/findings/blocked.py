@@ -26,7 +26,7 @@ def advice(finding: Finding, teller: Teller) -> str:
     ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
     if ends and all(isinstance(end.key, UnknownKey) and end.key.is_setup for end in ends):
         return (
-            "Check whether the node reaches the package index, or install the packages on the nodes (or in their image) "
+            "Check whether the node reaches the package index, or install the packages on the nodes or in their image "
             "beforehand. Limit the setup with config={'setup_timeout_seconds': ...} in runtime_env."
         )
     if is_repeated(finding, teller):

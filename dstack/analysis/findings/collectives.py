@@ -157,8 +157,8 @@ def _advice_for_lost(lost: Sequence[Vertex]) -> str:
         )
     if any(vertex.absent and vertex.absent.is_dead for vertex in lost):
         return (
-            "Restart all ranks of the group: the dead rank never joins. Fetch the results of all ranks with ray.wait, so "
-            "that the first error ends the run, and set a shorter timeout for the group."
+            "Restart all ranks of the group: the dead rank never joins. Fetch the results of all ranks with ray.wait, "
+            "so that the first error ends the run, and set a shorter timeout for the group."
         )
     return (
         "Fetch the results of all ranks with ray.wait (it returns a failed call first), and end the other ranks on an "
@@ -196,8 +196,8 @@ def _advice_for_calls(finding: Finding, teller: Teller, found: Sequence[Gatherin
     if not what:
         return "Let each rank enter the collective before it waits for something that another rank does after it."
     return (
-        f"Do not wait for {what} while its rank is in a collective that needs the caller: fetch the value before it, or "
-        f"give {what} its own concurrency group or thread."
+        f"Do not wait for {what} while its rank is in a collective that needs the caller: fetch the value before it, "
+        f"or give {what} its own concurrency group or thread."
     )
 
 

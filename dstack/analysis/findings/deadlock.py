@@ -9,7 +9,7 @@ from dstack.analysis import reduction
 from dstack.analysis.digraph import Digraph, lightest_cycle
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
+from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more
 from dstack.analysis.findings.ways_out import way_out
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
@@ -83,7 +83,7 @@ def summary(finding: Finding, teller: Teller) -> str:
     """Who waits for each other, across which jobs, and how many wait for them."""
     jobs = teller.situation.jobs_of(finding.members)
     across = f", across jobs {words.listed(jobs)}" if len(jobs) > 1 else ""
-    return f"{_circle(finding, teller)}{across}{waiting(finding, 'behind them')}"
+    return f"{_circle(finding, teller)}{across}"
 
 
 def _circle(finding: Finding, teller: Teller) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dstack.analysis import names, reduction
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller, waiting
+from dstack.analysis.findings.telling import Teller
 from dstack.analysis.sentences import at, introduced, reason
 from dstack.diagnosis import Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
@@ -46,7 +46,7 @@ def sentence(finding: Finding, teller: Teller, because: str) -> str:
         return _sentence_of_children(finding, teller, because)
     who = first.label if len(members) == 1 else f"{first.label} ({len(members):,} alike)"
     what = "run" if first.task_id in teller.observed.tasks or first.task_id is None else "complete"
-    return f"{who} can never {what}: {because}{waiting(finding, 'behind it' if len(members) == 1 else 'behind them')}"
+    return f"{who} can never {what}: {because}"
 
 
 def _sentence_of_children(finding: Finding, teller: Teller, because: str) -> str:
@@ -57,8 +57,7 @@ def _sentence_of_children(finding: Finding, teller: Teller, because: str) -> str
     if len(processes) > 1:
         who = f"{len(processes):,} child processes"
     each = ": each" if len(processes) > 1 else ""
-    behind = waiting(finding, "behind it" if len(processes) == 1 else "behind them")
-    return f"{who}{parent_of(teller, first)}{each} {because}{behind}"
+    return f"{who}{parent_of(teller, first)}{each} {because}"
 
 
 def parent_of(teller: Teller, vertex: Vertex) -> str:

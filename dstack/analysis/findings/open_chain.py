@@ -133,9 +133,8 @@ def _sort(vertex: Vertex, teller: Teller) -> str:
 
 def blocker_in_words(finding: Finding, teller: Teller, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
-    if blocker.other_side_of:
-        if waiter := _waiter_of(finding, teller, blocker):
-            return f"{teller.name(waiter)}, which waits in {blocker.other_side_of}{teller.spot(waiter)}"
+    if blocker.other_side_of and (waiter := _waiter_of(finding, teller, blocker)):
+        return f"{teller.name(waiter)}, which waits in {blocker.other_side_of}{teller.spot(waiter)}"
     running = ", running" if blocker.kind == "execution" and not blocker.coroutine_id else ""
     return f"{teller.name(blocker)}{running}{teller.spot(blocker)}"
 

@@ -8,7 +8,7 @@ from dstack.analysis import reduction
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller, waiting
+from dstack.analysis.findings.telling import Teller
 from dstack.analysis.observed import Observed
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
@@ -36,7 +36,7 @@ def find(situation: Situation) -> Iterator[Finding]:
 def summary(finding: Finding, teller: Teller) -> str:
     """What is gone, and why."""
     if ranks := collectives.headline(finding, teller):
-        return f"{ranks}{waiting(finding, 'behind them')}"
+        return ranks
     return sentence(finding, teller, teller.vertices[finding.members[0]].never or "its producer has died")
 
 
@@ -82,7 +82,9 @@ def advice(finding: Finding, teller: Teller) -> str:
         )
     task = teller.observed.tasks.get(first.task_id or "")
     if task is None:
-        return "Create the value again in a live process, or handle the error in the caller: the owner of the value has died."
+        return (
+            "Create the value again in a live process, or handle the error in the caller: the value's owner has died."
+        )
     actor = teller.observed.actors.get(task.actor_id or "")
     if _is_of_removed_group(teller.observed, task, actor):
         what = "create a new actor in it" if task.actor_id else "submit the task again with it"

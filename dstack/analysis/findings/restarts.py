@@ -14,8 +14,8 @@ SHOWN = 3
 REPEATED = 2
 """So many restarts or retries in a row are a reason to look for their cause."""
 BOUND_THEM = (
-    "Find out why it dies: read the end of its log (`ray logs actor --id ID`). Set max_restarts and max_task_retries, so "
-    "that the caller gets the error instead of waiting."
+    "Find out why it dies: read the end of its log (`ray logs actor --id ID`). Set max_restarts and max_task_retries, "
+    "so that the caller gets the error instead of waiting."
 )
 
 

@@ -65,8 +65,8 @@ def advice(finding: Finding, teller: Teller) -> str:
     if queued := _queued(finding, teller):
         label = teller.vertices[queued[0]].label
         return (
-            f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give it "
-            "a concurrency group."
+            f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give "
+            "it a concurrency group."
         )
     calls = listed(_calls(finding, teller)[:SHOWN_NAMES], " or ")
     return (

@@ -38,8 +38,9 @@ def advice(finding: Finding, teller: Teller) -> str:
         return f"Wait until one of the running tasks that hold {words.listed(finding.resources)} ends. {LET_GO}"
     if are_for_life:
         return _end_one(holders, finding.resources)
-    names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "one of the holders"
-    return f"No deadlock. Wait until {names} ends, cancel it, let it ask for less, or add {words.listed(finding.resources)}."
+    names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
+    scarce = words.listed(finding.resources)
+    return f"No deadlock. Wait until {names} ends, cancel it, let it ask for less, or add {scarce}."
 
 
 def _end_one(holders: Sequence[Vertex], resources: Sequence[str]) -> str:

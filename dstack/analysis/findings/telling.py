@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import msgspec
 
-from dstack import words
 from dstack.analysis import names, sentences
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.lasting import of_any
@@ -132,9 +131,3 @@ def more(count: int, where: str) -> Iterator[Step]:
     """``3 more like these``, if there are any."""
     if count > 0:
         yield Step(text=f"{count:,} more {where}")
-
-
-def waiting(finding: Finding, where: str) -> str:
-    """``; 9 more are blocked behind them``, if there are any."""
-    total = finding.waiters_total
-    return f"; {total:,} more {words.word(total, 'is', 'are')} blocked {where}" if total else ""

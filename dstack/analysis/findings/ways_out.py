@@ -48,8 +48,8 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
         return _of_slots(queued)
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
         return (
-            f"Call {queued[0].label} as a plain method (self.{queued[0].label.rpartition('.')[2]}()) instead of through "
-            "the actor's own handle, or let the actor run both: max_concurrency=2 or async methods."
+            f"Call {queued[0].label} as a plain method (self.{queued[0].label.rpartition('.')[2]}()) instead of "
+            "through the actor's own handle, or let the actor run both: max_concurrency=2 or async methods."
         )
     if "order" in kinds or "arguments" in kinds:
         return (
@@ -80,8 +80,8 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
     if KEPT in kinds:
         return (
-            "Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy), or drop them before the "
-            "next execute: they take up room in the graph's channels until they are dropped."
+            "Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy), or drop them before "
+            "the next execute: they take up room in the graph's channels until they are dropped."
         )
     if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in cycle):
         return (
@@ -153,8 +153,8 @@ def _of_requests(queued: Sequence[Vertex]) -> str:
     labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
     if not all(vertex.wait and vertex.wait.what for vertex in queued):
         return (
-            f"Do not wait for {labels} in a constructor that the called deployment needs to start: make the call in the "
-            "first request, or in a task that the constructor does not await."
+            f"Do not wait for {labels} in a constructor that the called deployment needs to start: make the call in "
+            "the first request, or in a task that the constructor does not await."
         )
     limits = words.listed(sorted({vertex.wait.what for vertex in queued if vertex.wait and vertex.wait.what}), " or ")
     return (
@@ -174,8 +174,8 @@ def _of_resources(resources: set[str], members: Sequence[Vertex]) -> str:
     )
     what = words.shortly(wanting, SHOWN_HOLDERS, " or ") or "a task"
     return (
-        f"Do not hold {words.listed(sorted(resources))} while waiting for {what}, which needs it too: start that first, "
-        "let it ask for less, return its ObjectRef instead of getting it, or add resources."
+        f"Do not hold {words.listed(sorted(resources))} while waiting for {what}, which needs it too: start that "
+        "first, let it ask for less, return its ObjectRef instead of getting it, or add resources."
     )
 
 
