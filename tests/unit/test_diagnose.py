@@ -481,7 +481,7 @@ def test_a_chain_that_ends_in_a_coroutine_is_incomplete() -> None:
 def test_a_control_plane_that_did_not_tell_all_hides_something() -> None:
     scene = Scene()
     scene.driver()
-    scene.failures.append(Failure(stage="control plane", reason="the GCS does not list its actors"))
+    scene.failures.append(Failure(stage="control plane", reason="the GCS did not return its actors"))
 
     assert scene.diagnose().incomplete
 
