@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -24,6 +25,8 @@ MAX_INDENTED = 16
 """What is deeper is not moved in any further: its depth stands before it as a number."""
 MIN_WRAPPED = 16
 """Rows of a wrapped line are never narrower than this, in cells."""
+NARROWEST = 60
+"""Rows may be narrower than there is room, down to this share of it in percent, so that no word stands alone."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Line:
     ``key`` is unique among all lines and the same after a refresh. ``data`` is what the view wants to find with it,
     ``also`` further words that a filter looks for, and ``terms`` words as ``rank:3`` that it finds only whole.
     ``is_open`` says whether its children show at first. A line takes one row, and is cut off at the edge, unless it has
-    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells.
+    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells. ``rail`` is drawn in
+    the last cells of the indent: of the first row, and of all rows below that belong to the line or its children.
     """
 
     key: str
@@ -44,6 +48,7 @@ class Line:
     also: str = ""
     terms: frozenset[str] = frozenset()
     hang: int | None = None
+    rail: tuple[str, str] = ("", "")
 
     @property
     def has_children(self) -> bool:
@@ -53,20 +58,22 @@ class Line:
 
 @dataclass(frozen=True)
 class _Row:
-    """One row of the screen: all of a line, or the part of a wrapped line that has this ``number``, from 0."""
+    """One row of the screen: all of a line, or the part of a wrapped line that has this ``number``, from 0.
+
+    ``rail`` are the rails of the line and of those above it.
+    """
 
     line: Line
     depth: int
     text: Text
     number: int = 0
+    rail: str = ""
 
     @property
     def indent(self) -> str:
-        """What stands before the line's mark."""
-        if self.depth <= MAX_INDENTED:
-            return " " * (INDENT * self.depth)
-        depth = f"{self.depth} "
-        return (depth if self.number == 0 else "").rjust(INDENT * MAX_INDENTED)
+        """The cells before the line's mark: the rails, and the depth of what is not indented any further."""
+        depth = f"{self.depth} " if self.depth > MAX_INDENTED and self.number == 0 else ""
+        return self.rail + depth.rjust(INDENT * min(self.depth, MAX_INDENTED) - len(self.rail))
 
     @property
     def has_mark(self) -> bool:
@@ -166,7 +173,7 @@ class Outline(ScrollView, can_focus=True):
 
     def as_text(self) -> str:
         """What is unfolded, as plain text, wrapped as on the screen."""
-        return "\n".join(" " * INDENT * row.depth + row.text.plain for row in self._rows)
+        return "\n".join(row.rail.ljust(INDENT * row.depth) + row.text.plain for row in self._rows)
 
     def row_of(self, key: str) -> int | None:
         """The first row of the line with this key, counted from the top of all rows; None where it is not unfolded."""
@@ -199,9 +206,9 @@ class Outline(ScrollView, can_focus=True):
         self._wrapped_at = self.scrollable_size.width
         if self._words:
             keep, found = self._matching()
-            self._rows = list(self._filtered_rows(self._lines, 0, keep))
+            self._rows = list(self._filtered_rows(keep))
         else:
-            self._rows = list(self._unfolded_rows(self._lines, 0))
+            self._rows = list(self._unfolded_rows())
         self._cursor = self._row_again(before)
         width = max((row.text.cell_len + len(row.indent) + INDENT for row in self._rows[:MAX_FILTERED]), default=1)
         self.virtual_size = Size(min(width, MAX_WIDTH), max(1, len(self._rows)))
@@ -217,16 +224,18 @@ class Outline(ScrollView, can_focus=True):
             return own[min(before.number, len(own) - 1)]
         return min(self._cursor, max(0, len(self._rows) - 1))
 
-    def _rows_of(self, line: Line, depth: int) -> Iterator[_Row]:
+    def _rows_of(self, line: Line, depth: int, above: str) -> Iterator[_Row]:
         """One row, or as many as the line takes when it is wrapped to the width left beside the indent and the mark."""
-        whole = _Row(line, depth, line.text)
+        first, further = (_with_rail(above, depth, rail) for rail in line.rail)
+        whole = _Row(line, depth, line.text, rail=first)
         width = self._wrapped_at - len(whole.indent) - INDENT
         if line.hang is None or self._wrapped_at == 0 or line.text.cell_len <= width:
             yield whole
             return
-        parts = line.text.wrap(self.app.console, max(MIN_WRAPPED, width - line.hang))
+        parts = wrapped(line.text, self.app.console, max(MIN_WRAPPED, width - line.hang))
         for number, part in enumerate(parts):
-            yield _Row(line, depth, Text(" " * line.hang if number else "").append_text(part), number)
+            text = Text(" " * line.hang if number else "").append_text(part)
+            yield _Row(line, depth, text, number, further if number else first)
 
     def children_of(self, line: Line) -> Sequence[Line]:
         """The lines below one, made now if they were not yet."""
@@ -239,13 +248,14 @@ class Outline(ScrollView, can_focus=True):
     def _is_open(self, line: Line) -> bool:
         return line.has_children and self._opened.get(line.key, line.is_open)
 
-    def _unfolded_rows(self, lines: Sequence[Line], depth: int) -> Iterator[_Row]:
-        ahead = [(line, depth) for line in reversed(lines)]
+    def _unfolded_rows(self) -> Iterator[_Row]:
+        ahead = [(line, 0, "") for line in reversed(self._lines)]
         while ahead:
-            line, depth = ahead.pop()
-            yield from self._rows_of(line, depth)
+            line, depth, above = ahead.pop()
+            yield from self._rows_of(line, depth, above)
             if self._is_open(line):
-                ahead += [(child, depth + 1) for child in reversed(self.children_of(line))]
+                rail = _with_rail(above, depth, line.rail[1])
+                ahead += [(child, depth + 1, rail) for child in reversed(self.children_of(line))]
 
     def _matching(self) -> tuple[set[str], int]:
         """Keys of the lines to be shown: those with all the words in their path, and those above and below them.
@@ -273,16 +283,17 @@ class Outline(ScrollView, can_focus=True):
             ahead += [(child, missing, terms, line.key) for child in reversed(self.children_of(line))]
         return keep, found
 
-    def _filtered_rows(self, lines: Sequence[Line], depth: int, keep: set[str]) -> Iterator[_Row]:
-        ahead = [(line, depth) for line in reversed(lines)]
+    def _filtered_rows(self, keep: set[str]) -> Iterator[_Row]:
+        ahead = [(line, 0, "") for line in reversed(self._lines)]
         while ahead:
-            line, depth = ahead.pop()
+            line, depth, above = ahead.pop()
             if line.key not in keep:
                 continue
-            yield from self._rows_of(line, depth)
+            yield from self._rows_of(line, depth, above)
             children = self.children_of(line)
             if self._opened.get(line.key, True):
-                ahead += [(child, depth + 1) for child in reversed(children)]
+                rail = _with_rail(above, depth, line.rail[1])
+                ahead += [(child, depth + 1, rail) for child in reversed(children)]
 
     # Drawing
 
@@ -305,7 +316,7 @@ class Outline(ScrollView, can_focus=True):
         if at < len(self._rows):
             return self._text_of(self._rows[at])
         is_empty = self._was_shown and not self._rows and y == 0
-        return Text(("Nothing has these words." if self._words else self._empty) if is_empty else "", end="")
+        return Text(("No line contains these words." if self._words else self._empty) if is_empty else "", end="")
 
     def _text_of(self, row: _Row) -> Text:
         mark = ("▾ " if self._shows_children(row) else "▸ ") if row.has_mark else "  "
@@ -411,3 +422,25 @@ class Outline(ScrollView, can_focus=True):
 def _without_colours(style: Style | str | None) -> Style:
     """The cursor has its own colours; what is bold or underlined stays so."""
     return Style(bold=style.bold, underline=style.underline) if isinstance(style, Style) else Style()
+
+
+def _with_rail(above: str, depth: int, rail: str) -> str:
+    """The rails above a line of this depth, and its own, which ends where its mark stands."""
+    return above.ljust(INDENT * depth - len(rail)) + rail if rail else above
+
+
+def wrapped(text: Text, console: Console, width: int) -> Sequence[Text]:
+    """The text in rows of no more than ``width`` cells; in somewhat narrower ones where a word would be left alone."""
+    best = text.wrap(console, width)
+    for narrower in range(width - 1, width * NARROWEST // 100, -1):
+        if not (lonely := _lonely(best)):
+            break
+        rows = text.wrap(console, narrower)
+        if _lonely(rows) < lonely:
+            best = rows
+    return best
+
+
+def _lonely(rows: Sequence[Text]) -> int:
+    """How many rows have no more than one word."""
+    return sum(len(row.plain.split()) < 2 for row in rows)
