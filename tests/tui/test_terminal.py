@@ -59,7 +59,7 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NO_COLOR": "1"}
 
     with terminal([*TUI, str(file)], environment, 80, 24) as screen:
-        screen.wait_for("seen 4/4 workers")
+        screen.wait_for("read 4/4 workers")
         screen.press("q")
         screen.wait_for("ended 0", deadline_s=20)
 
