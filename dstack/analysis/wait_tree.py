@@ -76,7 +76,8 @@ class Branch(Model, frozen=True):
     an ``end`` of chains, both at the top; a member of the circle's ``ring``, whose wait is for the next one in it; a
     ``waiter`` for what stands above it; ``each`` of many alike, and ``one`` of these. ``place`` is ``here`` but where
     the vertex is only named: it stands further up, or elsewhere. ``number`` counts the members of a ring from 1, and
-    ``follows`` is the number of the one that it waits for. ``finding`` is the number in the diagnosis of the one it is about. ``below`` counts all who stand below.
+    ``follows`` is the number of the one that it waits for. ``finding`` is the number in the diagnosis of the one it is
+    about. ``below`` counts all that is below it.
     """
 
     key: str

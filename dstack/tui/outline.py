@@ -17,6 +17,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from dstack.report.wrapping import wrapped
+
 MAX_FILTERED = 50_000
 """So many lines are looked at for a filter; what is deeper in the tree than these is not found."""
 MAX_WIDTH = 1_000
@@ -25,8 +27,6 @@ MAX_INDENTED = 16
 """What is deeper is not moved in any further: its depth stands before it as a number."""
 MIN_WRAPPED = 16
 """Rows of a wrapped line are never narrower than this, in cells."""
-NARROWEST = 60
-"""Rows may be narrower than there is room, down to this share of it in percent, so that no word stands alone."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Line:
     ``key`` is unique among all lines and the same after a refresh. ``data`` is what the view wants to find with it,
     ``also`` further words that a filter looks for, and ``terms`` words as ``rank:3`` that it finds only whole.
     ``is_open`` says whether its children show at first. A line takes one row, and is cut off at the edge, unless it has
-    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells. ``rail`` is drawn in
-    the last cells of the indent: of the first row, and of all rows below that belong to the line or its children.
+    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells. A ``layout`` makes
+    the rows of a line for a width itself. ``rail`` is drawn in the last cells of the indent: of the first row, and of
+    all rows below that belong to the line or its children.
     """
 
     key: str
@@ -48,12 +49,27 @@ class Line:
     also: str = ""
     terms: frozenset[str] = frozenset()
     hang: int | None = None
+    layout: Callable[[int, Console], Sequence[Text]] | None = None
     rail: tuple[str, str] = ("", "")
 
     @property
     def has_children(self) -> bool:
         """Whether there is anything below it; what is not made yet counts as something."""
         return callable(self.children) or bool(self.children)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether its rows depend on the width."""
+        return self.hang is not None or self.layout is not None
+
+    def rows(self, width: int, console: Console) -> Sequence[Text]:
+        """The rows of its text in so many cells; the outline cuts off what is wider."""
+        if self.layout is not None:
+            return self.layout(width, console)
+        if self.hang is None or self.text.cell_len <= width:
+            return [self.text]
+        first, *others = wrapped(self.text, console, max(MIN_WRAPPED, width - self.hang))
+        return [first, *(Text(" " * self.hang).append_text(one) for one in others)]
 
 
 @dataclass(frozen=True)
@@ -195,7 +211,7 @@ class Outline(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         """Wraps the lines again where there is more or less room."""
-        if self._wrapped_at != self.scrollable_size.width and any(row.line.hang is not None for row in self._rows):
+        if self._wrapped_at != self.scrollable_size.width and any(row.line.is_wrapped for row in self._rows):
             self._arrange()
             self.scroll_to_cursor()
 
@@ -228,13 +244,11 @@ class Outline(ScrollView, can_focus=True):
         """One row, or as many as the line takes when it is wrapped to the width left beside the indent and the mark."""
         first, further = (_with_rail(above, depth, rail) for rail in line.rail)
         whole = _Row(line, depth, line.text, rail=first)
-        width = self._wrapped_at - len(whole.indent) - INDENT
-        if line.hang is None or self._wrapped_at == 0 or line.text.cell_len <= width:
+        if not line.is_wrapped or self._wrapped_at == 0:
             yield whole
             return
-        parts = wrapped(line.text, self.app.console, max(MIN_WRAPPED, width - line.hang))
-        for number, part in enumerate(parts):
-            text = Text(" " * line.hang if number else "").append_text(part)
+        rows = line.rows(self._wrapped_at - len(whole.indent) - INDENT, self.app.console)
+        for number, text in enumerate(rows):
             yield _Row(line, depth, text, number, further if number else first)
 
     def children_of(self, line: Line) -> Sequence[Line]:
@@ -427,20 +441,3 @@ def _without_colours(style: Style | str | None) -> Style:
 def _with_rail(above: str, depth: int, rail: str) -> str:
     """The rails above a line of this depth, and its own, which ends where its mark stands."""
     return above.ljust(INDENT * depth - len(rail)) + rail if rail else above
-
-
-def wrapped(text: Text, console: Console, width: int) -> Sequence[Text]:
-    """The text in rows of no more than ``width`` cells; in somewhat narrower ones where a word would be left alone."""
-    best = text.wrap(console, width)
-    for narrower in range(width - 1, width * NARROWEST // 100, -1):
-        if not (lonely := _lonely(best)):
-            break
-        rows = text.wrap(console, narrower)
-        if _lonely(rows) < lonely:
-            best = rows
-    return best
-
-
-def _lonely(rows: Sequence[Text]) -> int:
-    """How many rows have no more than one word."""
-    return sum(len(row.plain.split()) < 2 for row in rows)

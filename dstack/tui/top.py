@@ -12,8 +12,8 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from dstack.diagnosis import Verdict
+from dstack.report.headline import headline
 from dstack.report.safe_text import SafeText
-from dstack.report.text import headline
 from dstack.tui.source import Look
 from dstack.words import duration
 
@@ -100,7 +100,7 @@ def coverage_line(look: Look | None, status: Status, now: float) -> Text:
             parts.append(f"! {status.trouble}")
         coverage = look.diagnosis.coverage
         incomplete = ", INCOMPLETE" if look.diagnosis.incomplete else ""
-        parts.append(f"read {coverage.workers.seen}/{coverage.workers.total} workers, ")
+        parts.append(f"observed {coverage.workers.seen}/{coverage.workers.total} workers, ")
         parts[-1] += f"{coverage.nodes.seen}/{coverage.nodes.total} nodes{incomplete}"
         parts.append(f"#{look.number}, {duration(max(0.0, now - look.snapshot.taken_at))} old")
         if not look.is_final:
