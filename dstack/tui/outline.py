@@ -23,6 +23,7 @@ MAX_FILTERED = 50_000
 """So many lines are looked at for a filter; what is deeper in the tree than these is not found."""
 MAX_WIDTH = 1_000
 INDENT = 2
+NO_RAIL = (" " * INDENT, " " * INDENT)
 MAX_INDENTED = 16
 """What is deeper is not moved in any further: its depth stands before it as a number."""
 MIN_WRAPPED = 16
@@ -37,8 +38,8 @@ class Line:
     ``also`` further words that a filter looks for, and ``terms`` words as ``rank:3`` that it finds only whole.
     ``is_open`` says whether its children show at first. A line takes one row, and is cut off at the edge, unless it has
     a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells. A ``layout`` makes
-    the rows of a line for a width itself. ``rail`` is drawn in the last cells of the indent: of the first row, and of
-    all rows below that belong to the line or its children.
+    the rows of a line for a width itself. ``rail`` takes the place of the last indent: in the first row, and in all
+    rows below that belong to the line or its children.
     """
 
     key: str
@@ -50,7 +51,7 @@ class Line:
     terms: frozenset[str] = frozenset()
     hang: int | None = None
     layout: Callable[[int, Console], Sequence[Text]] | None = None
-    rail: tuple[str, str] = ("", "")
+    rail: tuple[str, str] = NO_RAIL
 
     @property
     def has_children(self) -> bool:
@@ -76,20 +77,14 @@ class Line:
 class _Row:
     """One row of the screen: all of a line, or the part of a wrapped line that has this ``number``, from 0.
 
-    ``rail`` are the rails of the line and of those above it.
+    ``indent`` are the cells before the line's mark.
     """
 
     line: Line
     depth: int
     text: Text
+    indent: str
     number: int = 0
-    rail: str = ""
-
-    @property
-    def indent(self) -> str:
-        """The cells before the line's mark: the rails, and the depth of what is not indented any further."""
-        depth = f"{self.depth} " if self.depth > MAX_INDENTED and self.number == 0 else ""
-        return self.rail + depth.rjust(INDENT * min(self.depth, MAX_INDENTED) - len(self.rail))
 
     @property
     def has_mark(self) -> bool:
@@ -189,7 +184,7 @@ class Outline(ScrollView, can_focus=True):
 
     def as_text(self) -> str:
         """What is unfolded, as plain text, wrapped as on the screen."""
-        return "\n".join(row.rail.ljust(INDENT * row.depth) + row.text.plain for row in self._rows)
+        return "\n".join(row.indent + row.text.plain for row in self._rows)
 
     def row_of(self, key: str) -> int | None:
         """The first row of the line with this key, counted from the top of all rows; None where it is not unfolded."""
@@ -242,14 +237,15 @@ class Outline(ScrollView, can_focus=True):
 
     def _rows_of(self, line: Line, depth: int, above: str) -> Iterator[_Row]:
         """One row, or as many as the line takes when it is wrapped to the width left beside the indent and the mark."""
-        first, further = (_with_rail(above, depth, rail) for rail in line.rail)
-        whole = _Row(line, depth, line.text, rail=first)
+        first, further = (_indent(above, depth, rail) for rail in line.rail)
+        if depth > MAX_INDENTED:
+            first = f"{depth} ".rjust(len(first))
         if not line.is_wrapped or self._wrapped_at == 0:
-            yield whole
+            yield _Row(line, depth, line.text, first)
             return
-        rows = line.rows(self._wrapped_at - len(whole.indent) - INDENT, self.app.console)
+        rows = line.rows(self._wrapped_at - len(first) - INDENT, self.app.console)
         for number, text in enumerate(rows):
-            yield _Row(line, depth, text, number, further if number else first)
+            yield _Row(line, depth, text, further if number else first, number)
 
     def children_of(self, line: Line) -> Sequence[Line]:
         """The lines below one, made now if they were not yet."""
@@ -268,8 +264,8 @@ class Outline(ScrollView, can_focus=True):
             line, depth, above = ahead.pop()
             yield from self._rows_of(line, depth, above)
             if self._is_open(line):
-                rail = _with_rail(above, depth, line.rail[1])
-                ahead += [(child, depth + 1, rail) for child in reversed(self.children_of(line))]
+                indent = _indent(above, depth, line.rail[1])
+                ahead += [(child, depth + 1, indent) for child in reversed(self.children_of(line))]
 
     def _matching(self) -> tuple[set[str], int]:
         """Keys of the lines to be shown: those with all the words in their path, and those above and below them.
@@ -306,8 +302,8 @@ class Outline(ScrollView, can_focus=True):
             yield from self._rows_of(line, depth, above)
             children = self.children_of(line)
             if self._opened.get(line.key, True):
-                rail = _with_rail(above, depth, line.rail[1])
-                ahead += [(child, depth + 1, rail) for child in reversed(children)]
+                indent = _indent(above, depth, line.rail[1])
+                ahead += [(child, depth + 1, indent) for child in reversed(children)]
 
     # Drawing
 
@@ -438,6 +434,6 @@ def _without_colours(style: Style | str | None) -> Style:
     return Style(bold=style.bold, underline=style.underline) if isinstance(style, Style) else Style()
 
 
-def _with_rail(above: str, depth: int, rail: str) -> str:
-    """The rails above a line of this depth, and its own, which ends where its mark stands."""
-    return above.ljust(INDENT * depth - len(rail)) + rail if rail else above
+def _indent(above: str, depth: int, rail: str) -> str:
+    """The indent of the line above, and the rail of this one, unless it is at the top or too deep."""
+    return above + rail if 0 < depth <= MAX_INDENTED else above

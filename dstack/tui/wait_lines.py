@@ -12,10 +12,10 @@ from dstack.analysis import sentences
 from dstack.analysis.members import Member, member
 from dstack.analysis.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
-from dstack.report.finding import titled
+from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.tui.outline import Line
+from dstack.tui.outline import NO_RAIL, Line
 from dstack.tui.source import Look
 from dstack.tui.view import Place
 from dstack.vertex_keys import Key
@@ -57,7 +57,7 @@ class Lines:
         has_others = any(top.finding is not None for top in self.tree.roots)
         return [OTHERS, *keys] if way and way[0].finding is None and has_others else keys
 
-    def line(self, branch: Branch, *, is_open: bool, rail: tuple[str, str] = ("", "")) -> Line:
+    def line(self, branch: Branch, *, is_open: bool, rail: tuple[str, str] = NO_RAIL) -> Line:
         """One branch, with those below it, made when it is unfolded."""
         opens = is_open and branch.role != "each" and branch.below <= OPENED_BELOW
         return Line(
@@ -245,8 +245,8 @@ def _doing(vertex: Vertex, who: Member) -> str:
 def cycle_rails(count: int) -> list[tuple[str, str]]:
     """The bracket beside the members of a cycle: it leads from the last one back to the first."""
     if count == 1:
-        return [("└▶", "  ")]
-    return [("┌▶", "│ "), *[("│ ", "│ ")] * (count - 2), ("└─", "  ")]
+        return [(FIRST, OUTSIDE)]
+    return [(FIRST, BETWEEN), *[(BETWEEN, BETWEEN)] * (count - 2), (LAST, OUTSIDE)]
 
 
 def _count(branch: Branch) -> SafeText:

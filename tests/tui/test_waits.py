@@ -270,7 +270,7 @@ def test_y_copies_e_writes_and_o_has_a_line() -> None:
         assert "waits in ray.get for Bob.go" in app.clipboard
         assert f"Task {scene.actors_[0].running[0].task.task_id}" in app.clipboard
         assert view.to_open() == ("/srv/app/app.py", scene.actors_[0].strands[0].line)
-        assert view.to_export().splitlines()[1].startswith("┌▶1  Ann.go")
+        assert view.to_export().splitlines()[1].startswith("┌▶ 1  Ann.go")
 
     scene = Ring()
     in_waits(scene.seen_twice(), body)
