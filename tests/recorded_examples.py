@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dstack.analysis.diagnose import diagnose
@@ -30,9 +34,23 @@ def recorded(name: str) -> Path:
 
 
 def report_of(name: str) -> str:
-    """The report on the snapshot of an example, as ``dstack show`` prints it."""
+    """The report on the snapshot of an example, as ``dstack show`` prints it where the time zone is UTC."""
     snapshot = load(recorded(name))
-    return report_text(snapshot, diagnose(snapshot))
+    with _utc():
+        return report_text(snapshot, diagnose(snapshot))
+
+
+@contextmanager
+def _utc() -> Iterator[None]:
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        yield
+    finally:
+        del os.environ["TZ"]
+        os.environ.update({} if before is None else {"TZ": before})
+        time.tzset()
 
 
 def document_of(path: Path) -> Json:
