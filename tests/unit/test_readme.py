@@ -100,3 +100,15 @@ def test_the_readme_has_the_report_as_it_is_printed() -> None:
 
     assert "<!-- printed: two_actors -->" in text
     assert with_reports(text) == text, "update it: python -m docs_hooks.readme"
+
+
+def test_the_readme_has_the_figures_that_were_measured() -> None:
+    claim = re.search(
+        r"of 25 blocked\s+workers took ([\d.]+) s, and `ray stack`'s loop (\d+) times as long", README.read_text()
+    )
+    section = (DOCS / "performance.md").read_text().partition("\n## 25 blocked workers on one node,")[2]
+    row = re.search(r"\| dstack, warm sample \| ([\d.]+) \|[^|]+\| (\d+)", section)
+
+    assert claim
+    assert row
+    assert claim.groups() == row.groups()
