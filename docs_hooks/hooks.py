@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs_hooks import documents, examples, schemas
 
-_REPORT = re.compile(r"<!-- report: (\S+)(?: (\d+))? -->")
+_REPORT = re.compile(r"^<!-- report: (\S+)(?: (\d+))? -->$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
