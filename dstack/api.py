@@ -1,8 +1,8 @@
-"""What programs, notebooks and tests call to look at a cluster, also at the one that they are part of themselves.
+"""Functions for programs, notebooks and tests that inspect a cluster, also the one that they are part of.
 
-Each look is taken by another process. So the caller's own threads are seen like anybody else's, blocked or not, and
-nothing of the caller changes: not its connection to Ray, nor its logging, nor its signal handlers. All functions block
-for as long as the snapshot takes; in async code use ``await asyncio.to_thread(dstack.check)``.
+A separate process takes each snapshot. It reads the threads of the caller like those of any other process, blocked or
+not. The caller keeps its connection to Ray, its logging and its signal handlers. All functions block until the snapshot
+is complete; in async code use ``await asyncio.to_thread(dstack.check)``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dstack.report.text import report_text
 
 
 class DeadlockFound(AssertionError):
-    """Somebody is stuck for good. As text it is the report; the ``snapshot`` and its ``diagnosis`` come with it."""
+    """A deadlock or hang was found. ``str()`` of it is the report; it has the ``snapshot`` and the ``diagnosis``."""
 
     __module__ = "dstack"
 
@@ -44,23 +44,22 @@ def snapshot(
     nonblocking: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Snapshot:
-    """What every worker and driver of a cluster does now, this process with its own threads among them.
+    """Take a snapshot of all workers and drivers of a cluster, including this process and all its threads.
 
-    ``address`` is ``HOST:PORT`` of the GCS. With ``auto`` or None it is the cluster that this process is connected to;
-    where it is not connected, that of ``RAY_ADDRESS``, or the one that runs on this machine. The cluster is read for at
-    most ``timeout_s`` seconds; what failed by then is in ``Snapshot.failures``. ``locals`` adds the values of locals.
-    ``pause`` pauses running processes for exact stacks of running threads, through py-spy, and asks Ray's agents for
-    the stacks of processes that dstack cannot read; ``native`` adds C frames, for which py-spy pauses every process.
-    Without these no process is paused, traced or signalled: ``nonblocking`` is the default, and the argument is
-    accepted without an effect. ``watch_s`` is for how many seconds the cluster is observed between two samples, to see
-    what moves, beyond ``timeout_s``; by default about one, and only where it matters. ``progress`` gets in a few words
-    what is being done.
+    ``address`` is ``HOST:PORT`` of the GCS. With ``auto`` or None it is the cluster that this process is connected to,
+    else the one of ``RAY_ADDRESS``, else the one that runs on this host. Reading stops after ``timeout_s`` seconds;
+    failures are in ``Snapshot.failures``. ``locals`` adds the values of local variables. ``pause`` lets py-spy pause
+    running processes for exact stacks of running threads, and asks Ray's agents for the stacks of processes that dstack
+    cannot read. ``native`` adds C frames, for which py-spy pauses every process. Without these options no process is
+    paused, traced or signalled; ``nonblocking`` is the default and has no effect. ``watch_s`` is how many seconds to
+    observe the cluster for progress between the two samples, in addition to ``timeout_s``; by default about one second,
+    and only if needed. ``progress`` is called with a short description of each step.
 
-    Raises :class:`dstack.ClusterError` when the cluster cannot be reached or nothing was read 5 s after the timeout,
-    :class:`dstack.UsageError` for bad input.
+    Raises :class:`dstack.ClusterError` if the cluster is unreachable or nothing was read 5 s after the timeout, and
+    :class:`dstack.UsageError` for invalid arguments.
     """
     if not timeout_s > 0:
-        raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
+        raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
     options = {"native": native, "locals": locals, "pause": pause}
     collector = Collector(resolved(address), timeout_s, [name for name, is_on in options.items() if is_on], watch_s)
     return collector.take(progress or _ignore, _ignore)
@@ -75,10 +74,10 @@ def check(
     watch_s: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
-    """The diagnosis of a snapshot taken now; arguments and errors are those of :func:`snapshot`.
+    """Take a snapshot and return its diagnosis; arguments and errors are those of :func:`snapshot`.
 
-    With a ``job``, by its id, the beginning of that, its submission id or its driver's script, only the findings in
-    which it takes part.
+    With ``job``, the diagnosis has only the findings that involve this job. A job is named by its id, the beginning of
+    its id, its submission id, or the script of its driver.
     """
     taken = snapshot(address, timeout_s=timeout_s, pause=pause, watch_s=watch_s, progress=progress)
     return diagnose(taken, job=job)
@@ -87,11 +86,11 @@ def check(
 def assert_no_deadlock(
     address: str | None = "auto", *, job: str | None = None, timeout_s: float = 30.0, complete: bool = False
 ) -> Diagnosis:
-    """Raises :class:`DeadlockFound` where ``dstack check`` would end with 1; arguments are those of :func:`check`.
+    """Raise :class:`DeadlockFound` where ``dstack check`` exits with 1; arguments are those of :func:`check`.
 
-    That is a deadlock, or a wait for what can never come, also where it is only suspected. Otherwise it gives the
-    diagnosis. One that is ``incomplete`` passes, unless ``complete`` is asked for: then too little seen to say that
-    nobody is stuck raises :class:`dstack.ClusterError`.
+    It is raised for deadlocks and hangs, also for suspected ones; otherwise the diagnosis is returned. With
+    ``complete=True``, a diagnosis that is ``incomplete`` raises :class:`dstack.ClusterError`: too much was unreadable
+    to exclude a deadlock.
     """
     taken = snapshot(address, timeout_s=timeout_s)
     diagnosis = diagnose(taken, job=job)
@@ -99,12 +98,12 @@ def assert_no_deadlock(
         raise DeadlockFound(report_text(taken, diagnosis), taken, diagnosis)
     if complete and diagnosis.incomplete:
         reasons = " ".join(f"{failure.stage}: {failure.reason}." for failure in diagnosis.coverage.failures[:3])
-        raise ClusterError(f"Too little was seen to say that nobody is stuck. {reasons}".rstrip())
+        raise ClusterError(f"Too much was unreadable to exclude a deadlock. {reasons}".rstrip())
     return diagnosis
 
 
 def resolved(address: str | None) -> str | None:
-    """The address to look at: of this process's own cluster, where none is named and there is one."""
+    """The given address; without one, that of the cluster that this process is connected to, if any."""
     if address not in (None, "", "auto"):
         return address
     require_no_client()

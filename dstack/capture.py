@@ -1,4 +1,4 @@
-"""Takes snapshots: looks once at everything, and again at whoever seemed stuck."""
+"""Takes snapshots: a first sample of everything, and a second one of the workers that may be stuck."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def snapshot(
     Raises :class:`dstack.ClusterError` when the cluster cannot be reached, :class:`dstack.UsageError` for bad input.
     """
     if not timeout_s > 0:
-        raise UsageError(f"A timeout of {timeout_s:g} s leaves no time to look.", "Give a positive number of seconds.")
+        raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
     deadline = time.monotonic() + timeout_s
     options = Options(native=native, locals=locals, pause=pause)
     tell = progress or _silent
@@ -72,7 +72,7 @@ def _watch(
     if watch_s is None and not (interest.may_stand_still or interest.pollers):
         return 0.0
     seconds = watch_s if watch_s is not None else _watched_s(interest, left_s)
-    tell(f"observing for {seconds:.1f} s whether anything moves")
+    tell(f"observing progress for {seconds:.1f} s")
     until = time.monotonic() + seconds
     every_s = max(READ_EVERY_S, seconds / MAX_READINGS)
     while interest.pollers and time.monotonic() + every_s < until:

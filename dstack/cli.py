@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -27,7 +27,7 @@ EXPLAIN_S = 30.0
 """A snapshot that was taken within ``--timeout`` is explained within so long."""
 
 address_option = click.option(
-    "--address", metavar="HOST:PORT|auto", help="The cluster's GCS. [default: RAY_ADDRESS, or the cluster here]"
+    "--address", metavar="HOST:PORT|auto", help="Address of the GCS. [default: RAY_ADDRESS, or the cluster here]"
 )
 
 
@@ -38,31 +38,34 @@ def seconds_option(*names: str, default: float, help: str) -> Callable[[Any], An
 
 
 timeout_option = seconds_option(
-    "--timeout", "timeout_s", default=30.0, help="How long a cluster is read; what was read by then is reported."
+    "--timeout", "timeout_s", default=30.0, help="Overall time limit; partial results are kept."
 )
+Form = Literal["report", "details", "json"]
+"""What a snapshot is printed as."""
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the diagnosis as JSON (schema dstack.check/1)."
 )
+details_option = click.option("--details", is_flag=True, help="Print all members, stacks and failures too.")
 
 pause_option = click.option(
     "--pause",
     is_flag=True,
-    help="Pause running processes for exact stacks of running threads, through py-spy; ask Ray's agents for others.",
+    help="Pause running processes for exact stacks (py-spy); read other users' processes through Ray's agents.",
 )
 for_option = click.option(
     "--for",
     "watch_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Observe for so long whether anything moves. [default: 1 s, only where it matters]",
+    help="Observe the cluster for progress this long, beyond --timeout. [default: about 1 s, only if needed]",
 )
 job_option = click.option(
-    "--job", metavar="ID", help="Only findings in which this job takes part: its id, submission id or script."
+    "--job", metavar="ID", help="Show only the findings of one job: its id, submission id or script."
 )
 
 
 class Commands(click.Group):
-    """Ends every foreseen failure in one line and a remedy, with its exit code; Ctrl-C in one line, at once."""
+    """Prints every known error as one line and a remedy, with its exit code; ends on Ctrl-C at once."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""
@@ -99,12 +102,12 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of failures.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the tracebacks of errors.")
 @click.version_option(__version__, prog_name="dstack")
 def main(verbose: bool) -> None:
-    """Explains a hung Ray application from outside: who waits for whom, who is deadlocked, and a way out.
+    """Explain a hung Ray application from outside: what waits for what, what is deadlocked, and how to fix it.
 
-    Exit codes: 0 fine, 2 bad usage, 3 the cluster or file cannot be read, 128 + N ended by signal N, as 130 by Ctrl-C;
+    Exit codes: 0 success, 2 usage error, 3 cluster or file unreadable, 128 + N ended by signal N (130 for Ctrl-C).
     `check` adds 1 and 4.
     """
     if not verbose:
@@ -116,18 +119,20 @@ def main(verbose: bool) -> None:
 @click.option("-o", "--output", metavar="FILE", help="Save the snapshot: .json, .json.gz, or - for standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @json_option
+@details_option
 @job_option
-@click.option("--native", is_flag=True, help="C and C++ frames too. Pauses each process, for 0.1 s or more.")
-@click.option("--locals", "with_locals", is_flag=True, help="Keep the values of local variables.")
+@click.option("--native", is_flag=True, help="Include C and C++ frames. Pauses each process for 0.1 s or more.")
+@click.option("--locals", "with_locals", is_flag=True, help="Include the values of local variables.")
 @pause_option
 @for_option
-@click.option("--nonblocking", is_flag=True, hidden=True, help="The default; accepted without an effect.")
+@click.option("--nonblocking", is_flag=True, hidden=True, help="No effect: this is the default.")
 @timeout_option
 def snapshot(
     address: str | None,
     output: str | None,
     force: bool,
     as_json: bool,
+    details: bool,
     job: str | None,
     native: bool,
     with_locals: bool,
@@ -136,7 +141,7 @@ def snapshot(
     nonblocking: bool,
     timeout_s: float,
 ) -> None:
-    """Look at a running cluster and explain what it waits for."""
+    """Take a snapshot of a running cluster and explain what it waits for."""
     if nonblocking:
         _note_nonblocking(native=native, pause=pause)
     if output:
@@ -151,17 +156,18 @@ def snapshot(
 
             with Tidying():
                 save(taken, output, force=force)
-    finally:  # where there is no room for the file, what was seen is told nevertheless
+    finally:  # print the report even if the file cannot be written
         if output != "-":
-            _report(taken, as_json, job, within_s=EXPLAIN_S)
+            _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
     if output and output != "-":
-        click.echo(f"Saved. Look again with: dstack show {visible(output)}", err=True)
+        click.echo(f"Saved. Show it again with: dstack show {visible(output)}", err=True)
 
 
 @main.command()
 @click.argument("file", required=False, type=click.Path())
 @address_option
 @json_option
+@details_option
 @job_option
 @pause_option
 @for_option
@@ -170,32 +176,34 @@ def snapshot(
     type=click.Choice(["deadlock", "stalled", "starved"]),
     default="deadlock",
     show_default=True,
-    help="Exit with 1 on this or worse: deadlock (also a hang, or a suspected deadlock), stalled, starved.",
+    help="Exit with 1 on this or worse: deadlock (includes hang and suspected deadlock), stalled, starved.",
 )
 @timeout_option
 def check(
     file: str | None,
     address: str | None,
     as_json: bool,
+    details: bool,
     job: str | None,
     pause: bool,
     watch_s: float | None,
     fail_on: FailOn,
     timeout_s: float,
 ) -> None:
-    """Exit with 1 on a deadlock or hang, now or in FILE.
+    """Exit with 1 on a deadlock or hang, in a running cluster or in FILE.
 
-    0 none was found, 1 a deadlock or hang (see --fail-on), 2 bad usage, 3 no cluster or no file, 4 not enough was read.
+    Exit codes: 0 none found, 1 deadlock or hang (see --fail-on), 2 usage error, 3 cluster or file unreadable,
+    4 inconclusive: too little could be read.
     """
     if file and (address or pause or watch_s is not None):
         raise UsageError(
-            "Either a file is checked or a cluster, not both.", "Leave out FILE, or --address, --pause and --for."
+            "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
         )
     if file:
-        diagnosis = _report(_load(file), as_json, job)
+        diagnosis = _report(_load(file), _form(as_json, details), job)
     else:
         taken = _take(address, timeout_s, ["pause"] if pause else (), watch_s)
-        diagnosis = _report(taken, as_json, job, within_s=EXPLAIN_S)
+        diagnosis = _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -205,10 +213,11 @@ def check(
 @main.command()
 @click.argument("file", type=click.Path())
 @json_option
+@details_option
 @job_option
-def show(file: str, as_json: bool, job: str | None) -> None:
-    """Explain a saved snapshot; needs no cluster."""
-    _report(_load(file), as_json, job)
+def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
+    """Explain a saved snapshot. Needs no cluster."""
+    _report(_load(file), _form(as_json, details), job)
 
 
 @main.command()
@@ -216,12 +225,12 @@ def show(file: str, as_json: bool, job: str | None) -> None:
 @address_option
 @timeout_option
 def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
-    """Walk through a hang in the terminal: a cluster's now, or that of saved snapshots."""
+    """Explore a hang in the terminal, in a running cluster or in saved snapshots."""
     if files and address:
-        raise UsageError("Either files are shown or a cluster, not both.", "Leave out FILE or --address.")
+        raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
     if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("The terminal UI needs a terminal.", "Elsewhere use: dstack snapshot")
+        raise UsageError("The terminal UI needs a terminal.", "Without a terminal use: dstack snapshot")
     from dstack.tui import run
     from dstack.tui.source import Files, Source
 
@@ -240,29 +249,38 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
 
 @main.command()
 @address_option
-@click.option("--dir", "directory", required=True, type=click.Path(), help="Where the snapshots of findings go.")
-@click.option("--keep", type=click.IntRange(min=1), default=50, show_default=True, help="The most files there.")
-@seconds_option("--every", default=30.0, help="The pause between cheap looks.")
-@seconds_option("--stuck-after", default=60.0, help="Look in full when something has not moved for so long.")
+@click.option("--dir", "directory", required=True, type=click.Path(), help="Directory for the snapshots of findings.")
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=50, show_default=True, help="Maximum number of snapshots to keep."
+)
+@seconds_option("--every", default=30.0, help="Pause between polls, which read no stacks.")
+@seconds_option(
+    "--stuck-after", default=60.0, help="Take a snapshot when something has made no progress for this long."
+)
 @click.option(
     "--share",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="The most that full looks may take of one core, on average.",
+    help="Maximum CPU use of snapshots, in percent of one core on average.",
 )
-@click.option("--on-finding", "command", metavar="CMD", help="A shell command that gets each new finding as JSON.")
 @click.option(
-    "--metrics", metavar="[HOST:]PORT", help="Serve metrics for Prometheus, to this host unless HOST is given."
+    "--on-finding",
+    "command",
+    metavar="CMD",
+    help="Shell command to run for each new finding; reads it as JSON from stdin.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
+@click.option(
+    "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics, on this host only unless HOST is given."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
 @timeout_option
 def watch(address: str | None, every: float, stuck_after: float, share: float, timeout_s: float, **rest: Any) -> None:
-    """Look at a running cluster again and again, and tell when something is stuck.
+    """Monitor a running cluster and alert when something is stuck.
 
-    Cheap looks ask only the control plane and the workers' own counters. A full one, which reads stacks, follows when
-    something has not moved. Ends on SIGTERM with 0.
+    Frequent polls read only the control plane and the counters of the workers. When something has made no progress,
+    dstack takes a snapshot with stacks. SIGTERM ends the command with exit code 0.
     """
     from dstack.watch import Settings, Terminated
     from dstack.watch import watch as begin
@@ -278,7 +296,7 @@ def watch(address: str | None, every: float, stuck_after: float, share: float, t
 @click.argument("name", default="two_actors")
 @click.option("--list", "list_them", is_flag=True, help="List the examples.")
 def demo(name: str, list_them: bool) -> None:
-    """Hang a small local cluster with one of the examples, and explain it."""
+    """Run an example that hangs, on a small local cluster, and explain it."""
     from dstack import examples
 
     if list_them:
@@ -296,16 +314,16 @@ def demo(name: str, list_them: bool) -> None:
         progress("starting Ray")
         with running_example(path) as address:
             taken = capture.settled_snapshot(address, progress=progress)
-    _report(taken, False)
+    _report(taken)
 
 
 def _note_nonblocking(*, native: bool, pause: bool) -> None:
-    """Says that ``--nonblocking`` is obsolete. Raises :class:`UsageError` beside an option that contradicts it."""
+    """Notes that ``--nonblocking`` is obsolete. Raises :class:`UsageError` if another option contradicts it."""
     if native:
-        raise UsageError("--native needs a pause, which --nonblocking forbids.", "Give one of them.")
+        raise UsageError("--native pauses processes, which --nonblocking forbids.", "Leave out one of them.")
     if pause:
-        raise UsageError("--pause asks for a pause, which --nonblocking forbids.", "Give one of them.")
-    click.echo("note: --nonblocking is the default now and has no effect", err=True)
+        raise UsageError("--pause pauses processes, which --nonblocking forbids.", "Leave out one of them.")
+    click.echo("note: --nonblocking is the default and has no effect", err=True)
 
 
 def _take(
@@ -340,13 +358,21 @@ def _load(file: str) -> Snapshot:
     return load(file)
 
 
-def _report(taken: Snapshot, as_json: bool, job: str | None = None, *, within_s: float | None = None) -> Diagnosis:
+def _form(as_json: bool, details: bool) -> Form:
+    if as_json and details:
+        raise UsageError("--details cannot be combined with --json, which has all data.", "Leave out one of them.")
+    return "json" if as_json else "details" if details else "report"
+
+
+def _report(
+    taken: Snapshot, form: Form = "report", job: str | None = None, *, within_s: float | None = None
+) -> Diagnosis:
     """Explains a snapshot, within a time if one is given, and prints that; a reader may take its time."""
     from dstack.analysis.diagnose import diagnose
 
     with _ended_after(within_s):
         diagnosis = diagnose(taken, job=job)
-        text = _rendered(taken, diagnosis, as_json)
+        text = _rendered(taken, diagnosis, form)
     try:
         if isinstance(text, bytes):
             sys.stdout.buffer.write(text)
@@ -360,8 +386,8 @@ def _report(taken: Snapshot, as_json: bool, job: str | None = None, *, within_s:
     return diagnosis
 
 
-def _rendered(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> str | bytes:
-    if as_json:
+def _rendered(taken: Snapshot, diagnosis: Diagnosis, form: Form) -> str | bytes:
+    if form == "json":
         from dstack.report.check_json import check_json
 
         return check_json(taken, diagnosis)
@@ -371,7 +397,7 @@ def _rendered(taken: Snapshot, diagnosis: Diagnosis, as_json: bool) -> str | byt
 
     console = Console(highlight=False)
     with console.capture() as capture:
-        print_report(console, taken, diagnosis)
+        print_report(console, taken, diagnosis, details=form == "details")
     return capture.get()
 
 
@@ -392,8 +418,8 @@ def _ended_after(seconds: float | None) -> Iterator[None]:
 
 def _give_up(seconds: float) -> NoReturn:
     error = DstackError(
-        f"The snapshot could not be explained within {seconds:g} s.",
-        "Save it, and explain it without a limit: dstack snapshot -o FILE, then dstack show FILE.",
+        f"The analysis of the snapshot did not finish within {seconds:g} s.",
+        "Analyse it without a time limit: dstack snapshot -o FILE, then dstack show FILE.",
     )
     with suppress(OSError):
         click.echo(f"Error: {error.message}\n{error.remedy}", err=True)

@@ -32,7 +32,7 @@ HANDOVER_S = 1.0
 """How long before it is killed the process stops to read."""
 REAP_S = 1.0
 """A process that was killed is waited for so long at most; the kernel may keep it longer."""
-LONGER = "Use a longer timeout, or run dstack where it gets more CPU time."
+LONGER = "Use a longer timeout, or run dstack on a host with more free CPU time."
 
 
 class Collector:
@@ -103,7 +103,7 @@ class Collector:
                 limit_s = self._limit_s
                 if first is None:
                     raise ClusterError(
-                        f"No snapshot within {limit_s:g} s; the last step was: {step}.", LONGER
+                        f"The snapshot timed out after {limit_s:g} s; the last step was: {step}.", LONGER
                     ) from None
                 return _without_second_sample(loads(first), limit_s)
             match kind:
@@ -147,7 +147,7 @@ def _without_second_sample(first: Snapshot, limit_s: float) -> Snapshot:
 
     late = Failure(
         stage="node probe",
-        reason=f"the second sample did not end within {limit_s:g} s",
+        reason=f"the second sample timed out after {limit_s:g} s",
         cause="timeout",
         remedy=LONGER,
         sample=2,
@@ -159,12 +159,12 @@ def _why_ended(child: subprocess.Popen[bytes]) -> ClusterError:
     """What is to be said of a child without a result; it has closed its pipe, so it ends soon."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(REAP_S)
-    how = "no result" if child.returncode is None else f"code {child.returncode}"
+    how = "sent no result" if child.returncode is None else f"exited with code {child.returncode}"
     if child.returncode is not None and child.returncode < 0:
-        how = f"signal {-child.returncode}"
+        how = f"was ended by signal {-child.returncode}"
     return ClusterError(
-        f"The process that takes snapshots ended with {how}.",
-        "Try again; if it happens again, check whether this host is out of memory.",
+        f"The process that takes snapshots {how}.",
+        "Try again. If it happens again, check whether this host is out of memory.",
     )
 
 
@@ -196,7 +196,7 @@ def _take(
     gc.freeze()  # what was loaded stays: the collector need not look through it again
     left_s = min(timeout_s, deadline - (watch_s or 0.0) - time.monotonic())
     if left_s <= 0:
-        raise ClusterError("dstack's own start took all of the time.", LONGER)
+        raise ClusterError("The start of dstack took longer than the timeout.", LONGER)
     terms: dict[str, Any] = {**dict.fromkeys(options, True), **({"watch_s": watch_s} if watch_s else {})}
     taken = capture.snapshot(
         address,

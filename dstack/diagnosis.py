@@ -187,7 +187,8 @@ class Entry(Model, frozen=True):
     """One numbered row of a diagram: an execution or pending call, its line of code, and what it waits for.
 
     ``place`` is its actor, rank, process and node, as far as known; ``does`` says what it waits for, with the numbers
-    of other entries, or what it does instead. ``also`` are further waits or remarks, one per line.
+    of other entries, or what it does instead. ``also`` are further remarks, one per line. An entry that ``is_brief``
+    is printed in one line: it stands between the first and the last of a long cycle or chain.
     """
 
     number: int
@@ -199,17 +200,20 @@ class Entry(Model, frozen=True):
     source: str | None = None
     does: str = ""
     also: tuple[str, ...] = ()
+    is_brief: bool = False
 
 
 class Diagram(Model, frozen=True):
     """A finding as a reader sees it at a glance: a cycle or a chain of numbered entries, and what is blocked behind it.
 
-    A row that is no :class:`Entry` is a remark between two of them, as on entries that were folded.
+    A row that is no :class:`Entry` is a remark between two of them, as on entries that were folded. ``remarks`` are
+    printed after the fix: other members, other final blockers, failures.
     """
 
     is_cycle: bool = False
     rows: tuple[Entry | Step, ...] = ()
     behind: tuple[Step, ...] = ()
+    remarks: tuple[Step, ...] = ()
 
 
 class FailedBefore(Model, frozen=True):
@@ -333,9 +337,9 @@ class Coverage(Model, frozen=True):
 class Diagnosis(Model, frozen=True):
     """The verdict on a snapshot, its findings worst first, and the graph behind them.
 
-    ``incomplete`` is true when somebody who was not observed could change the verdict. With a ``job``, only that job's
-    findings are told, and the verdict is theirs. ``outside`` are the waits in no finding, as none of them depends on
-    Ray, most frequent first; ``failed_before`` are failures beside these, where there is no finding.
+    ``incomplete`` is true if something that was not observed could change the verdict. With a ``job``, the findings and
+    the verdict are those of this job. ``outside`` are waits that are in no finding because they do not depend on Ray,
+    most frequent first. ``failed_before`` are failures next to these waits, if there is no finding.
     """
 
     verdict: Verdict
@@ -349,7 +353,7 @@ class Diagnosis(Model, frozen=True):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether somebody is said to be stuck for good, though it be suspected: a deadlock or a hang."""
+        """Whether the verdict is a deadlock or a hang, confirmed or suspected."""
         return self.verdict in ("deadlock", "hang")
 
     def fails(self, on: FailOn = "deadlock") -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-WORDS = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated.", signal.SIGHUP: "The terminal has gone."}
+WORDS = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated.", signal.SIGHUP: "The terminal was closed."}
 
 
 class Ended(KeyboardInterrupt):

@@ -1,11 +1,12 @@
 """The exceptions dstack raises, each with an exit code and, where there is one, a remedy.
 
-    DstackError                 exit 3 unless a subclass says otherwise
-    |-- UsageError              exit 2: the request itself makes no sense
-    |-- ClusterError            exit 3: the cluster cannot be reached or understood
+    DstackError                 exit 3, unless a subclass defines another code
+    |-- UsageError              exit 2: invalid arguments or options
+    |-- ClusterError            exit 3: the cluster is unreachable or not supported
     `-- SnapshotFileError       exit 3: the file cannot be read or written
 
-What fails for one node, process or thread is not an exception: it is a :class:`dstack.model.Failure`.
+A failure that affects one node, process or thread raises nothing: it is recorded as a
+:class:`dstack.model.Failure` in the snapshot.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dstack.visible import visible
 
 
 class DstackError(Exception):
-    """A failure that ends the command: one sentence, and what to do about it, both fit for a terminal."""
+    """Base class of all errors of dstack, with a ``message`` and, if there is one, a ``remedy``."""
 
     exit_code = 3
 
@@ -30,13 +31,13 @@ class DstackError(Exception):
 
 
 class UsageError(DstackError):
-    """The request itself makes no sense."""
+    """Invalid arguments or options."""
 
     exit_code = 2
 
 
 class ClusterError(DstackError):
-    """The cluster cannot be reached, refuses us, or is of a version dstack does not know."""
+    """The cluster is unreachable, denies access, or runs a version that dstack does not support."""
 
 
 class SnapshotFileError(DstackError):
@@ -44,17 +45,17 @@ class SnapshotFileError(DstackError):
 
 
 def as_dstack_error(error: Exception) -> DstackError:
-    """The error itself if it is one of these, else one that names the system's limit, or dstack, as the cause."""
+    """The error itself if it is a :class:`DstackError`; else one that names the exceeded limit or an internal error."""
     if isinstance(error, DstackError):
         return error
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
-        return DstackError("dstack may not open as many files as it needs.", "Allow it more: ulimit -n 1024")
+        return DstackError("dstack reached the limit of open files.", "Raise the limit: ulimit -n 1024")
     if number == errno.EAGAIN or "can't start new thread" in str(error):
-        return DstackError(
-            "dstack may not start as many processes and threads as it needs.", "Allow it more: ulimit -u 4096"
-        )
+        return DstackError("dstack reached the limit of processes and threads.", "Raise the limit: ulimit -u 4096")
     if number == errno.ENOMEM or isinstance(error, MemoryError):
-        return DstackError("dstack gets no more memory.", "Allow it more: ulimit -v unlimited")
+        return DstackError("dstack ran out of memory.", "Raise the limit (ulimit -v unlimited) or free memory.")
     what = f"{type(error).__name__}: {error}"
-    return DstackError(f"dstack itself failed: {what}", "Please report it, with -v.")
+    return DstackError(
+        f"Internal error in dstack: {what}", "Run it again with dstack -v, and please report the output."
+    )

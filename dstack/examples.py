@@ -17,7 +17,7 @@ def find(name: str) -> Path:
     files = _files()
     path = files.get(name) or {path.stem: path for path in files.values()}.get(name)
     if path is None:
-        raise UsageError(f"There is no example {name!r}.", f"There are: {', '.join(files)}.")
+        raise UsageError(f"There is no example {name!r}.", f"Choose one of: {', '.join(files)}.")
     return path
 
 
@@ -31,7 +31,7 @@ def _files() -> dict[str, Path]:
     """By name, which for an example in a folder is ``folder/name``; first those in none."""
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     if folder is None:
-        raise UsageError("This installation has no examples.", "Install ray-dstack again, or run from a checkout.")
+        raise UsageError("This installation has no examples.", "Reinstall ray-dstack, or run it from a checkout.")
     paths = [path for path in folder.rglob("*.py") if not path.stem.startswith(("_", "test_"))]
     paths.sort(key=lambda path: (path.parent != folder, path.parent, path))
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}

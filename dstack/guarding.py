@@ -1,4 +1,4 @@
-"""``dstack.guard``: a look from outside, should a piece of driver code not come back in time."""
+"""``dstack.guard``: takes a snapshot from outside when a piece of driver code does not return in time."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from dstack.probes.own_cluster import own_worker
 from dstack.report.text import report_text
 
 F = TypeVar("F", bound=Callable[..., Any])
+NOT_DEADLOCKED = "it is not part of a confirmed deadlock, nor blocked behind one"
 
 
 @dataclass(frozen=True)
 class Hang:
-    """What was seen of a cluster after a piece of code had not come back for ``after_s`` seconds.
+    """Passed to ``on_hang`` when guarded code did not return within ``after_s`` seconds.
 
-    ``report`` is what is printed where nobody else takes it. The verdict may be ``clear`` or ``blocked``: then the code
-    is slow, or waits for something outside Ray. ``left_alone`` says why the blocked call is not broken; it is None
-    where it is about to be, and where nobody asked for it.
+    It has the ``snapshot``, its ``diagnosis`` and the printable ``report``. If the verdict is ``clear`` or ``blocked``,
+    the code is slow or waits for something outside Ray. ``left_alone`` is the reason why the blocked call is not
+    interrupted; it is None if the call will be interrupted, or without ``break_deadlock``.
     """
 
     after_s: float
@@ -52,23 +53,23 @@ class _Settings:
 
 
 class guard:
-    """Looks at the cluster from outside when the code within does not come back in ``timeout_s`` seconds.
+    """Print a report of the cluster if the guarded code does not return within ``timeout_s`` seconds.
 
         with dstack.guard(60):
             ray.get(results)
 
-    A context manager, for ``async with`` too, and a decorator of functions and of coroutine functions. The report goes
-    to standard error; or ``on_hang`` is called with a :class:`Hang`, in a thread of its own. ``address`` is that of
-    :func:`dstack.snapshot`, looked up when the time is over, and ``look_s`` is how long the look may take. Code that
-    comes back while it is being looked at was slow, not stuck: nothing is told of it.
+    It is a context manager, also for ``async with``, and a decorator of functions and coroutine functions. The report
+    goes to standard error, unless ``on_hang`` is given: it is called with a :class:`Hang`, in another thread.
+    ``address`` is that of :func:`dstack.snapshot`, resolved after the timeout. ``look_s`` is the time limit of the
+    snapshot. If the code returns while the snapshot is taken, it was slow, not stuck, and nothing is printed.
 
-    With ``break_deadlock``, a call that is part of a confirmed deadlock, or behind one, ends with
-    :class:`dstack.DeadlockFound`: in the main thread, unless the program handles SIGINT itself, and what is awaited
-    within ``async with``. A program that ignores SIGINT does not handle it. In other threads Python cannot end a
-    blocked call: it is left alone, and the report says so.
+    With ``break_deadlock``, :class:`dstack.DeadlockFound` interrupts a call that is part of a confirmed deadlock, or
+    blocked behind one. This works in the main thread, unless the program has its own SIGINT handler, and for awaits
+    within ``async with``. In other threads Python cannot interrupt a blocked call: the report says so, and the call
+    stays blocked.
 
-    Raises :class:`dstack.UsageError` for a number of seconds that is none. Where the look fails, standard error says
-    why. While code keeps the GIL, nothing in its process can begin to look: see ``dstack check`` for that.
+    Raises :class:`dstack.UsageError` for a time limit that is not positive. If the snapshot fails, the reason is
+    printed to standard error. A guard cannot work while C code holds the GIL; use ``dstack check`` from outside then.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class guard:
         look_s: float = 30.0,
     ) -> None:
         if not timeout_s > 0 or not look_s > 0:
-            raise UsageError("A guard needs a positive number of seconds, and so does its look.")
+            raise UsageError("The timeout_s and look_s of a guard must be positive numbers of seconds.")
         self._settings = _Settings(timeout_s, on_hang or _print_report, address, break_deadlock, look_s)
         self._watch: _Watch | None = None
 
@@ -138,7 +139,7 @@ class guard:
 
     def _begin(self, task: asyncio.Task[Any] | None) -> None:
         if self._watch is not None:
-            raise UsageError("This guard is around something already.", "Make one for each piece of code.")
+            raise UsageError("This guard is already in use.", "Create one guard for each piece of code.")
         self._watch = _Watch(self._settings, task)
 
     def _end(self) -> _Watch:
@@ -189,7 +190,7 @@ class _Watch:
             hang = self._look()
         except DstackError as error:
             if not self.is_over.is_set():
-                print(f"dstack could not look at what hangs. {error}", file=sys.stderr)
+                print(f"dstack could not take a snapshot of the hang. {error}", file=sys.stderr)
             return
         if self.is_over.is_set():
             return
@@ -218,12 +219,12 @@ class _Watch:
         own = [one for one in stuck if worker and one.worker_id == worker.worker_id]
         if self.task is not None:
             is_in_it = any(one.coroutine_id == hex(id(self.task)) for one in own)
-            return None if is_in_it else "it is not seen to wait for a confirmed deadlock"
+            return None if is_in_it else NOT_DEADLOCKED
         if not any(one.os_thread_id == self._os_thread_id for one in own):
-            return "it is not seen to wait for a confirmed deadlock"
+            return NOT_DEADLOCKED
         if not self._is_main_thread:
-            return "Python can end blocked calls of the main thread only"
-        return None if is_breakable() else "this program handles SIGINT itself"
+            return "Python can interrupt blocked calls only in the main thread"
+        return None if is_breakable() else "the program has its own SIGINT handler"
 
     def _break_off(self) -> None:
         if self.task is None:
@@ -239,8 +240,12 @@ class _Watch:
 
 
 def _print_report(hang: Hang) -> None:
-    alone = f"The call is left alone: {hang.left_alone}.\n" if hang.left_alone else ""
-    print(f"dstack: no return within {hang.after_s:g} s.\n\n{hang.report}{alone}", file=sys.stderr, flush=True)
+    alone = f"The blocked call is not interrupted: {hang.left_alone}.\n" if hang.left_alone else ""
+    print(
+        f"dstack: the guarded code did not return within {hang.after_s:g} s.\n\n{hang.report}{alone}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _ignore(_: object) -> None:

@@ -6,9 +6,9 @@ LABELS: dict[str, object] = {}
 
 
 def label(**labels: str | int | float | None) -> None:
-    """Set labels of this process, such as ``dstack.label(tp=1, stage="rollout")``; None removes one.
+    """Set labels of this process, such as ``dstack.label(tp=1, stage="rollout")``; None removes a label.
 
-    It costs the update of a dict: nothing is sent or computed. Values are str, int, float or bool; any other is not
-    shown, and long texts are cut.
+    The call only updates a dict: it sends and computes nothing. Values are str, int, float or bool; values of other
+    types are not shown, and long texts are truncated.
     """
     LABELS.update(labels)

@@ -690,12 +690,12 @@ class Failure(Model, frozen=True):
 class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
     """All that dstack observed of one cluster in one run.
 
-    ``stacks`` are tuples of indices into ``frames``, leaf first; every distinct frame and stack stands once.
-    ``sources`` maps a file to line number to text, for lines around user frames, as the nodes have the files.
-    ``task_times`` are of some of the tasks that wait or are waited for, by id, as far as the GCS tells.
-    ``task_event_window`` says which ended tasks ``repeated_calls`` rests on, None where they were not read.
-    ``autoscaler`` names what may add nodes by itself, None where nothing does. ``readings`` are partial samples
-    taken between the two, only of processes that seem to poll, without refs.
+    ``stacks`` are tuples of indices into ``frames``, leaf first; each distinct frame and stack is stored once.
+    ``sources`` maps a file to line numbers to text, for the lines around user frames, read on the nodes.
+    ``task_times`` are the times of some of the waiting and awaited tasks, by id, if the GCS has them.
+    ``task_event_window`` describes the ended tasks that ``repeated_calls`` is based on; None if they were not read.
+    ``autoscaler`` names the autoscaler that can add nodes; None if there is none. ``readings`` are partial samples
+    between the two samples, only of processes that seem to poll, without refs.
     """
 
     schema: str = SCHEMA

@@ -1,8 +1,7 @@
 """Snapshot files: one JSON document, gzipped where the name ends in ``.json.gz``.
 
-Files may come from strangers, so reading believes nothing: memory is bounded, the version is looked at before
-anything else, types are checked, and so is every index that later code follows. Whatever is wrong is told in a
-sentence that says where.
+Files may come from strangers, so all input is validated: memory is bounded, the version is checked first, then the
+types, then every index that later code follows. Error messages say what is invalid and where.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MAX_FRAMES = 100_000_000
 """Maximum number of frames shown by its threads, coroutines and child processes: many may share one long stack."""
 
 _CHUNK_BYTES = 2**20
-_RETAKE = "Take it again with: dstack snapshot -o FILE"
+_RETAKE = "Take a new snapshot with: dstack snapshot -o FILE"
 _T = TypeVar("_T")
 
 
@@ -48,9 +47,10 @@ _SNAPSHOT = msgspec.json.Decoder(Snapshot)
 
 
 def load(path: str | os.PathLike[str]) -> Snapshot:
-    """Read a snapshot file of any minor version of this major one.
+    """Read a snapshot file that has the same major format version as this dstack.
 
-    Raises :class:`UsageError` for a name that is no snapshot's and :class:`SnapshotFileError` for everything else.
+    Raises :class:`UsageError` for a name that does not end in ``.json`` or ``.json.gz``, and
+    :class:`SnapshotFileError` for all other failures.
     """
     path = Path(path)
     is_gzip = _is_gzip(path)
@@ -60,11 +60,11 @@ def load(path: str | os.PathLike[str]) -> Snapshot:
         with path.open("rb") as file:
             data = _read(gzip.GzipFile(fileobj=file) if is_gzip else file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SnapshotFileError(f"{path} is not intact gzip: {_ends(error)}.", _RETAKE) from error
+        raise SnapshotFileError(f"{path} is not valid gzip: {_ends(error)}.", _RETAKE) from error
     except OSError as error:
         raise SnapshotFileError(f"Cannot read {path}: {error.strerror}.") from error
     if len(data) > MAX_BYTES:
-        raise SnapshotFileError(f"{path} holds more than {MAX_BYTES >> 20} MiB, more than dstack reads.")
+        raise SnapshotFileError(f"{path} has more than {MAX_BYTES >> 20} MiB, the limit for a snapshot file.")
     return loads(data, name=str(path))
 
 
@@ -75,12 +75,12 @@ def loads(data: bytes | bytearray, *, name: str = "The data") -> Snapshot:
     """
     header = _decode(_HEADER, data, name, _RETAKE)
     _refuse_other_versions(header, name)
-    newer = f"Read it with a newer dstack: {_ends(header.dstack_version)} wrote it."
+    newer = f"Use a newer version of dstack: {_ends(header.dstack_version)} wrote the file."
     snapshot = _decode(_SNAPSHOT, data, name, newer if header.version > VERSION else _RETAKE)
     if (wrong := next(_inconsistencies(snapshot), None)) is not None:
-        raise SnapshotFileError(f"{name} contradicts itself: {wrong}.", _RETAKE)
+        raise SnapshotFileError(f"{name} is inconsistent: {wrong}.", _RETAKE)
     if _frames_shown(snapshot) > MAX_FRAMES:
-        raise SnapshotFileError(f"{name} shows more than {MAX_FRAMES:,} frames, more than dstack reads.")
+        raise SnapshotFileError(f"{name} has more than {MAX_FRAMES:,} frames, the limit for a snapshot file.")
     return snapshot
 
 
@@ -133,12 +133,14 @@ def require_writable(path: str | os.PathLike[str], *, force: bool = False) -> No
 def _is_gzip(path: Path) -> bool:
     name = path.name.lower()
     if not name.endswith((".json", ".json.gz")):
-        raise UsageError(f"{path} is no name for a snapshot.", "Let it end in .json or .json.gz")
+        raise UsageError(
+            f"{path} is not a valid name for a snapshot file.", "Use a name that ends in .json or .json.gz."
+        )
     return name.endswith(".gz")
 
 
 def _exists(path: str | os.PathLike[str]) -> UsageError:
-    return UsageError(f"{os.fspath(path)} exists already and is kept.", "Replace it with: --force")
+    return UsageError(f"{os.fspath(path)} already exists.", "Overwrite it with --force, or use another name.")
 
 
 def _read(stream: IO[bytes] | gzip.GzipFile) -> bytearray:
@@ -185,19 +187,20 @@ def _decode(decoder: msgspec.json.Decoder[_T], data: bytes | bytearray, name: st
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SnapshotFileError(f"{name} is not a snapshot: {_why(error, data)}.", remedy) from error
+        raise SnapshotFileError(f"{name} is not a valid snapshot: {_why(error, data)}.", remedy) from error
 
 
 def _refuse_other_versions(header: _Header, name: str) -> None:
     if header.schema != SCHEMA:
         raise SnapshotFileError(
-            f"{name} is {_ends(header.schema)}, not {SCHEMA}.", "Give a file that dstack snapshot wrote."
+            f"{name} has the schema {_ends(header.schema)}, not {SCHEMA}.",
+            "Give a file that dstack snapshot -o wrote.",
         )
     major, minor = header.version
     if major == VERSION[0]:
         return
     written = f"{name} has format {major}.{minor}, written by dstack {_ends(header.dstack_version)}"
-    remedy = "Read it with a newer dstack." if major > VERSION[0] else "Read it with the dstack that wrote it."
+    remedy = "Use a newer version of dstack." if major > VERSION[0] else "Use the version of dstack that wrote it."
     raise SnapshotFileError(f"{written}; this dstack reads format {VERSION[0]}.", remedy)
 
 
@@ -209,9 +212,9 @@ def _why(error: Exception, data: bytes | bytearray) -> str:
         case UnicodeDecodeError():
             return f"it is not UTF-8 (byte {_first_byte_not_utf8(data)})"
         case RecursionError():
-            return "it is nested too deeply"
+            return "its JSON is nested too deeply"
         case _ if str(error) == "Input data was truncated":
-            return f"its JSON ends too early (byte {len(data)})"
+            return f"its JSON is truncated (byte {len(data)})"
         case _:
             return _ends(error)
 
@@ -246,7 +249,7 @@ def _inconsistencies(snapshot: Snapshot) -> Iterator[str]:
                 yield from _misplaced(snapshot, child.threads, f"{place}.children[{k}].threads")
                 yield from _misplaced(snapshot, child.coroutines, f"{place}.children[{k}].coroutines")
                 if child.children:
-                    yield f"children of a child process - at `{place}.children[{k}].children`"
+                    yield f"a child process has children - at `{place}.children[{k}].children`"
 
 
 def _frames_shown(snapshot: Snapshot) -> int:

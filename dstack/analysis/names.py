@@ -27,7 +27,7 @@ from dstack.words import duration, listed, plural, word
 SHORT = 8
 SERVE_BATCHES, SERVE_REPLICA = "ray/serve/batching.py", "ray/serve/_private/replica.py"
 SHORTEST_S = 0.05
-"""A bound that is worth telling."""
+"""The smallest bound that is shown."""
 BYTES = ("memory", "object_store_memory")
 SHOWN_RANGES = 8
 """So many ranges of ranks are listed; the ranks in the others are counted."""
@@ -51,6 +51,13 @@ def actor_in_words(class_name: str, name: str, actor_id: str) -> str:
     if part := libraries.part(class_name, name, actor_id):
         return f"{part.name}{part.which}"
     return f'actor {class_name} "{name}"' if name else f"actor {class_name} {short(actor_id)}"
+
+
+def short_actor(class_name: str, name: str, actor_id: str) -> str:
+    """The same beside the name of a method, which tells the class: ``actor "left"``, ``actor 5f8aed75``."""
+    if part := libraries.part(class_name, name, actor_id):
+        return f"{part.name}{part.which}"
+    return f'actor "{name}"' if name else f"actor {short(actor_id)}"
 
 
 def call_of(label: str, value: Actor) -> str:
@@ -248,8 +255,8 @@ def library_frame(frames: tuple[Frame, ...]) -> Frame | None:
 
 
 def waiting(count: int) -> str:
-    """``1 waits`` or ``10,000 wait``."""
-    return f"{count:,} {word(count, 'waits', 'wait')}"
+    """``1 waiter`` or ``10,000 waiters``."""
+    return plural(count, "waiter")
 
 
 def lasting(since: Since | None) -> str:
@@ -277,14 +284,14 @@ def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> s
 
 
 def progress(value: Progress, jobs: Sequence[str]) -> str:
-    """``No task of job 01000000 started or finished in the 1.2 s observed; its processes used 0.02 s of CPU``."""
+    """``No task of job 01000000 started or finished within the 1.2 s observed; its processes used 0.02 s of CPU``."""
     whose = f"{word(len(jobs), 'job')} {listed(jobs)}" if jobs else "no known job"
     cpu = f"; its processes used {value.cpu_s:.2f} s of CPU time" if value.cpu_s is not None and jobs else ""
     if value.has_moved:
         counts = f"{value.started:,} started, {value.finished:,} finished, {value.submitted:,} submitted"
-        return f"Tasks of {whose} in the {duration(value.watched_s)} observed: {counts}{cpu}"
-    idle = f", and none has ended for {duration(value.idle_s)}" if value.idle_s is not None else ""
-    return f"No task of {whose} started or finished in the {duration(value.watched_s)} observed{idle}{cpu}"
+        return f"Tasks of {whose} within the {duration(value.watched_s)} observed: {counts}{cpu}"
+    idle = f"; the last one ended {duration(value.idle_s)} ago" if value.idle_s is not None else ""
+    return f"No task of {whose} started or finished within the {duration(value.watched_s)} observed{idle}{cpu}"
 
 
 def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:

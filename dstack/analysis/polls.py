@@ -223,11 +223,11 @@ class _Finder:
         return one.call is not None or is_asleep or leaf.origin == "ray"
 
     def _rates(self, repeated: Sequence[RepeatedCall]) -> str:
-        """``Buffer.size, 2.0 calls per second for 3 min``, of each method; those of several actors together."""
+        """``Buffer.size (2.0 calls per second for 3 min)``, of each method; those of several actors together."""
         by_name: dict[str, list[RepeatedCall]] = defaultdict(list)
         for call in repeated:
             by_name[call.name].append(call)
-        return words.listed([f"{name}, {self._rate(calls)}" for name, calls in sorted(by_name.items())])
+        return words.listed([f"{name} ({self._rate(calls)})" for name, calls in sorted(by_name.items())])
 
     def _rate(self, calls: Sequence[RepeatedCall]) -> str:
         per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
@@ -258,7 +258,7 @@ class _Finder:
         is_asleep = _is_sleep(frames[0]) or all(isinstance(one.one, Thread) and one.one.sleeps for one in several)
         if not is_asleep or any(one.one.call or not one.one.still for one in several):
             return None
-        call = BlockedCall(kind="other", frame=0, what="polls of its own tasks", timeout_s=0.0)
+        call = BlockedCall(kind="other", frame=0, what="polls its own tasks", timeout_s=0.0)
         poll = self._poll(several, shown, call, len(frames) - 1)
         return poll._replace(own_tasks=True) if poll else None
 

@@ -5,7 +5,8 @@ A new kind of wait gets its verb here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -20,7 +21,18 @@ from dstack.vertex_keys import Key
 
 SHOWN_TARGETS = 3
 TORN_STACK = "stack may be inconsistent: the thread ran while it was read"
+ENDED_BY = {
+    "Event.wait": "a call of Event.set",
+    "Condition.wait": "a call of Condition.notify",
+    "Barrier.wait": "the other parties of the barrier",
+    "Semaphore.acquire": "a release of the semaphore",
+    "Queue.get": "an item in the queue",
+    "Queue.put": "room in the queue",
+    "Queue.join": "Queue.task_done for each item",
+}
+"""What ends a call of the standard library, by the end of its name."""
 Vertices = Mapping[Key, Vertex]
+NameOf = Callable[[Vertex], str]
 
 
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
@@ -31,8 +43,8 @@ def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
 
 
 def cancellation(observed: Observed, vertex: Vertex) -> str:
-    """``was asked to be cancelled and goes on: it``, of a task that has not ended though it was cancelled."""
-    return "was asked to be cancelled and goes on: it " if is_cancelled(observed, vertex) else ""
+    """``was cancelled but has not ended: it``, of a task that has not ended though it was cancelled."""
+    return "was cancelled but has not ended: it " if is_cancelled(observed, vertex) else ""
 
 
 def is_cancelled(observed: Observed, vertex: Vertex) -> bool:
@@ -46,23 +58,34 @@ def _is_in_router(vertex: Vertex) -> bool:
     return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
-def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member) -> str:
-    """The sentence without its subject: what a vertex does, waits for, or why it can never be given."""
+def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member, name_of: NameOf | None = None) -> str:
+    """The sentence without its subject: what a vertex does, waits for, or why it can never be given.
+
+    ``name_of`` names what it waits for, in place of :func:`name`.
+    """
     if vertex.never is not None:
         return vertex.never
-    return doing(vertex, who) if vertex.wait is None else _waits(observed, vertices, vertex.wait)
+    if vertex.wait is None:
+        return doing(vertex, who)
+    return _waits(observed, vertices, vertex.wait, name_of or partial(name, observed))
 
 
 def name(observed: Observed, vertex: Vertex) -> str:
     """A target by name, with its actor where another actor of the class could be meant."""
     if vertex.other_side_of:
-        return f"whoever ends {vertex.other_side_of}"
+        return ended_by(vertex.other_side_of) or f"whatever ends {vertex.other_side_of}"
     if vertex.kind == "lifetime" and vertex.holder is None:
         return vertex.label
     if vertex.kind in ("unknown", "lifetime"):
         return f"the {vertex.label}"
     actor = names.actor_of(observed, vertex.task_id) if vertex.task_id else None
     return names.call_of(vertex.label, actor) if actor else vertex.label
+
+
+def ended_by(call: str) -> str | None:
+    """``a call of Event.set``: what ends a call, where it is known what does."""
+    function = call.partition(" of ")[0]
+    return next((text for name, text in ENDED_BY.items() if function.endswith(name)), None)
 
 
 def introduced(vertex: Vertex, who: Member) -> str:
@@ -74,19 +97,19 @@ def introduced(vertex: Vertex, who: Member) -> str:
 
 
 def doing(vertex: Vertex, who: Member) -> str:
-    """What somebody does who does not wait."""
+    """What an execution does that does not wait."""
     if vertex.kind != "execution":
-        return "can go on"
+        return "can proceed"
     if vertex.coroutine_id is not None:
-        return "awaits nothing from anybody: it sleeps, or is about to go on"
-    return "runs" if who.on_cpu else "runs, but not on a CPU just now: it sleeps, or is in a call outside Python"
+        return "is sleeping, or ready to run"
+    return "is running" if who.on_cpu else "is running, off CPU (sleeping, or in a call outside Python)"
 
 
 def reason(vertex: Vertex) -> str:
     """Why something can never be given, as a verb of its own."""
     if vertex.never is None:
-        return "cannot go on"
-    return f"is never given: {vertex.never}" if vertex.never_kind == "orphaned" else vertex.never
+        return "cannot proceed"
+    return f"never completes: {vertex.never}" if vertex.never_kind == "orphaned" else vertex.never
 
 
 def at(text: str, who: Member, vertex: Vertex) -> Step:
@@ -94,17 +117,16 @@ def at(text: str, who: Member, vertex: Vertex) -> Step:
     return Step(text=text, vertex=vertex.key, file=who.file, line=who.line, source=who.source)
 
 
-def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
-    """The verb of the sentence: what this vertex does and for whom."""
+def _waits(observed: Observed, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
+    """The predicate of the sentence: what this vertex waits for."""
     if wait.of_group is not None:
-        return _in_group(observed, vertices, wait, wait.of_group)
+        return _in_group(observed, vertices, wait, wait.of_group, name_of)
     if wait.loop is not None:
         own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
         if own:
-            return (
-                f"{_waits(observed, vertices, replace(wait, groups=own, loop=None))}, and {_loop(vertices, wait.loop)}"
-            )
-    targets = _targets(observed, vertices, wait)
+            first = _waits(observed, vertices, replace(wait, groups=own, loop=None), name_of)
+            return f"{first}, and {_loop(vertices, wait.loop)}"
+    targets = _targets(vertices, wait, name_of)
     if wait.polls is not None:
         return _polls(wait, targets)
     match wait.kind:
@@ -115,111 +137,116 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait) -> str:
         case "perhaps ray.get":
             return f"may wait for {targets}" + _inferred(wait)
         case "ray.wait":
-            return f"{_lasting('ray.wait', wait)} for {wait.needed} of {wait.total}: {targets}"
+            return f"{_lasting('ray.wait', wait)} for {_some(wait)}{targets}"
         case "thread.join":
             return f"{_lasting('Thread.join', wait)} for {targets}"
         case "generator":
-            return f"{_lasting('next of a generator', wait)} for {targets}"
+            return f"{_lasting('next', wait)} for the next value of {targets}"
         case "future":
             return f"{_lasting(wait.what or 'Future.result', wait)} for {targets}" + _inferred(wait)
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
         case "Serve slot":
-            full = f" ends: {wait.what} allows no more"
-            return f"waits until {targets}{full}" if wait.what else f"waits for a replica: {targets}"
+            full = f"is queued behind {targets} ({wait.what} is reached)"
+            return full if wait.what else f"waits for a replica: {targets}"
         case "Serve request":
             return f"passes the request on to {targets}"
         case "actor slot":
-            return f"is queued there until {targets} ends"
+            return f"is queued behind {targets}"
         case "event loop":
             loops = [vertices[target.vertex] for group in wait.groups for target in group.targets]
-            return f"cannot go on before {targets} {_frees(loops)}"
+            return f"waits for {targets} {_frees(loops)}"
         case "order":
-            return f"must follow {targets}, which its caller sent before and whose arguments are not ready"
+            return f"is queued behind {targets}, which was submitted first and waits for its arguments"
         case "arguments":
-            return f"waits for its argument, made by {targets}" + _inferred(wait)
+            return f"waits for its argument, produced by {targets}" + _inferred(wait)
         case "resources":
-            return _resources(observed, vertices, wait)
+            return _resources(vertices, wait, name_of)
         case "lifetime":
             return f"ends only through {targets}"
         case "backpressure":
-            return f"has given values faster than they are taken, and waits until one is by {targets}" + _inferred(wait)
+            return f"is paused by backpressure until {targets} consumes a value" + _inferred(wait)
         case "channel read":
-            return f"waits{_in_call(wait)} for what {targets} gives in its graph{_failing(wait)}"
+            return f"waits{_in_call(wait)} for an output of {targets} in its compiled graph{_failing(wait)}"
         case "channel write":
-            return f"waits{_in_call(wait)} until {targets} has taken an earlier value of its graph{_failing(wait)}"
+            return f"waits{_in_call(wait)} until {targets} reads a value of its compiled graph{_failing(wait)}"
         case "kept value":
             return (
-                f"waits{_in_call(wait)} for room in a channel of its graph: all values were taken, and one of them is "
-                f"still referred to by {targets}{_failing(wait)}"
+                f"waits{_in_call(wait)} for room in a channel of its compiled graph: {targets} still refers to a value "
+                f"in it{_failing(wait)}"
             )
         case "next call":
-            return f"comes to the call only through {targets}"
+            return f"enters the call only after {targets}"
         case "actor creation":
             return "waits for its actor to be created"
         case _ if any(vertices[target.vertex].child_pid for group in wait.groups for target in group.targets):
             return f"{_lasting(wait.kind, wait)} for {targets}" + _inferred(wait)
         case _ if any(vertices[target.vertex].other_side_of for group in wait.groups for target in group.targets):
-            return f"waits in {wait.kind}{_timeout(wait)}, which somebody else must end"
+            awaited = ended_by(wait.kind)
+            return f"{_lasting(wait.kind, wait)} for {awaited}" if awaited else f"waits in {wait.kind}{_timeout(wait)}"
         case _ if wait.assumed:
             return f"{_lasting(wait.kind, wait)} for {targets}"
         case _:
             return f"waits for {targets}"
 
 
-def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait) -> str:
+def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait, name_of: NameOf) -> str:
     """In which call of which group, as which rank, which ranks are not in it, and what they do."""
     call, group = of_group.call, of_group.call.group
-    place = f"is in {call.operation} of {names.process_group(group)} as rank {group.rank}"
+    place = f"waits in {call.operation} of {names.process_group(group)} as rank {group.rank}"
     error = fails_in(observed, call)
     if not of_group.missing:
         others = [rank for rank in of_group.inside if rank != group.rank]
-        return f"{place}{f', with {names.ranks(others)}' if others else ''}, which its library must end{error}"
-    targets = _targets(observed, vertices, wait)
-    return f"{place} and waits for {names.ranks(of_group.missing)}: {targets}{error}"
+        return f"{place}{f', like {names.ranks(others)}' if others else ''}{error}"
+    targets = _targets(vertices, wait, name_of)
+    return f"{place} for {names.ranks(of_group.missing)}: {targets}{error}"
 
 
 def fails_in(observed: Observed, call: GroupCall) -> str:
-    """``; the call fails by its own timeout in 29 min``, where clocks agree."""
+    """``; the call times out in 29 min``, where clocks agree."""
     if call.fails_at is None or not observed.snapshot.has_one_time:
         return ""
     left_s = call.fails_at - observed.looked_at
-    return f"; the call fails by its own timeout in {words.duration(left_s)}" if left_s > 0 else ""
+    return f"; the call times out in {words.duration(left_s)}" if left_s > 0 else ""
 
 
 def _in_call(wait: Wait) -> str:
-    """`` in CompiledDAGRef.get, with a timeout of 5 s``; empty for a stage, whose loop makes the call."""
+    """`` in CompiledDAGRef.get, timeout 5 s``; empty for a stage, whose loop makes the call."""
     return f" in {wait.what}{_timeout(wait)}" if wait.what and wait.what.startswith("CompiledDAG") else ""
 
 
 def _failing(wait: Wait) -> str:
-    return f" (it fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
+    return f" (fails after {wait.fails_after_s:g} s)" if wait.fails_after_s is not None else ""
 
 
 def _polls(wait: Wait, targets: str) -> str:
     """What a loop does that only polls, and for what."""
     if wait.timeout_s == 0.0:
-        return f"{wait.kind}, in the loop at {wait.polls}; the answers can be changed only by {targets}"
-    call = wait.what or wait.kind
-    return f"polls in the loop at {wait.polls}: {call} with a timeout of {wait.timeout_s:g} s for {targets}"
+        return f"{wait.kind} in the loop at {wait.polls}; only {targets} can change the result"
+    return f"polls {targets} in the loop at {wait.polls} ({wait.what or wait.kind}, timeout {wait.timeout_s:g} s)"
 
 
 def _await(wait: Wait, targets: str) -> str:
     """In which call it awaits, how many of what, and with which timeout, if any."""
-    some = f"{wait.needed} of {wait.total}: " if wait.needed < wait.total else ""
+    some = _some(wait) if wait.needed < wait.total else ""
     plainly = wait.what is None and wait.timeout_s is None
     return (f"awaits {some}{targets}" if plainly else f"{_lasting(wait.what or 'await', wait)} for {some}{targets}") + (
         _inferred(wait)
     )
 
 
+def _some(wait: Wait) -> str:
+    """``1 of 3: ``, empty where there is but one."""
+    return f"{wait.needed} of {wait.total}: " if wait.total > 1 else ""
+
+
 def _loop(vertices: Vertices, key: Key) -> str:
-    return f"cannot go on before {vertices[key].label} {_frees([vertices[key]])}"
+    return f"for {vertices[key].label} {_frees([vertices[key]])}"
 
 
 def _frees(loops: Sequence[Vertex]) -> str:
-    """What a thread must do that keeps an event loop to itself, whether it is called by what it runs or as the loop."""
-    return "lets its event loop go" if any(loop.task_id for loop in loops) else "gets free"
+    """What a thread must do that blocks an event loop, whether it is called by what it runs or as the loop."""
+    return "to yield the event loop" if any(loop.task_id for loop in loops) else "to become free"
 
 
 def _lasting(call: str, wait: Wait) -> str:
@@ -228,13 +255,13 @@ def _lasting(call: str, wait: Wait) -> str:
 
 
 def _timeout(wait: Wait) -> str:
-    return f", with a timeout of {wait.timeout_s:g} s" if wait.timeout_s is not None else ""
+    return f", timeout {wait.timeout_s:g} s" if wait.timeout_s is not None else ""
 
 
-def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+def _resources(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     """What is missing and who has it, or where there would be room."""
     found = [vertices[key] for key in dict.fromkeys(t.vertex for group in wait.groups for t in group.targets)]
-    labels = [vertex.holder or name(observed, vertex) for vertex in found]
+    labels = [vertex.holder or name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"
     if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
         return f"{what}: {_shortly(labels)}"
@@ -242,9 +269,9 @@ def _resources(observed: Observed, vertices: Vertices, wait: Wait) -> str:
     return f"{what}, held by {many}{_shortly(labels, ' or ' if wait.needed < wait.total else ' and ')}"
 
 
-def _targets(observed: Observed, vertices: Vertices, wait: Wait) -> str:
+def _targets(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
-    labels = list(dict.fromkeys(name(observed, vertices[target.vertex]) for target in targets))
+    labels = list(dict.fromkeys(name_of(vertices[target.vertex]) for target in targets))
     is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
     return _shortly(labels, " and " if is_all else " or ")
 

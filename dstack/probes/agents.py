@@ -123,11 +123,11 @@ class _Texts:
         """Why a text is of no use, if it is not; ``elapsed_ms`` bounds the pause that it cost its process."""
         stacks = parse(text)
         if stacks is None:
-            return Refused("it gave something that is no text of py-spy's", "malformed")
+            return Refused("its reply is not the output of py-spy", "malformed")
         if stacks.pid != worker.pid or not _is_likely(worker, stacks):
-            return Refused(f"pid {worker.pid} is another process there, {stacks.title[:80]!r}", "identity")
+            return Refused(f"pid {worker.pid} is another process there: {stacks.title[:80]!r}", "identity")
         if not stacks.threads:
-            return Refused("it shows no threads", "malformed")
+            return Refused("its reply has no threads", "malformed")
         threads = [self._thread(worker, thread) for thread in stacks.threads]
         self._processes[worker.worker_id] = {
             "pid": worker.pid,
@@ -181,13 +181,13 @@ def _is_likely(worker: Worker, stacks: TextStacks) -> bool:
 
 def _objection(reply: Any) -> Refused | None:
     if reply is None:
-        return Refused("no time was left for it", "timeout")
+        return Refused("no time was left to read it", "timeout")
     if isinstance(reply, Refused):
         return reply
     if reply.success:
         return None
     lines = [line.strip() for line in reply.output[:4000].splitlines()]
-    told = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "it gave no reason")
+    told = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "no reason given")
     refused = any("permission denied" in line.lower() for line in lines)
     reason = told.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
     return Refused(reason, "permission" if refused else "other")
@@ -216,7 +216,7 @@ def _installed(file: str) -> str | None:
 def _failure(worker: Worker, problem: Refused, sample: int) -> Failure:
     return Failure(
         stage="stacks",
-        reason=f"Ray's agent on its node cannot read it either: {problem.reason}",
+        reason=f"Ray's agent on its node could not read it either: {problem.reason}",
         cause=problem.cause,
         node_id=worker.node_id,
         worker_id=worker.worker_id,
@@ -228,9 +228,9 @@ def _failure(worker: Worker, problem: Refused, sample: int) -> Failure:
 def _no_agent(node_id: str, sample: int) -> Failure:
     return Failure(
         stage="stacks",
-        reason="there is no agent of Ray's on the node that could give stacks instead",
+        reason="the node has no Ray agent that could read it instead",
         cause="missing",
-        remedy='Install Ray with it there: pip install "ray[default]".',
+        remedy='Install Ray with its agent there: pip install "ray[default]".',
         node_id=node_id,
         sample=sample,
     )

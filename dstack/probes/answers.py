@@ -20,7 +20,7 @@ class NodeFailure(Model, frozen=True):
     remedy: str | None = None
 
 
-MALFORMED = NodeFailure("its probe gave a malformed answer", "malformed")
+MALFORMED = NodeFailure("the reply of its probe is malformed", "malformed")
 
 _ANSWER = msgspec.json.Decoder(wire.Answer)
 

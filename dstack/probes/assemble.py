@@ -133,6 +133,6 @@ def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, .
     """Every call is in a frame that its stack has, and all show no more frames than a snapshot file may."""
     executions = list(chain.from_iterable(process.with_stacks() for process in processes))
     if any(one.call and one.call.frame >= len(stacks[one.stack]) for one in executions):
-        raise ValueError("a call in no frame")
+        raise ValueError("a call without its frame")
     if sum(len(stacks[one.stack]) for one in executions) > MAX_FRAMES:
         raise ValueError("too many frames")

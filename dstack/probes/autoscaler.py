@@ -35,7 +35,7 @@ REQUESTS: dict[str, Request] = {
 def active(v1: Any, v2: Any) -> str | None:
     """What may add nodes, from the replies to these requests; None where nothing does."""
     if isinstance(v1, Refused) or isinstance(v2, Refused):
-        return "autoscaler, if there is one, which the GCS did not tell"
+        return "autoscaler, if there is one (the GCS did not say)"
     if _may_add_v1(v1.value) or _may_add_v2(v2):
         return "autoscaler"
     return None

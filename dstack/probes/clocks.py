@@ -20,8 +20,8 @@ def ahead_s(theirs: Sequence[float], asked_at: float, answered_at: float) -> flo
 def clock_notes(nodes: Iterable[Node]) -> tuple[str, ...]:
     """What is to be known where clocks disagree."""
     return tuple(
-        f"The clock of node {node.ip} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's: for"
-        " how long waits have lasted is told only as far as they were watched."
+        f"The clock of node {node.ip} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the clock of this"
+        " host. The ages of waits count only the time that dstack observed."
         for node in nodes
         if (ahead := node.clock_ahead_s or 0.0) and node.has_another_time
     )

@@ -25,6 +25,7 @@ from dstack.probes.record import Record, awaited_refs, waiting_children
 from dstack.probes.task_events import ask_arrived_calls
 from dstack.probes.task_times import ask_task_times
 from dstack.probes.unread import completed, unknown_waits, unread_workers, with_pause_as_remedy
+from dstack.words import plural
 
 Progress = Callable[[str], None]
 Answers = Mapping[str, CoreWorkerStats]
@@ -34,8 +35,8 @@ ENDED_TIMEOUT_S = 1.5
 """Twice what two requests take with as many tasks as the GCS keeps."""
 MAX_SETUP_NODES = 100
 """The most nodes on which installations of runtime environments are looked for."""
-NO_NODE = "the GCS lists no live node: it has just started, or has lost the cluster"
-RESTARTED = "the GCS has restarted and does not know the cluster any more"
+NO_NODE = "the GCS lists no live node: it has just started, or it lost its state"
+RESTARTED = "the GCS restarted and lost the state of the cluster"
 
 
 class ClusterProbe:
@@ -81,7 +82,7 @@ class ClusterProbe:
         """
         budget = Budget.of(2, deadline_s)
         known = {worker.worker_id for worker in self._inventory.workers}
-        self._progress("looking again at those that seem stuck")
+        self._progress("taking the second sample")
         inventory = self._second_inventory(budget)
         if inventory is None:
             return
@@ -242,7 +243,7 @@ class ClusterProbe:
             nodes = self._agents.present_on({worker.node_id for worker in unread}, budget.rpc_timeout_s())
             self._record.failures = with_pause_as_remedy(self._record.failures, unread, nodes, budget.sample)
             return processes
-        self._progress(f"asking Ray's agents for {len(unread)} processes")
+        self._progress(f"asking Ray's agents for {plural(len(unread), 'process', 'processes')}")
         answer, failures = self._agents.stacks_of(unread, self._inventory.jobs, budget.deadline, budget.sample)
         self._note(f for f in failures if f.worker_id or f.node_id not in self._liveness.given_up)
         return completed(processes, self._record.assembly.add([], answer, budget.sample)[0])

@@ -21,7 +21,7 @@ SUPPORTED = ((2, 46), (2, 60))
 """First and last Ray minor version this code was run against."""
 
 CONNECT_TIMEOUT_S = 2.0
-NAME_THE_ADDRESS = "Name it with --address HOST:PORT or RAY_ADDRESS."
+NAME_THE_ADDRESS = "Give its address with --address HOST:PORT or RAY_ADDRESS."
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -83,41 +83,41 @@ def _find_running() -> tuple[str, tuple[str, ...]]:
     """The one cluster running on this machine, or the one ``ray start`` made last."""
     running = sorted(gcs_addresses())
     if not running:
-        raise ClusterError("No Ray cluster runs on this machine.", NAME_THE_ADDRESS)
+        raise ClusterError("No Ray cluster runs on this host.", NAME_THE_ADDRESS)
     if len(running) == 1:
         return running[0], ()
     latest = latest_address()
     others = ", ".join(other for other in running if other != latest)
     if latest in running:
-        return latest, (f"Took {latest}, which `ray start` made last; also running here: {others}.",)
-    raise ClusterError(f"Several Ray clusters run on this machine: {', '.join(running)}.", NAME_THE_ADDRESS)
+        return latest, (f"Using {latest}, which `ray start` started last; also running on this host: {others}.",)
+    raise ClusterError(f"Several Ray clusters run on this host: {', '.join(running)}.", NAME_THE_ADDRESS)
 
 
 def _split(address: str) -> tuple[str, int]:
     if address.startswith("ray://"):
-        remedy = "Give the address of the GCS, HOST:PORT (the port is 6379 unless set otherwise)."
-        raise UsageError(f"{address} is a Ray Client address, which shows nothing of the cluster's inside.", remedy)
+        remedy = "Give the address of the GCS, HOST:PORT (default port 6379)."
+        raise UsageError(f"{address} is a Ray Client address, which gives no access to the GCS.", remedy)
     try:
         return addresses.split(address)
     except ValueError:
-        remedy = "Give HOST:PORT ([HOST]:PORT for IPv6), or auto for the cluster on this machine."
-        raise UsageError(f"{address!r} is not an address.", remedy) from None
+        remedy = "Give HOST:PORT ([HOST]:PORT for IPv6), or auto for the cluster on this host."
+        raise UsageError(f"{address!r} is not a valid address.", remedy) from None
 
 
 def _require_listener(host: str, port: int) -> None:
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
     except socket.gaierror as error:
-        raise ClusterError(f"The host name {host} is not known.", "Check --address.") from error
+        raise ClusterError(f"The host name {host} cannot be resolved.", "Check --address.") from error
     except ConnectionRefusedError as error:
         raise ClusterError(
             f"Nothing listens on {addresses.join(host, port)}: the connection was refused.",
-            "Check that the cluster runs and that this is the port of its GCS (`ray start` prints it).",
+            "Check that the cluster runs, and that this is the port of its GCS (`ray start` prints it).",
         ) from error
     except OSError as error:
         raise ClusterError(
             f"{addresses.join(host, port)} did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
-            "Check the address, the network and firewalls in between.",
+            "Check the address, the network and the firewalls.",
         ) from error
 
 
@@ -130,12 +130,12 @@ def _ask_alive(address: str) -> tuple[str | None, str]:
             raise _not_a_gcs(address, error) from error
     token = load_token()
     if token is None:
-        raise ClusterError(f"The cluster at {address} asks for a token and none was found.", WHERE_TOKENS_ARE)
+        raise ClusterError(f"The cluster at {address} requires a token, and none was found.", WHERE_TOKENS_ARE)
     try:
         return token, _check_alive(address, (("authorization", f"Bearer {token}"),))
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-            raise ClusterError(f"The cluster at {address} refuses our token.", WHERE_TOKENS_ARE) from error
+            raise ClusterError(f"The cluster at {address} rejects the token.", WHERE_TOKENS_ARE) from error
         raise _not_a_gcs(address, error) from error
 
 
@@ -150,10 +150,10 @@ def _not_a_gcs(address: str, error: grpc.RpcError) -> ClusterError:
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ClusterError(
             f"{address} accepts connections but its GCS did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
-            "It may be stopped or overloaded, or something other than Ray: check the gcs_server process there.",
+            "It may be stopped, overloaded, or not Ray: check the gcs_server process there.",
         )
     return ClusterError(
-        f"What listens on {address} is not a Ray GCS ({error.code().name.lower()}).",
+        f"The service at {address} is not a Ray GCS ({error.code().name.lower()}).",
         "Give the GCS's port, 6379 unless set otherwise, not that of the dashboard or of Ray Client;"
         " if the cluster uses TLS, set RAY_USE_TLS and Ray's certificate variables as on its nodes.",
     )

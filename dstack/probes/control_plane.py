@@ -61,7 +61,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
     for name in ("nodes", "workers"):
         if isinstance(answers[name], Refused):
-            raise ClusterError(f"The GCS does not list its {name}: {answers[name].reason}.", CHECK_GCS)
+            raise ClusterError(f"The GCS did not return its {name}: {answers[name].reason}.", CHECK_GCS)
     jobs = [_job(row) for row in _rows(answers["jobs"], "job_info_list")]
     own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
     own = frozenset(job.job_id for job in own_jobs)
@@ -97,7 +97,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
         failures=tuple(
             Failure(
                 stage="control plane",
-                reason=f"the GCS does not list its {name}: {reply.reason}",
+                reason=f"the GCS did not return its {name}: {reply.reason}",
                 cause=reply.cause,
                 sample=sample,
             )
@@ -110,8 +110,8 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
 def client_notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     """What is to be known of each job that came by Ray Client."""
     return tuple(
-        f"Job {job.job_id} comes by Ray Client: its driver here acts for a program elsewhere, whose own stack is not"
-        " seen and whose host Ray does not tell."
+        f"Job {job.job_id} uses Ray Client: its driver here is a proxy. The program runs on an unknown host, and its own"
+        " stack is not read."
         for job in jobs
         if RAY_CLIENT_SERVER in job.entrypoint and not job.is_dead
     )
@@ -134,7 +134,7 @@ def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
     nodes, workers, jobs = call_all(calls, cluster.metadata)
     for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
         if isinstance(reply, Refused):
-            raise ClusterError(f"The GCS does not list its {name}: {reply.reason}.", CHECK_GCS)
+            raise ClusterError(f"The GCS did not return its {name}: {reply.reason}.", CHECK_GCS)
     alive = tuple(node for node in map(_node, nodes.node_info_list) if node.alive)
     ids = {node.node_id for node in alive}
     own = [row for row in jobs.job_info_list if row.config.ray_namespace == PROBE_NAMESPACE]

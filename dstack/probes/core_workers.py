@@ -131,12 +131,12 @@ def _objection(worker: Worker, reply: Any) -> Refused | None:
     if isinstance(reply, Refused):
         return reply
     if not is_from(worker, reply):
-        return Refused("another worker answers on its port: it has ended", "ended")
+        return Refused("it has ended: another worker uses its port", "ended")
     told, total = len(reply.owned_task_info_entries), reply.tasks_total
     if told < total:
-        return Refused(f"it told of {told} of its {total} tasks", "truncated")
+        return Refused(f"it returned only {told} of its {total} tasks", "truncated")
     refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
-    return Refused(f"it told of {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
+    return Refused(f"it returned only {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
 
 
 def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:

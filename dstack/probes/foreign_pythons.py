@@ -33,7 +33,7 @@ Python = wire.ForeignPython | wire.RefusedPython
 
 NAME = re.compile(r"(?:lib)?python(\d)\.(\d+)")
 LIBRARY = re.compile(r"libpython\d\.\d+\w*\.so[.\d]*")
-NOT_FOUND = "no CPython was found in it, or it is stripped of its symbols"
+NOT_FOUND = "no CPython with symbols was found in it"
 GLIBC = "libc.so.6"
 DEBUG_SYMBOL = "_Py_NegativeRefcount"
 """There only where CPython counts references for debugging, and with that lays out other things in other ways."""
@@ -74,7 +74,7 @@ def _look_at(pid: int, program: str) -> Python:
     libraries = [one for one in begins if LIBRARY.fullmatch(PurePath(one.path).name)]
     found = _interpreters(pid, programs) or _interpreters(pid, libraries)
     if len(found) > 1:
-        return {"refused": "it has mapped more than one Python"}
+        return {"refused": "it contains more than one Python"}
     return next(iter(found.values()), None) or {"refused": NOT_FOUND}
 
 
@@ -100,7 +100,7 @@ def _image(file: MappedFile) -> Python | None:
     except OSError as error:
         return {"refused": f"its Python, {file.path}, cannot be opened: {error.strerror}"}
     except (ELFError, StopIteration, UnicodeDecodeError) as error:
-        return {"refused": f"its Python, {file.path}, is not as expected: {error}"}
+        return {"refused": f"its Python, {file.path}, has an unexpected layout: {error}"}
 
 
 class Image:
@@ -117,7 +117,7 @@ class Image:
             return None
         version, level = self._version()
         if version is None:
-            return {"refused": "it runs a Python of unknown version"}
+            return {"refused": "it runs a Python of an unknown version"}
         refusal = self._refusal(version, level)
         if refusal:
             return {"refused": refusal}

@@ -44,8 +44,8 @@ def _wait_until_ready(program: psutil.Popen, output: IO[str]) -> None:
     deadline = time.monotonic() + START_S
     while "ready" not in _lines(output):
         if program.poll() is not None or time.monotonic() > deadline:
-            what = "ended" if program.poll() is not None else f"did not start within {START_S:.0f} s"
-            raise ClusterError(f"The example {what}: {' '.join(_lines(output)[-3:]) or 'it said nothing'}")
+            what = "ended early" if program.poll() is not None else f"did not start within {START_S:.0f} s"
+            raise ClusterError(f"The example {what}: {' '.join(_lines(output)[-3:]) or 'no output'}")
         time.sleep(0.05)
 
 
@@ -61,7 +61,7 @@ def _gcs_address(family: set[psutil.Process]) -> str:
             for word in process.cmdline():
                 if word.startswith(flag):
                     return word.removeprefix(flag)
-    raise ClusterError("The example started no Ray cluster that could be found.")
+    raise ClusterError("The Ray cluster of the example was not found.")
 
 
 def _end(family: set[psutil.Process]) -> None:

@@ -21,11 +21,12 @@ from dstack.probes.node.probe import NodeProbe
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.probes.remote import RemoteProbes
 from dstack.probes.targets import own_addresses, targets, with_environment
+from dstack.words import plural
 
 Progress = Callable[[str], None]
 OVERRUN_S = 2.0
 """How long after its deadline the reading of this host's processes is awaited: reading one of them may block."""
-TOO_LONG = NodeFailure("its probe took too long", "timeout")
+TOO_LONG = NodeFailure("its probe timed out", "timeout")
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class NodeReaders:
         workers = [worker for node in by_node for worker in by_node[node]]
         if not by_node:
             return Readings()
-        self._progress(f"reading {len(workers)} processes here")
+        self._progress(f"reading {plural(len(workers), 'process', 'processes')} on this host")
         began = time.monotonic()
         result = self._local_answer(workers, budget, extras)
         if isinstance(result, NodeFailure):

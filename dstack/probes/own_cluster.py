@@ -49,7 +49,10 @@ def begun_cluster() -> str | None:
     """
     found = {address for child in psutil.Process().children(recursive=True) for address in _gcs_addresses(child)}
     if len(found) > 1:
-        raise ClusterError(f"This process has begun several Ray clusters: {', '.join(sorted(found))}.", "Name one.")
+        raise ClusterError(
+            f"This process started several Ray clusters: {', '.join(sorted(found))}.",
+            "Give the address of one of them.",
+        )
     return found.pop() if found else None
 
 
@@ -64,8 +67,8 @@ def require_no_client() -> None:
     client = sys.modules.get("ray.util.client")
     if client is not None and client.num_connected_contexts() > 0:
         raise UsageError(
-            "This process is connected by Ray Client, which does not tell where the cluster is.",
-            "Name the address of its GCS, HOST:PORT.",
+            "This process uses Ray Client, which does not know the address of the GCS.",
+            "Give the address of the GCS, HOST:PORT.",
         )
 
 

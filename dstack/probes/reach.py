@@ -29,10 +29,10 @@ async def _objection(host: str, port: int, timeout_s: float) -> str | None:
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout_s)
     except asyncio.TimeoutError:
-        return "no connection comes about: the host or its network is gone"
+        return "no connection: the host or its network is down"
     except ConnectionRefusedError:
         return "the connection was refused: its raylet has ended"
     except OSError as error:
-        return f"no connection comes about: {error.strerror or error}"
+        return f"no connection: {error.strerror or error}"
     writer.close()
     return None

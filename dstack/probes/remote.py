@@ -103,9 +103,9 @@ class RemoteProbes:
         remedy = None if self._joined else RUN_ON_A_NODE
         if self._ended:
             return msgspec.structs.replace(self._ended, remedy=remedy)
-        reason = "dstack's driver could not join the cluster in time: this host is slow, or its raylet is stopped"
+        reason = "dstack's driver timed out when it joined the cluster: this host is slow, or its raylet is stopped"
         if self._joined:
-            reason = "dstack's driver on the cluster did not answer in time"
+            reason = "dstack's driver on the cluster timed out"
         return NodeFailure(reason, "timeout", remedy)
 
     def _ask(self, request: Request) -> None:

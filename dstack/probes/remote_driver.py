@@ -63,7 +63,7 @@ class Probes:
                 else:
                     pending[result] = (node_id, False)
         for node_id, is_start in pending.values():
-            reason = "no probe started there in time" if is_start else "its probe took too long"
+            reason = "the start of its probe timed out" if is_start else "its probe timed out"
             yield node_id, NodeFailure(reason, "timeout")
 
     def _begin(self, node_id: str) -> Any:

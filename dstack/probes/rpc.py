@@ -99,11 +99,11 @@ async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> An
 def _explained(error: grpc.RpcError, call: Call) -> Refused:
     code = error.code()
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        reason = f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is gone"
+        reason = f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is down"
         return Refused(reason, "timeout")
     if code == grpc.StatusCode.UNAVAILABLE:
-        reason = f"nothing answers at {call.address}: the process has ended or its network is gone"
+        reason = f"nothing answers at {call.address}: the process has ended, or its network is down"
         return Refused(reason, "unreachable")
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        return Refused("it refuses our token", "permission")
-    return Refused(f"it answered {code.name.lower()}: {str(error.details())[:120]}")
+        return Refused("it rejects the token", "permission")
+    return Refused(f"it returned the error {code.name.lower()}: {str(error.details())[:120]}")

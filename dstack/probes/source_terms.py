@@ -19,7 +19,7 @@ from dstack.probes.node.stacks.source_lines import read_source
 from dstack.probes.node.threads import Frame, ShownFrame, function_of, is_in
 from dstack.probes.node.wire import Dependencies
 
-UNKNOWN_TERMS = "whether it has a timeout could not be read"
+UNKNOWN_TERMS = "its timeout could not be read"
 NAMES = {"ray.get": "get", "ray.wait": "wait"}
 CALL_FILES = ("ray/_private/worker.py", "ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
 CALL_FUNCTIONS = ("get_objects", "get", "wait", "wrapper", "auto_init_wrapper")
@@ -49,7 +49,7 @@ class Sources:
             raise Unreadable(UNKNOWN_TERMS)
         return {
             "timeout_s": None,
-            "assumed": f"{os.path.basename(path)}:{frame.position.line} is the code that runs there",
+            "assumed": f"{os.path.basename(path)}:{frame.position.line} is the code that it runs",
         }
 
 

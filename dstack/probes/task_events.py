@@ -23,6 +23,6 @@ def ask_arrived_calls(cluster: Cluster, timeout_s: float, sample: int) -> tuple[
     stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub
     (reply,) = call_all([Call(cluster.address, stub, "GetTaskEvents", request, timeout_s)], cluster.metadata)
     if isinstance(reply, Refused):
-        reason = f"the GCS does not tell its task events: {reply.reason}"
+        reason = f"the GCS did not return its task events: {reply.reason}"
         return {}, [Failure(stage="control plane", reason=reason, cause=reply.cause, sample=sample)]
     return {row.task_id.hex(): row.attempt_number for row in reply.events_by_task}, []

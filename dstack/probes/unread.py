@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dstack.model import Failure, Process, Worker, WorkerSample
 
-PAUSED_BY_AGENT = "Ray's agent on the node can read stacks with a pause of some ms."
+PAUSED_BY_AGENT = "Ray's agent can read the stacks while it pauses the process for some ms."
 
 
 def unread_workers(
@@ -50,7 +50,7 @@ def _may_be_read_by_agent(failure: Failure, workers: set[str], nodes: set[str]) 
 
 def _remedy(failure: Failure) -> str:
     return (
-        f"{failure.remedy} Or add --pause: {PAUSED_BY_AGENT}" if failure.remedy else f"Add --pause: {PAUSED_BY_AGENT}"
+        f"{failure.remedy} Or use --pause: {PAUSED_BY_AGENT}" if failure.remedy else f"Use --pause: {PAUSED_BY_AGENT}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: tells what a test that hangs on Ray hangs on, and what a test leaves stuck behind it.
+"""The pytest plugin: reports why a test hangs on Ray, and what a passed test leaves stuck in the cluster.
 
 It is loaded into every session where dstack is installed, so it does nothing unless asked to, and loads the rest of
 dstack only then. It never loads Ray.
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Reads the options; what is wrong with them ends the session with pytest's exit code for usage errors."""
     config.addinivalue_line(
         "markers",
-        "dstack(timeout): look at the test's Ray cluster when it still runs after so many seconds, and fail it",
+        "dstack(timeout): after this many seconds, take a snapshot of the test's Ray cluster and fail the test",
     )
     config.stash[SETTINGS] = settings_of(config)
     config.stash[TOLD] = set()
@@ -99,7 +99,7 @@ def pytest_leave_pdb(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Tells what could not be looked at, or was seen of tests that have passed nevertheless."""
+    """Lists what could not be inspected, and notes on tests that passed."""
     if not config.stash[SETTINGS].is_used:
         return
     passed = [report for report in terminalreporter.getreports("passed") if hasattr(report, "get_sections")]
@@ -112,7 +112,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(name=FIXTURE)
 def dstack_fixture(request: pytest.FixtureRequest) -> Iterator[Dstack]:
-    """Looks at the Ray cluster that the test uses: ``check()``, ``snapshot()``, ``assert_no_deadlock(within=S)``."""
+    """Inspects the Ray cluster that the test uses: ``check()``, ``snapshot()``, ``assert_no_deadlock(within=S)``."""
     from dstack.pytest_plugin.fixture import Dstack
 
     with Dstack(request.node) as looks:

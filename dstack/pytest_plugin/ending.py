@@ -29,10 +29,14 @@ def fail_if_stuck(item: pytest.Item, settings: Settings, told: set[Key]) -> None
                 return
         seen = Look(item, settings, told).take()
     except DstackError as error:
-        item.add_report_section("call", "dstack", f"could not look for what is stuck. {error}")
+        item.add_report_section("call", "dstack", f"could not check for deadlocks. {error}")
         return
     told.update(key for one in seen.stuck for key in one.members)
     if seen.stuck:
-        pytest.fail(f"The test leaves somebody stuck for good.\n\n{seen.report}", pytrace=False)
+        pytest.fail(f"The test leaves a deadlock or hang in the cluster.\n\n{seen.report}", pytrace=False)
     if seen.diagnosis.incomplete:
-        item.add_report_section("call", "dstack", "nobody is seen to be stuck, but not all could be looked at.")
+        item.add_report_section(
+            "call",
+            "dstack",
+            "no deadlock was found, but the check is incomplete: some workers or nodes could not be read.",
+        )

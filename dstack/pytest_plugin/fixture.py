@@ -1,4 +1,4 @@
-"""The ``dstack`` fixture: looks at the cluster of the test that asks for it, while it goes on."""
+"""The ``dstack`` fixture: inspects the cluster of the test that requests it, while the test runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PAUSE_SHARE = 2.0
 
 
 class Dstack:
-    """Looks at the Ray cluster that a test uses; each takes as long as `dstack check`.
+    """Inspects the Ray cluster that a test uses; each call takes as long as ``dstack check``.
 
-    What earlier tests have failed for is left out; on a cluster that this process has not begun itself, so is what its
-    own job takes no part in. All methods raise :class:`dstack.ClusterError` where there is no cluster, or none that can
-    be reached.
+    Findings that failed earlier tests are left out. On a cluster that this process did not start, only the findings of
+    its own job are included. All methods raise :class:`dstack.ClusterError` if there is no cluster, or if it is
+    unreachable.
     """
 
     def __init__(self, item: pytest.Item) -> None:
@@ -39,19 +39,19 @@ class Dstack:
             watch.end()
 
     def snapshot(self) -> Snapshot:
-        """What everybody does now."""
+        """Take a snapshot of the cluster."""
         return self._look().snapshot
 
     def check(self) -> Diagnosis:
-        """What is wrong now."""
+        """Take a snapshot and return its diagnosis."""
         return self._look().diagnosis
 
     def assert_no_deadlock(self, within: float | None = None) -> Watch:
-        """Raises :class:`dstack.DeadlockFound` where somebody is stuck for good, or only suspected to be.
+        """Raise :class:`dstack.DeadlockFound` if there is a deadlock or hang, confirmed or suspected.
 
-        With ``within``, the test goes on and is watched for so many seconds, or until it ends: who is then confirmed to
-        be stuck fails it, also while it is blocked. What is given back may be used as a context manager that watches
-        only the code within.
+        With ``within``, return at once and watch the test for this many seconds, or until it ends. A deadlock or hang
+        that is confirmed during this time fails the test, even while it is blocked. Use the returned value as a context
+        manager to watch only a part of the test.
         """
         if within is None:
             seen = self._look()
@@ -59,7 +59,7 @@ class Dstack:
                 raise DeadlockFound(seen.report, seen.snapshot, seen.diagnosis)
             return Watch(self._item, 0.0)
         if not within > 0:
-            raise UsageError("A test is watched for a positive number of seconds.")
+            raise UsageError("The argument within must be a positive number of seconds.")
         watch = Watch(self._item, within)
         self._watches.append(watch)
         watch.begin()
@@ -70,7 +70,7 @@ class Dstack:
 
 
 class Watch:
-    """A thread that looks again and again, until the time is over or it is ended."""
+    """Watches a test for deadlocks and hangs, until its time is over or it is ended."""
 
     def __init__(self, item: pytest.Item, within_s: float) -> None:
         self._item = item
@@ -86,11 +86,11 @@ class Watch:
         self.end()
 
     def begin(self) -> None:
-        """Looks from here on."""
+        """Start to take snapshots."""
         self._thread.start()
 
     def end(self) -> None:
-        """Looks no more; one under way is ended."""
+        """Stop watching; cancel a snapshot that is being taken."""
         self._over.set()
         self._look.cancel()
         if self._thread.is_alive():
@@ -103,7 +103,7 @@ class Watch:
             try:
                 seen, trouble = self._look.take(keep=True), None
             except DstackError as error:
-                trouble = f"could not look for deadlocks. {error}"
+                trouble = f"could not check for deadlocks. {error}"
             else:
                 if self._has_failed(seen):
                     return
@@ -117,7 +117,7 @@ class Watch:
         if not confirmed or self._over.is_set():
             return False
         told.update(key for one in confirmed for key in one.members)
-        self._item.stash[PHASE].fail(f"The test is stuck for good.\n\n{seen.report}")
+        self._item.stash[PHASE].fail(f"The test is in a deadlock or hang.\n\n{seen.report}")
         return True
 
 

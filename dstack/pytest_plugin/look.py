@@ -25,6 +25,7 @@ from dstack.report.text import report_text
 from dstack.snapshot_file import save
 from dstack.vertex_keys import Key
 from dstack.visible import visible
+from dstack.words import plural
 
 TIMEOUT_S = 30.0
 
@@ -82,7 +83,7 @@ class Look:
         whole = diagnose(taken, job=_own_job(taken))
         diagnosis = _without(taken, whole, self._told)
         left_out = len(whole.findings) - len(diagnosis.findings)
-        rest = f"Left out: {left_out} that earlier tests have failed for.\n" if left_out else ""
+        rest = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
         return Seen(taken, diagnosis, report_text(taken, diagnosis) + rest + _saved(taken, path))
 
     def cancel(self) -> None:
@@ -99,7 +100,7 @@ class Look:
         named = os.environ.get("RAY_ADDRESS")
         address = own.address if own else named if named and named != "auto" else begun_cluster()
         if address is None:
-            raise ClusterError("The test is not connected to a Ray cluster.", "Name one with --dstack-address.")
+            raise ClusterError("The test is not connected to a Ray cluster.", "Give its address with --dstack-address.")
         return address
 
 
@@ -148,5 +149,5 @@ def _saved(snapshot: Snapshot, path: Path | None) -> str:
     try:
         save(snapshot, path, force=True)
     except SnapshotFileError as error:
-        return f"The snapshot is not kept. {error}\n"
-    return f"Saved. Look again with: dstack show {visible(str(path))}\n"
+        return f"The snapshot was not saved. {error}\n"
+    return f"Saved. Show it again with: dstack show {visible(str(path))}\n"

@@ -102,8 +102,8 @@ class Phase:
             stuck, report = seen.stuck, f"{seen.awaits()}\n{seen.report}"
             what = f", {seen.diagnosis.verdict}" if seen.diagnosis.is_stuck else ""
         except DstackError as error:
-            report = f"dstack could not look at what it hangs on. {error}\n"
-        text = f"Timeout of {self._timeout_s:g} s{what}: the {self._when} of this test is at\n{place}{report}"
+            report = f"dstack could not take a snapshot. {error}\n"
+        text = f"Timeout of {self._timeout_s:g} s{what}: the {self._when} of this test was at\n{place}{report}"
         if self._over.is_set():
             if not self._look.is_cancelled:
                 self.sections.append(text)
@@ -154,7 +154,7 @@ def end_session(item: pytest.Item, text: str) -> None:
         if capture is not None:
             capture.suspend_global_capture(in_=True)
             captured = "".join(capture.read_global_capture())
-        parts = (f"\n{item.nodeid}\n{text}", captured, "The test cannot be interrupted: dstack ends the session.\n")
+        parts = (f"\n{item.nodeid}\n{text}", captured, "The test cannot be interrupted, so dstack ends the session.\n")
         os.write(2, "\n".join(part for part in parts if part).encode(errors="replace"))
     finally:
         os._exit(1)

@@ -15,14 +15,20 @@ FailOn = Literal["timeout", "stuck"]
 CHECKS: tuple[Check, ...] = ("off", "end", "module")
 FAIL_ON: tuple[FailOn, ...] = ("timeout", "stuck")
 _OPTIONS = {
-    "timeout": ("SECONDS", "Look at the Ray cluster of a test that still runs after so long, and fail it. 0: never."),
+    "timeout": (
+        "SECONDS",
+        "After this time, take a snapshot of the test's Ray cluster and fail the test. 0: no limit.",
+    ),
     "fail-on": (
         "|".join(FAIL_ON),
-        "Whom --dstack-timeout fails: all (timeout, the default), or only who is stuck.",
+        "Which tests --dstack-timeout fails: all (timeout, the default), or only deadlocks and hangs (stuck).",
     ),
-    "check": ("|".join(CHECKS), "After each test (end), or module, look for who is stuck for good, and fail it."),
-    "dir": ("DIR", "Keep the snapshots of tests that hang, for: dstack show FILE."),
-    "address": ("HOST:PORT", "The cluster to look at. [default: the one that the test is connected to]"),
+    "check": (
+        "|".join(CHECKS),
+        "After each test (end) or module, fail the test if it leaves a deadlock or hang in the cluster.",
+    ),
+    "dir": ("DIR", "Save the snapshots of hanging tests in this directory, for: dstack show FILE."),
+    "address": ("HOST:PORT", "The cluster to inspect. [default: the one that the test is connected to]"),
 }
 
 
@@ -55,9 +61,9 @@ def settings_of(config: pytest.Config) -> Settings:
     """The settings of a session; a :class:`pytest.UsageError` says what is wrong with them."""
     check, fail_on = _given(config, "check") or "off", _given(config, "fail_on") or "timeout"
     if check not in CHECKS:
-        raise pytest.UsageError(f"--dstack-check is one of {', '.join(CHECKS)}, not {check!r}.")
+        raise pytest.UsageError(f"--dstack-check must be one of {', '.join(CHECKS)}, not {check!r}.")
     if fail_on not in FAIL_ON:
-        raise pytest.UsageError(f"--dstack-fail-on is one of {', '.join(FAIL_ON)}, not {fail_on!r}.")
+        raise pytest.UsageError(f"--dstack-fail-on must be one of {', '.join(FAIL_ON)}, not {fail_on!r}.")
     timeout, directory = _given(config, "timeout"), _given(config, "dir")
     return Settings(
         timeout_s=_seconds(timeout, "--dstack-timeout") if timeout else None,
@@ -74,7 +80,7 @@ def marked_timeout_s(item: pytest.Item, settings: Settings) -> float | None:
     if marker is None:
         return settings.timeout_s
     if marker.args or marker.kwargs.keys() != {"timeout"}:
-        raise pytest.UsageError("Mark a test with seconds by name: @pytest.mark.dstack(timeout=60)")
+        raise pytest.UsageError("The dstack marker takes only a timeout in seconds: @pytest.mark.dstack(timeout=60)")
     return _seconds(marker.kwargs["timeout"], "timeout of @pytest.mark.dstack")
 
 
@@ -90,7 +96,7 @@ def _seconds(value: object, what: str) -> float | None:
     except (TypeError, ValueError):
         seconds = math.nan
     if not (seconds >= 0 and math.isfinite(seconds)):
-        raise pytest.UsageError(f"The {what} is a number of seconds, not {value!r}.")
+        raise pytest.UsageError(f"The {what} must be a number of seconds, not {value!r}.")
     return seconds or None
 
 
@@ -98,5 +104,5 @@ def _made(directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise pytest.UsageError(f"Cannot make --dstack-dir {directory}: {error.strerror}.") from error
+        raise pytest.UsageError(f"Cannot create --dstack-dir {directory}: {error.strerror}.") from error
     return directory

@@ -12,8 +12,8 @@ from dstack import words
 from dstack.analysis import names
 from dstack.analysis.inventory import DOINGS, Deed, Doing, Inventory, Lacking, Occupant, Resident, alike
 from dstack.model import Actor, Node
+from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.report.text import short_path
 from dstack.tui.outline import Line
 from dstack.tui.source import Look
 from dstack.tui.view import Place

@@ -16,8 +16,8 @@ from dstack.analysis.comparing import Change, Comparison, Found, Moved, Waited
 from dstack.analysis.ranks import NO_RANKS
 from dstack.diagnosis import Vertex
 from dstack.model import Frame
+from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.report.text import short_path
 from dstack.tui.outline import Line
 from dstack.tui.source import Look
 from dstack.tui.top import MARKS

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from dstack.analysis.running import Doing, Place
 from dstack.model import Origin
+from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.report.text import short_path
 from dstack.tui.outline import Line
 from dstack.vertex_keys import Key
 

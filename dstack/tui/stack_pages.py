@@ -13,8 +13,8 @@ from dstack.analysis.running import Execution
 from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Onward, Run, Stack, Stacks
 from dstack.model import Frame
+from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.report.text import short_path
 from dstack.tui.outline import Line
 from dstack.tui.stack_lines import (
     DOING_STYLES,

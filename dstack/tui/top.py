@@ -12,8 +12,8 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from dstack.diagnosis import Verdict
+from dstack.report.headline import headline
 from dstack.report.safe_text import SafeText
-from dstack.report.text import headline
 from dstack.tui.source import Look
 
 MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}

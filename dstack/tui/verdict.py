@@ -8,8 +8,11 @@ from textual.app import ComposeResult
 
 from dstack.analysis.members import member
 from dstack.diagnosis import Finding, Step
+from dstack.report.failures import failure_in_words
+from dstack.report.finding import titled
+from dstack.report.headline import STYLES, headline
+from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.report.text import STYLES, certainty, failure_in_words, headline, short_path
 from dstack.tui.outline import Line, Outline
 from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
@@ -88,7 +91,7 @@ def _finding(look: Look, number: int, finding: Finding, *, is_open: bool) -> Lin
     told = Told(finding, _subject(finding))
     key = f"{finding.kind}/{number}"
     style = STYLE_OF_KIND.get(finding.kind, "bold cyan")
-    title = SafeText(f"{number}. {finding.kind}", style).append(certainty(finding), "not bold")
+    title = SafeText(f"{number}. {titled(finding)}", style)
     children = [*_said(key, "summary", finding.summary, told, "bold")]
     for at, step in enumerate(finding.explanation):
         children += _step(look, f"{key}/{at}", finding, step)
@@ -134,7 +137,7 @@ def impact(finding: Finding) -> str:
 
 def finding_in_words(finding: Finding) -> str:
     """A finding as plain text, for a message to somebody."""
-    lines = [f"{finding.kind}{certainty(finding)}: {finding.summary}"]
+    lines = [f"{titled(finding)}: {finding.summary}"]
     for step in finding.explanation:
         lines.append(f"- {step.text}")
         if step.file is not None:

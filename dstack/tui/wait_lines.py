@@ -12,8 +12,9 @@ from dstack.analysis import names, sentences
 from dstack.analysis.members import Member, member
 from dstack.analysis.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
+from dstack.report.finding import titled
+from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.report.text import certainty, short_path
 from dstack.tui.outline import Line
 from dstack.tui.source import Look
 from dstack.tui.view import Place
@@ -192,7 +193,7 @@ class Lines:
     def _told_circle(self, branch: Branch) -> Iterator[Text]:
         if branch.finding is not None:
             finding = self.look.diagnosis.findings[branch.finding]
-            yield SafeText(f"{finding.kind}{certainty(finding)}: {finding.summary}")
+            yield SafeText(f"{titled(finding)}: {finding.summary}")
             yield SafeText().append("Way out: ", "bold green").append(finding.advice)
         else:
             yield SafeText("They wait for each other, but some may still go on: a wait has a timeout or another way.")

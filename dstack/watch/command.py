@@ -48,7 +48,7 @@ class Command:
         try:
             self._waiting.put_nowait(document)
         except queue.Full:
-            self._events.tell("command", f"not run for a finding: {MOST_WAITING} others wait for it already")
+            self._events.tell("command", f"not run for a finding: {MOST_WAITING} findings are already queued")
 
     def stop(self) -> None:
         """Kills what runs, and runs nothing any more."""
@@ -70,10 +70,10 @@ class Command:
 
     def _tell(self, ended: _Ended) -> None:
         output = ended.output.decode(errors="replace").strip()
-        said = f"; it said: {output}" if output else ""
-        how = f"did not end within {self._deadline_s:g} s and was killed"
+        said = f"; output: {output}" if output else ""
+        how = f"timed out after {self._deadline_s:g} s and was killed"
         if ended.code is not None:
-            how = f"was ended by signal {-ended.code}" if ended.code < 0 else f"ended with {ended.code}"
+            how = f"was ended by signal {-ended.code}" if ended.code < 0 else f"exited with code {ended.code}"
         self._events.tell("command", how + said, exit_code=ended.code, output=output)
 
     def _run(self, document: bytes) -> _Ended:

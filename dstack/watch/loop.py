@@ -79,10 +79,14 @@ class Watch:
             self._command.stop()
         self._saving.acquire(timeout=SAVE_S)
         if self._began is not None:
-            looks = f"{self._figures.looks} looks, {self._figures.full_looks} full ones"
-            found = plural(self._found.total(), "finding")
-            lost = f"; {len(self._unsaved)} snapshots could not be saved" if self._unsaved else ""
-            text = f"after {duration(time.monotonic() - self._began)}: {looks}, {found}{lost}"
+            counts = (
+                (self._figures.looks, "poll"),
+                (self._figures.full_looks, "snapshot"),
+                (self._found.total(), "finding"),
+            )
+            done = ", ".join(plural(count, what) for count, what in counts)
+            lost = f"; {plural(len(self._unsaved), 'snapshot')} not saved" if self._unsaved else ""
+            text = f"after {duration(time.monotonic() - self._began)}: {done}{lost}"
             self._events.tell("stopped", text, within_s=LAST_WORD_S)
 
     def _start(self, cluster: Cluster) -> None:
@@ -90,8 +94,9 @@ class Watch:
         for note in cluster.notes:
             self._events.tell("note", note)
         where = f"{cluster.address}, Ray {cluster.ray_version}"
-        how = f"every {self._settings.every_s:g} s, in full when something has not moved for"
-        self._events.tell("started", f"watching {where}, {how} {self._settings.stuck_after_s:g} s")
+        every_s, stuck_after_s = self._settings.every_s, self._settings.stuck_after_s
+        how = f"poll every {every_s:g} s, snapshot after {stuck_after_s:g} s without progress"
+        self._events.tell("started", f"watching {where}; {how}")
         if self._settings.metrics:
             from dstack.watch.metrics import serve
 
@@ -134,13 +139,13 @@ class Watch:
         self._figures = replace(self._figures, is_up=False)
         if self._lost_at is None:
             self._lost_at = time.monotonic()
-            self._events.tell("lost", f"{error.message} Trying again, at last every {LONGEST_PAUSE_S:g} s")
+            self._events.tell("lost", f"{error.message} Retrying, at least every {LONGEST_PAUSE_S:g} s")
 
     def _regain(self, cluster: Cluster) -> None:
         self._cluster = cluster
         if self._lost_at is not None:
             away = duration(time.monotonic() - self._lost_at)
-            self._events.tell("back", f"{cluster.address} answers again, after {away}")
+            self._events.tell("back", f"{cluster.address} is reachable again after {away}")
             self._lost_at, self._pause_s = None, 1.0
 
     def _paused(self) -> float:
@@ -156,7 +161,7 @@ class Watch:
             taken = self._take(cluster)
         except DstackError as error:
             self._attention.failed(time.monotonic())
-            self._events.tell("failed", f"the full look: {error}")
+            self._events.tell("failed", f"no snapshot: {error}")
             return
         try:
             self._note(taken, diagnose(taken))
@@ -164,7 +169,7 @@ class Watch:
             why = f"{type(error).__name__}: {error}"
             file = self._save(taken)
             self._events.tell(
-                "failed", f"dstack itself could not explain {file or 'a snapshot'}: {why}. Please report it"
+                "failed", f"internal error in the analysis of {file or 'a snapshot'}: {why}. Please report it"
             )
         is_doubtful = bool(self._sightings.doubtful)
         self._attention.looked(picture, time.monotonic(), spent_s() - before, is_doubtful=is_doubtful)
@@ -174,7 +179,7 @@ class Watch:
         collector = Collector(cluster.address, self._settings.timeout_s)
         with self._lock:
             if self._is_stopped:
-                raise ClusterError("The watch is to end.")
+                raise ClusterError("The watch is ending.")
             self._collector = collector
         return collector.take(lambda _: None, lambda _: None)
 
@@ -198,24 +203,22 @@ class Watch:
 
     def _tell(self, taken: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
         for over in changes.over:
-            self._events.tell("over", f"{over.kind}, after {duration(now - over.began_s)}: {over.summary}")
+            self._events.tell("over", f"{over.kind} ended after {duration(now - over.began_s)}: {over.summary}")
         for one, into in changes.merged:
-            self._events.tell("merged", f"{one.kind}, {one.summary}: now part of: {into.summary}")
+            self._events.tell("merged", f"{one.kind} ({one.summary}) is now part of: {into.summary}")
         if changes.lasting:
             oldest = min(changes.lasting, key=lambda sighting: sighting.began_s)
             more = f"; and {len(changes.lasting) - 1} more" * (len(changes.lasting) > 1)
             age = duration(now - oldest.began_s)
-            self._events.tell("lasting", f"{oldest.kind}, for {age}: {oldest.summary}{more}")
+            self._events.tell("lasting", f"{oldest.kind} for {age}: {oldest.summary}{more}")
         if changes.new:
             file = self._save(taken)
             self._tell_new(taken, diagnosis, changes.new, file)
         seen = diagnosis.coverage.workers
         if changes == Changes():
             blocked = [finding for finding in diagnosis.findings if verdict_of(finding) == "blocked"]
-            rest = f"; {len(blocked)} open chain{'s' * (len(blocked) != 1)} of those who wait for others" * bool(
-                blocked
-            )
-            self._events.tell("seen", f"nothing stuck, of {seen.seen} of {seen.total} workers and drivers{rest}")
+            chains = f"; {plural(len(blocked), 'open chain')} of waits" if blocked else ""
+            self._events.tell("seen", f"nothing is stuck; read {seen.seen} of {seen.total} workers and drivers{chains}")
 
     def _tell_new(self, taken: Snapshot, diagnosis: Diagnosis, new: Sequence[int], file: str | None) -> None:
         documents = json.loads(check_json(taken, diagnosis))["findings"]
@@ -238,10 +241,10 @@ class Watch:
             with self._saving:
                 return str(self._ring.save(taken))
         except SnapshotFileError as error:
-            given_up = " The oldest that waits for that is given up." if len(self._unsaved) == MOST_UNSAVED else ""
+            given_up = " The oldest unsaved snapshot is dropped." if len(self._unsaved) == MOST_UNSAVED else ""
             self._unsaved.append(taken)
             self._events.tell(
-                "unsaved", f"{error.message} The snapshot is kept in memory, to be saved later.{given_up}"
+                "unsaved", f"{error.message} The snapshot stays in memory until it can be saved.{given_up}"
             )
             return None
 
@@ -254,9 +257,9 @@ class Watch:
             except SnapshotFileError:
                 return
             self._unsaved.popleft()
-            self._events.tell("saved", f"late: {path}")
+            self._events.tell("saved", f"after a retry: {path}")
 
 
 def _headline(finding: Finding) -> str:
-    sure = "" if finding.confirmed or finding.kind == "stalled" else ", suspected"
-    return f"{finding.kind}{sure}: {finding.summary}"
+    suspected = "" if finding.confirmed or finding.kind == "stalled" else "suspected "
+    return f"{suspected}{finding.kind}: {finding.summary}"

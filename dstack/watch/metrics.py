@@ -27,21 +27,19 @@ def serve(place: str, figures: Callable[[], Figures]) -> str:
     host, _, port = place.rpartition(":")
     host = host.strip("[]") or LOOPBACK
     if not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{place!r} is no port.", "Give --metrics PORT or HOST:PORT.")
+        raise UsageError(f"{place!r} is not a port.", "Use --metrics PORT or --metrics HOST:PORT.")
     registry = CollectorRegistry()
     registry.register(_Figures(figures))
     try:
         server, _ = start_http_server(int(port), host, registry)
     except OSError as error:
-        raise UsageError(
-            f"Metrics cannot be served at {host}:{port}: {error.strerror}.", "Take another port."
-        ) from error
+        raise UsageError(f"Cannot serve metrics at {host}:{port}: {error.strerror}.", "Use another port.") from error
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{server.server_port}/metrics"
 
 
 class _Figures(Collector):
-    """Asked by the client whenever somebody wants the metrics."""
+    """Collected by the client for each request."""
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
         self._figures = figures
@@ -51,45 +49,50 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._figures()
-        yield GaugeMetricFamily("dstack_up", "Whether the cluster answered the last time.", now.is_up)
+        yield GaugeMetricFamily("dstack_up", "1 if the cluster answered the last poll, else 0.", now.is_up)
         findings = {kind: now.findings.get(kind, 0) for kind in TOLD}
-        yield _by_kind(GaugeMetricFamily("dstack_findings", "Findings that last.", labels=["kind"]), findings)
+        yield _by_kind(GaugeMetricFamily("dstack_findings", "Current findings, by kind.", labels=["kind"]), findings)
         reported = CounterMetricFamily(
-            "dstack_findings_reported", "Findings reported since the start.", labels=["kind"]
+            "dstack_findings_reported", "Findings reported since the start, by kind.", labels=["kind"]
         )
         yield _by_kind(reported, {kind: now.found.get(kind, 0) for kind in TOLD})
-        waits = GaugeMetricFamily("dstack_waits", "Waits in the last snapshot, until all moves.", labels=["kind"])
+        waits = GaugeMetricFamily(
+            "dstack_waits",
+            "Waits in the last snapshot, by kind; none while everything makes progress.",
+            labels=["kind"],
+        )
         yield _by_kind(waits, now.waits)
         yield GaugeMetricFamily(
             "dstack_oldest_wait_seconds",
-            "For how long the oldest of them has lasted at least.",
+            "Age of the oldest of these waits, at least.",
             now.oldest_wait_s,
             unit="seconds",
         )
         yield GaugeMetricFamily(
             "dstack_longest_unmoved_seconds",
-            "For how long a call, driver or worker has not moved.",
+            "Longest time that a call, driver or worker has made no progress.",
             now.longest_unmoved_s,
             unit="seconds",
         )
+        yield from _of_all("dstack_glance_workers", "answering", "Workers and drivers in the last poll", now.answered)
         yield from _of_all(
-            "dstack_glance_workers", "answering", "Workers and drivers, by the last glance", now.answered
+            "dstack_snapshot_workers", "observed", "Workers and drivers in the last snapshot", now.workers_seen
         )
-        yield from _of_all(
-            "dstack_snapshot_workers", "observed", "Workers and drivers, by the last snapshot", now.workers_seen
-        )
-        yield from _of_all("dstack_snapshot_nodes", "observed", "Nodes, by the last snapshot", now.nodes_seen)
-        yield CounterMetricFamily("dstack_glances", "Glances: cheap, without stacks.", now.looks)
+        yield from _of_all("dstack_snapshot_nodes", "observed", "Nodes in the last snapshot", now.nodes_seen)
+        yield CounterMetricFamily("dstack_glances", "Polls of the counters, without stacks.", now.looks)
         yield CounterMetricFamily("dstack_snapshots", "Snapshots, with stacks.", now.full_looks)
         yield CounterMetricFamily(
-            "dstack_cpu_seconds", "CPU time of dstack here, with what it has run.", spent_s(), unit="seconds"
+            "dstack_cpu_seconds",
+            "CPU time of dstack on this host, with its child processes.",
+            spent_s(),
+            unit="seconds",
         )
 
 
 def _of_all(name: str, which: str, text: str, ratio: Ratio) -> Iterator[Metric]:
     """How many there are, and of how many of them something is true."""
     yield GaugeMetricFamily(name, f"{text}.", ratio.total)
-    yield GaugeMetricFamily(f"{name}_{which}", f"{text}: those {which}.", ratio.seen)
+    yield GaugeMetricFamily(f"{name}_{which}", f"{text}, those {which}.", ratio.seen)
 
 
 def _by_kind(family: Metric, counts: Mapping[str, int]) -> Metric:

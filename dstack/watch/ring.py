@@ -26,9 +26,9 @@ class Ring:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SnapshotFileError(f"{directory} is no directory for snapshots: {error.strerror}.") from error
+            raise SnapshotFileError(f"Cannot create the directory {directory}: {error.strerror}.") from error
         if not os.access(self._directory, os.W_OK | os.X_OK):
-            raise SnapshotFileError(f"{directory} cannot be written to.", "Name another one with --dir.")
+            raise SnapshotFileError(f"The directory {directory} is not writable.", "Give another one with --dir.")
 
     def save(self, snapshot: Snapshot) -> Path:
         """Writes a snapshot whole or not at all, after as many of the oldest files are gone as it needs.
@@ -39,7 +39,7 @@ class Ring:
             for old in self._files()[: -self._keep + 1 or None]:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            raise SnapshotFileError(f"Cannot remove old files in {self._directory}: {error.strerror}.") from error
+            raise SnapshotFileError(f"Cannot remove old snapshots in {self._directory}: {error.strerror}.") from error
         path = self._free_name(snapshot.taken_at)
         save(snapshot, path)
         return path

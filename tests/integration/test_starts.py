@@ -39,7 +39,7 @@ def test_the_installation_of_an_environment_is_named_with_its_output(shared: Sha
 @pytest.mark.parametrize("name", ["crashing_call", "always_restarting"])
 def test_restarts_are_counted_with_the_last_error(name: str, shared: SharedCluster) -> None:
     with shared.running(f"look_alikes/{name}"):
-        document = told(shared, lambda text: " times (without a limit); its last process ended: " in text)
+        document = told(shared, lambda text: " times (no limit); its last process ended with: " in text)
 
     (finding,) = document["findings"]
     assert (document["verdict"], document["incomplete"]) == ("blocked", False)

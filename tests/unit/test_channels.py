@@ -318,4 +318,4 @@ def test_a_timeout_of_the_users_own_ends_a_wait_but_rays_is_an_error() -> None:
     diagnosis = it.diagnose()
     (finding,) = diagnosis.findings
     assert diagnosis.is_stuck
-    assert any("it fails after 10 s" in step.text for step in finding.explanation)
+    assert any("(fails after 10 s)" in step.text for step in finding.explanation)

@@ -102,7 +102,7 @@ def test_a_chain_ends_in_the_child_by_its_pid_at_its_line() -> None:
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.kind) == ("blocked", "blocked")
-    assert finding.summary.startswith("2 wait, in the end for the child process (pid 77)")
+    assert finding.summary.startswith("1 driver and 1 task wait; all depend on the child process (pid 77)")
     (step,) = [step for step in finding.explanation if "child process" in step.text]
     assert (step.file, step.line) == (FRAME.file, FRAME.line)
 
@@ -259,7 +259,7 @@ def test_a_fork_in_ray_get_hangs_for_good_and_so_does_what_waits_for_it() -> Non
     assert actor is not None
     assert finding.summary == (
         f"child process (pid 77) of actor Loader {actor.actor_id[:8]} is in ray.get at loader.py:7 after a fork; "
-        "Ray does not work in a forked process; 2 wait for it, 1 directly"
+        "Ray does not work in a forked process; 2 more are blocked behind it"
     )
     assert len(finding.blocked_behind) == 2
     assert "spawn" in finding.advice
@@ -278,7 +278,7 @@ def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
     assert (diagnosis.verdict, finding.kind) == ("hang", "orphaned")
     assert finding.summary.startswith("2 child processes of driver train.py: each is in ray.get at loader.py:7")
     (parent,) = [step.text for step in finding.explanation if step.text.startswith("Their parent: driver train.py")]
-    assert "waits in multiprocessing.Queue.get, with a timeout of 5 s" in parent
+    assert "waits in multiprocessing.Queue.get, timeout 5 s" in parent
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_the_story_of_a_long_way_round_is_told_in_part() -> None:
     finding = only_finding(scene.diagnose())
 
     assert len(finding.cycle) == 2 * SHOWN_CYCLE
-    assert finding.explanation[SHOWN_CYCLE].text == f"{SHOWN_CYCLE} more round the same circle"
+    assert finding.explanation[SHOWN_CYCLE].text == f"{SHOWN_CYCLE} more in the same cycle"
 
 
 # What can never be given
@@ -239,7 +239,7 @@ def test_alike_tasks_that_ask_in_vain_for_the_same_are_one_finding() -> None:
 
     assert several.members == tuple(call.key for call in alike)
     assert several.blocked_behind == (first.key,)
-    assert several.summary == ("3 × big can never run: each asks for 1 TPU, and no node has any TPU; 1 waits for them")
+    assert several.summary == ("big (3 alike) can never run: each asks for 1 TPU, and no node has any TPU; 1 more is blocked behind them")
     assert single.members == (other.key,)
     assert single.summary == "big can never run: it asks for 64 GPU, and no node has any GPU"
 
@@ -424,7 +424,7 @@ def test_two_who_poll_each_other_have_no_final_blocker() -> None:
     finding = only_finding(scene.diagnose())
 
     assert (finding.kind, finding.final_blockers) == ("polling", ())
-    assert finding.summary == "4 wait for each other's timeouts"
+    assert finding.summary == "4 tasks wait for each other's timeouts"
 
 
 # Whether all was seen

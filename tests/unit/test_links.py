@@ -400,7 +400,7 @@ def test_a_barrier_to_which_no_caller_can_come_any_more_is_a_suspected_deadlock(
 
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
     assert barrier.slots[0].key in finding.members
-    assert finding.summary == "Barrier.arrive waits in threading.Barrier.wait, and nothing can come to it any more"
+    assert finding.summary == "Barrier.arrive waits in threading.Barrier.wait, which nothing can reach any more"
 
 
 def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
@@ -413,7 +413,7 @@ def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
 
     finding = only_finding(scene.look().look().diagnose())
 
-    assert finding.summary.startswith("Barrier.arrive waits in threading.Barrier.wait, and Late.come cannot come to it")
+    assert finding.summary.startswith("Barrier.arrive waits in threading.Barrier.wait, which Late.come cannot reach")
     assert [step.vertex for step in finding.explanation][:2] == [barrier.slots[0].key, late.key]
     assert "before they wait for each other's calls" in finding.advice
 

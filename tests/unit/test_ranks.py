@@ -117,11 +117,12 @@ def test_long_and_many_labels_are_cut() -> None:
 def test_the_report_names_the_rank_of_who_holds_up_the_others() -> None:
     snapshot = training()[0].look().look_again().snapshot()
 
-    head, text = (text := report_text(snapshot, diagnose(snapshot))).splitlines()[0], " ".join(text.split())
+    diagnosis = diagnose(snapshot)
+    text = " ".join(report_text(snapshot, diagnosis).split())
 
-    assert "(rank 3)" in head
-    assert 'Not in it: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)' in text
-    assert "7 of 8 Trainer.step (ranks 0-2, 4-7) are in torch.distributed.all_reduce" in text
+    assert "(rank 3, pid 9000" in diagnosis.findings[0].summary
+    assert 'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)' in text
+    assert "7 of 8 Trainer.step (ranks 0-2, 4-7) wait in torch.distributed.all_reduce" in text
     assert '7 × Trainer.step ranks 0-2, 4-7, first: "t0", rank 0 (tp 0, pp 0, dp 0), pid' in text
 
 

@@ -102,7 +102,7 @@ def run(*arguments: str) -> Result:
 def test_the_verdict_comes_first_then_the_story_then_what_it_rests_on() -> None:
     text = text_of(confirmed(deadlocked()).snapshot())
 
-    assert text.startswith("DEADLOCK  Left.ping and Right.pong wait for each other; 1 waits behind them\n")
+    assert text.startswith("DEADLOCK  Left.ping and Right.pong wait for each other; 1 more is blocked behind them\n")
     assert "1. deadlock, confirmed by a second look" in text
     parts = [text.index(part) for part in ("DEADLOCK", "1. deadlock", "Way out:", "Distributed stack", "Seen", "Took")]
     assert parts == sorted(parts)
@@ -113,8 +113,8 @@ def test_the_story_names_who_where_and_for_what() -> None:
     story = re.sub(r"\s+", " ", text_of(confirmed(deadlocked()).snapshot()))
 
     assert 'Left.ping (actor Left "l", pid 3000, node 10.0.0.2) waits in ray.get for Right.pong of actor Right' in story
-    assert 'Left.back (actor Left "l", pid 3000, node 10.0.0.2) is queued there until Left.ping of actor Left' in story
-    assert "Behind it, driver train.py (pid 1000, node 10.0.0.2) waits in ray.get for Left.ping" in story
+    assert 'Left.back (actor Left "l", pid 3000, node 10.0.0.2) is queued behind Left.ping of actor Left' in story
+    assert "Blocked behind it: driver train.py (pid 1000, node 10.0.0.2) waits in ray.get for Left.ping" in story
     assert re.search(r"/srv/app/app\.py:\d+ return ping_of\(me\)", story)
 
 

@@ -44,10 +44,10 @@ def test_a_call_made_again_waits_for_its_next_attempt_and_not_for_an_argument() 
     assert wait.kind == "retry"
     assert "the next attempt of Parser.parse" in finding.summary
     assert (
-        'actor Parser "parser" has been restarted 4 times (without a limit); '
-        "its last process ended: Worker exited with code 1" in told(finding)
+        'actor Parser "parser" has been restarted 4 times (no limit); '
+        "its last process ended with: Worker exited with code 1" in told(finding)
     )
-    assert "Parser.parse is at attempt 5: the 4 before failed" in told(finding)
+    assert "Parser.parse is at attempt 5: the first 4 failed" in told(finding)
     assert "max_task_retries" in finding.advice
 
 
@@ -70,7 +70,7 @@ def test_one_restart_is_told_and_is_no_reason_for_advice() -> None:
     finding = only_finding(scene)
 
     assert 'actor Parser "parser" has been restarted once (at most 2 times)' in told(finding)
-    assert "Parser.parse is at attempt 2: the one before failed" in told(finding)
+    assert "Parser.parse is at attempt 2: the first failed" in told(finding)
     assert "max_task_retries" not in finding.advice
 
 

@@ -203,7 +203,7 @@ def test_a_deployment_that_waits_for_itself_is_told_so() -> None:
     finding = scene.look().look().diagnose().findings[0]
 
     assert finding.kind == "deadlock"
-    assert "Shop.order waits for queued request Shop.is_paid, which cannot begin before Shop.order" in finding.summary
+    assert "Shop.order waits for queued request Shop.is_paid, which is queued behind Shop.order" in finding.summary
 
 
 def test_many_ongoing_requests_are_shared_by_all_that_are_queued_behind_them() -> None:
@@ -221,7 +221,7 @@ def test_many_ongoing_requests_are_shared_by_all_that_are_queued_behind_them() -
     wait = diagnosis.vertices[kitchens.router.key].wait
     assert wait is not None
     assert len(wait.groups[0].targets) == 1
-    assert "queued request Shop.is_paid can begin" in diagnosis.findings[0].advice
+    assert "queued request Shop.is_paid can start" in diagnosis.findings[0].advice
 
 
 def client(proxy: Proc) -> Coro:
@@ -268,7 +268,7 @@ def test_a_request_that_cannot_begin_on_a_blocked_event_loop_waits_for_that_loop
     assert finding.kind == "deadlock"
     assert {thread.key, store.key, is_paid.key} == set(finding.members)
     assert diagnosis.vertices[thread.key].label == "Shop.order"
-    assert "Await the ObjectRef" in finding.advice
+    assert "await the ObjectRef" in finding.advice
 
 
 def test_constructors_that_wait_for_each_other_are_named() -> None:
@@ -290,4 +290,4 @@ def test_constructors_that_wait_for_each_other_are_named() -> None:
     assert finding.kind == "deadlock"
     assert "Kitchen.__init__" in finding.summary
     assert "Shop.__init__" in finding.summary
-    assert "in no constructor" in finding.advice
+    assert "in a constructor" in finding.advice

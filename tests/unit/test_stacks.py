@@ -125,7 +125,7 @@ def test_what_is_pending_is_a_page_without_frames_that_leads_on() -> None:
     then = page(scene, page(scene, driver.key).onward[0].keys[0])
 
     assert then.runs == ()
-    assert "is queued there until" in then.sentence
+    assert "is queued behind" in then.sentence
     assert then.onward[0].keys == (clerk.key,)
 
 

@@ -61,7 +61,7 @@ def test_a_chain_that_ends_in_a_condition_nobody_can_signal_is_stalled() -> None
     finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.kind, diagnosis.incomplete) == ("stalled", "stalled", False)
     assert (finding.waiters_total, finding.waiters_direct, finding.watched_s) == (2, 1, 0.5)
-    assert "Strongly suggestive, not proven: none of them moved in the 0.5 s" in texts(finding)
+    assert "Likely, not proven: none of them moved within 0.5 s" in texts(finding)
 
 
 def test_those_in_it_are_looked_at_again() -> None:
@@ -84,8 +84,8 @@ def test_full_slots_on_one_condition_hold_up_the_call_that_would_end_it() -> Non
     finding = only_finding(twice(scene))
 
     assert finding.kind == "stalled"
-    assert "All 4 threads of actor Gate are in threading.Condition.wait" in texts(finding)
-    assert "if that is Gate.open, which is queued, give its actor one more slot" in finding.advice
+    assert "All 4 threads of actor Gate wait in threading.Condition.wait" in texts(finding)
+    assert "If Gate.open, which is queued, would end the wait, let it run: raise max_concurrency" in finding.advice
 
 
 def test_two_calls_that_cannot_meet_are_stalled_and_the_odd_one_out_is_named() -> None:
@@ -97,10 +97,10 @@ def test_two_calls_that_cannot_meet_are_stalled_and_the_odd_one_out_is_named() -
     finding = only_finding(twice(scene))
 
     assert finding.kind == "stalled"
-    assert f"7 of 8 Trainer.train are in {ALL_REDUCE}" in texts(finding)
-    assert 'Not in it: Trainer.train (actor Trainer "odd"' in texts(finding)
+    assert f"7 of 8 Trainer.train wait in {ALL_REDUCE}" in texts(finding)
+    assert 'Not in this call: Trainer.train (actor Trainer "odd"' in texts(finding)
     assert "1 of 8" not in texts(finding), "the odd one is not told twice"
-    assert finding.advice.startswith(f"Find out why not all came to {ALL_REDUCE}")
+    assert finding.advice.startswith(f"Find out why not all Trainer.train are in {ALL_REDUCE}")
 
 
 def ranks(count: int) -> Scene:
@@ -122,8 +122,8 @@ def test_a_rank_that_is_dead_or_does_nothing_is_named() -> None:
 
     finding = only_finding(twice(scene))
 
-    assert 'Not in it: actor Trainer "lazy", which does not run it at all' in texts(finding)
-    assert 'Not in it: actor Trainer "gone", which is dead: out of memory' in texts(finding)
+    assert 'Not in this call: actor Trainer "lazy", which does not run Trainer.train' in texts(finding)
+    assert 'Not in this call: actor Trainer "gone", which has died: out of memory' in texts(finding)
 
 
 # Look-alikes
@@ -155,7 +155,7 @@ def test_a_rank_that_runs_elsewhere_is_what_all_hangs_on() -> None:
 
     finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("blocked", late.key)
-    assert 'Not in it: Trainer.train (actor Trainer "late"' in texts(finding)
+    assert 'Not in this call: Trainer.train (actor Trainer "late"' in texts(finding)
     assert 'actor Trainer "late"' in finding.summary
 
 
@@ -234,7 +234,7 @@ def test_who_might_end_it_is_named() -> None:
     finding = only_finding(twice(scene))
 
     assert finding.kind == "blocked"
-    assert "Runs, and might end it: feed" in texts(finding)
+    assert "Running, and could end the wait: feed" in texts(finding)
 
 
 def test_who_runs_for_another_job_does_not_matter() -> None:

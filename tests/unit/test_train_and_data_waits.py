@@ -85,7 +85,7 @@ def test_ranks_that_wait_for_each_other_in_two_ways_are_deadlocked() -> None:
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.confirmed, finding.assumed) == ("deadlock", True, ())
     assert finding.summary.startswith(
-        "rank 0 is in ray.train.report of the worker group; rank 1 is in ray.get on Score.ask"
+        "rank 0 is in ray.train.report of the worker group; rank 1 is in ray.get for Score.ask"
     )
 
 

@@ -1,4 +1,4 @@
-"""All kinds of findings, one module each: the rule that finds it, the sentences that tell it, and its advice.
+"""All kinds of findings, one module each: the rule that finds it, the sentences about it, and its advice.
 
 A new kind is one file, its entry in one of the two lists here, and its name in ``FindingKind``.
 """
@@ -13,6 +13,7 @@ import msgspec
 from dstack.analysis import names
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import blocked, collectives, deadlock, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.diagrams import diagram
 from dstack.analysis.findings.failures import Failures
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.findings.situation import Situation
@@ -104,11 +105,13 @@ def _told(finding: Finding, teller: Teller, failures: Failures) -> Finding:
     finding = msgspec.structs.replace(finding, jobs=jobs, since=since, progress=progress)
     finding = msgspec.structs.replace(finding, failed_before=failures.beside(finding))
     advice = kind.advice(finding, teller)
+    drawn = diagram(finding, teller)
     finding = _without_helpers(finding, situation)
     return msgspec.structs.replace(
         finding,
         summary=kind.summary(finding, teller),
         advice=advice,
+        diagram=drawn,
         explanation=(
             *kind.steps(finding, teller),
             *map(step_of_failure, finding.failed_before),

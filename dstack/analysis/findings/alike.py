@@ -1,4 +1,4 @@
-"""Groups of alike executions in a call that somebody else must end, as a collective: who is in it, and who is not."""
+"""Alike executions in a call that something unknown must end, as a collective: which are in it, which are not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from dstack import words
 from dstack.analysis import names
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller, more
@@ -90,25 +91,33 @@ def memberships(groups: Sequence[Gathering], teller: Teller) -> Iterator[Step]:
         if group.is_most:
             for vertex in group.absent[:SHOWN_ABSENT]:
                 step = teller.step(vertex.key)
-                yield replace(step, text=f"Not in it: {step.text}")
-            yield from map(_idle, group.idle[:SHOWN_ABSENT])
+                yield replace(step, text=f"Not in this call: {step.text}")
+            yield from (_idle(actor, group.name) for actor in group.idle[:SHOWN_ABSENT])
             unshown = max(0, len(group.absent) - SHOWN_ABSENT) + max(0, len(group.idle) - SHOWN_ABSENT)
-            yield from more(unshown, "that are not in it")
+            yield from more(unshown, "not in this call")
     yield from more(len(groups) - SHOWN_GROUPS, "such calls")
 
 
-def _idle(actor: Actor) -> Step:
-    why = f"is dead: {actor.death_cause or 'no cause given'}" if actor.state == "DEAD" else "does not run it at all"
-    return Step(text=f"Not in it: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
+def _idle(actor: Actor, name: str) -> Step:
+    is_dead = actor.state == "DEAD"
+    why = f"has died: {actor.death_cause or 'no cause given'}" if is_dead else f"does not run {name}"
+    return Step(text=f"Not in this call: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
 
 
 def _inside(group: Gathering, teller: Teller) -> Step:
     first = teller.member(group.inside[0])
+    if len(group.inside) + len(group.absent) == 1:
+        name = group.name if group.inside[0].task_id else group.inside[0].label
+        return at(f"{name} ({first.place}) waits in {group.call}", first, group.inside[0])
+    ranks = teller.teams.slice_of(group.inside)
+    text = in_call(group, f" {ranks.aside}" if ranks else "")
+    return at(f"{text[0].upper()}{text[1:]}; the first ({first.place}) is at", first, group.inside[0])
+
+
+def in_call(group: Gathering, which: str = "") -> str:
+    """``3 of 4 Trainer.step wait in threading.Event.wait``."""
     count, total = len(group.inside), len(group.inside) + len(group.absent)
     if total == 1:
-        name = group.name if group.inside[0].task_id else group.inside[0].label
-        return at(f"{name} ({first.place}) is in {group.call}", first, group.inside[0])
-    ranks = teller.teams.slice_of(group.inside)
-    which = f" {ranks.aside}" if ranks else ""
-    who = f"{'All ' * (count == total)}{count}{f' of {total}' * (count < total)} {group.name}{which}"
-    return at(f"{who} are in {group.call}; the first of them ({first.place}) is at", first, group.inside[0])
+        return f"{group.inside[0].label} waits in {group.call}"
+    who = f"all {count}" if count == total else f"{count} of {total}"
+    return f"{who} {group.name}{which} {words.word(count, 'waits', 'wait')} in {group.call}"

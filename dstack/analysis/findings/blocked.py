@@ -1,9 +1,9 @@
-"""Blocked: an open chain. All of it goes on when the executions at its ends do."""
+"""Blocked: an open chain. Its waiters resume when the final blockers proceed."""
 
 from __future__ import annotations
 
 from dstack.analysis.chains import Knot
-from dstack.analysis.findings.open_chain import finding_of, steps, summary
+from dstack.analysis.findings.open_chain import finding_of, steps, summary, to_inspect
 from dstack.analysis.findings.restarts import BOUND_THEM, is_repeated
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
@@ -22,18 +22,18 @@ def find_in(situation: Situation, knot: Knot) -> Finding | None:
 
 
 def advice(finding: Finding, teller: Teller) -> str:
-    """Look at the ends."""
+    """What to inspect: the final blocker."""
     ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
     if ends and all(isinstance(end.key, UnknownKey) and end.key.is_setup for end in ends):
         return (
-            "Check whether the node reaches the package index or proxy, install the packages on the nodes (or in their "
-            "image) beforehand, and bound the installation by config={'setup_timeout_seconds': ...} in runtime_env."
+            "Check whether the node reaches the package index, or install the packages on the nodes or in their image "
+            "beforehand. Limit the setup with config={'setup_timeout_seconds': ...} in runtime_env."
         )
     if is_repeated(finding, teller):
         return BOUND_THEM
     if any(is_cancelled(teller.observed, end) for end in ends):
         return (
-            "If it was to be cancelled, let it end: do not catch asyncio.CancelledError, or raise it again (ray.cancel "
-            "asks once). ray.kill ends an actor at once."
+            "To let the cancelled call end, do not catch asyncio.CancelledError, or raise it again (ray.cancel "
+            "requests it once). ray.kill ends an actor at once."
         )
-    return "Look at the lines above: all of it goes on when they do."
+    return f"No deadlock. {to_inspect(finding, teller)}."

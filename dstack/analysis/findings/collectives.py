@@ -41,7 +41,7 @@ def described(finding: Finding, teller: Teller) -> set[Key]:
 
 
 def headline(finding: Finding, teller: Teller) -> str | None:
-    """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get on Reward.score, which calls rank 0``."""
+    """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get for Reward.score, which calls rank 0``."""
     group_ranks = Ranks(finding, teller)
     found = group_ranks.gatherings
     if not found:
@@ -60,9 +60,37 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     found = [one for one in group_ranks.gatherings if of_group(one.inside[0]).missing]
     yield from (_step_inside(one, group_ranks.caller(one.inside[0]), teller) for one in found[:SHOWN_CALLS])
     yield from more(len(found) - SHOWN_CALLS, "such calls")
-    for vertex in group_ranks.absent:
+    yield from absent_steps(finding, teller)
+
+
+def absent_steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+    """The ranks that are lost or idle, and why."""
+    for vertex in Ranks(finding, teller).absent:
         if text := _why_lost(teller, vertex) or _why_idle(teller, vertex):
             yield _step_of_absent(teller, vertex, text)
+
+
+def parts(finding: Finding, teller: Teller) -> Iterator[tuple[list[Vertex], str, str]]:
+    """Each call with the ranks in it: where the first of them is, then all; their name; and what they do.
+
+    As ``ranks 0-2 of 4: Worker.step`` and ``in all_reduce of group dp, waiting for rank 3``.
+    """
+    ranks = Ranks(finding, teller)
+    for one in ranks.gatherings:
+        first = ranks.caller(one.inside[0])
+        call, missing = one.call, of_group(one.inside[0]).missing
+        rest = f", waiting for {names.ranks(missing, call.group)}" if missing else ""
+        does = f"in {one.operation} of {names.process_group(call.group)}{rest}{fails_in(teller.observed, call)}"
+        keys = dict.fromkeys([first.key, *(ranks.caller(vertex).key for vertex in one.inside)])
+        keys |= dict.fromkeys(vertex.key for vertex in one.inside)
+        yield teller.vertices_of(keys), f"{_ranks_of(one)}: {first.label}", does
+
+
+def _ranks_of(one: Gathering) -> str:
+    """``ranks 0-2 of 4``, where the group is made of the first so many ranks."""
+    members = one.call.group.ranks
+    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
+    return f"{names.ranks(one.ranks, one.call.group)}{of}"
 
 
 def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
@@ -97,8 +125,8 @@ def advice(finding: Finding, teller: Teller) -> str | None:
         return fix
     if any(one.call.transfer for one in found):
         return (
-            "Have one process ask for all transfers between these actors, or wait for one before asking for the next: "
-            "an actor makes its transfers in the order in which they arrive there, and that of two callers may differ."
+            "Let one process request all transfers between these actors, or wait for each transfer before requesting "
+            "the next: requests of two callers may arrive in a different order at each actor."
         )
     is_for_calls = bool(group_ranks.elsewhere) and not _are_mixed(found)
     return _advice_for_calls(finding, teller, found) if is_for_calls else _advice_for_order(found)
@@ -113,11 +141,11 @@ def _advice_for_data(libraries: set[str]) -> str | None:
     """Where readers of Data wait for each other, or for ranks that wait in another library."""
     if libraries == {DATA}:
         return (
-            "Read all splits at the same time: start every reader before waiting for one of them (ray.get of all calls "
-            "together), and let no reader wait for another before it iterates."
+            "Read all splits at the same time: start every reader before waiting for one of them (one ray.get for all "
+            "calls), and let no reader wait for another before it iterates."
         )
     if DATA in libraries:
-        return "Let all ranks read their data and make their collective calls, as ray.train.report, in the same order."
+        return "Make all ranks read their data and call collectives (such as ray.train.report) in the same order."
     return None
 
 
@@ -125,16 +153,16 @@ def _advice_for_lost(lost: Sequence[Vertex]) -> str:
     if any(vertex.never for vertex in lost):
         return (
             "Make the same calls on all ranks, the same number of times: look for a branch on the rank, an early "
-            "return or a loop of another length in the training function."
+            "return or a shorter loop in the training function."
         )
     if any(vertex.absent and vertex.absent.is_dead for vertex in lost):
         return (
-            "Start all ranks of the group again: a rank that has died never joins. Fetch the results of all ranks as "
-            "they come (ray.wait), so that the first error ends the run, and set a shorter timeout for the group."
+            "Restart all ranks of the group: the dead rank never joins. Fetch the results of all ranks with ray.wait, "
+            "so that the first error ends the run, and set a shorter timeout for the group."
         )
     return (
-        "Fetch the results of all ranks as they come (ray.wait returns a failed call first), and on an error end the "
-        "others (ray.kill, or abort their process group): they wait for the failed rank until their timeout."
+        "Fetch the results of all ranks with ray.wait (it returns a failed call first), and end the other ranks on an "
+        "error (ray.kill, or abort their process group)."
     )
 
 
@@ -142,22 +170,19 @@ def _advice_for_order(found: Sequence[Gathering]) -> str:
     """All ranks of a group must make the same calls in the same order."""
     if all(is_between_two(one.call) for one in found):
         return (
-            "Let one rank send while the other receives: order both by rank, or begin both at once with isend and "
-            "irecv (batch_isend_irecv) and wait for them afterwards."
+            "Let one rank send while the other receives: order both by rank, or start both with isend and irecv "
+            "(batch_isend_irecv) and wait for them afterwards."
         )
     if _are_mixed(found):
         return (
             "Make all ranks of a group call the same collectives in the same order: look for a branch on the rank, an "
-            "exception, or a loop of another length, before the lines above."
+            "exception, or a shorter loop before these lines."
         )
     if len(found) > 1:
-        return (
-            "Call the collectives of the groups in the same order on all ranks: of two groups that share a rank, the "
-            "same one must come first everywhere."
-        )
+        return "Call the collectives of these groups in the same order on all ranks."
     return (
-        "Find out why not all ranks came: all must make the same calls in the same order, so look for an early return, "
-        "an error that was handled, or a shorter loop on the rank that is not there."
+        "Find out why a rank is missing: all ranks must make the same calls in the same order. Look for an early "
+        "return, a handled error, or a shorter loop on that rank."
     )
 
 
@@ -169,10 +194,10 @@ def _advice_for_calls(finding: Finding, teller: Teller, found: Sequence[Gatherin
     }
     what = words.listed(sorted(queued), " or ")
     if not what:
-        return "Let no rank wait for what others do only after the collective that it has not entered: enter it first."
+        return "Let each rank enter the collective before it waits for something that another rank does after it."
     return (
-        f"Do not wait for {what} while its rank is in a collective that needs the caller: fetch the value before, or "
-        "let it run meanwhile (a concurrency group for it, or a thread of its own)."
+        f"Do not wait for {what} while its rank is in a collective that needs the caller: fetch the value before it, "
+        f"or give {what} its own concurrency group or thread."
     )
 
 
@@ -195,13 +220,13 @@ def _calls_in_words(found: Sequence[Gathering], verbs: tuple[str, str]) -> list[
 
 
 def _split_in_words(one: Gathering) -> str:
-    """``split 0 of streaming_split waits until all 2 splits are read; split 1 is not``."""
+    """``split 0 of streaming_split waits until all 2 splits are read; split 1 is not read``."""
     group = one.call.group
     missing = [rank for rank in group.ranks if rank not in one.ranks]
-    waits, are = "wait" + "s" * (len(one.ranks) == 1), "are" if len(missing) > 1 else "is"
+    waits, are = words.word(len(one.ranks), "waits", "wait"), words.word(len(missing), "is", "are")
     return (
         f"{names.ranks(one.ranks, group)} of streaming_split {waits} until all {len(group.ranks)} splits are read, "
-        f"and {names.ranks(missing, group)} {are} not"
+        f"and {names.ranks(missing, group)} {are} not read"
     )
 
 
@@ -209,10 +234,9 @@ def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
     """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
     is_one, missing = len(one.inside) == 1, of_group(one.inside[0]).missing
     who = teller.member(first)
-    ranks, members = names.ranks(one.ranks, one.call.group).capitalize(), one.call.group.ranks
-    of = f" of {len(members)}" if members == tuple(range(len(members))) else ""
+    ranks = _ranks_of(one)
     parts = (
-        f"{ranks}{of} {'is' if is_one else 'are'} in ",
+        f"{ranks[0].upper()}{ranks[1:]} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
         fails_in(teller.observed, one.call),
@@ -223,7 +247,7 @@ def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
 
 
 def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator[str]:
-    """``rank 3 is in ray.get on Reward.score, which calls rank 0``; ranks in the same words as one."""
+    """``rank 3 is in ray.get for Reward.score, which calls rank 0``; ranks in the same words as one."""
     routes = _Routes(finding, teller, group_ranks.gatherings)
     alike: dict[str, list[int]] = defaultdict(list)
     for vertex, rank in group_ranks.elsewhere:
@@ -241,7 +265,7 @@ class _Routes:
         self._ranks = {vertex.worker_id: rank_of(vertex) for one in found for vertex in one.inside}
 
     def in_words(self, vertex: Vertex) -> str:
-        """``ray.get on Reward.score, which calls rank 0``."""
+        """``ray.get for Reward.score, which calls rank 0``."""
         assert vertex.wait is not None, "members of a finding wait"
         call = vertex.wait.what or vertex.wait.kind
         first = self._next(vertex)
@@ -249,12 +273,12 @@ class _Routes:
             return call
         reached = self._reached(first)
         if reached is None:
-            return f"{call} on {first.label}"
+            return f"{call} for {first.label}"
         other, count, is_call = reached
         if count == 0:
-            return f"{call} on {first.label}, {'queued on' if is_call else 'which is'} rank {other}"
-        how = "calls" if is_call and count == 1 else "waits for" if count == 1 else "in the end waits for"
-        return f"{call} on {first.label}, which {how} rank {other}"
+            return f"{call} for {first.label}, {'queued on' if is_call else 'which is'} rank {other}"
+        how = "calls" if is_call and count == 1 else "waits for" if count == 1 else "indirectly waits for"
+        return f"{call} for {first.label}, which {how} rank {other}"
 
     def _reached(self, first: Vertex) -> tuple[int, int, bool] | None:
         """The first rank in a call on the way from here, after how many steps, and whether by a queued call."""
@@ -304,7 +328,7 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
 def _why_idle(teller: Teller, vertex: Vertex) -> str | None:
     if vertex.absent is None or not vertex.absent.is_idle:
         return None
-    return f"{_name_of(teller, vertex)} runs nothing, and all that could call it waits for the others"
+    return f"{_name_of(teller, vertex)} is idle, and all its possible callers wait for the other ranks"
 
 
 def _step_of_absent(teller: Teller, vertex: Vertex, text: str) -> Step:

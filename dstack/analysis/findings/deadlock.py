@@ -9,7 +9,7 @@ from dstack.analysis import reduction
 from dstack.analysis.digraph import Digraph, lightest_cycle
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more, waiting
+from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more
 from dstack.analysis.findings.ways_out import way_out
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
@@ -19,6 +19,7 @@ from dstack.vertex_keys import Key
 
 KIND: FindingKind = "deadlock"
 VERDICT: Verdict = "deadlock"
+ACTOR_SLOT = "actor slot"
 SHOWN_CYCLE = 24
 MAX_STARTS = 16
 MAX_WEIGHED = 20_000
@@ -82,7 +83,7 @@ def summary(finding: Finding, teller: Teller) -> str:
     """Who waits for each other, across which jobs, and how many wait for them."""
     jobs = teller.situation.jobs_of(finding.members)
     across = f", across jobs {words.listed(jobs)}" if len(jobs) > 1 else ""
-    return f"{_circle(finding, teller)}{across}{waiting(finding, 'behind them')}"
+    return f"{_circle(finding, teller)}{across}"
 
 
 def _circle(finding: Finding, teller: Teller) -> str:
@@ -93,32 +94,53 @@ def _circle(finding: Finding, teller: Teller) -> str:
     if cause := _cause(finding, teller, cycle):
         return cause
     if not executions:
-        return f"{words.listed([vertex.label for vertex in cycle[:SHOWN_NAMES]])} wait for each other"
+        return f"{words.shortly([vertex.label for vertex in cycle], SHOWN_NAMES)} wait for each other"
     if len(executions) == 1:
         first = executions[0].label
         wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
         if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
-            labels = list(dict.fromkeys(vertex.label for vertex in _late_for_barrier(finding, teller)))
+            labels = list(dict.fromkeys(vertex.label for vertex in late_for_barrier(finding, teller)))
             who = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
-            return f"{first} waits in {BARRIER}, and {who} can{'not' * bool(labels)} come to it any more"
+            return f"{first} waits in {BARRIER}, which {who} can{'not' * bool(labels)} reach any more"
         if wanted is None:
-            return f"{first} waits for what only its own thread can bring about"
+            return f"{first} waits in {_call(executions[0])}, which only its own thread could end"
         if finding.resources:
             needed = words.listed(finding.resources)
-            return f"{first} waits for {wanted}, which needs {needed} that comes free only when {first} goes on"
-        return f"{first} waits for {wanted}, which cannot start before {first} ends"
+            return f"{first} waits for {wanted}, which needs {needed} held by {first}"
+        return f"{first} waits for {wanted}, {_why_queued(first, cycle)}"
     if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
         executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
             first = executions[0].label
-            return f"{first} waits for {queued.label}, which cannot begin before {first} ends"
+            return f"{first} waits for {queued.label}, which is queued behind {first}"
     if len(executions) <= SHOWN_NAMES:
         labels = [vertex.label for vertex in executions]
         alike = len(set(labels)) < len(labels)
         return f"{words.listed([teller.name(v) for v in executions] if alike else labels)} wait for each other"
     actors = {teller.member(vertex).actor_id for vertex in executions}
     who = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
-    return f"{who} wait for each other in a ring"
+    return f"{who} wait for each other in a cycle: {_chain(executions)}"
+
+
+def _chain(executions: Sequence[Vertex]) -> str:
+    """``A.go -> B.go -> C.go -> ...``; ``each in A.go`` where all have one name."""
+    labels = [vertex.label for vertex in executions]
+    if len(set(labels)) == 1:
+        return f"each in {labels[0]}"
+    return " -> ".join((*labels[:SHOWN_NAMES], "..."))
+
+
+def _call(vertex: Vertex) -> str:
+    """The call that a vertex waits in."""
+    assert vertex.wait is not None, "members of a cycle wait"
+    return vertex.wait.what or vertex.wait.kind
+
+
+def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
+    """Why what is waited for cannot start before ``first`` ends."""
+    if any(vertex.wait and vertex.wait.kind == ACTOR_SLOT for vertex in cycle):
+        return f"which is queued behind {first} on the same actor"
+    return f"which cannot start before {first} ends"
 
 
 def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | None:
@@ -128,8 +150,8 @@ def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | N
     if wanted is None or not any(situation.is_open_to_many(vertex.key) for vertex in cycle):
         return None
     holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
-    keeps = f"{holder.holder} keeps that for life" if holder.holder else f"{teller.name(holder)} holds that meanwhile"
-    needed = f"needs {words.listed(finding.resources)}; {keeps}"
+    held = f"held by {holder.holder} until it ends" if holder.holder else f"held by {teller.name(holder)}"
+    needed = f"needs {words.listed(finding.resources)} {held}"
     waiter = next((vertex for vertex in cycle if situation.is_in_users_code(vertex.key)), request)
     if waiter is request:
         return f"{request.label} {needed}"
@@ -138,7 +160,7 @@ def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | N
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
-    """Once round the circle, then the other members; the ranks of process groups first."""
+    """Once round the cycle, then the other members; the ranks of process groups first."""
     situation, inside = teller.situation, set(finding.cycle)
     cycle = [key for key in finding.cycle if not situation.is_helper(key)]
     yield from collectives.steps(finding, teller)
@@ -147,24 +169,24 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     rest = [key for key in cycle if key not in described]
     in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
     yield from collectives.with_ranks(finding, teller, in_order)
-    yield from more(len(rest) - SHOWN_CYCLE, "round the same circle")
-    not_there = [*collectives.late_executions(finding, teller), *(v.key for v in _late_for_barrier(finding, teller))]
+    yield from more(len(rest) - SHOWN_CYCLE, "in the same cycle")
+    not_there = [*collectives.late_executions(finding, teller), *(v.key for v in late_for_barrier(finding, teller))]
     late = [key for key in dict.fromkeys(not_there) if key not in inside | described][:SHOWN_CYCLE]
     yield from collectives.with_ranks(finding, teller, map(teller.step, late))
     others = [key for key in finding.members if key not in inside.union(described, late)]
     own = [key for key in others if not situation.is_library_code(key)]
-    yield from teller.alike(own, "Also ")
-    yield from more(len(others) - len(own), "threads of libraries in the same state")
+    yield from teller.alike(own, "Also in it: ")
+    yield from more(len(others) - len(own), "library threads in the same state")
 
 
 def advice(finding: Finding, teller: Teller) -> str:
-    """Where to break the circle."""
+    """Where to break the cycle."""
     return collectives.advice(finding, teller) or way_out(
         teller.vertices_of(finding.cycle), teller.vertices_of(finding.members)
     )
 
 
-def _late_for_barrier(finding: Finding, teller: Teller) -> list[Vertex]:
+def late_for_barrier(finding: Finding, teller: Teller) -> list[Vertex]:
     """The members in the user's code that have not come to a barrier in the cycle, nor wait for who has."""
     at_barrier = {key for key in finding.cycle if (wait := teller.vertices[key].wait) and wait.kind == BARRIER}
     if not at_barrier:

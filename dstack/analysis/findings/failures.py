@@ -30,8 +30,8 @@ RAISED = "TASK_EXECUTION_EXCEPTION"
 """Ray's type of an error that the user's code raised."""
 INTENDED = ("RAY_KILL", "TASK_CANCELLED")
 """What a program does on purpose counts only where a wait depends on it."""
-HELD = "; its result is still held and may never have been fetched"
-NOT_HELD = "; whether its error was handled is not known"
+HELD = "; its result may never have been fetched"
+NOT_HELD = "; its error may have been handled"
 
 
 @dataclass
@@ -182,7 +182,7 @@ def advice(failures: Sequence[FailedBefore]) -> str:
     if not held:
         return ""
     return (
-        f"{held[0].name} failed, and may be what these wait for: fetch its result together with those of the other"
+        f"{held[0].name} failed, and these may wait for it: fetch its result together with those of the other"
         " calls (ray.wait returns the first that is ready), so that its error is raised at once."
     )
 
@@ -217,6 +217,6 @@ def _sentence(failed: FailedBefore) -> str:
     verb = "died" if failed.is_death else "raised" if is_raised else "failed"
     what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
     ago = f", {words.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
-    alike = f" ({failed.count:,} alike, of which this is one)" if failed.count > 1 else ""
+    alike = f" ({failed.count:,} alike)" if failed.count > 1 else ""
     held = "" if failed.is_death else HELD if failed.is_held else NOT_HELD
     return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{alike}"

@@ -32,4 +32,5 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """Ask for less, or add more."""
-    return "Ask for less, or add a node that has it; nothing in the cluster as it is can give it."
+    label = teller.vertices[finding.members[0]].label
+    return f"Let {label} ask for less, or add a node that has what it asks for: no node of the cluster can run it now."

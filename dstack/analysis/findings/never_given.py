@@ -1,4 +1,4 @@
-"""What :mod:`infeasible` and :mod:`orphaned` share: something is waited for that nobody can ever give."""
+"""What :mod:`infeasible` and :mod:`orphaned` share: something is waited for that can never complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dstack.analysis import names, reduction
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller, waiting
+from dstack.analysis.findings.telling import Teller
 from dstack.analysis.sentences import at, introduced, reason
 from dstack.diagnosis import Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
@@ -44,9 +44,9 @@ def sentence(finding: Finding, teller: Teller, because: str) -> str:
     first = teller.vertices[members[0]]
     if first.child_pid is not None:
         return _sentence_of_children(finding, teller, because)
-    who = first.label if len(members) == 1 else f"{len(members):,} × {first.label}"
-    what = "run" if first.task_id in teller.observed.tasks or first.task_id is None else "be given"
-    return f"{who} can never {what}: {because}{waiting(finding, 'for it' if len(members) == 1 else 'for them')}"
+    who = first.label if len(members) == 1 else f"{first.label} ({len(members):,} alike)"
+    what = "run" if first.task_id in teller.observed.tasks or first.task_id is None else "complete"
+    return f"{who} can never {what}: {because}"
 
 
 def _sentence_of_children(finding: Finding, teller: Teller, because: str) -> str:
@@ -57,8 +57,7 @@ def _sentence_of_children(finding: Finding, teller: Teller, because: str) -> str
     if len(processes) > 1:
         who = f"{len(processes):,} child processes"
     each = ": each" if len(processes) > 1 else ""
-    behind = waiting(finding, "for it" if len(processes) == 1 else "for them")
-    return f"{who}{parent_of(teller, first)}{each} {because}{behind}"
+    return f"{who}{parent_of(teller, first)}{each} {because}"
 
 
 def parent_of(teller: Teller, vertex: Vertex) -> str:
@@ -78,10 +77,13 @@ def _submission(teller: Teller, key: Key) -> Step:
     if vertex.child_pid is not None:
         who = teller.member(vertex)
         return at(f"{introduced(vertex, who)} {vertex.never}", who, vertex)
+    return Step(text=f"{vertex.label} {submission(teller, vertex) or reason(vertex)}", vertex=key)
+
+
+def submission(teller: Teller, vertex: Vertex) -> str:
+    """``was submitted by driver train.py (pid 7, node 10.0.0.1)``; empty where its owner is not known."""
     task = teller.observed.tasks.get(vertex.task_id or "")
     owner = teller.observed.workers.get(task.owner_id) if task else None
     if owner is None:
-        return Step(text=f"{vertex.label} {reason(vertex)}", vertex=key)
-    where = f"pid {owner.pid}, node {owner.ip}"
-    text = f"{vertex.label} was submitted by {names.worker(teller.observed, owner)} ({where})"
-    return Step(text=text, vertex=key)
+        return ""
+    return f"was submitted by {names.worker(teller.observed, owner)} (pid {owner.pid}, node {owner.ip})"

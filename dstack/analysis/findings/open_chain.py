@@ -1,7 +1,8 @@
-"""What all findings about waits that may still end share: their final blockers, and how those are told."""
+"""What all findings about waits that may still end share: their final blockers, and the sentences about these."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -20,9 +21,12 @@ from dstack.analysis.requirements import targets_of
 from dstack.analysis.running import call_in_words
 from dstack.analysis.sentences import at, cancellation, doing, introduced
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step, Vertex
-from dstack.vertex_keys import Key
+from dstack.model import Thread
+from dstack.vertex_keys import DriverKey, Key, UnknownKey
 
 SHOWN_BLOCKERS = 3
+SORTS = ("driver", "task", "thread", "asyncio task", "placement group")
+"""What can wait, in the order of a summary."""
 MAX_ENDERS = 20
 """So many of those who can end something are looked at, of each thing that only stands for others."""
 
@@ -86,19 +90,88 @@ def _behind_lifetime(situation: Situation, key: Key) -> Iterator[Key]:
 
 
 def summary(finding: Finding, teller: Teller) -> str:
-    """How many wait, and in the end for whom."""
+    """How many wait, and for which final blocker, at which line."""
     blockers = finding.final_blockers
+    waits = f"{_waiters(finding, teller)} {words.word(finding.waiters_total, 'waits', 'wait')}"
     if not blockers:
-        return f"{names.waiting(finding.waiters_total)} for each other's timeouts"
+        return f"{waits} for each other's timeouts"
     first = teller.vertices[blockers[0].vertex]
     rest = f" and {len(blockers) - 1:,} more" if len(blockers) > 1 else ""
-    resources = f"{words.listed(finding.resources)}: " if finding.resources else ""
-    who = names.waiting(finding.waiters_total)
-    return f"{who}, in the end for {resources}{teller.name(first)}{teller.spot(first)}{rest}"
+    scarce = _scarce(finding, first)
+    if finding.waiters_total == 1:
+        return f"{waits}{scarce} for {blocker_in_words(finding, teller, first)}{rest}"
+    depend = "they depend" if rest else "all depend"
+    return f"{waits}{scarce}; {depend} on {blocker_in_words(finding, teller, first)}{rest}"
+
+
+def _scarce(finding: Finding, first: Vertex) -> str:
+    """`` because not enough GPU is free``, where resources are waited for that are not free."""
+    if not finding.resources or isinstance(first.key, UnknownKey):
+        return ""
+    return f" because not enough {words.listed(finding.resources)} is free"
+
+
+def _waiters(finding: Finding, teller: Teller) -> str:
+    """``1 driver and 3 tasks``; one by its name."""
+    members = teller.vertices_of(finding.members)
+    if len(members) == 1:
+        return members[0].label
+    counts = Counter(_sort(vertex, teller) for vertex in members)
+    return words.listed([words.plural(counts[sort], sort) for sort in SORTS if sort in counts])
+
+
+def _sort(vertex: Vertex, teller: Teller) -> str:
+    """What a waiter is, as one word."""
+    if teller.situation.is_driver(vertex) or isinstance(vertex.key, DriverKey):
+        return "driver"
+    if vertex.placement_group_id and not vertex.task_id:
+        return "placement group"
+    if vertex.task_id:
+        return "task"
+    return "asyncio task" if vertex.coroutine_id else "thread"
+
+
+def blocker_in_words(finding: Finding, teller: Teller, blocker: Vertex) -> str:
+    """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
+    if blocker.other_side_of and (waiter := _waiter_of(finding, teller, blocker)):
+        return f"{teller.name(waiter)}, which waits in {blocker.other_side_of}{teller.spot(waiter)}"
+    running = ", running" if blocker.kind == "execution" and not blocker.coroutine_id else ""
+    return f"{teller.name(blocker)}{running}{teller.spot(blocker)}"
+
+
+def _waiter_of(finding: Finding, teller: Teller, blocker: Vertex) -> Vertex | None:
+    """A member that waits for this blocker itself."""
+    return next((one for one in teller.vertices_of(finding.members) if blocker.key in targets_of(one)), None)
+
+
+def to_inspect(finding: Finding, teller: Teller) -> str:
+    """``Find out why Clerk.stamp does not leave app.py:12: it sleeps there, or ...``, by what the blocker does."""
+    first = teller.vertices[finding.final_blockers[0].vertex]
+    who = first.label if first.kind == "execution" else teller.name(first)
+    at_line = f"{who} takes long{teller.line(first)}"
+    if first.other_side_of:
+        waiter = _waiter_of(finding, teller, first)
+        where = f" in {waiter.label}{teller.line(waiter)}" if waiter else ""
+        return f"Find out what should end {first.other_side_of}{where}, and why it did not"
+    if first.unobserved:
+        return f"Find out what {who} does{teller.line(first)}: dstack could not read it"
+    if first.kind != "execution":
+        return f"Find out why {at_line}"
+    return f"Find out why {at_line}: {_doing(teller, first)}"
+
+
+def _doing(teller: Teller, blocker: Vertex) -> str:
+    """What a final blocker does at its line."""
+    execution = execution_of(teller.observed, blocker)
+    if not isinstance(execution, Thread):
+        return "it sleeps there, or is ready to run"
+    if execution.on_cpu:
+        return "it is computing there"
+    return "it sleeps there" if execution.sleeps else "it sleeps there, or waits outside Python (network, file, C code)"
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
-    """The calls in which chains end, who is in them and who of their like is not; then the other final blockers."""
+    """The calls in which chains end, what is in them and what alike is not; then the other final blockers."""
     yield from collectives.steps(finding, teller)
     groups = gatherings(finding, teller.situation)
     yield from memberships(groups, teller)
@@ -125,14 +198,14 @@ def _blocker_steps(blockers: Sequence[FinalBlocker], teller: Teller) -> Iterator
 def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
     vertex = teller.vertices[blocker.vertex]
     who = teller.member(vertex)
-    total, direct = blocker.waiters_total, blocker.waiters_direct
-    count = f"{names.waiting(total)} on it" + (f", {direct:,} directly" if direct != total else "")
+    total = blocker.waiters_total
+    count = f"{names.waiting(total)} {words.word(total, 'depends', 'depend')} on it"
     if vertex.kind == "lifetime":
         step = teller.step(vertex.key)
         return msgspec.structs.replace(step, text=f"{'the ' if vertex.holder else ''}{step.text}; {count}")
     if vertex.kind == "unknown":
         waits = _wait_in_child(teller, vertex)
-        return at(f"the {vertex.label}{waits}; {count}" + ("; it is now at" if who.file else ""), who, vertex)
+        return at(f"the {vertex.label}{waits}; {count}" + ("; it is at" if who.file else ""), who, vertex)
     state = f"{cancellation(teller.observed, vertex)}{doing(vertex, who)}"
     return at(f"{introduced(vertex, who)} {state}; {count}", who, vertex)
 
@@ -149,4 +222,4 @@ def _candidates(finding: Finding, groups: list[Gathering], teller: Teller) -> It
     if groups and all(_is_other_side(blocker, teller) for blocker in finding.final_blockers):
         able = (vertex.key for vertex in others(teller.situation, finding.jobs) if not vertex.unobserved)
         members = set(finding.members)
-        yield from teller.alike([key for key in able if key not in members], "Runs, and might end it: ")
+        yield from teller.alike([key for key in able if key not in members], "Running, and could end the wait: ")

@@ -8,7 +8,7 @@ from dstack.analysis import reduction
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
 from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller, waiting
+from dstack.analysis.findings.telling import Teller
 from dstack.analysis.observed import Observed
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
@@ -36,8 +36,8 @@ def find(situation: Situation) -> Iterator[Finding]:
 def summary(finding: Finding, teller: Teller) -> str:
     """What is gone, and why."""
     if ranks := collectives.headline(finding, teller):
-        return f"{ranks}{waiting(finding, 'behind them')}"
-    return sentence(finding, teller, teller.vertices[finding.members[0]].never or "its producer is gone")
+        return ranks
+    return sentence(finding, teller, teller.vertices[finding.members[0]].never or "its producer has died")
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
@@ -48,7 +48,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
             *collectives.described(finding, teller),
             *(key for key in finding.members if teller.vertices[key].never),
         }
-        yield from teller.alike([key for key in finding.members if key not in described], "Also ")
+        yield from teller.alike([key for key in finding.members if key not in described], "Also in it: ")
         return
     yield from submissions(finding, teller)
     parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}
@@ -82,14 +82,19 @@ def advice(finding: Finding, teller: Teller) -> str:
         )
     task = teller.observed.tasks.get(first.task_id or "")
     if task is None:
-        return "Make the value again in a process that is alive, or let its caller handle the error: its owner is gone."
+        return (
+            "Create the value again in a live process, or handle the error in the caller: the value's owner has died."
+        )
     actor = teller.observed.actors.get(task.actor_id or "")
     if _is_of_removed_group(teller.observed, task, actor):
         what = "create a new actor in it" if task.actor_id else "submit the task again with it"
-        return f"Create a new placement group and {what}: a removed placement group never comes back."
+        return f"Create a new placement group and {what}: a removed placement group cannot be restored."
     if actor is not None:
-        return "Create a new actor and repeat its calls there, or let its caller handle the error: it never comes back."
-    return "Submit the task again, or let its caller handle the error."
+        return (
+            f"Create a new actor of class {actor.class_name} and repeat its calls there, or handle the error in the "
+            "caller: this one is dead."
+        )
+    return f"Submit {first.label} again, or handle the error in the caller."
 
 
 def _is_of_removed_group(observed: Observed, task: Task, actor: Actor | None) -> bool:

@@ -48,18 +48,18 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     yield from teller.alike([vertex.key for vertex in pollers], "")
     if finding.watched_s is not None:
         again = sum(vertex.stands for vertex in pollers)
-        who = "It was" if len(pollers) == 1 else f"{again} of them were"
+        who = "It was" if len(pollers) == 1 else f"{again} of these {words.word(again, 'was', 'were')}"
         later = f", {words.duration(finding.watched_s)} later" if finding.watched_s >= names.SHORTEST_S else ""
         if again:
-            yield Step(text=f"{who} in the same call for the same at a second look{later}")
+            yield Step(text=f"{who} observed in the same wait again{later}")
     yield from open_chain.steps(finding, teller)
 
 
 def advice(finding: Finding, teller: Teller) -> str:
-    """Look at what is polled."""
+    """What to inspect: what is polled for."""
     if not finding.final_blockers:
-        return "Each of these waits for the other's timeout: let one of them do without what it waits for."
-    return "Look at what is waited for in the end: the polling goes on, and comes to nothing, until that ends."
+        return "Each of these waits until the other's timeout ends: let one of them proceed without waiting."
+    return f"{open_chain.to_inspect(finding, teller)}. The polling continues without a result until then."
 
 
 def _ends_in_polls(situation: Situation, knot: Knot) -> bool:

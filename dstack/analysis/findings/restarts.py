@@ -14,8 +14,8 @@ SHOWN = 3
 REPEATED = 2
 """So many restarts or retries in a row are a reason to look for their cause."""
 BOUND_THEM = (
-    "Find out why it dies: its last lines are in its .err and .out files in the logs folder of its node, see `ray logs "
-    "actor --id ID`. With a bound (max_restarts, max_task_retries) the caller gets the error instead of waiting."
+    "Find out why it dies: read the end of its log (`ray logs actor --id ID`). Set max_restarts and max_task_retries, "
+    "so that the caller gets the error instead of waiting."
 )
 
 
@@ -57,8 +57,8 @@ def _retried(finding: Finding, teller: Teller) -> list[tuple[Vertex, Task]]:
 
 
 def _of_actor(actor: Actor) -> str:
-    limit = "without a limit" if actor.max_restarts < 0 else f"at most {actor.max_restarts:,} times"
-    error = f"; its last process ended: {actor.last_error}" if actor.last_error else ""
+    limit = "no limit" if actor.max_restarts < 0 else f"at most {actor.max_restarts:,} times"
+    error = f"; its last process ended with: {actor.last_error}" if actor.last_error else ""
     return f"{names.actor(actor)} has been restarted {times(actor.num_restarts)} ({limit}){error}"
 
 
@@ -69,4 +69,4 @@ def _of_task(teller: Teller, vertex: Vertex, task: Task) -> str:
 
 
 def _before(attempts: int) -> str:
-    return "the one before" if attempts == 1 else f"the {attempts:,} before"
+    return "the first" if attempts == 1 else f"the first {attempts:,}"

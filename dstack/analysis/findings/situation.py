@@ -130,8 +130,8 @@ class Situation:
         waits = [wait for key in keys if (wait := self.vertices[key].wait)]
         loops = sorted({wait.polls for wait in waits if wait.polls})
         shown, more = loops[:SHOWN_LOOPS], len(loops) - SHOWN_LOOPS
-        places = [*shown, f"{more} more places"] if more > 0 else shown
-        polls = f"the loop{'s' * (len(loops) > 1)} at {words.listed(places)} only poll{'s' * (len(loops) == 1)}"
+        places = words.listed([*shown, f"{more} more places"] if more > 0 else shown)
+        polls = f"the {words.word(len(loops), 'loop')} at {places} only {words.word(len(loops), 'polls', 'poll')}"
         texts = sorted({text for wait in waits for text in wait.assumed})
         return (polls, *texts) if loops else tuple(texts)
 

@@ -1,4 +1,4 @@
-"""Stalled: all chains end in calls that somebody else must end, nothing moved, and nobody was seen who might."""
+"""Stalled: all chains end in calls that something unknown must end, and nothing that could end them is running."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import failures
-from dstack.analysis.findings.alike import gatherings, memberships
+from dstack.analysis.findings.alike import gatherings, in_call, memberships
 from dstack.analysis.findings.open_chain import finding_of
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
@@ -14,7 +14,7 @@ from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
 from dstack.analysis.names import waiting
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
 from dstack.vertex_keys import Key
-from dstack.words import duration, listed
+from dstack.words import duration, listed, shortly, word
 
 KIND: FindingKind = "stalled"
 VERDICT: Verdict = "stalled"
@@ -29,42 +29,49 @@ def find_in(situation: Situation, knot: Knot) -> Finding | None:
 
 def summary(finding: Finding, teller: Teller) -> str:
     """How many wait, and in which calls it ends."""
-    calls = _calls(finding, teller)
-    rest = f" and {len(calls) - SHOWN_NAMES} more" if len(calls) > SHOWN_NAMES else ""
-    who = waiting(finding.waiters_total)
     failed = failures.headline(finding.failed_before)
-    return f"{who}, in the end in {listed(calls[:SHOWN_NAMES])}{rest}, and nobody is left to end it{failed}"
+    ends = _ends_in_words(finding, teller)
+    return f"{ends}, and nothing that could end the wait is running{failed}"
+
+
+def _ends_in_words(finding: Finding, teller: Teller) -> str:
+    """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in such a call, or all by their calls."""
+    first = next(iter(gatherings(finding, teller.situation)), None)
+    if first is None:
+        return f"{waiting(finding.waiters_total)} in {shortly(_calls(finding, teller), SHOWN_NAMES)}"
+    return in_call(first) + (teller.spot(first.inside[0]) if len(first.inside) + len(first.absent) == 1 else "")
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
-    """Who is in those calls, who of their like is not, who is queued behind them, and how sure it is."""
+    """What is in those calls, what alike is not, what is queued behind them, and how certain the finding is."""
     yield from memberships(gatherings(finding, teller.situation), teller)
     yield from teller.alike(_queued(finding, teller), "")
-    watched = f" in the {duration(finding.watched_s or 0.0)} between two looks"
     yield Step(
-        text=f"Strongly suggestive, not proven: none of them moved{watched}, and nobody else of the "
-        f"job{'s' * (len(finding.jobs) > 1)} runs. A message from outside of Ray could still end it"
+        text=f"Likely, not proven: none of them moved within {duration(finding.watched_s or 0.0)}, and nothing else of "
+        f"the {word(len(finding.jobs), 'job')} is running. A message from outside of Ray could still end the wait"
     )
 
 
 def advice(finding: Finding, teller: Teller) -> str:
-    """Why the other side does not come, by the shape of the standstill."""
+    """What to inspect, by the shape of the standstill."""
     if failed := failures.advice(finding.failed_before):
         return failed
     odd = [group for group in gatherings(finding, teller.situation) if group.is_most and (group.absent or group.idle)]
     if odd:
         return (
-            f"Find out why not all came to {odd[0].call}: all must make the same calls in the same order, so look "
-            "for a branch, an early return, an error or a shorter loop in those that are not in it."
+            f"Find out why not all {odd[0].name} are in {odd[0].call}: look for a branch, an early return, an error or "
+            "a shorter loop in those that are missing."
         )
     if queued := _queued(finding, teller):
         label = teller.vertices[queued[0]].label
         return (
-            f"Let the call run that would end it: if that is {label}, which is queued, give its actor one more slot "
-            "(a higher max_concurrency, or a concurrency group for it)."
+            f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give "
+            "it a concurrency group."
         )
     calls = listed(_calls(finding, teller)[:SHOWN_NAMES], " or ")
-    return f"Find out who should end {calls}, and why it does not; a timeout there would show the next hang by itself."
+    return (
+        f"Find out what should end {calls}, and why it did not. A timeout there would turn the next hang into an error."
+    )
 
 
 def _calls(finding: Finding, teller: Teller) -> list[str]:

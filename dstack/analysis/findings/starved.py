@@ -1,12 +1,15 @@
-"""Starved: waits for resources that are held by others who are still alive and can go on."""
+"""Starved: waits for resources that are held by others, which are alive and can proceed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from dstack import words
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings.open_chain import finding_of, steps, summary
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
-from dstack.analysis.findings.ways_out import LET_GO
+from dstack.analysis.findings.ways_out import LET_GO, SHOWN_HOLDERS
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Verdict, Vertex
 from dstack.vertex_keys import UnknownKey
@@ -22,20 +25,33 @@ def find_in(situation: Situation, knot: Knot) -> Finding | None:
 
 
 def advice(finding: Finding, teller: Teller) -> str:
-    """Have something let go."""
+    """What would free the resources."""
     ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
     if ends and all(isinstance(end.key, UnknownKey) and end.key.is_scheduler for end in ends):
         return (
-            "There is room, yet it is not placed: look at its node affinity and label selector, which Ray does not "
-            "tell of tasks, at its runtime environment, which may be being set up, and into the raylet's log."
+            "The resources are free, yet it is not placed: check its node affinity, label selector and runtime "
+            "environment (it may be in setup), and the raylet's log."
         )
     holders = _holders(finding, teller)
     are_for_life = any(holder.kind == "lifetime" for holder in holders)
     if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
-        return f"Wait for one of the running tasks that hold some of it, or {LET_GO[0].lower()}{LET_GO[1:]}."
+        return f"Wait until one of the running tasks that hold {words.listed(finding.resources)} ends. {LET_GO}"
     if are_for_life:
-        return f"{LET_GO}, or add resources."
-    return "Wait for one of the holders, end or shrink it, or add resources."
+        return _end_one(holders, finding.resources)
+    names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
+    scarce = words.listed(finding.resources)
+    return f"No deadlock. Wait until {names} ends, cancel it, let it ask for less, or add {scarce}."
+
+
+def _end_one(holders: Sequence[Vertex], resources: Sequence[str]) -> str:
+    """Which actor or placement group to end."""
+    named = sorted({holder.holder for holder in holders if holder.holder})
+    if not named:
+        return LET_GO
+    return (
+        f"Free {words.listed(resources)}: end {words.shortly(named, SHOWN_HOLDERS, ' or ')} (drop the last handle, "
+        "ray.kill, or remove_placement_group), let it ask for less, or add resources."
+    )
 
 
 def _holders(finding: Finding, teller: Teller) -> list[Vertex]:

@@ -1,4 +1,4 @@
-"""What every kind of finding is told with: who takes part, as steps of a story, alike ones as one."""
+"""What all kinds of findings are described with: the vertices that take part, as steps; alike ones as one."""
 
 from __future__ import annotations
 
@@ -46,26 +46,38 @@ class Teller:
         return sentences.name(self.observed, vertex)
 
     def spot(self, vertex: Vertex) -> str:
-        """`` (rank 3) at train.py:12 on node 10.0.0.1``, as far as known."""
+        """`` at train.py:12 (rank 3, pid 7, node 10.0.0.1)``, as far as known."""
         who = self.member(vertex)
-        rank = f" (rank {who.ranks.rank})" if who.ranks.rank is not None else ""
-        line = f" at {who.file.rpartition('/')[2]}:{who.line}" if who.file else ""
-        return rank + line + (f" on node {who.node_ip}" if who.node_ip and vertex.kind == "execution" else "")
+        rank = f"rank {who.ranks.rank}" if who.ranks.rank is not None else ""
+        process = (f"pid {who.pid}", f"node {who.node_ip}") if who.node_ip and vertex.kind == "execution" else ()
+        place = ", ".join(part for part in (rank, *process) if part)
+        return self.line(vertex) + (f" ({place})" if place else "")
+
+    def line(self, vertex: Vertex) -> str:
+        """`` at train.py:12``, as far as known."""
+        who = self.member(vertex)
+        return f" at {who.file.rpartition('/')[2]}:{who.line}" if who.file else ""
 
     def step(self, key: Key) -> Step:
         """Who it is, where, what it does and for whom, and for how long now."""
         return _lasting(self._sentence(key), [self.vertices[key]], "")
 
     def step_towards(self, key: Key, following: Key) -> Step:
-        """The same in a cycle; where any of many could end the wait, only what follows in the cycle is named."""
+        """The same in a cycle, see :meth:`towards`."""
+        narrow = self.towards(key, following)
+        if narrow is self.vertices[key]:
+            return self.step(key)
+        return _lasting(sentences.sentence(self.observed, self.vertices, narrow), [narrow], "")
+
+    def towards(self, key: Key, following: Key) -> Vertex:
+        """The vertex in a cycle: where any of many could end its wait, it waits only for what follows in the cycle."""
         vertex = self.vertices[key]
         is_for_one = len(set(targets_of(vertex))) == 1 and vertex.kind != "lifetime"
         if vertex.wait is None or is_for_one or not self.situation.is_open_to_many(key):
-            return self.step(key)
+            return vertex
         groups = (Group(needs=1, targets=(Target(vertex=following),)),)
         wait = msgspec.structs.replace(vertex.wait, groups=groups, needed=1, total=1, inferred=None, loop=None)
-        narrow = msgspec.structs.replace(vertex, wait=wait)
-        return _lasting(sentences.sentence(self.observed, self.vertices, narrow), [vertex], "")
+        return msgspec.structs.replace(vertex, wait=wait)
 
     def _sentence(self, key: Key) -> Step:
         if key not in self._sentences:
@@ -90,9 +102,9 @@ class Teller:
         """Who waits behind: executions, since they have lines to look at, and how many others."""
         behind = [key for key in finding.blocked_behind if not self.situation.is_passed_on(self.vertices[key])]
         executions = [key for key in behind if self.vertices[key].kind == "execution"]
-        yield from self.alike(executions, "Behind it, ")
+        yield from self.alike(executions, "Blocked behind it: ")
         yield from more(len(behind) - len(executions), "pending behind it")
-        yield from self.alike(finding.polled_by, "Polling it, ")
+        yield from self.alike(finding.polled_by, "Polling it: ")
 
 
 def alike_steps(things: Iterable[T], step_of: Callable[[T], Step]) -> Iterator[tuple[Step, list[T]]]:
@@ -112,18 +124,10 @@ def _lasting(step: Step, vertices: Sequence[Vertex], doing: str) -> Step:
     since = of_any([vertex.since or Since() for vertex in vertices])
     if since.at_most_s is None:
         return step
-    return msgspec.structs.replace(step, text=f"{step.text}, {doing}{names.lasting(since)} now")
+    return msgspec.structs.replace(step, text=f"{step.text}, {doing}{names.lasting(since)}")
 
 
 def more(count: int, where: str) -> Iterator[Step]:
     """``3 more like these``, if there are any."""
     if count > 0:
         yield Step(text=f"{count:,} more {where}")
-
-
-def waiting(finding: Finding, where: str) -> str:
-    """``; 9 wait behind them, 2 directly``, if anybody does."""
-    total, direct = finding.waiters_total, finding.waiters_direct
-    if not total:
-        return ""
-    return f"; {names.waiting(total)} {where}" + (f", {direct:,} directly" if direct != total else "")

@@ -342,7 +342,7 @@ class MemoryReader:
         asleep = [one.thread.os_thread_id for one in threads if one.is_still and one.role != "ray"]
         reasons = [self._unreadable[tid] for tid in asleep if tid in self._unreadable]
         if reasons and not self._request.is_child:
-            yield Problem("memory", f"what some of its threads wait for could not be read: {reasons[0]}", "unreadable")
+            yield Problem("memory", f"the waits of some of its threads could not be read: {reasons[0]}", "unreadable")
 
 
 def _is_in_ref_call(state: _ThreadState) -> bool:

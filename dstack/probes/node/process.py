@@ -64,7 +64,7 @@ class Process:
             target: Target = {"worker_id": self.worker_id, "pid": pid, "port": 0, "is_driver": True}
             self.children.append(Process(target, self._families, self.below[pid]))
         if len(found) > limit:
-            reason = f"{len(found) - limit} of its child processes were not read: there are too many"
+            reason = f"it has too many child processes: {len(found) - limit} of {len(found)} were not read"
             self.problems.append(Problem("stacks", reason, "truncated"))
         return self.children
 
@@ -88,7 +88,7 @@ class Process:
 
     def has_ended(self) -> None:
         """Record that the process is gone, which is why everything else failed."""
-        self.problems = [Problem("process", "the process is gone", "ended")]
+        self.problems = [Problem("process", "the process has ended", "ended")]
 
     @contextmanager
     def problems_of(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ class ProcessReader:
     def read(self, process: Process, request: Request) -> ProcessReading:
         """The reading of an identified process. Raises :class:`DumpFailed`, or ``psutil.NoSuchProcess`` if it ended."""
         if time.monotonic() > request.deadline:
-            raise DumpFailed("no time was left for it", cause="timeout")
+            raise DumpFailed("no time was left to read it", cause="timeout")
         reading = self._read_memory(process, request)
         options = request.options
         is_exact = all(one.is_still or one.role == "ray" for one in reading.threads)
@@ -82,7 +82,7 @@ class ProcessReader:
             raise psutil.NoSuchProcess(process.pid)
         if before and now.birth != before.birth:
             self._known.pop(process.pid, None)
-            raise DumpFailed("it began another program while it was read", cause="unreadable")
+            raise DumpFailed("it started another program (exec) while it was read", cause="unreadable")
 
     def _through_pyspy(self, request: Request, problem: Problem, refused: str | None = None) -> ProcessReading:
         """Run py-spy as this user, and where that is refused, as root through ``sudo``, which must need no password."""
@@ -105,12 +105,12 @@ class ProcessReader:
         except DumpFailed as error:
             if not psutil.pid_exists(request.pid):
                 raise
-            reason = f"only read without a pause: {error.reason}"
+            reason = f"py-spy could not pause it, so it was read without a pause: {error.reason}"
             return replace(reading, problems=[*reading.problems, Problem("stacks", reason, error.cause, error.remedy)])
 
     def _tool(self) -> PySpy:
         if self.tool is None:
-            raise DumpFailed("there is no py-spy on this node", INSTALL_PYSPY, cause="missing")
+            raise DumpFailed("py-spy was not found on this node", INSTALL_PYSPY, cause="missing")
         return self.tool
 
 

@@ -41,7 +41,7 @@ MAX_NEEDS = 1 << 15
 SHIELD = "asyncio.shield"
 OTHER_LOOP = "start on another event loop"
 """What a call is named that awaits a coroutine which another loop has yet to begin."""
-OTHERS_OF_GROUP = "of a group among several of which one is enough, it is not told which it needs"
+OTHERS_OF_GROUP = "one of several futures is enough, and which one is unknown"
 
 
 @dataclass
@@ -113,7 +113,7 @@ class AwaitTargets:
     def _known(self, future: int, depth: int) -> Needs | None:
         """What a future needs to get its result; None where the future does not show it."""
         if depth > MAX_DEPTH:
-            raise Unreadable("futures of futures without an end")
+            raise Unreadable("the chain of futures is too long")
         if self._objects.is_kind_of(future, TASK):
             wrapped = self._memory.pointer(future + self._layout.task_waiter) if self._is_wrapper(future) else 0
             needs = self._known(wrapped, depth + 1) if wrapped else None
@@ -173,7 +173,7 @@ class AwaitTargets:
             return Needs(refs=[ref])
         threads, is_certain = self._executors.givers(source)
         if threads:
-            reason = None if is_certain else "a future that is still queued may be run by any thread of its executor"
+            reason = None if is_certain else "any thread of the executor may run the queued future"
             return Needs(futures=[threads], inferred=reason)
         if coroutine := self.givers.get(source):
             thread = self._running_on(coroutine)
@@ -314,7 +314,7 @@ class AwaitTargets:
                     found = self._frames.suspended(word)
                     if found and found.function == "as_completed" and found.file.endswith(TASKS_FILE):
                         return found
-        raise Unreadable("what asyncio.as_completed waits for was not found")
+        raise Unreadable("the futures of asyncio.as_completed were not found")
 
     def _is_something(self, address: int) -> bool:
         return bool(address) and not self._objects.is_a(address, "NoneType")
@@ -329,7 +329,7 @@ class AwaitTargets:
             return call
         held: Dependencies = {
             "coroutines": [hex(holder) for holder in holders],
-            "inferred": "it is in an async with block of it",
+            "inferred": "it is in an async with block of the lock",
         }
         return {**call, **held}
 

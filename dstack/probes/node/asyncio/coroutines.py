@@ -92,7 +92,7 @@ class Coroutines:
 
     def _suspended(self, task: int, chain: Chain, future: int) -> Suspended:
         if future and chain.future and chain.future != future:
-            raise Unreadable("it moved")
+            raise Unreadable("it changed while it was read")
         task_id = self._contexts.ray_task(task)
         shown = [ShownFrame(frame.position) for frame in chain.frames if not frame.file.endswith(TRACING)]
         call, cancels = self._call(future, chain, task_id)

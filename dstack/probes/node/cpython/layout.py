@@ -75,7 +75,7 @@ def calibrate() -> Layout:
     It is retried: a thread that starts or ends meanwhile changes the list of threads in which it searches.
     """
     if sys.implementation.name != "cpython" or not (3, 10) <= OWN_VERSION <= (3, 14):
-        raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not known")
+        raise Unreadable(f"memory of {sys.implementation.name} {OWN_VERSION[0]}.{OWN_VERSION[1]} is not supported")
     if kind := _other_kind():
         raise Unreadable(
             f"it runs a {kind} build of Python {OWN_VERSION[0]}.{OWN_VERSION[1]}, which dstack cannot read"
@@ -87,7 +87,7 @@ def calibrate() -> Layout:
                 return Calibration(memory, specimen).layout()
         except (LookupError, ValueError, StopIteration, OSError) as error:
             reason = error
-    raise Unreadable(f"this interpreter is not laid out as expected: {reason}") from reason
+    raise Unreadable(f"the memory layout of dstack's Python is not as expected: {reason}") from reason
 
 
 def _other_kind() -> str | None:

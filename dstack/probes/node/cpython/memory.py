@@ -66,7 +66,7 @@ class ProcessMemory:
         self.pages.clear()
         self.prefetch(pages)
         if len(self.pages) < len(pages):
-            raise Unreadable("some of its memory is gone")
+            raise Unreadable("some of its memory was unmapped")
         self._is_sealed = True
 
     def prefetch(self, addresses: Iterable[int], size: int = 1) -> None:
@@ -150,7 +150,7 @@ class ProcessMemory:
         if 0 <= size <= PAGE - offset and self.keeps_pages:
             return self._page(address - offset)[offset : offset + size]
         if not 0 <= size <= MAX_BYTES:
-            raise Unreadable(f"{size} bytes at {address:#x}: no size to read at once")
+            raise Unreadable(f"{size} bytes at {address:#x}: the size is out of bounds")
         if not self.keeps_pages:
             return self._read(address, size)
         self.prefetch((address,), size)
@@ -169,9 +169,9 @@ class ProcessMemory:
     def _why_unreadable(self, address: int) -> str:
         if self._is_sealed:
             self.was_short = True
-            return f"page at {address:#x}: not read before"
+            return f"page at {address:#x}: it was not read before"
         if len(self.pages) >= MAX_PAGES:
-            return f"page at {address:#x}: {MAX_PAGES} others were read already"
+            return f"page at {address:#x}: {MAX_PAGES} others were read, which is the limit"
         return f"page at {address:#x}: it is not mapped"
 
     def _read(self, address: int, size: int) -> bytes:

@@ -218,7 +218,7 @@ class Objects:
             kind, size, digit = self.memory.unpack(INT_HEAD, address)
             digits, is_negative = (size >> 3, size & 3 == 2) if self.version >= (3, 12) else (size, False)
             if self._name_of_type(kind) != "int" or digits not in (0, 1) or is_negative:
-                raise Unreadable("no number from 0 on")
+                raise Unreadable("not a small int that is 0 or more")
             found.append(digit if digits or self.version >= (3, 12) else 0)
         return found
 
@@ -289,7 +289,7 @@ class Objects:
     def _keys_of_type(self) -> int:
         offset = self._cached_keys()
         if offset is None:
-            raise Unreadable("where types keep the names of attributes is not known here")
+            raise Unreadable("the location of attribute names in types is unknown")
         return offset
 
     def named(self, address: int) -> dict[str, int]:

@@ -41,13 +41,13 @@ def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
     if re.search("permission denied|operation not permitted", stderr, re.IGNORECASE):
         tracer = proc.tracer(pid)
         if tracer:
-            remedy = "Wait for that to end, or end it."
+            remedy = "Wait until that program has ended, or end it."
             return DumpFailed(
-                f"another program traces it, {proc.name(tracer)} (pid {tracer})", remedy, cause="permission"
+                f"another program is tracing it: {proc.name(tracer)} (pid {tracer})", remedy, cause="permission"
             )
         return why_refused(pid)
     if re.search("find python version|not a python|find python interpreter|python version", stderr, re.IGNORECASE):
-        return DumpFailed(f"it is no Python process that py-spy knows: {last_words(stderr)}", cause="unreadable")
+        return DumpFailed(f"py-spy does not recognise it as a Python process: {last_words(stderr)}", cause="unreadable")
     if re.search("stack trace|bad address", stderr, re.IGNORECASE):
         return DumpFailed(f"py-spy: {last_words(stderr)}", cause="unreadable")
     return DumpFailed(f"py-spy: {last_words(stderr)}")
@@ -56,7 +56,7 @@ def why_dump_failed(pid: int, stderr: str) -> DumpFailed:
 def why_not_started(path: str, error: OSError) -> DumpFailed:
     """Why an existing py-spy could not be started."""
     if error.errno == errno.ENOENT and os.path.exists(path):
-        reason = "py-spy cannot run there: the C library it was built for is missing"
+        reason = "py-spy cannot run there: it was built for another C library"
         return DumpFailed(reason, INSTALL_PYSPY, cause="missing")
     if error.errno == errno.ENOEXEC:
         reason = "py-spy cannot run there: it was built for another kind of machine"
@@ -69,26 +69,26 @@ def why_refused(pid: int) -> DumpFailed:
     own, its = proc.status("self"), proc.status(pid)
     scope = proc.ptrace_scope()
     if not its:
-        return DumpFailed("no permission to read the process, nor to see why", ALLOW_ATTACHING, is_refused=True)
+        return DumpFailed("no permission to read the process or its status", ALLOW_ATTACHING, is_refused=True)
     if scope == 3:
-        remedy = "It stays so until the host starts anew with another kernel.yama.ptrace_scope."
-        reason = "no permission: kernel.yama.ptrace_scope is 3, nobody may read a process"
+        remedy = "Reboot the host with another value of kernel.yama.ptrace_scope."
+        reason = "no permission: kernel.yama.ptrace_scope is 3, which forbids it to all users"
         return DumpFailed(reason, remedy, cause="permission")
     if os.geteuid() == 0 or _capabilities(own, "CapEff") & CAP_SYS_PTRACE:
         return _why_root_is_refused(own, its)
     user = its.get("Uid", "").split()[1:2]
     if user != [str(os.geteuid())]:
         remedy = f"Run dstack as the user who runs Ray (uid {' '.join(user)}) or as root."
-        return DumpFailed("no permission: the process is another user's", remedy, is_refused=True)
+        return DumpFailed("no permission: the process belongs to another user", remedy, is_refused=True)
     if proc.owner(pid) not in (None, os.geteuid()):
-        remedy = "Run dstack as root: the process has made itself unreadable (prctl PR_SET_DUMPABLE) or was setuid."
+        remedy = "Run dstack as root: the process forbids reading (prctl PR_SET_DUMPABLE) or was started setuid."
         return DumpFailed("no permission: the process is not dumpable", remedy, is_refused=True)
     if _capabilities(its, "CapPrm") & ~_capabilities(own, "CapPrm"):
         remedy = "Run dstack as root."
         return DumpFailed("no permission: the process has capabilities that dstack lacks", remedy, is_refused=True)
     if scope:
         return DumpFailed(
-            f"no permission: kernel.yama.ptrace_scope is {scope}, only root may read another's process",
+            f"no permission: kernel.yama.ptrace_scope is {scope}, only root may read other processes",
             _allow(own, ALLOW_ATTACHING),
             is_refused=True,
         )
@@ -98,7 +98,7 @@ def why_refused(pid: int) -> DumpFailed:
 def last_words(stderr: str) -> str:
     """The first line of what py-spy said, without its ``Error:``."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return re.sub(r"^Error: ", "", lines[0])[:300] if lines else "failed without a word"
+    return re.sub(r"^Error: ", "", lines[0])[:300] if lines else "exited without output"
 
 
 def _why_root_is_refused(own: dict[str, str], its: dict[str, str]) -> DumpFailed:
@@ -112,7 +112,7 @@ def _why_root_is_refused(own: dict[str, str], its: dict[str, str]) -> DumpFailed
         reason = "no permission: a seccomp filter of the container forbids it"
         return DumpFailed(reason, ALLOW_IN_DOCKER, cause="permission")
     return DumpFailed(
-        "no permission, though dstack has all rights here: the process is in another user namespace",
+        "no permission: the process is in another user namespace",
         "Run dstack on the host itself, or in the container of the process.",
         cause="permission",
     )

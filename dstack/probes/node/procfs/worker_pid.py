@@ -65,11 +65,11 @@ def require_worker(pid: int, port: int, owners: PortOwners) -> None:
 def _objection(pid: int, port: int, owners: Mapping[int, int | None]) -> NotThisWorker:
     """Why the pid is not the worker's, by the process that listens on the worker's port."""
     if owners and port not in owners:
-        reason = f"pid {pid} does not listen on the worker's port: it is another process, or ends now"
+        reason = f"pid {pid} does not listen on the worker's port: it is another process, or it is ending"
         return NotThisWorker(reason, cause="identity")
     owner = owners.get(port)
     if owner is None:
-        reason = f"pid {pid} is not the worker's here: the worker seems to run in another PID namespace"
+        reason = f"pid {pid} is not the worker here: the worker seems to run in another PID namespace"
         return NotThisWorker(reason, cause="namespace")
     pids = proc.namespace_pids(owner)
     if pids[1:] and pids[-1] == pid:

@@ -130,7 +130,7 @@ class PySpyReader:
     def _dump(self, *, blocking: bool) -> Threads:
         left_s = min(DUMP_TIMEOUT_S, self._request.deadline - time.monotonic())
         if left_s <= 0:
-            raise DumpFailed("no time was left for it", cause="timeout")
+            raise DumpFailed("no time was left to read it", cause="timeout")
         native = blocking and self._request.options["native"]
         return self._tool.dump(self._request.pid, blocking=blocking, native=native, timeout_s=left_s)
 

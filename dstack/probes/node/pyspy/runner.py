@@ -86,8 +86,8 @@ class PySpy:
             if isinstance(error, DumpFailed):
                 raise
             if self._prefix:
-                raise SudoRefused(f"sudo did not finish within {timeout_s:.1f} s", cause="timeout") from error
-            raise DumpFailed(f"py-spy did not finish within {timeout_s:.1f} s", cause="timeout") from error
+                raise SudoRefused(f"sudo timed out after {timeout_s:.1f} s", cause="timeout") from error
+            raise DumpFailed(f"py-spy timed out after {timeout_s:.1f} s", cause="timeout") from error
         except OSError as error:
             raise why_not_started(self.path, error) from error
         if done.returncode:
@@ -95,7 +95,7 @@ class PySpy:
         try:
             return threads_of(done.stdout)
         except ValueError as error:
-            raise DumpFailed("py-spy printed something that is no dump of its own", cause="malformed") from error
+            raise DumpFailed("the output of py-spy is malformed", cause="malformed") from error
 
     def _why_failed(self, pid: int, stderr: str) -> DumpFailed:
         if self._prefix and not stderr.lstrip().startswith("Error:"):  # py-spy was never started
@@ -151,7 +151,7 @@ def _said(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, by
                 if not data:
                     ready.unregister(stream)
             if sum(map(len, written.values())) > MAX_BYTES:
-                raise DumpFailed(f"py-spy printed more than {MAX_BYTES >> 20} MiB", cause="malformed")
+                raise DumpFailed(f"the output of py-spy has more than {MAX_BYTES >> 20} MiB", cause="malformed")
     process.wait(max(0.0, deadline - time.monotonic()))
     for stream in written:
         stream.close()

@@ -95,7 +95,7 @@ def count_of(objects: Objects, address: int, least: int = 0) -> int:
     """A count of reads, writes or places. Raises :class:`Unreadable`."""
     value = objects.number(address)
     if value is None or not least <= value < 1 << 53 or value != int(value):
-        raise Unreadable(f"{value} is no count")
+        raise Unreadable(f"{value} is not a count")
     return int(value)
 
 

@@ -148,5 +148,5 @@ class ServeRequests:
     def _limit(self, address: int) -> int:
         number = self._objects.number(address)
         if number is None or not 0 <= number <= MAX_LIMIT:
-            raise Unreadable("a limit that is no number")
+            raise Unreadable("a limit that is not a number")
         return int(number)

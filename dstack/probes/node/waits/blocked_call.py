@@ -144,7 +144,7 @@ class BlockedCalls:
         call["num_returns"] = int(count)
         if generators and count > 1:
             call["num_returns"] = max(1, int(count) - generators)
-            call["inferred"] = "items of generators may be there already"
+            call["inferred"] = "items of generators may be available already"
         return call
 
     def _refs(self, waitables: Sequence[int]) -> Dependencies:
@@ -168,7 +168,7 @@ class BlockedCalls:
         runner = self._runner_of(joined)
         if runner:
             return {"kind": "thread.join", "frame": at, "threads": [runner], "timeout_s": timeout}
-        return {"kind": "thread.join", "frame": at, "unread": "the thread it joins was not seen"}
+        return {"kind": "thread.join", "frame": at, "unread": "the joined thread was not found"}
 
     def _runner_of(self, thread_object: int) -> int | None:
         """The OS id of the thread that runs a Thread object, by its frames, or by its ident while these change."""
@@ -318,7 +318,7 @@ class BlockedCalls:
             found = [one if one[0] else self._by_loop(future) for one, future in zip(found, futures, strict=True)]
         given: Dependencies = {}
         if not all(is_certain for _, is_certain in found):
-            given["inferred"] = "a future that is still queued may be run by any thread of its executor"
+            given["inferred"] = "any thread of the executor may run the queued future"
         if needs_all and len(found) > 1:
             return {**given, "all_of": [list(threads) for threads, _ in found]}
         if len(futures) == 1 and not found[0][0]:
@@ -429,5 +429,5 @@ def is_next_of_generator(frame: AnyFrame) -> bool:
 def _address(frame: Frame, name: str) -> int:
     address = frame.local(name)
     if not address:
-        raise Unreadable(f"there is no local {name}")
+        raise Unreadable(f"there is no local variable {name}")
     return address

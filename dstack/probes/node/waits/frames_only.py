@@ -29,7 +29,7 @@ def shallow_call(frames: Sequence[ShownFrame], terms_of: Terms) -> CallData | No
     if len(frames) > 1 and f"/{frames[1].position.file}".endswith(CHANNEL):
         return {"kind": "other", "frame": 1, "what": "read of a compiled graph's channel"}
     if any(is_next_of_generator(frame) for frame in frames):
-        return {"kind": kind, "frame": 0, "unread": "which generator it is was not read"}
+        return {"kind": kind, "frame": 0, "unread": "the generator was not read"}
     try:
         return {"kind": kind, "frame": 0, "held": True, **terms_of(frames, kind)}
     except Unreadable as error:
@@ -52,7 +52,7 @@ def _timeout_in_locals(frames: Sequence[ShownFrame], kind: str) -> Dependencies:
 def _seconds_in(frame: ShownFrame, name: str) -> float | None:
     """The value of a local that refers to None or a number, as py-spy prints it."""
     if name not in frame.values:
-        raise Unreadable(f"there is no local {name}")
+        raise Unreadable(f"there is no local variable {name}")
     text = frame.values[name]
     if text == "None":
         return None

@@ -130,7 +130,7 @@ RAY_COLLECTIVES = _operations(COLLECTIVE, "ray.util.collective", BOTH_RAYS, {nam
 
 WAITS = (
     Place("/threading.py", "wait", "threading.Condition.wait", ALL_PYTHONS, having="waiter"),
-    Place("/threading.py", "_shutdown", "end of the other threads of a process that is to exit", ALL_PYTHONS),
+    Place("/threading.py", "_shutdown", "exit of the process, until its other threads end", ALL_PYTHONS),
     Place("/selectors.py", "select", "selectors.select", ALL_PYTHONS),
     Place("/subprocess.py", "_try_wait", "subprocess.Popen.wait", ALL_PYTHONS),
     Place("/multiprocessing/connection.py", "_recv", "multiprocessing.Connection.recv", ALL_PYTHONS),
@@ -145,7 +145,9 @@ WAITS = (
     Place("/multiprocessing/pool.py", "worker", IDLE, ALL_PYTHONS),
     Place("/ray/_private/worker.py", "main_loop", IDLE, BOTH_RAYS),
     Place("/ray/util/placement_group.py", "_call_placement_group_ready", "PlacementGroup.wait", BOTH_RAYS),
-    Place("/ray/_private/function_manager.py", "fetch_registered_method", "a function's code from the GCS", BOTH_RAYS),
+    Place(
+        "/ray/_private/function_manager.py", "fetch_registered_method", "fetch of a function from the GCS", BOTH_RAYS
+    ),
     Place(CHANNEL, "write", "write to a compiled graph's channel", BOTH_RAYS),
     *TORCH_CALLS,
     Place(TORCH, "_new_process_group_helper", "start of a process group of torch.distributed", TORCH_SEEN, polls=True),
@@ -171,7 +173,7 @@ NAMES = (
     Place("/multiprocessing/queues.py", "get", "multiprocessing.Queue.get", ALL_PYTHONS),
     Place("/multiprocessing/queues.py", "put", "multiprocessing.Queue.put", ALL_PYTHONS),
     Place("/multiprocessing/synchronize.py", "wait", "multiprocessing.Event.wait", ALL_PYTHONS),
-    Place("/multiprocessing/managers.py", "_callmethod", "a multiprocessing manager's answer", ALL_PYTHONS),
+    Place("/multiprocessing/managers.py", "_callmethod", "reply of a multiprocessing manager", ALL_PYTHONS),
     Place("/multiprocessing/pool.py", "get", "multiprocessing.Pool result", ALL_PYTHONS),
     Place("/multiprocessing/pool.py", "next", "multiprocessing.Pool result", ALL_PYTHONS),
     Place("/multiprocessing/process.py", "join", "multiprocessing.Process.join", ALL_PYTHONS),

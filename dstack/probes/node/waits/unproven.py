@@ -15,7 +15,7 @@ REF_CALLS = ("ray.get", "ray.wait", "generator")
 """The calls in which Ray wakes a thread though no value has come. In any other, a woken thread proceeds."""
 WOKEN_EVERY_S = 1.0
 """Seen on Ray 2.46 and 2.60."""
-UNPROVEN = "its thread was woken during every reading, as on a host that is very busy"
+UNPROVEN = "its thread ran during every reading, as on an overloaded host"
 
 
 def unproven_call(readings: Sequence[tuple[AnyThread, CallData | None]]) -> CallData | None:

@@ -1,0 +1,43 @@
+"""The chain of waits that explains most: from the waiter that is farthest from a final blocker, in the user's code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from dstack.analysis.requirements import targets_of
+from dstack.diagnosis import Vertex
+from dstack.vertex_keys import Key
+
+
+def longest_chain(
+    vertices: Mapping[Key, Vertex], waiters: Iterable[Key], end: Key, is_users: Callable[[Key], bool]
+) -> list[Key]:
+    """The vertices from a waiter to ``end``, by the fewest waits between these two.
+
+    Of the waiters that depend on it, it is one in the user's code, if there is any, and the farthest of these.
+    """
+    before: dict[Key, list[Key]] = defaultdict(list)
+    for key in waiters:
+        for target in targets_of(vertices[key]):
+            before[target].append(key)
+    after: dict[Key, Key | None] = {end: None}
+    level, last = [end], [end]
+    while level:
+        found = dict.fromkeys(
+            (waiter, key) for key in level for waiter in sorted(before[key], key=str) if waiter not in after
+        )
+        for waiter, key in found:
+            after.setdefault(waiter, key)
+        last = [key for key in dict.fromkeys(waiter for waiter, _ in found) if is_users(key)] or last
+        level = list(dict.fromkeys(waiter for waiter, _ in found))
+    return _followed(after, last[0])
+
+
+def _followed(after: Mapping[Key, Key | None], start: Key) -> list[Key]:
+    path: list[Key] = []
+    at: Key | None = start
+    while at is not None:
+        path.append(at)
+        at = after[at]
+    return path

@@ -1,0 +1,141 @@
+"""What ``--details`` adds to a report: a sentence for each member, the stitched stacks, and child processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.tree import Tree
+
+from dstack.analysis import names
+from dstack.analysis.observed import Observed
+from dstack.analysis.sentences import TORN_STACK
+from dstack.analysis.stacks import Stacks, Strand
+from dstack.analysis.stitching import alike, roots, stitch, vertices_in
+from dstack.diagnosis import Diagnosis, Finding
+from dstack.model import Snapshot
+from dstack.report.finding import ALARMS, remark_rows
+from dstack.report.safe_text import SafeText
+from dstack.report.stitched_stack import Sources, StitchedStack, frame_text
+from dstack.vertex_keys import Key
+from dstack.words import plural
+
+SHOWN_STACKS = 3
+SHOWN_STEPS, SHOWN_STEPS_IN_DETAILS = 12, 200
+SHOWN_CHILDREN = 10
+
+
+def print_details(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    """Prints all members of all findings, their stacks and their child processes."""
+    for number, finding in enumerate(diagnosis.findings, 1):
+        console.print()
+        console.print(SafeText(f"Details of finding {number}" if len(diagnosis.findings) > 1 else "Details", "bold"))
+        for step in finding.explanation:
+            for row in remark_rows(step, bullet="- "):
+                for line in row.lines(console.width, console):
+                    console.print(line, no_wrap=True, overflow="ellipsis")
+    if diagnosis.findings:
+        _print_stacks(console, snapshot, diagnosis, diagnosis.findings, SHOWN_STEPS_IN_DETAILS)
+        _print_children(console, snapshot, diagnosis)
+
+
+def print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    """Prints the stitched stacks of open chains; the diagram of a deadlock or hang shows its lines already."""
+    first = diagnosis.findings[:1]
+    if first and first[0].kind not in ALARMS and not _is_drawn(first[0], diagnosis):
+        _print_stacks(console, snapshot, diagnosis, first, SHOWN_STEPS)
+
+
+def _is_drawn(finding: Finding, diagnosis: Diagnosis) -> bool:
+    """Whether the diagram has every execution that waits, so that the stack would only repeat it."""
+    drawn = {row.vertex for row in finding.diagram.rows}
+    return all(key in drawn for key in finding.members if diagnosis.vertices[key].kind == "execution")
+
+
+def _print_stacks(
+    console: Console, snapshot: Snapshot, diagnosis: Diagnosis, findings: Sequence[Finding], steps: int
+) -> None:
+    """One stitched stack for each separate beginning of a wait; what is in one is not begun again."""
+    observed = Observed(snapshot, snapshot.samples[0])
+    console.print()
+    console.print(SafeText("Stitched stack", "bold").append(", waiter first", "not bold"))
+    shown: set[Key] = set()
+    printed = left_out = 0
+    stack = StitchedStack(snapshot.sources, steps)
+    for key, *others in _beginnings(diagnosis, findings):
+        if key in shown:
+            continue
+        if printed == SHOWN_STACKS:
+            left_out += 1 + len(others)
+            continue
+        node = msgspec.structs.replace(stitch(observed, diagnosis.vertices, key), count=1 + len(others))
+        shown |= vertices_in(node)
+        printed += 1
+        for line in stack.lines(node):
+            console.print(line, no_wrap=True, overflow="ellipsis")
+    if left_out:
+        console.print(SafeText(f"{plural(left_out, 'more waiter')} not shown", "dim"))
+
+
+def _beginnings(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Iterator[list[Key]]:
+    for finding in findings:
+        beginnings = roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind, *finding.helpers})
+        yield from alike(diagnosis.vertices, beginnings)
+
+
+def _print_children(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+    """What the processes do that were started by those who take part in a finding."""
+    taking_part = {
+        diagnosis.vertices[key].worker_id
+        for finding in diagnosis.findings
+        for key in (*finding.members, *finding.blocked_behind, *(one.vertex for one in finding.final_blockers))
+    }
+    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnosis.vertices) if diagnosis.findings else None
+    workers = [worker for worker in snapshot.workers if worker.worker_id in taking_part]
+    of_worker = [
+        (worker, children) for worker in workers if stacks and (children := stacks.children_of(worker.worker_id))
+    ]
+    if not of_worker or stacks is None:
+        return
+    console.print()
+    console.print(SafeText("Child processes", "bold"))
+    for worker, children in of_worker[:SHOWN_CHILDREN]:
+        title = SafeText(f"{stacks.name_of(worker)}  ", "bold").append(
+            _process(stacks.ranks_of(worker), worker.pid), "dim"
+        )
+        tree = Tree(title, guide_style="dim")
+        for child in children[:SHOWN_CHILDREN]:
+            place = _process(stacks.ranks_of(worker, child.process), child.process.pid)
+            branch = tree.add(SafeText(child.name).append(f"  {place}", "dim"))
+            for strand in child.strands[:SHOWN_CHILDREN]:
+                branch.add(_strand_text(stacks, strand, snapshot.sources))
+            _add_rest(branch, len(child.strands) - SHOWN_CHILDREN, "thread")
+        _add_rest(tree, len(children) - SHOWN_CHILDREN, "process", "processes")
+        console.print(tree)
+    rest = len(of_worker) - SHOWN_CHILDREN
+    if rest > 0:
+        console.print(SafeText(f"{plural(rest, 'more worker')} with child processes", "dim"))
+
+
+def _process(ranks: str, pid: int) -> str:
+    return f"{ranks}, pid {pid}" if ranks else f"pid {pid}"
+
+
+def _strand_text(stacks: Stacks, strand: Strand, sources: Sources) -> SafeText:
+    """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
+    text = SafeText(f"{strand.name} ", no_wrap=True, overflow="ellipsis").append(f"{strand.doing} ", "bold")
+    frames = stacks.frames_of(strand.key)
+    frame = names.user_frame(frames) or (frames[0] if frames else None)
+    if strand.doing == "waits":
+        text.append(f"in {strand.words}  ")
+    if strand.is_torn:
+        text.append(f"({TORN_STACK})  ", "yellow")
+    if frame:
+        return frame_text(frame, sources, text)
+    return text
+
+
+def _add_rest(tree: Tree, count: int, one: str, many: str = "") -> None:
+    if count > 0:
+        tree.add(SafeText(f"{plural(count, f'more {one}', many and f'more {many}')}", "dim"))

@@ -1,0 +1,173 @@
+"""The one renderer of findings, for the report, the TUI and the pytest plugin: diagram, what is blocked behind it, fix.
+
+It makes rows, each with the vertex and the line of code that it is about; the front ends wrap and print them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from dstack.analysis import names
+from dstack.diagnosis import Diagram, Entry, Finding, Step
+from dstack.report.paths import short_path, shortened_left
+from dstack.report.safe_text import SafeText
+from dstack.report.wrapping import wrapped
+from dstack.vertex_keys import Key
+from dstack.words import listed
+
+FIRST, BETWEEN, LAST, OUTSIDE = "┌▶ ", "│  ", "└─ ", "   "
+"""What a row of a cycle begins with: the bracket leads from its last entry back to its first."""
+SHORTEST_PATH = 24
+MIN_BODY = 20
+ALARMS = ("deadlock", "infeasible", "orphaned")
+"""The kinds of findings that claim that something never ends, and so say how sure they are."""
+
+
+class Row(NamedTuple):
+    """One row: what it begins with, also where it is wrapped, and its text.
+
+    ``place`` is the file and line that it is about. With ``location``, the text is a source line, and the row is cut
+    to the width: the location from the left, so that its file name and line stay, the source from the right. Of these
+    rows, ``title`` stands before the location.
+    """
+
+    lead: str
+    follow: str
+    body: SafeText
+    vertex: Key | None = None
+    place: tuple[str, int] | None = None
+    location: str = ""
+    title: str = ""
+
+    def lines(self, width: int, console: Console) -> list[Text]:
+        """The row in lines of at most so many cells."""
+        room = max(MIN_BODY, width - max(len(self.lead), len(self.follow)))
+        if self.location:
+            return [self._source_line(width, room)]
+        lines = wrapped(self.body, console, room)
+        return [SafeText(self.follow if at else self.lead, "dim") + line for at, line in enumerate(lines)]
+
+    def _source_line(self, width: int, room: int) -> Text:
+        text = SafeText(self.lead, "dim")
+        if self.title:
+            text.append(f"{self.title} ")
+        location = shortened_left(self.location, max(SHORTEST_PATH, room // 2 - len(self.title)))
+        text.append(location, "cyan").append("   ").append_text(self.body)
+        text.truncate(width, overflow="ellipsis")
+        text.rstrip()
+        return text
+
+
+def certainty(finding: Finding) -> str:
+    """``confirmed by 2 samples``, or why it is only suspected; empty for kinds that claim nothing for good."""
+    if finding.kind not in ALARMS:
+        return ""
+    if finding.confirmed:
+        return "confirmed by 2 samples"
+    if finding.assumed:
+        return f"suspected: the same in 2 samples, assuming that {listed(finding.assumed)}"
+    return "suspected: not confirmed by a second sample"
+
+
+def titled(finding: Finding) -> str:
+    """``deadlock, confirmed by 2 samples``."""
+    return ", ".join(part for part in (finding.kind, certainty(finding)) if part)
+
+
+def status(finding: Finding) -> str:
+    """How sure the finding is, how long it has lasted and how much is blocked behind it, in one line."""
+    sure = certainty(finding)
+    lasting = names.lasting(finding.since)
+    parts = [" ".join(part for part in (f"{sure}," if sure and lasting else sure, lasting) if part), _impact(finding)]
+    return "; ".join(part for part in parts if part)
+
+
+def _impact(finding: Finding) -> str:
+    """``3 more are blocked behind it``."""
+    count = finding.waiters_total
+    if finding.kind not in ALARMS or not count:
+        return ""
+    return f"{count:,} more {'is' if count == 1 else 'are'} blocked behind it"
+
+
+def picture(finding: Finding) -> Iterator[Row]:
+    """The diagram and what is blocked behind it."""
+    yield from diagram_rows(finding.diagram)
+    yield from behind_rows(finding.diagram.behind)
+
+
+def diagram_rows(diagram: Diagram) -> Iterator[Row]:
+    """The numbered entries with their lines of code and waits; of a cycle in a bracket."""
+    last = max((at for at, row in enumerate(diagram.rows) if isinstance(row, Entry)), default=-1)
+    for at, row in enumerate(diagram.rows):
+        made = list(_entry_rows(row) if isinstance(row, Entry) else remark_rows(row))
+        if diagram.is_cycle and at <= last:
+            yield from _bracketed(made, is_first=at == 0, is_last=at == last)
+        else:
+            yield from (one._replace(lead=OUTSIDE + one.lead, follow=OUTSIDE + one.follow) for one in made)
+
+
+def _entry_rows(entry: Entry) -> Iterator[Row]:
+    number = f"{entry.number}  "
+    indent = " " * len(number)
+    place = _place(entry)
+    title = SafeText().append(entry.name, "bold")
+    if entry.is_brief:
+        location = f"{place[0].rpartition('/')[2]}:{place[1]}   " if place else ""
+        yield Row(number, indent, title.append("   ").append(location, "cyan").append(entry.does), entry.vertex, place)
+        return
+    for part in entry.place:
+        title.append(f"   {part}")
+    yield Row(number, indent, title, entry.vertex, place)
+    if place:
+        yield Row(indent, indent, SafeText(entry.source or ""), entry.vertex, place, _location(place))
+    for text in (entry.does, *entry.also):
+        if text:
+            yield Row(indent, indent, SafeText(text), entry.vertex, place)
+
+
+def remark_rows(step: Step, bullet: str = "") -> Iterator[Row]:
+    """A sentence, and the line of code that it is about."""
+    place = _place(step)
+    indent = " " * (len(bullet) or 2)
+    yield Row(bullet, indent, SafeText(step.text), step.vertex, place)
+    if place:
+        yield Row(indent, indent, SafeText(step.source or ""), step.vertex, place, _location(place))
+
+
+def _bracketed(made: Sequence[Row], *, is_first: bool, is_last: bool) -> Iterator[Row]:
+    for at, row in enumerate(made):
+        is_end = is_last and at == len(made) - 1
+        lead = FIRST if is_first and at == 0 else LAST if is_end else BETWEEN
+        yield row._replace(lead=lead + row.lead, follow=(OUTSIDE if is_end else BETWEEN) + row.follow)
+
+
+def behind_rows(behind: Sequence[Step]) -> Iterator[Row]:
+    """What is blocked behind it, one row each, with its line."""
+    lead = "Blocked behind it: "
+    for at, step in enumerate(behind):
+        indent = " " * len(lead)
+        begin = indent if at else lead
+        if place := _place(step):
+            name = place[0].rpartition("/")[2]
+            title = step.text.removesuffix(f" {name}")  # a driver is called by its script
+            yield Row(begin, indent, SafeText(step.source or ""), step.vertex, place, f"{name}:{place[1]}", title)
+        else:
+            yield Row(begin, indent, SafeText(step.text), step.vertex)
+
+
+def fix_row(finding: Finding) -> Row:
+    """What to do about it."""
+    return Row("Fix: ", "     ", SafeText(finding.advice))
+
+
+def _place(row: Entry | Step) -> tuple[str, int] | None:
+    return (row.file, row.line) if row.file is not None and row.line is not None else None
+
+
+def _location(place: tuple[str, int]) -> str:
+    return f"{short_path(place[0])}:{place[1]}"
