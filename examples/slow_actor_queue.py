@@ -1,7 +1,7 @@
-"""A driver whose call stands behind fifty others in the queue of one slow actor.
+"""A driver whose call is behind fifty others in the queue of one slow actor.
 
 It looks like a hang, since nothing seems to move for minutes, but the clerk works on: one letter after the other.
-What holds everybody up is the line that the clerk is at.
+The blocker is the line that the clerk is at.
 
 Expected: blocked
 Members: driver slow_actor_queue.py, Clerk.stamp

@@ -1,7 +1,7 @@
 """An actor with two threads, both of which wait for a third call to the same actor.
 
 One `quote` at a time would be fine: it asks its own actor for the rate, on the other thread. Two at a time take both
-threads, and neither rate is ever told.
+threads, and neither gets its rate.
 
 Expected: deadlock
 Members: Exchange.quote, Exchange.rate

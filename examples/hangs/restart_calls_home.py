@@ -1,4 +1,4 @@
-"""An actor whose restart asks somebody who waits for that actor (as in ray#4604).
+"""An actor whose restart asks an actor that waits for it (as in ray#4604).
 
 The shop waits for the till, whose process dies under the call. Ray restarts the till and would repeat the call, but
 the new till first asks the shop for the opening balance, in `__init__`; and the shop still waits for the till.

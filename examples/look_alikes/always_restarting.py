@@ -1,6 +1,6 @@
 """A call on an actor that dies each time it is made (as in ray#11990).
 
-Ray makes it again as often as it is told to, and the call waits. From outside nobody can know that the next attempt
+Ray restarts it as often as the program allows, and the call waits. From outside it is not known that the next attempt
 will fail too; after a quarter of an hour, one does not.
 
 Expected: blocked

@@ -1,6 +1,6 @@
 """A consumer that looks into an empty queue now and then.
 
-There is nothing to do at present. The consumer asks with a timeout and would notice when it is told to stop.
+There is nothing to do at present. The consumer asks with a timeout and would notice a request to stop.
 
 Expected: blocked
 Members: driver idle_queue.py

@@ -1,4 +1,4 @@
-"""A coroutine that had a lock, and let it go before it called somebody who needs it.
+"""A coroutine that had a lock, and released it before it called an actor that needs it.
 
 `open` of the vault looks like one that keeps the lock while the guard comes back for it. But its `async with` block is
 over; the guard gets the door's picture, which only takes its time.

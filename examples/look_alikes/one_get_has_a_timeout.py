@@ -1,7 +1,7 @@
 """Two actors that ask each other, one of which will not wait for ever.
 
-Both questions are stuck behind both introductions. But Bob gives up after a quarter of an hour, and then everybody gets
-an answer.
+Both questions are stuck behind both introductions. But Bob gives up after a quarter of an hour, and then all calls
+get an answer.
 
 Expected: blocked (finding: polling)
 Members: Guest.introduce, Guest.name
@@ -32,7 +32,7 @@ class Guest:
         try:
             name: str = ray.get(self.other.name.remote(), timeout=self.patience_s)
         except GetTimeoutError:
-            name = "somebody"
+            name = "a guest"
         return f"{self.own_name} meets {name}"
 
 

@@ -1,6 +1,6 @@
 """A consumer of a queue whose producer takes its time.
 
-The queue is an async actor; its `get` is a coroutine that waits inside of it until somebody puts a dish.
+The queue is an async actor; its `get` is a coroutine that waits inside of it until the producer puts a dish.
 
 Expected: blocked
 Members: Consumer.eat

@@ -1,4 +1,4 @@
-"""A barrier for three, of whom the last is at work.
+"""A barrier for three ranks, of which the last is at work.
 
 Two ranks stand at the barrier and nothing moves there. The third has more to do, and will come.
 

@@ -1,6 +1,6 @@
-"""A `ray.get` inside a method of an async actor, for somebody else's result (as in ray#7197).
+"""A `ray.get` inside a method of an async actor, for the result of another task (as in ray#7197).
 
-It stops the event loop, so that `status` cannot be answered meanwhile. Bad manners, but what it waits for does not need
+It stops the event loop, so that `status` cannot be answered meanwhile. That is bad style, but the task does not need
 the loop.
 
 Expected: blocked
