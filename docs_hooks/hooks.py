@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from docs_hooks import documents, examples, schemas
 
+_ROLE = re.compile(r":(?:class|func|meth|attr|mod):(?=<code>)")
 _REPORT = re.compile(r"^<!-- report: (\S+)(?: (\d+))? -->$", re.MULTILINE)
 
 
@@ -31,3 +32,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Replace the marks of reports by the reports."""
     return _REPORT.sub(lambda match: examples.report_block(match[1], int(match[2]) if match[2] else None), text)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Remove the roles of Sphinx, which docstrings have before names of classes and functions."""
+    return _ROLE.sub("", html)

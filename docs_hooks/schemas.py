@@ -49,10 +49,10 @@ def _types(schema: Json) -> list[str]:
 def _type(name: str, one: Json) -> str:
     required = one.get("required", ())
     rows = [
-        f"| `{field}` | {_words(kind)} | {'' if field in required else 'optional'} | {kind.get('description', '')} |"
+        f"| `{field}` | {_words(kind)} | {'yes' if field in required else ''} | {kind.get('description', '')} |"
         for field, kind in one.get("properties", {}).items()
     ]
-    head = ["| field | type | | |", "|---|---|---|---|"]
+    head = ["| field | type | required | meaning |", "|---|---|---|---|"]
     description = inspect.cleandoc(one.get("description", ""))
     return "\n".join([f"### {_title(name)} {{ #{name} }}", "", description, "", *head, *rows])
 
