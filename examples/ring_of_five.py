@@ -1,6 +1,6 @@
 """A ring of five actors, spread over the nodes, in which each waits for the next.
 
-A token goes round: every member hands it on and waits until its neighbour has done the same. The fifth hands it
+A token goes round: every member passes it on and waits until its neighbour has done the same. The fifth hands it
 to the first, which is still waiting. How a member waits makes no difference, and here they differ: three call
 `ray.get`, one leaves that to a thread and joins the thread, one calls `ray.wait` for all of two refs, of which
 the other is there at once.

@@ -1,6 +1,6 @@
 """A barrier for three of which the third never comes.
 
-Two ranks stand at the barrier. The third waits for the first to share its weights, which it would do after the barrier.
+Two ranks wait at the barrier. The third waits for the first to share its weights, which it would do after the barrier.
 
 Expected: deadlock
 Members: Barrier.arrive, Rank.train_from

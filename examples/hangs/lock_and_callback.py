@@ -1,6 +1,6 @@
 """A thread that holds a Lock while it waits for a call that comes back and needs the lock.
 
-A Lock does not know who holds it; the `with` block on the stack of `restock` tells. It asks the warehouse, which asks
+A Lock does not name its holder; the `with` block on the stack of `restock` shows it. It asks the warehouse, which asks
 the shelf what is on it, on the shelf's other thread.
 
 Expected: deadlock

@@ -1,6 +1,6 @@
 """A task on the only GPU that waits for another task on a GPU (as in ray#5790).
 
-A task that waits lends its CPU back, so the same program without GPUs goes on. A GPU is not lent back: the memory on
+A task that waits lends its CPU back, so the same program without GPUs proceeds. A GPU is not lent back: the memory on
 it is still in use. (Ray counts slots; no GPU is needed to run this.)
 
 Expected: deadlock

@@ -1,6 +1,6 @@
 """Two actors that ask each other, one of which only polls, and never gives up.
 
-The clerk waits for the manager, who asks the clerk for the file: a ring. The manager asks with a timeout, in a loop
+The clerk waits for the manager, which asks the clerk for the file: a cycle. The manager asks with a timeout, in a loop
 that does nothing but ask again.
 
 Expected: deadlock

@@ -1,4 +1,4 @@
-"""A thread pool whose one thread waits for work that stands behind it in the same pool.
+"""A thread pool whose one thread waits for work that is queued behind it in the same pool.
 
 No other process takes part: `chapter` runs on the pool's only thread and waits for `page`, which would have to run on
 that thread too.

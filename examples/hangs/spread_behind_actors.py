@@ -1,4 +1,4 @@
-"""A placement group that wants the CPUs of actors who wait for it.
+"""A placement group that wants the CPUs of actors that wait for it.
 
 A guard on each node keeps its CPU for life, and the driver, which holds the guards, waits for a group that wants both.
 

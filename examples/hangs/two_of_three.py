@@ -1,6 +1,6 @@
 """A wait for two of three, of which only one can come.
 
-The chair wants two opinions of three. One member answers at once; the other two ask the chair first, who is waiting.
+The chair wants two opinions of three. One member answers at once; the other two ask the chair first, which waits.
 
 Expected: deadlock
 Members: Chair.decide, Member.think, Chair.question

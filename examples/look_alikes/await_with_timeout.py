@@ -1,6 +1,6 @@
 """Two async actors with one slot each that await each other, one of them only for so long.
 
-Without the timeout it is a deadlock. With it the first gives up some day, and everything goes on.
+Without the timeout it is a deadlock. With it the first gives up later, and all calls proceed.
 
 Expected: blocked (finding: polling)
 Members: Parrot.answer

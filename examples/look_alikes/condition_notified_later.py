@@ -1,4 +1,4 @@
-"""Coroutines that wait inside of a condition, which lets go of its lock meanwhile.
+"""Coroutines that wait inside of a condition, which releases its lock meanwhile.
 
 Each is in an `async with` block of the condition, and yet `restock`, which needs it as well, will get in once the
 delivery has come.

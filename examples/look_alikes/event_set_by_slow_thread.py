@@ -1,6 +1,6 @@
 """A task that waits for an event which another thread will set when a slow result is there.
 
-An event does not know who is going to set it. The thread that will is waiting too, for a task that is at work.
+An event does not know which thread will set it. That thread is waiting too, for a task that is at work.
 
 Expected: blocked
 Members: driver event_set_by_slow_thread.py

@@ -1,6 +1,6 @@
 """A C function that keeps Python's lock, so that nothing else in its process runs (as in ray#41431).
 
-The actor is asynchronous and should answer `ping` in between. But a call into C that never lets go of the lock stops
+The actor is asynchronous and should answer `ping` in between. But a call into C that never releases the lock stops
 its event loop with all other threads, until it returns.
 
 Expected: blocked

@@ -1,6 +1,6 @@
 """A driver that polls for an actor's call, while the actors that it keeps hold all CPUs for life.
 
-But only until a deadline: then it lets go of them, and the late one starts.
+But only until a deadline: then it releases them, and the late one starts.
 
 Expected: blocked (finding: starved)
 """

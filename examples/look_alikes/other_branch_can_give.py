@@ -1,6 +1,6 @@
 """A wait for whichever of two comes first, when only one of the two never comes.
 
-The caller is in a ring with the friend, who calls back. But it takes the first answer, and the library, though slow,
+The caller is in a cycle with the friend, which calls back. But it takes the first answer, and the library, though slow,
 will have one.
 
 Expected: blocked

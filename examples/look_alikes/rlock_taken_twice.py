@@ -1,6 +1,6 @@
 """A thread that takes an RLock which it holds already.
 
-With a Lock it would wait for itself. An RLock counts, and the thread goes on to wait for a slow task while other
+With a Lock it would wait for itself. An RLock counts, and the thread then waits for a slow task while other
 threads wait for the lock.
 
 Expected: blocked

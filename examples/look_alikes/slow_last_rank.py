@@ -1,6 +1,6 @@
 """A barrier for three ranks, of which the last is at work.
 
-Two ranks stand at the barrier and nothing moves there. The third has more to do, and will come.
+Two ranks wait at the barrier and nothing moves there. The third has more to do, and will arrive later.
 
 Expected: blocked
 Members: driver slow_last_rank.py
