@@ -36,7 +36,7 @@ WAYS = {
         "starved", ("CPU",), ("holds 1 CPU for life", "comes only when driver resources.py goes on")
     ),
     "full_bundle": Said("deadlock", ("CPU",), ("compute waits for CPU, held by actor Keeper", "Keeper.ask")),
-    "infeasible": Said("infeasible", (), ("placement group large", "no one node can hold all of it")),
+    "infeasible": Said("infeasible", (), ("placement group large", "no single node can hold all of it")),
     "too_much_in_all": Said("infeasible", (), ("placement group wide", "all nodes together have 4 CPU")),
     "spread": Said(
         "deadlock", ("CPU",), ("placement group apart waits for CPU, held by actor Keeper", "driver resources.py")

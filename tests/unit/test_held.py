@@ -38,7 +38,7 @@ def test_two_that_hold_only_each_others_calls_are_suspected_and_never_more() -> 
     told = ring.scene.look().look_again().diagnose()
 
     assert (told.verdict, told.findings[0].confirmed) == ("deadlock", False)
-    assert told.findings[0].assumed == ("who waits for refs has Ray count them as held",)
+    assert told.findings[0].assumed == ("the refs that it waits for are among those that its process holds",)
 
 
 def test_who_holds_another_ref_may_wait_for_that() -> None:
@@ -72,7 +72,7 @@ def test_a_timeout_ends_it() -> None:
 def test_who_did_not_tell_of_all_its_refs_may_wait_for_another() -> None:
     ring = Ring()
     ring.scene.look().look_again()
-    failure = Failure(stage="core worker", reason="it told of 1 of its 2 refs", worker_id=ring.left.worker_id)
+    failure = Failure(stage="core worker", reason="it returned only 1 of its 2 refs", worker_id=ring.left.worker_id)
 
     told = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
 

@@ -42,7 +42,7 @@ def hold(snapshot: Snapshot) -> None:
         inventory.amounts(node), inventory.residents(node), inventory.dead_actors(node)
     for one in found:
         deeds = inventory.deeds(one.worker.worker_id)
-        assert sum(deed.count for deed in deeds) == sum(one.counts.values()) or one.doing in ("idle", "not seen")
+        assert sum(deed.count for deed in deeds) == sum(one.counts.values()) or one.doing in ("idle", "not read")
         inventory.held_by(one.worker.worker_id)
     lacking = inventory.lacking()
     assert all(one.count == len(one.alike) for one in lacking)
@@ -80,7 +80,7 @@ def test_what_a_node_did_not_tell_is_not_known() -> None:
     del scene.available[node.node_id]
     inventory = inventory_of(scene.snapshot())
 
-    assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, used not known"]
+    assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, use unknown"]
 
 
 def test_each_worker_shows_what_it_does() -> None:
@@ -105,7 +105,7 @@ def test_each_worker_shows_what_it_does() -> None:
         clerk.worker_id: "waiting",
         worker.worker_id: "running",
         idle.worker_id: "idle",
-        silent.worker_id: "not seen",
+        silent.worker_id: "not read",
     }
     assert found[clerk.worker_id].queued == 3
     assert found[driver.worker_id].queued == 0
@@ -148,7 +148,7 @@ def test_why_a_worker_was_not_seen_is_told() -> None:
 
     trouble = occupants_of(scene)[worker.worker_id].trouble
 
-    assert trouble == "its threads not seen: py-spy needs root"
+    assert trouble == "its threads not read: py-spy needs root"
 
 
 def test_alike_workers_are_told_as_one() -> None:
@@ -191,7 +191,7 @@ def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
     found = occupants_of(scene)[server.worker_id]
 
     assert found.doing == "unreadable"
-    assert "was not read" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
+    assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 
 def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
@@ -225,7 +225,7 @@ def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
 
     told = {text: (one.what, one.count, one.is_stuck) for text, one in lacking.items()}
     assert told["next waits for CPU, held by holder"] == ("task", 20, False)
-    assert told["huge asks for 64 CPU, and the most a node has is 1 CPU"] == ("task", 1, True)
+    assert told["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
     assert ("actor", 1, True) in told.values()
     assert told["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
     assert {one.vertex for one in lacking.values()} > {creation.key}

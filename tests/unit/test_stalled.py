@@ -97,7 +97,7 @@ def test_two_calls_that_cannot_meet_are_stalled_and_the_odd_one_out_is_named() -
     finding = only_finding(twice(scene))
 
     assert finding.kind == "stalled"
-    assert f"7 of 8 Trainer.train wait in {ALL_REDUCE}" in texts(finding)
+    assert f"7 of 8 Trainer.train calls wait in {ALL_REDUCE}" in texts(finding)
     assert 'Not in this call: Trainer.train (actor Trainer "odd"' in texts(finding)
     assert "1 of 8" not in texts(finding), "the odd one is not told twice"
     assert finding.advice.startswith(f"Find out why not all Trainer.train are in {ALL_REDUCE}")

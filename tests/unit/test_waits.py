@@ -88,7 +88,7 @@ def test_get_of_what_is_all_there_is_about_to_end() -> None:
 
     wait = scene.wait_of(driver)
 
-    assert unknown_labels(scene, wait) == ["value that is there already and is being fetched"]
+    assert unknown_labels(scene, wait) == ["value that is already available and being fetched"]
 
 
 def test_get_of_a_value_that_was_put_never_waits_for_the_task_that_put_it() -> None:
@@ -186,7 +186,7 @@ def test_wait_for_no_more_than_is_there_is_about_to_end() -> None:
 
     wait = scene.wait_of(driver)
 
-    assert unknown_labels(scene, wait) == ["value that is there already and is being fetched"]
+    assert unknown_labels(scene, wait) == ["value that is already available and being fetched"]
 
 
 # Thread.join
