@@ -160,7 +160,7 @@ def _unseen(observed: Observed, worker: Worker) -> str:
     failures = observed.snapshot.failures
     its = [one for one in failures if worker.worker_id == one.worker_id or _is_pid(one.pid, one.node_id, worker)]
     its = its or [one for one in failures if one.node_id == worker.node_id and one.pid is None and not one.worker_id]
-    return f"was not observed: {its[0].reason}" if its else "was not observed"
+    return f"was not read: {its[0].reason}" if its else "was not read"
 
 
 def _is_pid(pid: int | None, node_id: str | None, worker: Worker) -> bool:

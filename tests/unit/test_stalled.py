@@ -156,7 +156,7 @@ def test_a_rank_that_runs_elsewhere_is_what_all_hangs_on() -> None:
     finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("blocked", late.key)
     assert 'Not in this call: Trainer.train (actor Trainer "late"' in texts(finding)
-    assert 'actor Trainer "late"' in finding.summary
+    assert 'Trainer.train of "late", running at' in finding.summary
 
 
 def feeder_runs(scene: Scene) -> None:
