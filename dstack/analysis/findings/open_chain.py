@@ -148,8 +148,10 @@ def blocker_in_words(finding: Finding, teller: Teller, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
     if blocker.other_side_of and (waiter := _waiter_of(finding, teller, blocker)):
         return f"{teller.name(waiter)}, which waits in {blocker.other_side_of}{teller.spot(waiter)}"
-    running = ", running" if blocker.kind == "execution" and not blocker.coroutine_id else ""
-    return f"{teller.name(blocker)}{running}{teller.spot(blocker)}"
+    who = teller.member(blocker)
+    is_running = blocker.kind == "execution" and not who.coroutine
+    state = ", sleeping" if who.sleeps else ", running" if is_running else ""
+    return f"{teller.name(blocker)}{state}{teller.spot(blocker)}"
 
 
 def _waiter_of(finding: Finding, teller: Teller, blocker: Vertex) -> Vertex | None:
@@ -161,7 +163,6 @@ def to_inspect(finding: Finding, teller: Teller) -> str:
     """``Find out why Clerk.stamp does not leave app.py:12: it sleeps there, or ...``, by what the blocker does."""
     first = teller.vertices[finding.final_blockers[0].vertex]
     who = first.label if first.kind == "execution" else teller.name(first)
-    at_line = f"{who} takes long{teller.line(first)}"
     if first.other_side_of:
         waiter = _waiter_of(finding, teller, first)
         where = f" in {waiter.label}{teller.line(waiter)}" if waiter else ""
@@ -173,8 +174,8 @@ def to_inspect(finding: Finding, teller: Teller) -> str:
     if first.kind == "lifetime" and first.holder is None:
         return f"Find out why {who} does not end the wait"
     if first.kind != "execution":
-        return f"Find out why {at_line}"
-    return f"Find out why {at_line}: {_doing(teller, first)}"
+        return f"Find out what delays {who}{teller.line(first)}"
+    return f"Find out why {who} takes long{teller.line(first)}: {_doing(teller, first)}"
 
 
 def _doing(teller: Teller, blocker: Vertex) -> str:
