@@ -101,7 +101,7 @@ def amounts(value: Mapping[str, float]) -> str:
     parts = [
         f"{amount / 2**30:.1f} GiB {name}" if name in BYTES else f"{amount:g} {name}" for name, amount in value.items()
     ]
-    return " and ".join(parts) or "nothing"
+    return listed(parts) or "nothing"
 
 
 def bundles(group: PlacementGroup) -> str:

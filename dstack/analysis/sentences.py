@@ -20,6 +20,7 @@ from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import Key, UnknownKey
 
 SHOWN_TARGETS = 3
+OR = " or "
 TORN_STACK = "stack may be inconsistent: the thread ran while it was read"
 ENDED_BY = {
     "Event.wait": "a call of Event.set",
@@ -274,24 +275,18 @@ def _resources(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     labels = [vertex.holder or name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"
     if labels and not wait.resources and all(isinstance(vertex.key, UnknownKey) for vertex in found):
-        return f"waits for {_shortly(labels)}"
+        return f"waits for {words.shortly(labels, SHOWN_TARGETS, OR)}"
     if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
-        return f"{what}: {_shortly(labels)}"
+        return f"{what}: {words.shortly(labels, SHOWN_TARGETS, OR)}"
     many = f"{wait.needed} of " if 1 < wait.needed < wait.total else ""
-    return f"{what}, held by {many}{_shortly(labels, ' or ' if wait.needed < wait.total else ' and ')}"
+    return f"{what}, held by {many}{words.shortly(labels, SHOWN_TARGETS, OR if wait.needed < wait.total else ' and ')}"
 
 
 def _targets(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
     labels = list(dict.fromkeys(name_of(vertices[target.vertex]) for target in targets))
     is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
-    return _shortly(labels, " and " if is_all else " or ")
-
-
-def _shortly(labels: Sequence[str], word: str = " or ") -> str:
-    if len(labels) > SHOWN_TARGETS:
-        return f"{', '.join(labels[:SHOWN_TARGETS])} and {len(labels) - SHOWN_TARGETS} more"
-    return words.listed(labels, word)
+    return words.shortly(labels, SHOWN_TARGETS, " and " if is_all else OR)
 
 
 def _inferred(wait: Wait) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from dstack import words
 from dstack.glance import Glance, WorkerGlance
 
 Item = tuple[object, ...]
@@ -112,7 +113,7 @@ def _things(items: frozenset[Item]) -> str:
     calls = {item[1] for item in items if _is_call(item)}
     workers = {item[0] for item in items if not _is_call(item)}
     counts = ((len(calls), "call", "calls"), (len(workers), "driver or busy worker", "drivers or busy workers"))
-    return " and ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+    return words.listed([words.plural(*count) for count in counts if count[0]])
 
 
 def _is_call(item: Item) -> bool:
