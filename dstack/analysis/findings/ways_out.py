@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dstack import words
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
 from dstack.analysis.coroutines import EVENT_LOOP
+from dstack.analysis.lifetimes import REMOVAL
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import AnyKey, Key
 
 LET_GO = (
     "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
@@ -201,15 +202,24 @@ def _of_lifetimes(members: Sequence[Vertex]) -> str:
     requests = (vertex for vertex in members if vertex.wait and vertex.wait.resources)
     wanting = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
     needed = sorted({name for vertex in members if vertex.wait for name in vertex.wait.resources})
-    holders = sorted({vertex.holder for vertex in members if vertex.kind == "lifetime" and vertex.holder})
+    lifetimes = [vertex for vertex in members if vertex.kind == "lifetime" and vertex.holder]
+    holders = sorted({vertex.holder for vertex in lifetimes if vertex.holder})
     if not wanting or not holders:
         return LET_GO
-    hold, end = (words.word(len(holders), *pair) for pair in (("holds", "hold"), ("it ends", "they end")))
+    hold = words.word(len(holders), "holds", "hold")
     return (
         f"Leave {words.listed(needed)} for {words.shortly(wanting, SHOWN_HOLDERS, ' or ')}: "
-        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it until {end}. Start fewer of them, let them ask for less, "
-        "reserve a bundle, or add resources."
+        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it {until(lifetimes)}. Start fewer of them, let them ask for "
+        "less, reserve a bundle, or add resources."
     )
+
+
+def until(lifetimes: Sequence[Vertex]) -> str:
+    """``until it ends``, or of placement groups ``until they are removed``."""
+    is_one = len(lifetimes) == 1
+    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == REMOVAL for vertex in lifetimes):
+        return "until it is removed" if is_one else "until they are removed"
+    return "until it ends" if is_one else "until they end"
 
 
 def _actor_of(vertex: Vertex) -> str | None:
