@@ -43,12 +43,8 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
             "of the barrier in all of them, or give the called actor max_concurrency=2."
         )
-    created = next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"), None)
-    if created and (constructor := next((v for v in callers if _actor_of(v) == _actor_of(created)), None)):
-        return (
-            f"Do not wait in {constructor.label} for a call that needs its actor: run {created.label} after the "
-            "constructor has ended, or pass its result into the constructor."
-        )
+    if fix := _of_constructor(cycle):
+        return fix
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
         return _of_locks(members, is_loop_blocked)
@@ -82,7 +78,33 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "Do not wait for a thread in code that the thread itself waits for: start it, return, and join it later; "
             "in an async method, await asyncio.to_thread(...)."
         )
-    got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
+    return _of_waits(cycle)
+
+
+def _of_constructor(cycle: Sequence[Vertex]) -> str | None:
+    """Where a call waits for its actor to be created, and the actor's constructor is in the same cycle."""
+    created = {_actor_of(vertex) for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"}
+    for vertex, following in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
+        if vertex.kind == "execution" and _actor_of(vertex) in created - {None}:
+            return (
+                f"Do not wait in {vertex.label} for {following.label}, which depends on this actor: make that call "
+                "after the constructor has ended, or pass its result in as an argument."
+            )
+    return None
+
+
+def _of_waits(cycle: Sequence[Vertex]) -> str:
+    """Where nothing in a cycle is queued: waits for what other code of a process must do, for coroutines, for refs."""
+    waits = [(vertex, vertex.wait) for vertex in cycle if vertex.wait and vertex.kind == "execution"]
+    if linked := next(((vertex, wait) for vertex, wait in waits if wait.is_linked), None):
+        vertex, wait = linked
+        return (
+            f"Let the code that ends {wait.what or wait.kind} in {vertex.label} run without waiting for this cycle: "
+            "raise max_concurrency, or give it a concurrency group."
+        )
+    if not any(target.ref for _, wait in waits for group in wait.groups for target in group.targets):
+        return f"Let {_first_label(cycle)} proceed without waiting for {cycle[1 % len(cycle)].label}."
+    got = "awaiting" if all(vertex.coroutine_id for vertex, _ in waits) else "getting"
     return f"Pass the ObjectRef on in one of these calls instead of {got} it."
 
 
