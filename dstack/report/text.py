@@ -34,7 +34,7 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, *, 
     _print_failed_before(console, diagnosis)
     shown = diagnosis.findings if details else diagnosis.findings[:SHOWN_FINDINGS]
     for number, finding in enumerate(shown, 1):
-        _print_finding(console, finding, number if len(diagnosis.findings) > 1 else None)
+        _print_finding(console, finding, number)
     if len(shown) < len(diagnosis.findings):
         _print_rest(console, len(diagnosis.findings) - len(shown))
     if details:
@@ -60,6 +60,8 @@ def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> N
         console.print(SafeText(" " * len(lead)) + line)
     sure = status(diagnosis.findings[0]) if diagnosis.findings else ""
     text = f"{sure[0].upper()}{sure[1:]}. " if sure else ""
+    if len(diagnosis.findings) > 1:
+        text += f"This is the first of {len(diagnosis.findings):,} findings. "
     taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
     job = f", job {diagnosis.job} only" if diagnosis.job else ""
     origin = f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}"
@@ -79,12 +81,12 @@ def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:
         _print_rows(console, remark_rows(step_of_failure(failed)))
 
 
-def _print_finding(console: Console, finding: Finding, number: int | None) -> None:
-    """One finding; of several each has a number and its summary, of which the first is in the headline already."""
+def _print_finding(console: Console, finding: Finding, number: int) -> None:
+    """One finding; the summary of the first is the headline."""
     console.print()
-    if number is not None:
+    if number > 1:
         lead = f"{number}. {finding.kind}: "
-        sure = f" ({text})" if number > 1 and (text := status(finding)) else ""
+        sure = f" ({text})" if (text := status(finding)) else ""
         title = SafeText(f"{finding.summary}{sure}", "bold")
         _print_rows(console, [Row(lead, " " * len(lead), title)])
         console.print()
