@@ -58,7 +58,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 def advice(finding: Finding, teller: Teller) -> str:
     """What to inspect: what is polled for."""
     if not finding.final_blockers:
-        return "Each of these waits until the other's timeout ends: let one of them proceed without waiting."
+        return "Each of these waits until another's timeout expires: let one of them proceed without waiting."
     return f"{open_chain.to_inspect(finding, teller)}. The polling continues without a result until then."
 
 

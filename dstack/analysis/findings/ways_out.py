@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dstack import words
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
+from dstack.analysis.coroutines import EVENT_LOOP
 from dstack.analysis.links import BARRIER
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
+from dstack.vertex_keys import Key
 
 LET_GO = (
     "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
@@ -31,13 +34,19 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
         return _of_lifetimes(members)
     if kinds & {READ, WRITE, KEPT}:
-        return _of_graphs(kinds, cycle)
+        return _of_graphs(kinds, cycle, members)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources}, members)
     if any(vertex.wait and vertex.wait.kind == BARRIER for vertex in cycle):
         return (
             "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
             "of the barrier in all of them, or give the called actor max_concurrency=2."
+        )
+    created = next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"), None)
+    if created and (constructor := next((v for v in callers if _actor_of(v) == _actor_of(created)), None)):
+        return (
+            f"Do not wait in {constructor.label} for a call that needs its actor: run {created.label} after the "
+            "constructor has ended, or pass its result into the constructor."
         )
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
@@ -76,14 +85,14 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     return f"Pass the ObjectRef on in one of these calls instead of {got} it."
 
 
-def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
+def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
     if KEPT in kinds:
         return (
             "Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy), or drop them before "
             "the next execute: they take up room in the graph's channels until they are dropped."
         )
-    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in cycle):
+    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
         return (
             "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
             "second: an actor runs the loop of one graph at a time."
@@ -107,8 +116,8 @@ def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
 
 def _of_loop(cycle: Sequence[Vertex]) -> str:
     """The fix for a blocking call on an event loop, by the method that makes it."""
-    blocking = [vertex for vertex in cycle if vertex.os_thread_id is not None and vertex.task_id and vertex.wait]
-    label = _first_label(blocking)
+    loops = {key for vertex in cycle for key in _loops_of(vertex)}
+    label = _first_label([vertex for vertex in cycle if vertex.key in loops])
     kinds = {vertex.wait.kind for vertex in cycle if vertex.wait}
     if kinds & set(REF_CALLS):
         return f"In {label}, await the ObjectRef (await ref) instead of ray.get: ray.get blocks the whole event loop."
@@ -134,6 +143,14 @@ def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:
         "Take the locks in the same order everywhere, and hold none while waiting for a value or a call: "
         "get it first, then take the lock."
     )
+
+
+def _loops_of(vertex: Vertex) -> Iterator[Key]:
+    """The threads that block the event loop which a vertex needs."""
+    if vertex.wait is not None and vertex.wait.loop is not None:
+        yield vertex.wait.loop
+    elif vertex.wait is not None and vertex.wait.kind == EVENT_LOOP:
+        yield from targets_of(vertex)
 
 
 def _first_label(callers: Sequence[Vertex]) -> str:
