@@ -298,7 +298,8 @@ class Coroutine(Model, frozen=True):
     there is none or it is unknown. ``task_id`` is the Ray task in whose context it was created; ``is_task`` is true if
     it is this task itself. ``still`` is true if two readings agree, or its event loop did not run meanwhile: only then
     it has a ``call``. ``request`` is the Serve request that it executes as part of a replica.
-    ``cancel_requests`` counts the requests to cancel it, as by ``ray.cancel``, which it may have caught (CPython 3.11 and later).
+    ``cancel_requests`` counts the requests to cancel it, as by ``ray.cancel``, which it may have caught (CPython 3.11
+    and later).
     """
 
     coroutine_id: str
