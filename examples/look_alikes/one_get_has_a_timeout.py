@@ -1,7 +1,7 @@
-"""Two actors that ask each other, one of which will not wait for ever.
+"""Two actors that call each other, one of which waits with a timeout.
 
-Both questions are stuck behind both introductions. But Bob gives up after a quarter of an hour, and then all calls
-get an answer.
+Both questions are queued behind both introductions. But the wait of Bob ends after a quarter of an hour, and then all
+calls proceed.
 
 Expected: blocked (finding: polling)
 Members: Guest.introduce, Guest.name
@@ -32,7 +32,7 @@ class Guest:
         try:
             name: str = ray.get(self.other.name.remote(), timeout=self.patience_s)
         except GetTimeoutError:
-            name = "a guest"
+            name = "somebody"
         return f"{self.own_name} meets {name}"
 
 

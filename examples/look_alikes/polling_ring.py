@@ -1,4 +1,4 @@
-"""Two actors that ask each other, one of which only polls.
+"""Two actors that call each other, one of which only polls.
 
 The clerk waits for the manager, which asks the clerk for the file: a cycle. But the manager asks with a timeout, and
 after some hundreds of vain attempts decides without the file.

@@ -1,6 +1,6 @@
-"""A barrier for three ranks, of which the last is at work.
+"""A barrier for three ranks, the last of which is working.
 
-Two ranks wait at the barrier and nothing moves there. The third has more to do, and will arrive later.
+Two ranks wait at the barrier. The third has more to do, and will join it.
 
 Expected: blocked
 Members: driver slow_last_rank.py
