@@ -34,8 +34,8 @@ def recorded(name: str) -> Path:
 
 
 def report_of(name: str) -> str:
-    """The report on the snapshot of an example, or of a file below ``tests``, as printed in the time zone UTC."""
-    snapshot = load(RECORDED.parent / name if name.endswith(".json.gz") else recorded(name))
+    """The report on the snapshot of an example, as ``dstack show`` prints it where the time zone is UTC."""
+    snapshot = load(recorded(name))
     with _utc():
         return report_text(snapshot, diagnose(snapshot))
 
