@@ -203,7 +203,7 @@ def test_a_bad_marker_is_an_error_of_its_test_alone(pytester: pytest.Pytester) -
     result = run(pytester, "--strict-markers")
 
     result.assert_outcomes(errors=1, passed=1)
-    assert "by name: @pytest.mark.dstack(timeout=60)" in outcomes(pytester)["test_it"].text
+    assert "a timeout in seconds: @pytest.mark.dstack(timeout=60)" in outcomes(pytester)["test_it"].text
 
 
 def test_where_no_cluster_answers_what_could_not_be_looked_at_is_told(pytester: pytest.Pytester) -> None:
