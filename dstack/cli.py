@@ -142,6 +142,7 @@ def snapshot(
     timeout_s: float,
 ) -> None:
     """Take a snapshot of a running cluster and explain it."""
+    form = _form(as_json, details)
     if nonblocking:
         _note_nonblocking(native=native, pause=pause)
     if output:
@@ -158,7 +159,7 @@ def snapshot(
                 save(taken, output, force=force)
     finally:  # print the report even if the file cannot be written
         if output != "-":
-            _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
+            _report(taken, form, job, within_s=EXPLAIN_S)
     if output and output != "-":
         click.echo(f"Saved. Show it again with: dstack show {visible(output)}", err=True)
 
@@ -195,15 +196,16 @@ def check(
     Exit codes: 0 none found, 1 deadlock or hang (see --fail-on), 2 usage error, 3 cluster or file unreadable,
     4 inconclusive: too little could be read.
     """
+    form = _form(as_json, details)
     if file and (address or pause or watch_s is not None):
         raise UsageError(
             "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
         )
     if file:
-        diagnosis = _report(_load(file), _form(as_json, details), job)
+        diagnosis = _report(_load(file), form, job)
     else:
         taken = _take(address, timeout_s, ["pause"] if pause else (), watch_s)
-        diagnosis = _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
+        diagnosis = _report(taken, form, job, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -217,7 +219,8 @@ def check(
 @job_option
 def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
     """Explain a saved snapshot. Needs no cluster."""
-    _report(_load(file), _form(as_json, details), job)
+    form = _form(as_json, details)
+    _report(_load(file), form, job)
 
 
 @main.command()

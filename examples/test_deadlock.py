@@ -54,7 +54,7 @@ def test_a_transfer_back_hangs(account: Any) -> None:
     assert ray.get(account.transfer.remote(5, back=True)) == 5
 
 
-def test_a_transfer_that_nobody_waits_for(account: Any) -> None:
+def test_a_transfer_without_a_waiter(account: Any) -> None:
     account.transfer.remote(5, back=True)
 
 

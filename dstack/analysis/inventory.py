@@ -1,6 +1,6 @@
 """What there is in a cluster, node by node, and what each part of it does now.
 
-Everything is worked out when somebody asks for it, so a large cluster costs no more than what is looked at.
+Everything is computed on demand, so a large cluster costs no more than what is shown of it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
 from dstack.vertex_keys import Key
 
-Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not seen"]
-"""``unreadable`` is a call of which no stack was read, ``not seen`` a process that does not count as seen."""
-DOINGS: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not seen")
+Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not read"]
+"""``unreadable`` is a call of which no stack was read, ``not read`` a process that does not count as seen."""
+DOINGS: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not read")
 FOR_GOOD = ("deadlock", "orphaned", "infeasible")
 QUEUED = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run: they are told with the actor."""
@@ -50,7 +50,7 @@ class Amount(Model, frozen=True):
         """``CPU 2 of 4 used, 2 free``; bytes as GiB."""
         name = CALLED.get(self.name, self.name)
         if self.free is None:
-            return f"{name} {self._figure(self.total)}, used not known"
+            return f"{name} {self._figure(self.total)}, use unknown"
         used = max(0.0, self.total - self.free)
         return f"{name} {self._figure(used)} of {self._figure(self.total)} used, {self._figure(self.free)} free"
 
@@ -168,7 +168,7 @@ class Inventory:
     def partly_seen(self, node: Node) -> int:
         """How many workers and drivers of a node are not counted as seen, though something is known of what they do."""
         unseen = (w for w in self._workers_on.get(node.node_id, ()) if self._sights[w.worker_id] != "seen")
-        return sum(self._doing_of(worker, self._counts_of(worker)) != "not seen" for worker in unseen)
+        return sum(self._doing_of(worker, self._counts_of(worker)) != "not read" for worker in unseen)
 
     def dead_actors(self, node: Node) -> tuple[Actor, ...]:
         """The actors that ended on a node, as far as Ray still lists them."""
@@ -310,27 +310,27 @@ class Inventory:
             counts[self._doing(vertex)] += 1
         if counts:
             return dict(counts)
-        return {"idle" if self._sights[worker.worker_id] == "seen" else "not seen": 1}
+        return {"idle" if self._sights[worker.worker_id] == "seen" else "not read": 1}
 
     def _doing_of(self, worker: Worker, counts: Mapping[Doing, int]) -> Doing:
         """The worst of what a worker's executions do."""
         worst = min(counts, key=DOINGS.index)
-        return "not seen" if worst == "unreadable" and self._sights[worker.worker_id] != "seen" else worst
+        return "not read" if worst == "unreadable" and self._sights[worker.worker_id] != "seen" else worst
 
     def _trouble(self, worker: Worker) -> str | None:
         """What of a worker was not seen, and why."""
         seen = self._seen.seen.get(worker.worker_id)
         lacks = []
         if seen is None or seen.running_task_ids is None:
-            lacks.append("what it runs and has sent")
+            lacks.append("its tasks and calls")
         if seen is None or seen.process is None or not seen.process.threads:
             lacks.append("its threads")
         if not lacks and self._sights[worker.worker_id] != "seen":
-            lacks.append("what it runs and its threads at one time")
+            lacks.append("its tasks and threads at the same time")
         if not lacks:
             return None
         reasons = self._reasons(worker)
-        return f"{words.listed(lacks)} not seen" + (f": {'; '.join(reasons)}" if reasons else "")
+        return f"{words.listed(lacks)} not read" + (f": {'; '.join(reasons)}" if reasons else "")
 
     def _reasons(self, worker: Worker) -> list[str]:
         """Why a worker was not seen, as far as the snapshot tells: for its own sake, or for its node's."""
@@ -384,9 +384,9 @@ class Inventory:
             if self._is_hidden(vertex):
                 targets = (self._vertices[key] for key in targets_of(vertex))
                 hidden = next(target.label for target in targets if target.unobserved)
-                return f"runs, but what it does was not seen: the {hidden}"
+                return f"runs, but its stack was not read: {hidden}"
             if vertex.wait is None or vertex.wait.kind == "thread":
-                return "runs, it is not known on which thread"
+                return "runs on an unknown thread"
         return deed(self._seen, self._vertices, vertex, who)
 
     def _is_whole_process(self, vertex: Vertex) -> bool:

@@ -1,4 +1,4 @@
-"""Who of alike workers is not where the others are: elsewhere, idle, dead, or not seen at all."""
+"""Which of several workers that are alike are not where the others are: elsewhere, idle, dead or not read."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
 from dstack.vertex_keys import Key
 
-Why = Literal["not seen", "unreadable", "idle", "dead", "not there"]
-WHYS: tuple[Why, ...] = ("not seen", "unreadable", "dead", "not there", "idle")
+Why = Literal["not read", "unreadable", "idle", "dead", "not there"]
+WHYS: tuple[Why, ...] = ("not read", "unreadable", "dead", "not there", "idle")
 """The gravest first: a process that was not seen, or a call whose stack was unreadable, may be anywhere."""
 
 
 class Missing(NamedTuple):
-    """A worker, or an actor without one, of which no stack of the application was seen.
+    """A worker, or an actor without one, of which no stack of the application was read.
 
     ``kind`` and ``job_id`` are those of :class:`Execution`; of a worker that was not seen, the kind is ``worker`` where
     nobody knows what it runs.
@@ -83,13 +83,13 @@ class Lull:
     def why(self, worker: Worker) -> tuple[Why, str]:
         """The reason, and a sentence's end about the worker."""
         if self._sights[worker.worker_id] != "seen":
-            return "not seen", _unseen(self._observed, worker)
+            return "not read", _unseen(self._observed, worker)
         seen = self._observed.seen.get(worker.worker_id)
         if seen is None or not seen.running_task_ids:
-            return "idle", "runs nothing"
+            return "idle", "is idle"
         if worker.worker_id in self._seen:
-            return "idle", "works for its library only"
-        return "unreadable", "runs a call whose stack was not seen"
+            return "idle", "runs only code of its library"
+        return "unreadable", "runs a call, but its stack was not read"
 
     def task_in(self, worker: Worker) -> str | None:
         """The task it runs, where its stack was not seen."""
@@ -143,7 +143,7 @@ def _workers(observed: Observed, lull: Lull, listed: set[str]) -> Iterator[Missi
         if worker.worker_id in listed:
             continue
         why, detail = lull.why(worker)
-        if why in ("not seen", "unreadable"):
+        if why in ("not read", "unreadable"):
             actor = observed.actors.get(worker.actor_id or "")
             if actor is not None:
                 yield _actor(observed, lull, actor, kind_of_actor(actor))
@@ -156,7 +156,7 @@ def _unseen(observed: Observed, worker: Worker) -> str:
     """Why a worker's state and stacks are not known."""
     sample = observed.seen.get(worker.worker_id)
     if sample is not None and sample.process is not None and sample.process.threads:
-        return "did not say what it runs" if sample.running_task_ids is None else "was not read as a whole"
+        return "did not answer which tasks it runs" if sample.running_task_ids is None else "was read only in part"
     failures = observed.snapshot.failures
     its = [one for one in failures if worker.worker_id == one.worker_id or _is_pid(one.pid, one.node_id, worker)]
     its = its or [one for one in failures if one.node_id == worker.node_id and one.pid is None and not one.worker_id]

@@ -1,4 +1,4 @@
-"""Who is elsewhere than most that are alike: among 64 workers in a barrier, the one that still loads its data."""
+"""Executions that are in other code than most like them: of 64 workers in a barrier, the one that still loads data."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ class Outlier(NamedTuple):
 
     @property
     def words(self) -> str:
-        """``rank 3 is elsewhere than ranks 0-2``, ``ranks 4-5 (all of pp 2) are elsewhere than ...``; or how many."""
+        """``rank 3 is in other code than ranks 0-2``; without ranks ``7 of 8 like it are in other code``."""
         if self.slice is None or not self.slice.words:
-            return f"{self.most:,} of {self.alike:,} alike went on elsewhere"
+            return f"{self.most:,} of {self.alike:,} like it are in other code"
         verb = "is" if len(self.slice.ranks) == 1 else "are"
         others = self.others.words if self.others else ""
-        return f"{self.slice.words} {verb} elsewhere than {others or f'{self.most:,} of {self.alike:,} alike'}"
+        most = others or f"{self.most:,} of {self.alike:,} others"
+        return f"{self.slice.words} {verb} in other code than {most}"
 
 
 def outliers(executions: Iterable[Execution], teams: Teams | None = None) -> dict[Key, Outlier]:

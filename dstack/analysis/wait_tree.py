@@ -75,8 +75,9 @@ class Branch(Model, frozen=True):
     ``vertices`` are those it stands for, all alike, or those round a ``circle``. ``role`` says what it is: a circle or
     an ``end`` of chains, both at the top; a member of the circle's ``ring``, whose wait is for the next one in it; a
     ``waiter`` for what stands above it; ``each`` of many alike, and ``one`` of these. ``place`` is ``here`` but where
-    the vertex is only named: it stands further up, or elsewhere. ``closes`` marks the last of a ring, which waits for
-    the first. ``finding`` is the number in the diagnosis of the one it is about. ``below`` counts all who stand below.
+    the vertex is only named: it stands further up, or elsewhere. ``number`` counts the members of a ring from 1, and
+    ``follows`` is the number of the one that it waits for. ``finding`` is the number in the diagnosis of the one it is
+    about. ``below`` counts all that is below it.
     """
 
     key: str
@@ -84,7 +85,8 @@ class Branch(Model, frozen=True):
     vertices: tuple[Key, ...]
     edge: Edge | None = None
     place: Place = "here"
-    closes: bool = False
+    number: int = 0
+    follows: int = 0
     finding: int | None = None
     below: int = 0
     expands: bool = False
@@ -243,7 +245,8 @@ class WaitTree:
                 role="ring",
                 vertices=(key,),
                 edge=self._edge([key], {following}),
-                closes=number == len(members) - 1,
+                number=number + 1,
+                follows=(number + 1) % len(members) + 1,
                 finding=circle.finding,
                 below=self._below[key],
                 expands=any(waiter != before for waiter in self._waiters.get(key, ())),

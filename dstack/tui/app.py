@@ -26,6 +26,7 @@ from dstack.tui.view import View
 from dstack.tui.views import VIEWS
 from dstack.vertex_keys import Key
 from dstack.visible import visible, visible_lines
+from dstack.words import plural
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """What ``a`` goes through: the time between looks by itself."""
@@ -55,14 +56,16 @@ class DstackApp(App[int]):
             for number, name in enumerate(VIEWS, 1)
         ),
         Binding("r", "refresh_look", "Refresh", id="app.refresh", tooltip="Take another snapshot"),
-        Binding("a", "every", "Auto", id="app.every", tooltip="Take one every 5, 15 or 60 s, or no more"),
-        Binding("space", "freeze", "Freeze", id="app.freeze", tooltip="Keep what is shown; collecting goes on"),
-        Binding("o", "open_place", "Open", id="app.open", tooltip="Open the line in $EDITOR", show=False),
-        Binding("y", "copy_this", "Copy", id="app.copy", tooltip="Copy what the cursor is on", show=False),
-        Binding("s", "save", "Save", id="app.save", tooltip="Save the snapshot", show=False),
-        Binding("e", "export", "Export", id="app.export", tooltip="Write what is shown to a text file", show=False),
-        Binding("question_mark", "help", "Help", key_display="?", id="app.help", tooltip="What the keys do here"),
-        Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave"),
+        Binding("a", "every", "Auto", id="app.every", tooltip="Take a snapshot every 5, 15 or 60 s, or only on r"),
+        Binding(
+            "space", "freeze", "Freeze", id="app.freeze", tooltip="Keep the snapshot shown; new ones are still taken"
+        ),
+        Binding("o", "open_place", "Open", id="app.open", tooltip="Open the line of code in $EDITOR", show=False),
+        Binding("y", "copy_this", "Copy", id="app.copy", tooltip="Copy what the selected line is about", show=False),
+        Binding("s", "save", "Save", id="app.save", tooltip="Save the snapshot to a file", show=False),
+        Binding("e", "export", "Export", id="app.export", tooltip="Write this view to a text file", show=False),
+        Binding("question_mark", "help", "Help", key_display="?", id="app.help", tooltip="Show the keys of this view"),
+        Binding("q", "quit", "Quit", id="app.quit", tooltip="Quit dstack"),
     ]
 
     def __init__(self, source: Source) -> None:
@@ -111,7 +114,7 @@ class DstackApp(App[int]):
         except DstackError as error:
             self.post_message(Failed(error.message, error.remedy))
         except Exception as error:
-            self.post_message(Failed(f"dstack itself failed: {type(error).__name__}: {error}", "Please report it."))
+            self.post_message(Failed(f"Internal error: {type(error).__name__}: {error}", "Please report it."))
         finally:
             self.post_message(Ended())
 
@@ -177,7 +180,7 @@ class DstackApp(App[int]):
         every_s = PERIODS_S[(at + 1) % len(PERIODS_S)]
         self._next_at = time.monotonic() + every_s if every_s and not self._is_taking else None
         self._tell(every_s=every_s)
-        self.notify(f"A snapshot every {every_s} s" if every_s else "Snapshots only on r")
+        self.notify(f"A snapshot every {every_s} s" if every_s else "A snapshot only on r")
 
     def action_freeze(self) -> None:
         """Keeps what is shown, or shows the newest again; collecting goes on either way."""
@@ -200,7 +203,7 @@ class DstackApp(App[int]):
 
     def _reveal(self, vertex: Key) -> None:
         if not self._view.reveal(vertex):
-            self.notify("It is not in this view.", severity="warning")
+            self.notify("This view does not contain it.", severity="warning")
 
     def show_look(self, look: Look) -> None:
         """Shows one of the looks, and freezes the views at it."""
@@ -227,23 +230,23 @@ class DstackApp(App[int]):
         """Copies what the cursor is on."""
         text = self._view.to_copy()
         if text is None:
-            self.notify("There is nothing to copy here.", severity="warning")
+            self.notify("Nothing to copy here.", severity="warning")
             return
         text = visible_lines(text)
         self.copy_to_clipboard(text)
         first, *others = text.splitlines() or [""]
-        self.notify(f"Copied: {first}" + (f" (+{len(others)} lines)" if others else ""))
+        self.notify(f"Copied: {first}" + (f" and {plural(len(others), 'more line')}" if others else ""))
 
     def action_open_place(self) -> None:
         """Opens the line under the cursor in the editor, where its file is here."""
         place = self._view.to_open()
         if place is None:
-            self.notify("There is no line of code here.", severity="warning")
+            self.notify("No line of code here.", severity="warning")
             return
         file, line = place
         found = find_source(file)
         if found is None:
-            self.notify(f"{file} is no file of source on this machine.", severity="warning")
+            self.notify(f"{file} is not a source file on this machine.", severity="warning")
             return
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         command = [*shlex.split(editor), f"+{max(1, line)}", found]
@@ -251,16 +254,16 @@ class DstackApp(App[int]):
             with self.suspend():
                 subprocess.run(command, check=False)
         except SuspendNotSupported:
-            self.notify("There is no terminal here for an editor.", severity="warning")
+            self.notify("No terminal for an editor.", severity="warning")
         except OSError as error:
-            self.notify(f"{editor} cannot be started: {error}. Set $EDITOR.", severity="error")
+            self.notify(f"Cannot start {editor}: {error}. Set $EDITOR.", severity="error")
         self.refresh()
 
     @work
     async def action_save(self) -> None:
         """Saves the snapshot that is shown."""
         if self.shown is None:
-            self.notify("There is no snapshot yet.", severity="warning")
+            self.notify("No snapshot yet.", severity="warning")
             return
         taken = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.shown.snapshot.taken_at))
         path = await self.push_screen_wait(AskPath("Save the snapshot to", f"dstack-{taken}.json.gz"))
@@ -272,9 +275,9 @@ class DstackApp(App[int]):
         """Writes what is shown to a text file."""
         text = self._view.to_export()
         if text is None:
-            self.notify("There is nothing to export here.", severity="warning")
+            self.notify("Nothing to export here.", severity="warning")
             return
-        path = await self.push_screen_wait(AskPath("Write what is shown to", f"dstack-{self.current_mode}.txt"))
+        path = await self.push_screen_wait(AskPath("Write this view to", f"dstack-{self.current_mode}.txt"))
         if path:
             self._write(path, lambda: _write_text(path, text))
 
@@ -282,7 +285,9 @@ class DstackApp(App[int]):
     async def action_picture(self) -> None:
         """Draws the screen into a file."""
         picture = self.export_screenshot()
-        path = await self.push_screen_wait(AskPath("Draw the screen to", f"dstack-{self.current_mode}.svg"))
+        path = await self.push_screen_wait(
+            AskPath("Save a picture of the screen to", f"dstack-{self.current_mode}.svg")
+        )
         if path:
             self._write(path, lambda: _write_text(path, picture))
 
@@ -292,7 +297,7 @@ class DstackApp(App[int]):
         except DstackError as error:
             self.notify(str(error), severity="error")
         else:
-            self.notify(f"Written: {path}")
+            self.notify(f"Wrote {path}")
 
     @property
     def _view(self) -> View:

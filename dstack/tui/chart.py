@@ -37,7 +37,7 @@ class Chart(ScrollView, can_focus=True):
         Binding("right,l", "along(1)", "Right", show=False, id="outline.right"),
         Binding("home,g", "top", "Top", show=False, id="outline.first"),
         Binding("end,G", "bottom", "Deepest", show=False, id="outline.last"),
-        Binding("enter", "choose", "Zoom in", show=False, id="outline.choose", tooltip="As wide as all"),
+        Binding("enter", "choose", "Zoom in", show=False, id="outline.choose", tooltip="Zoom into the selected frame"),
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "chart--user",

@@ -1,4 +1,4 @@
-"""What there is in the cluster, and what each part of it does now."""
+"""The nodes, workers and actors of the cluster, and what each does now."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from dstack.vertex_keys import Key
 
 
 class ClusterView(OutlineView):
-    """What there is, node by node: the host's figures, resources used and free, placement groups, workers and actors.
+    """The cluster by node: host load and memory, resources used and free, placement groups, workers and actors.
 
-    Each worker says what it does now: runs, waits, is idle, or was not seen; stuck is who can never go on. Below all
-    nodes is what is pending, with what it lacks. Enter unfolds, or goes to the waits.
+    Each worker shows what it does now: it runs, waits, is idle, or was not read; a stuck worker can never proceed.
+    Below the nodes are pending tasks, actors and placement groups, with what they lack. Enter unfolds a line, or goes
+    to Waits.
     """
 
     CSS = "ClusterView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="To the stack of what runs there"),
-        Binding("w", "waits", "Waits", id="own.waits", tooltip="To its place among the waits"),
+        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of what runs there"),
+        Binding("w", "waits", "Waits", id="own.waits", tooltip="Go to its entry in the Waits view"),
     ]
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class ClusterView(OutlineView):
 
     def compose_body(self) -> ComposeResult:
         """The cluster, and all about the line under the cursor."""
-        yield Outline(empty="No nodes were seen.")
+        yield Outline(empty="No nodes in this snapshot.")
         yield Detail()
 
     def show(self, look: Look) -> None:

@@ -29,9 +29,9 @@ MARKS: dict[Doing, tuple[str, str]] = {
     "running": ("▶ runs", "green"),
     "idle": ("○ idle", "dim"),
     "unreadable": ("? unreadable", "magenta"),
-    "not seen": ("? not seen", "magenta"),
+    "not read": ("? not read", "magenta"),
 }
-"""So that what somebody does is not told by colour alone."""
+"""The meaning never depends on the colour alone."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class Lines:
             mark, style = MARKS[doing]
             text.append("  ").append(f"{mark}: {count:,}", style)
         if partly := self.inventory.partly_seen(node):
-            text.append(f"  ({partly:,} only partly seen)", MARKS["not seen"][1])
+            text.append(f"  ({partly:,} only partly read)", MARKS["not read"][1])
         return Line(node.node_id, text, partial(self._below, node), is_open=is_open and node.alive, data=node)
 
     def _below(self, node: Node) -> list[Line]:
-        figures = SafeText(" · ".join(self.figures(node)) or "its host was not seen", "dim")
+        figures = SafeText(" · ".join(self.figures(node)) or "host not read", "dim")
         lines = [Line(f"host/{node.node_id}", figures, data=node)]
         amounts = " · ".join(amount.words for amount in self.inventory.amounts(node)) if node.alive else ""
         if amounts:
@@ -101,7 +101,7 @@ class Lines:
         dead = self.inventory.dead_actors(node)
         if dead:
             children = [self._dead(actor) for actor in dead]
-            lines.append(Line(f"dead/{node.node_id}", SafeText(f"† {len(dead):,} actors have ended here"), children))
+            lines.append(Line(f"dead/{node.node_id}", SafeText(f"† {words.plural(len(dead), 'dead actor')}"), children))
         return lines
 
     def figures(self, node: Node) -> list[str]:
@@ -130,8 +130,8 @@ class Lines:
         if len(group) == 1:
             return self._occupant(group[0])
         first = group[0]
-        ranks = f" {found.aside}" if (found := self.look.stacks.teams.slice(_ids(group))) else ""
-        text = self._mark(first.doing).append(f"{len(group):,} alike{ranks}, the first: ", "bold")
+        ranks = f"{found.words}, " if (found := self.look.stacks.teams.slice(_ids(group))) else ""
+        text = self._mark(first.doing).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
         text.append_text(self._said(first))
         children = partial(self._occupants, group)
         return Line(f"alike/{first.worker.worker_id}", text, children, data=first, also=self._also(first))
@@ -207,15 +207,15 @@ class Lines:
             yield SafeText(resident_in_words(data))
             yield SafeText(f"{names.bundles(data.group)}, {data.group.strategy}", "dim")
         elif isinstance(data, Lacking):
-            yield SafeText().append(f"{data.count:,} alike: " if data.count > 1 else "", "dim").append(data.text)
+            yield SafeText().append(f"{data.count:,} × " if data.count > 1 else "", "dim").append(data.text)
         elif isinstance(data, Actor):
-            yield SafeText(f"{names.actor(data)} has ended: {data.death_cause or 'no cause given'}")
+            yield SafeText(f"{names.actor(data)} is dead: {data.death_cause or 'no cause given'}")
 
     def _told_node(self, node: Node) -> Iterator[Text]:
         yield SafeText().append(f"{names.node(node)} {node.hostname}", "bold").append(f"  {node.node_id}", "dim")
         if not node.alive:
-            yield SafeText(f"It is dead: {node.death_cause or 'no cause given'}", "red")
-        yield SafeText(" · ".join(self.figures(node)) or "No probe reached its host.")
+            yield SafeText(f"The node is dead: {node.death_cause or 'no cause given'}", "red")
+        yield SafeText(" · ".join(self.figures(node)) or "Host not read: no probe reached it.")
         yield SafeText(" · ".join(amount.words for amount in self.inventory.amounts(node)))
         labels = [f"{key}={value}" for key, value in node.labels.items() if not key.startswith("ray.io/")]
         if labels:
@@ -228,7 +228,7 @@ class Lines:
         text.append(f"  {ranks}pid {one.worker.pid}, node {one.worker.ip}")
         if process is not None:
             if process.started_at:
-                text.append(f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU so far")
+                text.append(f", {process.rss_bytes / GIB:.2f} GiB resident, {process.cpu_s:.1f} s of CPU time")
             if process.access != "memory" and process.threads:
                 text.append(f", read by {process.access} only", "yellow")
         yield text
@@ -240,9 +240,9 @@ class Lines:
         for deed in deeds[:1]:
             yield from _told_deed(deed)
         if len(deeds) > 1:
-            yield SafeText(f"and {len(deeds) - 1:,} more, unfolded below it", "dim")
+            yield SafeText(f"and {len(deeds) - 1:,} more: Enter unfolds them", "dim")
         if not deeds and one.doing == "idle":
-            yield SafeText("It runs nothing.")
+            yield SafeText("It is idle.")
 
     def code(self, data: object) -> Place | None:
         """The line of code at which an execution is."""
@@ -274,7 +274,7 @@ def resident_in_words(resident: Resident) -> str:
 
 
 def _told_deed(deed: Deed) -> Iterator[Text]:
-    yield SafeText().append(f"{deed.count:,} alike: " if deed.count > 1 else "", "dim").append(deed.text)
+    yield SafeText().append(f"{deed.count:,} × " if deed.count > 1 else "", "dim").append(deed.text)
     if deed.file is not None:
         source = f"  {deed.source}" if deed.source else ""
         yield SafeText().append(f"{short_path(deed.file)}:{deed.line}", "cyan").append(source)

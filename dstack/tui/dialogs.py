@@ -51,7 +51,7 @@ class AskPath(ModalScreen[str | None]):
         with Vertical(classes="dialog question") as dialog:
             dialog.border_title = self._title
             yield Input(self._path, id="path")
-            yield Label("Enter writes, Esc leaves", classes="hint")
+            yield Label("Enter saves, Esc cancels", classes="hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Gives the path back."""

@@ -26,7 +26,7 @@ from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, short
 from dstack.tui.stacks import StacksView
 from dstack.tui.view import Place
 from dstack.visible import visible
-from dstack.words import plural
+from dstack.words import plural, word
 
 MEASURES: tuple[Measure, ...] = ("executions", "waiting", "running")
 SHOWN_KINDS = 3
@@ -35,24 +35,35 @@ TEXT_WIDTH = 200
 
 
 class FlameView(GroupedView):
-    """All stacks merged: outermost frames on top, each as wide as there are threads and coroutines in it.
+    """All stacks merged, outermost frames on top. The width of a frame is its number of threads and coroutines.
 
-    Enter, or a second click, makes the selected frame as wide as all; Backspace, or the right button, goes out
-    again. The words of the filter are marked with *. Colours tell whose code a frame is; below it is said in words.
+    Enter or a second click zooms into the selected frame; Backspace or the right button zooms out. Frames that contain
+    the words of the filter are marked with *. Colours show the origin of a frame; the pane below names it.
     """
 
     CSS_PATH = "flame.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("i", "zoom_in", "Zoom in", show=False, id="own.in", tooltip="Make the selected frame as wide as all"),
-        Binding("backspace", "zoom_out", "Out", id="own.out", tooltip="Back to what was shown before"),
-        Binding("x", "measure", "Width", id="own.measure", tooltip="Width by all, by who waits, or by who runs"),
+        Binding("i", "zoom_in", "Zoom in", show=False, id="own.in", tooltip="Zoom into the selected frame"),
+        Binding("backspace", "zoom_out", "Out", id="own.out", tooltip="Zoom out again"),
+        Binding(
+            "x",
+            "measure",
+            "Width",
+            id="own.measure",
+            tooltip="Width by all executions, by waiting ones or by running ones",
+        ),
         Binding("b", "group", "Group", id="own.group", tooltip=TOOLTIP),
         Binding(
-            "w", "whole", "Whole", show=False, id="own.whole", tooltip="Whole stacks, or only the application's frames"
+            "w",
+            "whole",
+            "Whole",
+            show=False,
+            id="own.whole",
+            tooltip="Show whole stacks, or only the application's frames",
         ),
-        Binding("n", "found(1)", "Next", show=False, id="own.next", tooltip="To the next that was found"),
-        Binding("N", "found(-1)", "Before", show=False, id="own.before", tooltip="To the one found before"),
-        Binding("t", "stacks", "Stacks", id="own.stacks", tooltip="To this branch among the stacks"),
+        Binding("n", "found(1)", "Next", show=False, id="own.next", tooltip="Go to the next match"),
+        Binding("N", "found(-1)", "Previous", show=False, id="own.before", tooltip="Go to the previous match"),
+        Binding("t", "stacks", "Stacks", id="own.stacks", tooltip="Show this branch in the Stacks view"),
     ]
 
     def __init__(self) -> None:
@@ -72,7 +83,7 @@ class FlameView(GroupedView):
     def compose_body(self) -> ComposeResult:
         """What is shown, the icicle, and the figures of the selected frame."""
         yield Static(id="head")
-        yield Chart(empty="Nobody is to be shown: x counts others.")
+        yield Chart(empty="No such executions. Press x to count others.")
         yield Detail(id="figures")
 
     def show(self, look: Look) -> None:
@@ -113,7 +124,7 @@ class FlameView(GroupedView):
         """How wide is what, what is left out, and where one is."""
         assert self.look is not None
         found = self.look.stacks.running(whole=self.is_whole)
-        counted = {"executions": "threads and coroutines", "waiting": "only who waits", "running": "only who runs"}
+        counted = {"executions": "all threads and coroutines", "waiting": "waiting ones", "running": "running ones"}
         parts = [f"Width: {counted[self.measure]}", grouping_in_words(self.grouping) or "not grouped"]
         if self.zooms:
             zoom = self.zooms[-1]
@@ -122,11 +133,11 @@ class FlameView(GroupedView):
                 0, f"⌫ all › {names if len(zoom) == 1 else plural(len(zoom), 'narrow branch', 'narrow branches')}"
             )
         if not self.icicle.to_scale:
-            parts.append("NOT TO SCALE: all are narrow")
+            parts.append("NOT TO SCALE: all frames are narrow")
         if found.left_out:
             parts.append(f"{plural(found.left_out, 'thread')} of Ray left out")
         if found.folded:
-            parts.append(f"{plural(found.folded, 'frame')} of others folded")
+            parts.append(f"{plural(found.folded, 'library frame')} folded")
         return SafeText("  ".join(parts))
 
     def _label(self, cell: Cell) -> str:
@@ -163,7 +174,7 @@ class FlameView(GroupedView):
             parts.append(f"{share(cell.weight, self.icicle.weight)} of what is shown")
         parts.append(doing_in_words(counts))
         if cell.own and cell.own < cell.weight:
-            parts.append(f"{cell.own:,} end here")
+            parts.append(f"{cell.own:,} {word(cell.own, 'ends', 'end')} here")
         yield SafeText("  ".join(parts))
         kinds = Counter(one.kind for branch in cell.branches for one in branch.executions)
         who = ", ".join(f"{count:,} × {kind}" for kind, count in kinds.most_common(SHOWN_KINDS))
@@ -178,7 +189,7 @@ class FlameView(GroupedView):
             return (
                 SafeText()
                 .append(f"{len(cell.branches):,} narrow branches", "bold")
-                .append(f": {widest}, … Enter opens")
+                .append(f": {widest}, … Enter zooms in")
             )
         place = cell.place
         if place is None or not place.is_frame:
@@ -188,7 +199,7 @@ class FlameView(GroupedView):
             text.append(f"  in {place.function}")
         source = self.look.snapshot.sources.get(place.file, {}).get(place.line, "").strip() if self.look else ""
         text.append(f"  {source}" if source else "", "italic")
-        return text.append(f"  code of {ORIGINS[place.origin]}" if ORIGINS[place.origin] else "  your code", "dim")
+        return text.append(f"  {ORIGINS[place.origin]} code", "dim")
 
     # Keys
 
@@ -241,7 +252,7 @@ class FlameView(GroupedView):
         """Selects the next cell in which the words are."""
         found = self._found()
         if not found:
-            self.notify("Nothing that is shown has these words." if self._words else "/ looks for words.")
+            self.notify("No frame shown contains these words." if self._words else "Press / and enter words to find.")
             return
         cell = self._chart.cell
         index = found.index(cell) if cell in found else -1 if by > 0 else 0

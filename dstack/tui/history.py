@@ -1,4 +1,4 @@
-"""The snapshots of this run: pick two, and see what moved, what stayed, and which waits are new, gone or the same."""
+"""The snapshots of this run, and the differences between two of them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Compared(Message):
 
 
 class HistoryView(OutlineView):
-    """The snapshots of this run, or those that were loaded. Enter on one picks it; the two picked last are compared.
+    """The snapshots of this run or of the files, and the differences between two of them.
 
-    Until one is picked, those are the last two. What was not seen in one of them is not known, neither new nor gone.
-    Enter on a wait or an execution goes there, in the snapshot that has it.
+    The last two are compared first; Enter on a snapshot picks it instead. What one of the two could not read is "not
+    known". Enter on a wait or an execution goes to it, in the snapshot that contains it.
     """
 
     CSS = "HistoryView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("v", "view", "View", id="own.view", tooltip="Show this snapshot in all views"),
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="To the stack of what the line is about"),
-        Binding("p", "unpick", "Last two", id="own.unpick", tooltip="Compare the last two again"),
+        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the selected line"),
+        Binding("p", "unpick", "Last two", id="own.unpick", tooltip="Compare the last two snapshots again"),
     ]
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class HistoryView(OutlineView):
 
     def compose_body(self) -> ComposeResult:
         """The snapshots, and below them the comparison."""
-        yield Outline(empty="No snapshot was taken yet.")
+        yield Outline(empty="No snapshots yet.")
 
     def show(self, look: Look) -> None:
         """Shows the snapshots there are, and compares two."""
@@ -129,9 +129,7 @@ class HistoryView(OutlineView):
         self._pair = pair
         numbers = [look.number for look in pair] if pair else self._picked
         snapshots = look_lines(looks, numbers, self.application.shown)
-        title = (
-            SafeText().append(f"Snapshots: {len(looks)}", "bold").append("  Enter picks one; two are compared", "dim")
-        )
+        title = SafeText().append(f"Snapshots: {len(looks)}", "bold").append("  Enter picks one to compare", "dim")
         self._outline.show([Line("looks", title, snapshots, is_open=True), *self._comparison()])
         self.refresh_bindings()
 
@@ -147,7 +145,7 @@ class HistoryView(OutlineView):
 
     def _comparison(self) -> list[Line]:
         if self._pair is None:
-            return [Line("none", SafeText("Two snapshots are needed to compare: r takes another one.", "italic"))]
+            return [Line("none", SafeText("A comparison needs two snapshots: r takes another one.", "italic"))]
         if self._result is None:
             return [Line("busy", SafeText("Comparing …", "italic"))]
         if self._result.comparison is None:
@@ -163,7 +161,7 @@ class HistoryView(OutlineView):
         except DstackError as error:
             self.post_message(Compared(pair, None, str(error)))
         except Exception as error:
-            reason = f"dstack itself failed: {type(error).__name__}: {error}. Please report it."
+            reason = f"Internal error: {type(error).__name__}: {error}. Please report it."
             self.post_message(Compared(pair, None, reason))
 
     def on_compared(self, message: Compared) -> None:
@@ -182,5 +180,5 @@ class HistoryView(OutlineView):
         look = Lines(*self._pair, result.comparison).look_of(data)
         if look is not self.application.shown:
             self.application.show_look(look)
-            self.notify(f"The views show #{look.number} now; space shows the newest again.")
+            self.notify(f"All views now show snapshot #{look.number}; space shows the newest again.")
         self.application.go_to(mode, data.vertex)

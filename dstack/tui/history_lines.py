@@ -1,4 +1,4 @@
-"""The snapshots of this run, and what became of everybody from one to another, as lines of an outline."""
+"""The snapshots of this run, and the differences between two of them, as lines of an outline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGES: dict[Change, tuple[str, str]] = {
     "stayed": ("= stayed", "yellow"),
     "not known": ("? not known", "magenta"),
 }
-"""So that a change is not told by its colour alone."""
+"""The meaning never depends on the colour alone."""
 ORDER: tuple[Change, ...] = ("new", "gone", "stayed", "moved", "not known")
 OPENED = 12
 """So many lines of one change are unfolded at first."""
@@ -137,7 +137,7 @@ class Lines:
         text = SafeText(wait.label).append(f"  {ranks}" if ranks else "").append(f"  {wait.kind}", "magenta")
         if wait.change == "stayed":
             since = names.lasting(wait.since)
-            text.append("  in both, perhaps with an end in between" if wait.may_have_ended else f"  the same {since}")
+            text.append("  in both, but may have ended in between" if wait.may_have_ended else f"  the same {since}")
         return text
 
     def _moved(self, moved: Moved, ranks: str) -> Text:
@@ -146,15 +146,15 @@ class Lines:
             text.append(f"  {_line(moved.before)} → {_line(moved.after)}", "cyan")
         else:
             text.append(f"  {_line(moved.after or moved.before)}", "cyan")
-        return text.append(f"  {moved.cpu_s:.1f} s of CPU in between" if moved.cpu_s is not None else "", "dim")
+        return text.append(f"  {moved.cpu_s:.1f} s of CPU time in between" if moved.cpu_s is not None else "", "dim")
 
     def _parts(self) -> Iterator[Line]:
         for what in ("workers", "nodes"):
             for change in ("new", "gone"):
                 keys: tuple[str, ...] = getattr(self.comparison, f"{change}_{what}")
                 if keys:
-                    word = what.removesuffix("s") if len(keys) == 1 else what
-                    text = _mark("new" if change == "new" else "gone").append(f"{len(keys):,} {word}", "bold")
+                    count = words.plural(len(keys), what.removesuffix("s"))
+                    text = _mark("new" if change == "new" else "gone").append(count, "bold")
                     yield Line(f"{what}/{change}", text, [Line(f"{what}/{key}", SafeText(key)) for key in keys])
 
     def look_of(self, thing: Moved | Waited) -> Look:

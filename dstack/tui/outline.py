@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -16,10 +17,13 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from dstack.report.wrapping import wrapped
+
 MAX_FILTERED = 50_000
 """So many lines are looked at for a filter; what is deeper in the tree than these is not found."""
 MAX_WIDTH = 1_000
 INDENT = 2
+NO_RAIL = (" " * INDENT, " " * INDENT)
 MAX_INDENTED = 16
 """What is deeper is not moved in any further: its depth stands before it as a number."""
 MIN_WRAPPED = 16
@@ -33,7 +37,9 @@ class Line:
     ``key`` is unique among all lines and the same after a refresh. ``data`` is what the view wants to find with it,
     ``also`` further words that a filter looks for, and ``terms`` words as ``rank:3`` that it finds only whole.
     ``is_open`` says whether its children show at first. A line takes one row, and is cut off at the edge, unless it has
-    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells.
+    a ``hang``: then the outline wraps it, and indents the rows after the first by so many cells. A ``layout`` makes
+    the rows of a line for a width itself. ``rail`` takes the place of the last indent: in the first row, and in all
+    rows below that belong to the line or its children.
     """
 
     key: str
@@ -44,29 +50,41 @@ class Line:
     also: str = ""
     terms: frozenset[str] = frozenset()
     hang: int | None = None
+    layout: Callable[[int, Console], Sequence[Text]] | None = None
+    rail: tuple[str, str] = NO_RAIL
 
     @property
     def has_children(self) -> bool:
         """Whether there is anything below it; what is not made yet counts as something."""
         return callable(self.children) or bool(self.children)
 
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether its rows depend on the width."""
+        return self.hang is not None or self.layout is not None
+
+    def rows(self, width: int, console: Console) -> Sequence[Text]:
+        """The rows of its text in so many cells; the outline cuts off what is wider."""
+        if self.layout is not None:
+            return self.layout(width, console)
+        if self.hang is None or self.text.cell_len <= width:
+            return [self.text]
+        first, *others = wrapped(self.text, console, max(MIN_WRAPPED, width - self.hang))
+        return [first, *(Text(" " * self.hang).append_text(one) for one in others)]
+
 
 @dataclass(frozen=True)
 class _Row:
-    """One row of the screen: all of a line, or the part of a wrapped line that has this ``number``, from 0."""
+    """One row of the screen: all of a line, or the part of a wrapped line that has this ``number``, from 0.
+
+    ``indent`` are the cells before the line's mark.
+    """
 
     line: Line
     depth: int
     text: Text
+    indent: str
     number: int = 0
-
-    @property
-    def indent(self) -> str:
-        """What stands before the line's mark."""
-        if self.depth <= MAX_INDENTED:
-            return " " * (INDENT * self.depth)
-        depth = f"{self.depth} "
-        return (depth if self.number == 0 else "").rjust(INDENT * MAX_INDENTED)
 
     @property
     def has_mark(self) -> bool:
@@ -166,7 +184,7 @@ class Outline(ScrollView, can_focus=True):
 
     def as_text(self) -> str:
         """What is unfolded, as plain text, wrapped as on the screen."""
-        return "\n".join(" " * INDENT * row.depth + row.text.plain for row in self._rows)
+        return "\n".join(row.indent + row.text.plain for row in self._rows)
 
     def row_of(self, key: str) -> int | None:
         """The first row of the line with this key, counted from the top of all rows; None where it is not unfolded."""
@@ -188,7 +206,7 @@ class Outline(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         """Wraps the lines again where there is more or less room."""
-        if self._wrapped_at != self.scrollable_size.width and any(row.line.hang is not None for row in self._rows):
+        if self._wrapped_at != self.scrollable_size.width and any(row.line.is_wrapped for row in self._rows):
             self._arrange()
             self.scroll_to_cursor()
 
@@ -199,9 +217,9 @@ class Outline(ScrollView, can_focus=True):
         self._wrapped_at = self.scrollable_size.width
         if self._words:
             keep, found = self._matching()
-            self._rows = list(self._filtered_rows(self._lines, 0, keep))
+            self._rows = list(self._filtered_rows(keep))
         else:
-            self._rows = list(self._unfolded_rows(self._lines, 0))
+            self._rows = list(self._unfolded_rows())
         self._cursor = self._row_again(before)
         width = max((row.text.cell_len + len(row.indent) + INDENT for row in self._rows[:MAX_FILTERED]), default=1)
         self.virtual_size = Size(min(width, MAX_WIDTH), max(1, len(self._rows)))
@@ -217,16 +235,17 @@ class Outline(ScrollView, can_focus=True):
             return own[min(before.number, len(own) - 1)]
         return min(self._cursor, max(0, len(self._rows) - 1))
 
-    def _rows_of(self, line: Line, depth: int) -> Iterator[_Row]:
+    def _rows_of(self, line: Line, depth: int, above: str) -> Iterator[_Row]:
         """One row, or as many as the line takes when it is wrapped to the width left beside the indent and the mark."""
-        whole = _Row(line, depth, line.text)
-        width = self._wrapped_at - len(whole.indent) - INDENT
-        if line.hang is None or self._wrapped_at == 0 or line.text.cell_len <= width:
-            yield whole
+        first, further = (_indent(above, depth, rail) for rail in line.rail)
+        if depth > MAX_INDENTED:
+            first = f"{depth} ".rjust(len(first))
+        if not line.is_wrapped or self._wrapped_at == 0:
+            yield _Row(line, depth, line.text, first)
             return
-        parts = line.text.wrap(self.app.console, max(MIN_WRAPPED, width - line.hang))
-        for number, part in enumerate(parts):
-            yield _Row(line, depth, Text(" " * line.hang if number else "").append_text(part), number)
+        rows = line.rows(self._wrapped_at - len(first) - INDENT, self.app.console)
+        for number, text in enumerate(rows):
+            yield _Row(line, depth, text, further if number else first, number)
 
     def children_of(self, line: Line) -> Sequence[Line]:
         """The lines below one, made now if they were not yet."""
@@ -239,13 +258,14 @@ class Outline(ScrollView, can_focus=True):
     def _is_open(self, line: Line) -> bool:
         return line.has_children and self._opened.get(line.key, line.is_open)
 
-    def _unfolded_rows(self, lines: Sequence[Line], depth: int) -> Iterator[_Row]:
-        ahead = [(line, depth) for line in reversed(lines)]
+    def _unfolded_rows(self) -> Iterator[_Row]:
+        ahead = [(line, 0, "") for line in reversed(self._lines)]
         while ahead:
-            line, depth = ahead.pop()
-            yield from self._rows_of(line, depth)
+            line, depth, above = ahead.pop()
+            yield from self._rows_of(line, depth, above)
             if self._is_open(line):
-                ahead += [(child, depth + 1) for child in reversed(self.children_of(line))]
+                indent = _indent(above, depth, line.rail[1])
+                ahead += [(child, depth + 1, indent) for child in reversed(self.children_of(line))]
 
     def _matching(self) -> tuple[set[str], int]:
         """Keys of the lines to be shown: those with all the words in their path, and those above and below them.
@@ -273,16 +293,17 @@ class Outline(ScrollView, can_focus=True):
             ahead += [(child, missing, terms, line.key) for child in reversed(self.children_of(line))]
         return keep, found
 
-    def _filtered_rows(self, lines: Sequence[Line], depth: int, keep: set[str]) -> Iterator[_Row]:
-        ahead = [(line, depth) for line in reversed(lines)]
+    def _filtered_rows(self, keep: set[str]) -> Iterator[_Row]:
+        ahead = [(line, 0, "") for line in reversed(self._lines)]
         while ahead:
-            line, depth = ahead.pop()
+            line, depth, above = ahead.pop()
             if line.key not in keep:
                 continue
-            yield from self._rows_of(line, depth)
+            yield from self._rows_of(line, depth, above)
             children = self.children_of(line)
             if self._opened.get(line.key, True):
-                ahead += [(child, depth + 1) for child in reversed(children)]
+                indent = _indent(above, depth, line.rail[1])
+                ahead += [(child, depth + 1, indent) for child in reversed(children)]
 
     # Drawing
 
@@ -305,7 +326,7 @@ class Outline(ScrollView, can_focus=True):
         if at < len(self._rows):
             return self._text_of(self._rows[at])
         is_empty = self._was_shown and not self._rows and y == 0
-        return Text(("Nothing has these words." if self._words else self._empty) if is_empty else "", end="")
+        return Text(("No line contains these words." if self._words else self._empty) if is_empty else "", end="")
 
     def _text_of(self, row: _Row) -> Text:
         mark = ("▾ " if self._shows_children(row) else "▸ ") if row.has_mark else "  "
@@ -411,3 +432,8 @@ class Outline(ScrollView, can_focus=True):
 def _without_colours(style: Style | str | None) -> Style:
     """The cursor has its own colours; what is bold or underlined stays so."""
     return Style(bold=style.bold, underline=style.underline) if isinstance(style, Style) else Style()
+
+
+def _indent(above: str, depth: int, rail: str) -> str:
+    """The indent of the line above, and the rail of this one, unless it is at the top or too deep."""
+    return above + rail if 0 < depth <= MAX_INDENTED else above

@@ -30,7 +30,8 @@ WORDS: tuple[tuple[Doing, str, str], ...] = (
     ("runs", "runs", "run"),
     ("rests", "off CPU", "off CPU"),
 )
-ORIGINS: Mapping[Origin, str] = {"user": "", "library": "a library", "ray": "Ray", "stdlib": "Python"}
+ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "Ray", "stdlib": "Python"}
+"""Before a noun: ``your code``, ``3 Ray frames``."""
 
 
 @dataclass(frozen=True)

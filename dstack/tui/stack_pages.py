@@ -63,9 +63,9 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[Key, 
         )
     lines += _absent(stacks, company(root, branch, stacks.missing))
     if place is None:
-        unseen = [one for one in stacks.missing if one.why == "not seen"]
+        unseen = [one for one in stacks.missing if one.why == "not read"]
         if unseen:
-            title = f"{plural(len(unseen), 'process', 'processes')} not seen: may be anywhere"
+            title = f"{plural(len(unseen), 'process', 'processes')} not read: may be anywhere"
             lines += listed("unseen", title, unseen, _missing, "yellow")
         unread = [one for one in stacks.missing if one.why == "unreadable"]
         if unread:
@@ -153,7 +153,7 @@ def stack_page(stacks: Stacks, stack: Stack) -> list[Line]:
     if not stack.sentence and stack.place:
         lines += said("where", stack.place, "dim")
     if not stack.runs and not stack.onward:
-        lines.append(Line("nothing", SafeText("No stack was seen.", "dim italic")))
+        lines.append(Line("nothing", SafeText("No stack was read.", "dim italic")))
     return lines + _frames(stacks, stack, "")
 
 
@@ -180,8 +180,8 @@ class _Page:
         lines = [self._frame(index, frame) for index, frame in run.frames]
         if not run.is_aside or len(lines) == 1:
             return lines
-        whose = words.listed(list(dict.fromkeys(ORIGINS[frame.origin] or "yours" for _, frame in run.frames)))
-        text = SafeText(f"{plural(len(lines), 'frame')} of {whose}", "dim italic")
+        whose = words.listed(list(dict.fromkeys(ORIGINS[frame.origin] for _, frame in run.frames)))
+        text = SafeText(f"{len(lines):,} {whose} frames", "dim italic")
         return [Line(f"{self._under}aside/{run.frames[0][0]}", text, lines)]
 
     def onward(self) -> list[Line]:
@@ -199,7 +199,7 @@ class _Page:
         text.append(f"  {short_path(frame.file)}:{frame.line}", "cyan")
         if is_call:
             text.append("  waits", DOING_STYLES["waits"])
-            text.append(", Enter goes on" if self._stack.onward else "", "dim")
+            text.append(", Enter follows" if self._stack.onward else "", "dim")
         sources = self._stacks.observed.snapshot.sources
         is_open = index == self._innermost
         children = [*source_lines(f"{self._under}source/{index}", sources, frame.file, frame.line)]
@@ -215,7 +215,7 @@ class _Page:
             Line(f"{self._under}local/{index}/{name}", SafeText().append(f"{name} = ").append(value, "green"))
             for name, value in values.items()
         ]
-        text = SafeText(plural(len(values), "local"), "italic")
+        text = SafeText(plural(len(values), "local variable"), "italic")
         return [Line(f"{self._under}locals/{index}", text, lines, is_open=is_open)] if values else []
 
     def _target(self, one: Onward) -> Line:
@@ -241,7 +241,7 @@ def onward_key(vertex: Key, under: str = "") -> str:
 
 
 def stack_in_words(stack: Stack) -> str:
-    """A stack as plain text, whole, for a message to somebody."""
+    """A stack as plain text, to be copied."""
     lines = [stack.sentence or f"{stack.name} ({stack.place})"]
     lines += [f"  ({TORN_STACK})"] if stack.is_torn else []
     for run in stack.runs:

@@ -41,24 +41,37 @@ class Page:
 
 
 class StacksView(GroupedView):
-    """Every stack: by node, process and thread, or merged into one tree of where all of them are.
+    """All stacks: by node, process and thread, or merged into one tree.
 
-    Beside it is the stack under the cursor, with its source. Enter on a wait goes into the stack of who it is for,
-    on whichever node, and Backspace back again.
+    Beside the tree is the selected stack, with its source. Enter on a wait goes to the stack that it depends on, on
+    any node; Backspace goes back.
     """
 
     CSS_PATH = "stacks.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("m", "merge", "Merge", id="own.merge", tooltip="All in one tree, or process by process"),
-        Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only the marked are merged"),
+        Binding(
+            "m", "merge", "Merge", id="own.merge", tooltip="Merge all stacks into one tree, or list them by process"
+        ),
+        Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only marked ones are merged"),
         Binding("b", "group", "Group", id="own.group", tooltip=TOOLTIP),
         Binding(
-            "w", "whole", "Whole", show=False, id="own.whole", tooltip="Whole stacks, or only the application's frames"
+            "w",
+            "whole",
+            "Whole",
+            show=False,
+            id="own.whole",
+            tooltip="Show whole stacks, or only the application's frames",
         ),
-        Binding("n", "outlier(1)", "Outlier", id="own.outlier", tooltip="To the next that is elsewhere than most"),
-        Binding("N", "outlier(-1)", "Outlier before", show=False, id="own.outlier-before"),
-        Binding("tab", "other_pane", "Pane", show=False, id="own.pane", tooltip="To the other pane"),
-        Binding("backspace", "back", "Back", show=False, id="own.back", tooltip="Back to the stack before"),
+        Binding(
+            "n",
+            "outlier(1)",
+            "Outlier",
+            id="own.outlier",
+            tooltip="Go to the next outlier: in other code than most like it",
+        ),
+        Binding("N", "outlier(-1)", "Previous outlier", show=False, id="own.outlier-before"),
+        Binding("tab", "other_pane", "Pane", show=False, id="own.pane", tooltip="Go to the other pane"),
+        Binding("backspace", "back", "Back", show=False, id="own.back", tooltip="Go back to the previous stack"),
     ]
 
     def __init__(self) -> None:
@@ -80,7 +93,7 @@ class StacksView(GroupedView):
         """The tree, and the page beside it."""
         with Container(id="panes"):
             with Vertical(id="tree", classes="pane"):
-                yield Outline(id="all", empty="No stacks were seen.")
+                yield Outline(id="all", empty="No stacks were read.")
             with Vertical(id="beside", classes="pane"):
                 yield Outline(id="page", empty="")
 
@@ -135,7 +148,7 @@ class StacksView(GroupedView):
         if found.left_out:
             yield f"· left out: {plural(found.left_out, 'thread')} of Ray"
         if found.folded:
-            yield f"· folded: {plural(found.folded, 'frame')} of others"
+            yield f"· folded: {plural(found.folded, 'library frame')}"
 
     def _is_chosen(self, execution: Execution) -> bool:
         is_marked = not self.marked or execution.worker_id in self.marked
@@ -203,7 +216,7 @@ class StacksView(GroupedView):
     def _go(self, vertex: Key) -> None:
         assert self.look is not None
         if self.look.stacks.stack(vertex) is None:
-            self.notify("Of this nothing was seen.", severity="warning")
+            self.notify("No stack was read for it.", severity="warning")
             return
         page = Page(vertex=vertex)
         self.trail.append(page)
@@ -315,7 +328,7 @@ class StacksView(GroupedView):
         """To the next branch of the merged tree in which an outlier ends."""
         places = [branch.path for branch in self._elsewhere.places() if branch.path]
         if not places:
-            self.notify("Nobody is elsewhere than most that are alike.")
+            self.notify("No outliers: no execution is in other code than most like it.")
             return
         line = self._tree.cursor_line
         keys = [branch_key(path) for path in places]

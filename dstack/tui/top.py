@@ -15,9 +15,10 @@ from dstack.diagnosis import Verdict
 from dstack.report.headline import headline
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
+from dstack.words import duration
 
 MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
-"""So that a verdict is not told by its colour alone."""
+"""The meaning never depends on the colour alone."""
 
 
 @dataclass(frozen=True)
@@ -99,23 +100,14 @@ def coverage_line(look: Look | None, status: Status, now: float) -> Text:
             parts.append(f"! {status.trouble}")
         coverage = look.diagnosis.coverage
         incomplete = ", INCOMPLETE" if look.diagnosis.incomplete else ""
-        parts.append(f"seen {coverage.workers.seen}/{coverage.workers.total} workers, ")
+        parts.append(f"observed {coverage.workers.seen}/{coverage.workers.total} workers, ")
         parts[-1] += f"{coverage.nodes.seen}/{coverage.nodes.total} nodes{incomplete}"
-        parts.append(f"#{look.number}, {age(now - look.snapshot.taken_at)} old")
+        parts.append(f"#{look.number}, {duration(max(0.0, now - look.snapshot.taken_at))} old")
         if not look.is_final:
-            parts.append("second look under way")
+            parts.append("second sample in progress")
         elif status.doing:
             parts.append(f"… {status.doing}")
     if status.every_s:
         parts.append(f"every {status.every_s} s")
     parts.append(status.source)
     return SafeText("  ".join(part for part in parts if part))
-
-
-def age(seconds: float) -> str:
-    """A time span in its largest unit."""
-    seconds = max(0.0, seconds)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -1,26 +1,32 @@
-"""What is wrong: findings, worst first, each told in sentences."""
+"""The findings, worst first: each with the diagram of the report, its fix, and its details folded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
+from rich.console import Console
+from rich.text import Text
 from textual.app import ComposeResult
 
+from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.members import member
 from dstack.diagnosis import Finding, Step
-from dstack.report.failures import failure_in_words
-from dstack.report.finding import titled
+from dstack.report.failures import failures_in_words
+from dstack.report.finding import Row, fix_row, picture, remark_rows, status
 from dstack.report.headline import STYLES, headline
-from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line, Outline
 from dstack.tui.outline_view import OutlineView
 from dstack.tui.source import Look
 from dstack.tui.view import Place
 from dstack.vertex_keys import Key
-from dstack.visible import visible
+from dstack.words import plural
 
 BULLET = "• "
+COPY_WIDTH = 100
+OPENED_FINDINGS = 3
 SHOWN_FAILURES = 100
 STYLE_OF_KIND: dict[str, str] = {
     **{str(kind): style for kind, style in STYLES.items()},
@@ -31,9 +37,9 @@ STYLE_OF_KIND: dict[str, str] = {
 
 
 class VerdictView(OutlineView):
-    """What is wrong, first: the findings, each with who waits for whom and where, and a way out.
+    """The findings, worst first. Each has a diagram of its waits, a fix, and details that unfold.
 
-    Enter on a sentence goes to whoever it is about among the waits.
+    Enter on an entry goes to it in the Waits view; o opens its line of code.
     """
 
     def compose_body(self) -> ComposeResult:
@@ -45,101 +51,111 @@ class VerdictView(OutlineView):
         self._outline.show(list(lines_of(look)))
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Goes to whom the sentence is about, or folds the finding."""
-        if isinstance(event.line.data, Told) and event.line.data.vertex:
-            self.application.go_to("waits", event.line.data.vertex)
+        """Goes to the vertex that the line is about, or folds the finding."""
+        if self._about.vertex:
+            self.application.go_to("waits", self._about.vertex)
         else:
             event.outline.toggle(event.line)
 
     def to_copy(self) -> str | None:
         """The whole finding."""
-        told = self._data
-        return finding_in_words(told.finding) if isinstance(told, Told) and told.finding else None
+        return finding_text(self._about.finding, self.app.console) if self._about.finding else None
 
     def to_open(self) -> Place | None:
-        """The line of code that the sentence is about."""
-        return self._data.place if isinstance(self._data, Told) else None
+        """The line of code that the line is about."""
+        return self._about.place
+
+    @property
+    def _about(self) -> About:
+        return self._data if isinstance(self._data, About) else About()
 
 
-class Told:
+@dataclass(frozen=True)
+class About:
     """What a line of this view is about."""
 
-    def __init__(self, finding: Finding | None = None, vertex: Key | None = None, place: Place | None = None) -> None:
-        self.finding = finding
-        self.vertex = vertex
-        self.place = place
+    finding: Finding | None = None
+    vertex: Key | None = None
+    place: Place | None = None
 
 
 def lines_of(look: Look) -> Iterator[Line]:
-    """The findings, then the failures."""
-    if not look.diagnosis.findings:
-        yield Line("none", SafeText(f"No findings: {headline(look.diagnosis)}."), hang=0)
-    for number, finding in enumerate(look.diagnosis.findings, 1):
-        yield _finding(look, number, finding, is_open=number <= 3)
-    failures = look.diagnosis.coverage.failures
+    """The findings, or what failed where there are none; then what could not be read."""
+    diagnosis = look.diagnosis
+    if not diagnosis.findings:
+        yield Line("none", SafeText(f"No findings: {headline(diagnosis)}."), hang=0)
+        yield from _lines(look, "failed", None, _remarks(map(step_of_failure, diagnosis.failed_before)))
+    for number, finding in enumerate(diagnosis.findings, 1):
+        yield _finding(look, number, finding)
+    failures = failures_in_words(look.snapshot, diagnosis.coverage.failures)
     if failures:
-        children = [
-            Line(f"failure/{number}", SafeText(failure_in_words(look.snapshot, failure)), hang=0)
-            for number, failure in enumerate(failures[:SHOWN_FAILURES])
-        ]
+        children = [Line(f"failure/{at}", SafeText(text), hang=0) for at, text in enumerate(failures[:SHOWN_FAILURES])]
         if len(failures) > SHOWN_FAILURES:
-            children.append(Line("failure/more", SafeText(f"and {len(failures) - SHOWN_FAILURES:,} more", "dim")))
-        yield Line("failures", SafeText(f"Not seen: {len(failures):,}", "bold yellow"), children, is_open=True)
+            more = plural(len(failures) - SHOWN_FAILURES, "more failure")
+            children.append(Line("failure/more", SafeText(more, "dim")))
+        title = SafeText(f"Not observed: {plural(len(failures), 'failure')}", "bold yellow")
+        yield Line("failures", title, children, is_open=True)
 
 
-def _finding(look: Look, number: int, finding: Finding, *, is_open: bool) -> Line:
-    told = Told(finding, _subject(finding))
+def _finding(look: Look, number: int, finding: Finding) -> Line:
     key = f"{finding.kind}/{number}"
-    style = STYLE_OF_KIND.get(finding.kind, "bold cyan")
-    title = SafeText(f"{number}. {titled(finding)}", style)
-    children = [*_said(key, "summary", finding.summary, told, "bold")]
-    for at, step in enumerate(finding.explanation):
-        children += _step(look, f"{key}/{at}", finding, step)
-    children += _said(key, "impact", impact(finding), Told(finding))
-    children += _said(key, "advice", f"Way out: {finding.advice}", Told(finding), "green")
-    return Line(key, title, children, is_open=is_open, data=Told(finding), also=finding.summary, hang=3)
+    lead = f"{number}. {finding.kind}: "
+    title = SafeText(lead, STYLE_OF_KIND.get(finding.kind, "bold cyan")).append(finding.summary, "bold")
+    children = [
+        *_lines(look, f"{key}/row", finding, _rows(finding)),
+        *_lines(look, f"{key}/fix", finding, [fix_row(finding)], "bold green"),
+        *_lines(look, f"{key}/remark", finding, _remarks(finding.diagram.remarks)),
+        _details(look, f"{key}/details", finding),
+    ]
+    is_open = number <= OPENED_FINDINGS
+    return Line(key, title, children, is_open=is_open, data=About(finding), hang=len(lead))
 
 
-def _subject(finding: Finding) -> Key | None:
-    """The vertex that the summary is about: the first final blocker, else the first member."""
-    vertices = (*(blocker.vertex for blocker in finding.final_blockers), *finding.members)
-    return next(iter(vertices), None)
+def _rows(finding: Finding) -> Iterator[Row]:
+    """How sure it is, and the diagram, as in the report."""
+    if sure := status(finding):
+        yield Row("", "", SafeText(f"{sure[0].upper()}{sure[1:]}."))
+    yield from picture(finding)
 
 
-def _step(look: Look, key: str, finding: Finding, step: Step) -> Iterator[Line]:
-    place = (step.file, step.line) if step.file is not None and step.line is not None else None
-    told = Told(finding, step.vertex, place)
-    vertex = look.diagnosis.vertices.get(step.vertex) if step.vertex else None
-    terms = member(look.observed, vertex).ranks.terms if vertex else frozenset()
-    yield from _said(key, "text", f"{BULLET}{step.text}", told, terms=terms)
-    if place:
-        text = SafeText("    ").append(f"{short_path(place[0])}:{place[1]}", "cyan")
-        yield Line(f"{key}/place", text.append(f"  {step.source}" if step.source else ""), data=told, terms=terms)
+def _remarks(steps: Iterable[Step]) -> Iterator[Row]:
+    return (row for step in steps for row in remark_rows(step))
 
 
-def _said(
-    key: str, what: str, text: str, told: Told, style: str = "", terms: frozenset[str] = frozenset()
-) -> Iterator[Line]:
-    """A sentence, or nothing for an empty one."""
-    if text:
-        hang = len(BULLET) if text.startswith(BULLET) else 0
-        yield Line(f"{key}/{what}", SafeText(text, style), data=told, terms=terms, hang=hang)
+def _details(look: Look, key: str, finding: Finding) -> Line:
+    """All sentences about the finding, folded."""
+    steps = finding.explanation
+    rows = (row for step in steps for row in remark_rows(step, bullet=BULLET))
+    title = SafeText("Details", "bold").append(f"  {plural(len(steps), 'sentence')}", "dim")
+    return Line(key, title, list(_lines(look, key, finding, rows)), data=About(finding))
 
 
-def impact(finding: Finding) -> str:
-    """How many wait because of it."""
-    if not finding.waiters_total:
-        return ""
-    direct = f", {finding.waiters_direct:,} of them directly" if finding.waiters_direct != finding.waiters_total else ""
-    jobs = f" in {len(finding.jobs)} jobs" if len(finding.jobs) > 1 else ""
-    return f"Impact: {finding.waiters_total:,} wait because of it{direct}{jobs}."
+def _lines(look: Look, key: str, finding: Finding | None, rows: Iterable[Row], style: str = "") -> Iterator[Line]:
+    for at, row in enumerate(rows):
+        vertex = look.diagnosis.vertices.get(row.vertex) if row.vertex else None
+        yield Line(
+            f"{key}/{at}",
+            _plain(row),
+            data=About(finding, row.vertex, row.place),
+            terms=member(look.observed, vertex).ranks.terms if vertex else frozenset(),
+            layout=partial(_laid_out, row, style),
+        )
 
 
-def finding_in_words(finding: Finding) -> str:
-    """A finding as plain text, for a message to somebody."""
-    lines = [f"{titled(finding)}: {finding.summary}"]
-    for step in finding.explanation:
-        lines.append(f"- {step.text}")
-        if step.file is not None:
-            lines.append(f"    {step.file}:{step.line}  {step.source or ''}".rstrip())
-    return "\n".join(map(visible, [*lines, f"Way out: {finding.advice}"]))
+def _plain(row: Row) -> Text:
+    """All text of a row in one line, for the filter."""
+    return SafeText(" ".join(part for part in (row.lead, row.title, row.location) if part)).append_text(row.body)
+
+
+def _laid_out(row: Row, style: str, width: int, console: Console) -> list[Text]:
+    """The row in lines, the first of which begins in this style."""
+    lines = row.lines(width, console)
+    if style:
+        lines[0].stylize(style, 0, len(row.lead))
+    return lines
+
+
+def finding_text(finding: Finding, console: Console) -> str:
+    """A finding as plain text, to be copied."""
+    rows = [Row("", "", SafeText(f"{finding.kind}: {finding.summary}")), *_rows(finding), fix_row(finding)]
+    return "\n".join(line.plain for row in rows for line in row.lines(COPY_WIDTH, console))

@@ -1,4 +1,4 @@
-"""What the six peer views have in common: the line on top, the filter, and what a view can be asked for."""
+"""The base of the peer views: the lines on top, the filter, and what a view can be asked for."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class View(Screen[None]):
             "search",
             "Filter",
             key_display="/",
-            tooltip="Show only what has these words, or this rank or label, as rank:3 or tp:1",
+            tooltip="Show only what contains these words, ranks or labels, such as rank:3 or tp:1",
             id="view.filter",
         ),
-        Binding("escape", "clear", "Clear", show=False, tooltip="Leave and clear the filter", id="view.clear"),
+        Binding("escape", "clear", "Clear", show=False, tooltip="Close and clear the filter", id="view.clear"),
     ]
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class View(Screen[None]):
         """The frame around every view's own body."""
         yield TopBar()
         yield from self.compose_body()
-        field = Input(placeholder="Words to look for, or rank:3, tp:1, label:value; Esc clears", id="filter")
+        field = Input(placeholder="Words to find, or rank:3, tp:1, label:value; Esc clears", id="filter")
         field.display = False
         yield field
         yield Footer(show_command_palette=False)

@@ -8,17 +8,18 @@ from functools import partial
 
 from rich.text import Text
 
-from dstack.analysis import names, sentences
+from dstack.analysis import sentences
 from dstack.analysis.members import Member, member
 from dstack.analysis.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
-from dstack.report.finding import titled
+from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.tui.outline import Line
+from dstack.tui.outline import NO_RAIL, Line
 from dstack.tui.source import Look
 from dstack.tui.view import Place
 from dstack.vertex_keys import Key
+from dstack.words import plural
 
 OPENED_ROOTS = 10
 OPENED_BELOW = 20
@@ -46,7 +47,7 @@ class Lines:
         if not told:
             return [self.line(top, is_open=number < OPENED_ROOTS) for number, top in enumerate(others)]
         waiting = sum(top.below for top in others)
-        text = SafeText().append("Waits in no finding", "bold").append(f"  {names.waiting(waiting)}")
+        text = SafeText().append("Waits in no finding", "bold").append(f"  {plural(waiting, 'waiter')}")
         return [*lines, Line(OTHERS, text, partial(self._children, others, False))]
 
     def way_to(self, vertex: Key) -> list[str]:
@@ -56,8 +57,8 @@ class Lines:
         has_others = any(top.finding is not None for top in self.tree.roots)
         return [OTHERS, *keys] if way and way[0].finding is None and has_others else keys
 
-    def line(self, branch: Branch, *, is_open: bool) -> Line:
-        """One branch, with those below it, made when somebody unfolds it."""
+    def line(self, branch: Branch, *, is_open: bool, rail: tuple[str, str] = NO_RAIL) -> Line:
+        """One branch, with those below it, made when it is unfolded."""
         opens = is_open and branch.role != "each" and branch.below <= OPENED_BELOW
         return Line(
             key=branch.key,
@@ -67,10 +68,15 @@ class Lines:
             data=branch,
             also=self._also(branch),
             terms=self.member(self.vertex(branch.first)).ranks.terms if len(branch.vertices) == 1 else frozenset(),
+            rail=rail,
         )
 
     def _below(self, branch: Branch, is_open: bool) -> list[Line]:
-        return self._children(self.tree.children(branch), is_open)
+        below = self.tree.children(branch)
+        if branch.role == "circle":
+            rails = cycle_rails(len(below))
+            return [self.line(one, is_open=is_open, rail=rail) for one, rail in zip(below, rails, strict=True)]
+        return self._children(below, is_open)
 
     def _children(self, branches: Sequence[Branch], is_open: bool) -> list[Line]:
         return [self.line(branch, is_open=is_open) for branch in branches]
@@ -104,7 +110,7 @@ class Lines:
             case "end":
                 return self._end(branch)
             case "each":
-                return SafeText(f"each of the {branch.count:,}", "dim")
+                return SafeText(f"all {branch.count:,}, one by one", "dim")
             case "one":
                 vertex = self.vertex(branch.first)
                 return SafeText(vertex.label).append(self._place(vertex), "dim")
@@ -114,16 +120,16 @@ class Lines:
         ring = [self._label(key) for key in branch.vertices]
         shown = ring if len(ring) <= SHOWN_RING else [*ring[: SHOWN_RING - 1], "…"]
         text = (
-            SafeText().append("↺ ", "bold").append(self._finding(branch), "bold red").append(f"circle of {len(ring):,}")
+            SafeText().append("↺ ", "bold").append(self._finding(branch), "bold red").append(f"cycle of {len(ring):,}")
         )
-        text.append(f", +{branch.below:,} behind" if branch.below else "")
+        text.append(f", {branch.below:,} blocked behind it" if branch.below else "")
         return text.append(f": {' → '.join([*shown, ring[0]])}", "bold")
 
     def _finding(self, branch: Branch) -> str:
         if branch.finding is None:
             return ""
         finding = self.look.diagnosis.findings[branch.finding]
-        return f"{finding.kind} {'confirmed' if finding.confirmed else 'suspected'}: "
+        return f"{finding.kind}, {'confirmed' if finding.confirmed else 'suspected'}: "
 
     def _label(self, key: Key) -> str:
         """A vertex by name; what does not run yet is said to be pending."""
@@ -136,7 +142,7 @@ class Lines:
         who = self.member(vertex)
         text = _count(branch).append(self.name(branch.first), "bold")
         waiting = self._waiting_for(branch)
-        text.append(f"  ← {names.waiting(waiting)}" if waiting else "", "bold")
+        text.append(f"  ← {plural(waiting, 'waiter')}" if waiting else "", "bold")
         text.append(f"  {_doing(vertex, who)}", "red" if vertex.never else "")
         text.append(f"  {short_path(who.file)}:{who.line}" if who.file else "", "cyan")
         return text.append(self._place(vertex, branch), "dim")
@@ -151,13 +157,14 @@ class Lines:
     def _waiter(self, branch: Branch) -> Text:
         assert branch.edge is not None
         text = _count(branch).append(self._label(branch.first), "bold" if branch.place == "here" else "dim")
+        place = self._place(self.vertex(branch.first), branch)
         if branch.role == "ring":
-            text.append(" ↺ " if branch.closes else " → ", "bold").append(self._label(branch.edge.target))
-        text.append(f"  +{branch.below:,} behind" if branch.below else "", "bold")
+            text.append(place, "dim").append(f"  waits for {branch.follows}", "bold")
+        text.append(f"  {branch.below:,} blocked behind" if branch.below else "", "bold")
         if branch.place != "here":
-            text.append("  (stands above)" if branch.place == "above" else "  (stands elsewhere)", "italic")
+            text.append("  (see above)" if branch.place == "above" else "  (see its own entry)", "italic")
         text.append("  ").append_text(_edge(branch.edge))
-        return text.append(self._place(self.vertex(branch.first), branch), "dim")
+        return text if branch.role == "ring" else text.append(place, "dim")
 
     def _place(self, vertex: Vertex, branch: Branch | None = None) -> str:
         where = self.member(vertex).short_place
@@ -169,13 +176,13 @@ class Lines:
     # All of it
 
     def told(self, branch: Branch) -> Iterator[Text]:
-        """All that is to be said of a branch: the sentence, the line, the edge, and where its ends are."""
+        """All about a branch: the sentence, the line of code, the wait, and where its ends are."""
         if branch.role == "circle":
             yield from self._told_circle(branch)
             return
         vertex = self.vertex(branch.first)
         step = self._sentence(vertex)
-        first = f"{branch.count:,} alike; the first: " if branch.count > 1 else ""
+        first = f"First of {branch.count:,}: " if branch.count > 1 else ""
         yield SafeText().append(first, "dim").append(step.text)
         if step.file is not None:
             source = f"  {step.source}" if step.source else ""
@@ -185,7 +192,7 @@ class Lines:
 
     def _sentence(self, vertex: Vertex) -> Step:
         if vertex.other_side_of is not None:
-            return Step(text=f"Whoever ends {vertex.other_side_of}: it was all seen, but not who that is.")
+            return Step(text=f"dstack read every process, but found no thread that would end {vertex.other_side_of}.")
         if vertex.kind == "unknown":
             return Step(text=f"The {vertex.label}.", vertex=vertex.key)
         return sentences.sentence(self.look.observed, self.look.diagnosis.vertices, vertex)
@@ -194,17 +201,17 @@ class Lines:
         if branch.finding is not None:
             finding = self.look.diagnosis.findings[branch.finding]
             yield SafeText(f"{titled(finding)}: {finding.summary}")
-            yield SafeText().append("Way out: ", "bold green").append(finding.advice)
+            yield SafeText().append("Fix: ", "bold green").append(finding.advice)
         else:
-            yield SafeText("They wait for each other, but some may still go on: a wait has a timeout or another way.")
+            yield SafeText("A cycle, but no deadlock: a wait in it has a timeout or can end in another way.")
 
     def _told_edge(self, edge: Edge, branch: Branch) -> Iterator[Text]:
         text = (
-            SafeText().append("Waits ", "bold").append_text(_edge(edge)).append(", for ").append(self.name(edge.target))
+            SafeText().append("Wait: ", "bold").append_text(_edge(edge)).append(", for ").append(self.name(edge.target))
         )
         if edge.awaited > 1:
-            text.append(f" and {edge.awaited - 1:,} alike")
-        text.append(", seen twice" if edge.stands else ", seen once")
+            text.append(f" and {plural(edge.awaited - 1, 'other')} like it")
+        text.append(", in both samples" if edge.stands else ", in one sample")
         yield text
         if edge.because:
             yield SafeText(f"{edge.evidence.capitalize()}: {edge.because}", "yellow")
@@ -212,7 +219,7 @@ class Lines:
             more = f" and {len(edge.refs) - SHOWN_REFS:,} more" if len(edge.refs) > SHOWN_REFS else ""
             yield SafeText(f"Refs {', '.join(edge.refs[:SHOWN_REFS])}{more}", "dim")
         if branch.place != "here":
-            yield SafeText("It stands in another place, with those who wait for it: Enter goes there.", "italic")
+            yield SafeText("Its own entry, with its waiters, is elsewhere in this view: Enter goes there.", "italic")
 
     def code(self, branch: Branch) -> Place | None:
         """The line of code it is at."""
@@ -227,16 +234,25 @@ class Lines:
 
 
 def _doing(vertex: Vertex, who: Member) -> str:
-    """What holds others up does, in a word or two."""
+    """What the end of a chain does, in a word or two."""
     if vertex.never is not None:
         return vertex.never
     if vertex.kind != "execution" or vertex.wait is not None:
         return ""
-    return "runs" if who.on_cpu else "sleeps, or is about to go on" if who.coroutine else "runs, not on a CPU just now"
+    return "runs" if who.on_cpu else "sleeps, or is about to continue" if who.coroutine else "runs, off CPU"
+
+
+def cycle_rails(count: int) -> list[tuple[str, str]]:
+    """The bracket beside the members of a cycle: it leads from the last one back to the first."""
+    if count == 1:
+        return [(FIRST, OUTSIDE)]
+    return [(FIRST, BETWEEN), *[(BETWEEN, BETWEEN)] * (count - 2), (LAST, OUTSIDE)]
 
 
 def _count(branch: Branch) -> SafeText:
-    return SafeText().append(f"{branch.count:,} × " if branch.count > 1 else "", "bold")
+    """The number of a member of a cycle, or how many alike a line stands for."""
+    count = f"{branch.number}  " if branch.number else f"{branch.count:,} × " if branch.count > 1 else ""
+    return SafeText().append(count, "bold")
 
 
 def _edge(edge: Edge) -> Text:

@@ -1,4 +1,4 @@
-"""Who waits for whom: the wait-for graph as a tree that one can walk."""
+"""The wait-for graph: cycles, the ends of open chains, and below each its waiters."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ from dstack.vertex_keys import Key
 
 
 class WaitsView(OutlineView):
-    """Who waits for whom. At the top stands what holds others up: circles, and the ends of open chains.
+    """The wait-for graph. At the top are cycles and the ends of open chains; below each are its waiters.
 
-    Below each is who waits for it, alike ones as one. Everybody stands here once; where else somebody waits, Enter on
-    the name goes to the place. Every wait says its call, ref, time and evidence: exact is what was read, inferred what
-    follows from it, assumed what is likely.
+    The bracket beside a cycle leads from its last entry back to its first. Waiters that are alike share one line. Each
+    waiter has one entry of its own; where it is only named, Enter goes to that entry. Each wait shows its call, ref,
+    duration and evidence. Exact: read from the process. Inferred: follows from what was read. Assumed: not proven.
     """
 
     CSS = "WaitsView Outline { scrollbar-size-horizontal: 0; }"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "stack", "Stack", id="own.stack", tooltip="To the stack of who waits"),
-        Binding("t", "target", "Target", id="own.target", tooltip="To what it waits for"),
+        Binding("x", "stack", "Stack", id="own.stack", tooltip="Go to the stack of the waiter"),
+        Binding("t", "target", "Target", id="own.target", tooltip="Go to what it waits for"),
         Binding(
-            "T", "target_stack", "Target's stack", show=False, id="own.target-stack", tooltip="To that one's stack"
+            "T",
+            "target_stack",
+            "Target's stack",
+            show=False,
+            id="own.target-stack",
+            tooltip="Go to the stack of what it waits for",
         ),
-        Binding("w", "waiter", "Waiter", show=False, id="own.waiter", tooltip="To where who waits stands in the tree"),
+        Binding("w", "waiter", "Waiter", show=False, id="own.waiter", tooltip="Go to the waiter's own entry"),
     ]
 
     def __init__(self) -> None:
@@ -56,7 +61,7 @@ class WaitsView(OutlineView):
         self._tell()
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
-        """Goes to the place of who is only named; else folds, or shows the stack of who nobody waits for."""
+        """Goes to the own entry of what is only named; else folds, or shows the stack of what has no waiters."""
         branch = self._branch
         if branch is not None and branch.place != "here":
             self.reveal(branch.first)

@@ -17,7 +17,7 @@ import ray
 class Server:
     @ray.method(concurrency_group="requests")
     def user(self) -> str:
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     def handle(self) -> int:

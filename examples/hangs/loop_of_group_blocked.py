@@ -18,7 +18,7 @@ import ray
 class Server:
     @ray.method(concurrency_group="requests")
     async def user(self) -> str:
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     async def handle(self) -> str:

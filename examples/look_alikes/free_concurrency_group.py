@@ -18,7 +18,7 @@ class Server:
     @ray.method(concurrency_group="lookups")
     def user(self, seconds: float) -> str:
         time.sleep(seconds)
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     def handle(self, seconds: float) -> str:

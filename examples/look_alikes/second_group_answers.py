@@ -18,7 +18,7 @@ class Server:
     @ray.method(concurrency_group="lookups")
     async def user(self, seconds: float) -> str:
         await asyncio.sleep(seconds)
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     async def handle(self, seconds: float) -> str:

@@ -155,7 +155,11 @@ def test_a_raylet_that_is_stopped_costs_no_more_than_the_timeout(three_hosts: Ho
 
     assert (meanwhile["incomplete"], meanwhile["exit_code"]) == (True, 4)
     (failure,) = failures_on(three_hosts, 2, meanwhile)
-    assert "raylet is stopped" in failure["reason"] if host == 1 else "the start of its probe timed out" in failure["reason"]
+    assert (
+        "raylet is stopped" in failure["reason"]
+        if host == 1
+        else "the start of its probe timed out" in failure["reason"]
+    )
     assert after["exit_code"] == 1
 
 

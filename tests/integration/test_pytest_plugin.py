@@ -68,7 +68,7 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
         "test_quick": "passed",
         "test_a_transfer_arrives": "passed",
         "test_a_transfer_back_hangs": "failure",
-        "test_a_transfer_that_nobody_waits_for": "passed",
+        "test_a_transfer_without_a_waiter": "passed",
         "test_a_transfer_is_watched": "failure",
     }, result.outlines
     for name in ("body", "setup", "teardown", "await", "a_transfer_back_hangs", "a_transfer_is_watched"):

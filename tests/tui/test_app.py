@@ -39,7 +39,7 @@ def test_the_first_look_is_shown_with_its_coverage_and_age() -> None:
 
         assert app.shown
         assert app.shown.diagnosis.verdict.upper() in text
-        assert "seen 5/5 workers" in text
+        assert "observed 5/5 workers" in text
         assert "hang.json" in text
 
     run(body)
@@ -171,7 +171,7 @@ def test_s_saves_what_is_shown_and_keeps_files_that_are_there(tmp_path: Path) ->
     async def body() -> None:
         path = tmp_path / "kept.json.gz"
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
-            for expected in ("Written", "exists"):
+            for expected in ("Wrote", "exists"):
                 await pilot.press("s")
                 await until(pilot, lambda: isinstance(app.screen, AskPath))
                 app.screen.query_one(Input).value = str(path)
@@ -207,7 +207,7 @@ def test_y_copies_the_finding_under_the_cursor() -> None:
             assert app.shown
 
             assert app.shown.diagnosis.findings[0].summary in app.clipboard
-            assert "Way out:" in app.clipboard
+            assert "Fix:" in app.clipboard
 
     run(body)
 
@@ -217,13 +217,13 @@ def test_the_filter_shows_only_what_has_the_words_and_escape_clears_it() -> None
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
             outline = app.screen.query_one(Outline)
             everything = len(list(outline.visible_lines))
-            await pilot.press("slash", *"way out")
+            await pilot.press("slash", *"fix:")
             found = [line.text.plain for _, line in outline.visible_lines]
             await pilot.press("escape")
 
             assert found
             assert len(found) < everything
-            assert all("Way out" in text or "." in text.split()[0] for text in found)
+            assert all("Fix:" in text or "." in text.split()[0] for text in found)
             assert len(list(outline.visible_lines)) == everything
 
     run(body)

@@ -104,7 +104,7 @@ def test_nodes_show_their_figures_and_everybody_what_it_does() -> None:
         assert "Clerk.stamp waits in ray.get for work  /srv/app/app.py:" in line_with(view, "actor Clerk 00000000  pid")
         assert line_with(view, "work runs").startswith("▶ runs")
         assert line_with(view, "○ idle   worker")
-        assert "? not seen worker" in line_with(view, "no such process")
+        assert "? not read worker" in line_with(view, "no such process")
         assert "placement group trainers: bundle 0 of 1  CPU 1 of 1 used, 0 free" in line_with(view, "▣")
         assert "12 × huge asks for 64 CPU, and the most a node has is 4 CPU" in line_with(view, "✖ stuck  task")
 
@@ -189,7 +189,7 @@ def test_thousands_of_workers_are_a_line_and_cost_no_widgets() -> None:
     counts: list[int] = []
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
-        await go_to_line(view, pilot, f"{size:,} alike")
+        await go_to_line(view, pilot, f"{size:,} × ")
         await pilot.press("l", "G")
         assert len(shown(view)) > size
         counts.append(len(view.query("*")))
@@ -217,7 +217,7 @@ def test_recorded_clusters_unfold_whole(name: str) -> None:
 def test_a_snapshot_without_any_sample_shows_its_nodes() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         assert "node 10.0.0.1 (head)" in screen_text(app)
-        assert "? not seen" in screen_text(app)
+        assert "? not read" in screen_text(app)
 
     in_cluster(replace(Shop().snapshot(), samples=()), body)
 

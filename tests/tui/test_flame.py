@@ -139,9 +139,9 @@ def test_x_counts_all_who_waits_and_who_runs() -> None:
             await press(pilot, "x")
             seen_weights.append((head(view).split("  ")[0], view.icicle.weight))
         assert seen_weights == [
-            ("Width: threads and coroutines", 11),
-            ("Width: only who waits", 10),
-            ("Width: only who runs", 1),
+            ("Width: all threads and coroutines", 11),
+            ("Width: waiting ones", 10),
+            ("Width: running ones", 1),
         ]
 
     seen(team().snapshot(), body)
@@ -154,7 +154,7 @@ def test_where_nobody_runs_it_says_so() -> None:
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await press(pilot, "x", "x")
-        assert "Nobody is to be shown" in screen_text(app)
+        assert "No such executions" in screen_text(app)
         await press(pilot, "j", "l", "enter", "G", "y", "n", "t")
 
     seen(scene.snapshot(), body)
@@ -298,7 +298,7 @@ def test_labels_from_a_target_are_harmless() -> None:
 
 def test_nothing_seen_is_said() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
-        assert "Nobody is to be shown" in screen_text(app)
+        assert "No such executions" in screen_text(app)
         await press(pilot, "j", "k", "h", "l", "g", "G", "enter", "backspace", "x", "b", "w", "n", "y")
 
     seen(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)

@@ -141,7 +141,7 @@ def test_v_shows_a_snapshot_in_all_views() -> None:
 
 def test_one_snapshot_says_what_to_do_and_the_next_is_compared_at_once() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        assert "Two snapshots are needed to compare: r takes another one." in shown(view)
+        assert "A comparison needs two snapshots: r takes another one." in shown(view)
         await pilot.press("r")
         await until(pilot, lambda: view._result is not None)
 

@@ -123,7 +123,7 @@ def test_where_there_is_no_terminal_no_editor_is_begun(tmp_path: Path, monkeypat
             monkeypatch.setattr(app._view, "to_open", lambda: (str(tmp_path / "good.py"), 1))
             await pilot.press("o")
             await until(pilot, lambda: app._notifications)
-            assert [one.message for one in app._notifications] == ["There is no terminal here for an editor."]
+            assert [one.message for one in app._notifications] == ["No terminal for an editor."]
 
     asyncio.run(body())
 

@@ -154,7 +154,7 @@ def test_an_outlier_is_told_by_its_ranks() -> None:
         await press(pilot, "m", "n")
         assert at(tree(view)).startswith("2 × step  ranks 4-5 (all of pp 1, dp 0)  ! 2 outliers")
         words = " ".join(" ".join(texts(page(view))).split())
-        assert "2 outliers: ranks 4-5 (all of pp 1, dp 0) are elsewhere than ranks 0-3, 6-7" in words
+        assert "2 outliers: ranks 4-5 (all of pp 1, dp 0) are in other code than ranks 0-3, 6-7" in words
 
     seen(StacksView, body, trained(lambda rank: rank in (4, 5)))
 

@@ -111,7 +111,7 @@ def test_the_stack_under_the_cursor_is_beside_with_its_source() -> None:
         lines = texts(page(view))
         assert "waits in ray.get for outer" in " ".join(line.strip() for line in lines)
         assert any(line.startswith("›") and "return run_of(me)" in line for line in lines)
-        assert at(page(view)).endswith("waits, Enter goes on"), "the page's cursor is on the frame that waits"
+        assert at(page(view)).endswith("waits, Enter follows"), "the page's cursor is on the frame that waits"
 
     seen(scene.snapshot(), body)
 
@@ -196,7 +196,7 @@ def test_locals_are_below_their_frame_and_hold_no_escape_codes() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "j", "j")
         assert "ref = \\x1b[31mred [bold]" in texts(page(view))
-        assert "1 local" in texts(page(view))
+        assert "1 local variable" in texts(page(view))
 
     seen(snapshot, body)
 
@@ -237,7 +237,7 @@ def test_the_page_of_a_branch_tells_who_is_there_who_stands_out_and_who_is_not()
         lines = texts(page(view))
         assert "9 of 11 here: 9 wait" in lines
         assert "9 × actor Trainer" in lines
-        assert "Not here: 3 of 12 actor Trainer: 1 elsewhere, 1 not seen and 1 idle" in lines
+        assert "Not here: 3 of 12 actor Trainer: 1 elsewhere, 1 not read and 1 idle" in lines
         await press(pilot, "n")
         assert "1 outlier" in texts(page(view))
 
@@ -431,7 +431,7 @@ def test_thousands_of_processes_are_lines_made_when_looked_at() -> None:
 
 def test_nothing_seen_is_said() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
-        assert "No stacks were seen." in screen_text(app)
+        assert "No stacks were read." in screen_text(app)
         await press(pilot, "m", "n", "t", "enter", "tab", "backspace", "y")
 
     seen(Snapshot(dstack_version="0", taken_at=0.0, address="", ray_version="2.60.0"), body)

@@ -32,21 +32,21 @@ def test_a_hang_is_seen_walked_and_left() -> None:
         screen.wait_for("DEADLOCK")
         screen.wait_for("Vault.open")
         screen.press("?")
-        screen.wait_for("goes to whoever it is about")
+        screen.wait_for("goes to it in the Waits view")
         screen.press("Escape")
-        screen.wait_until_gone("goes to whoever it is about")  # else the terminal takes Esc and r for one key
+        screen.wait_until_gone("goes to it in the Waits view")  # else the terminal takes Esc and r for one key
         screen.wait_for(f" s old  {running.address}")  # nothing is under way
         screen.press("r")
         screen.wait_for("#2")
         screen.press("/")
-        screen.wait_for("Words to look for")
-        screen.press("-l", "way out")
+        screen.wait_for("Words to find")
+        screen.press("-l", "fix:")
         screen.press("Enter")
         screen.wait_for("found")
         screen.press("Escape")
         screen.wait_until_gone("found")
         screen.resize(80, 24)
-        screen.wait_for("seen 3/3 workers")
+        screen.wait_for("observed 3/3 workers")
         for key in "123456":
             screen.press(key)
             screen.wait_for("DEADLOCK")
@@ -59,7 +59,7 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "NO_COLOR": "1"}
 
     with terminal([*TUI, str(file)], environment, 80, 24) as screen:
-        screen.wait_for("seen 4/4 workers")
+        screen.wait_for("observed 4/4 workers")
         screen.press("q")
         screen.wait_for("ended 0", deadline_s=20)
 

@@ -1,4 +1,4 @@
-"""The Verdict view: what is wrong is told first, whole, and leads on."""
+"""The Verdict view: the diagram of each finding comes first, and its rows lead on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import asyncio
 
 import pytest
 
+from dstack.diagnosis import Entry
+from dstack.report.finding import picture
+from dstack.tui.app import DstackApp
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files
+from dstack.tui.verdict import About, VerdictView
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text
 from tests.tui.pinned import assert_pinned
@@ -18,7 +22,7 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 def deadlock() -> Scene:
-    """Two actors that ask each other, and somebody behind them."""
+    """Two actors that ask each other, and a driver behind them."""
     scene = Scene()
     driver = scene.driver()
     left, right = scene.actor("Left"), scene.actor("Right")
@@ -40,19 +44,38 @@ def test_it_looks_as_it_did(size: tuple[int, int]) -> None:
     asyncio.run(body())
 
 
-def test_a_finding_is_told_whole_with_its_way_out_at_any_width() -> None:
-    async def body(size: tuple[int, int]) -> str:
+@pytest.mark.parametrize("size", [(80, 60), (200, 60)], ids=["80", "200"])
+def test_a_finding_opens_with_the_diagram_of_the_report(size: tuple[int, int]) -> None:
+    async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()]), size) as (app, _):
             assert app.shown
             (finding,) = app.shown.diagnosis.findings
-            text = " ".join(screen_text(app).split())
-            assert " ".join(finding.summary.split()) in text
-            assert finding.advice in text
-            assert all(step.text in text for step in finding.explanation)
-            return screen_text(app)
+            rows = [line.plain for row in picture(finding) for line in row.lines(size[0] - 6, app.console)]
+            text = screen_text(app)
 
-    for size in ((80, 60), (200, 60)):
-        asyncio.run(body(size))
+            assert rows
+            assert [row for row in rows if row not in text] == []
+            words = " ".join(text.split())
+            assert " ".join(finding.summary.split()) in words
+            assert f"Fix: {finding.advice}" in words
+
+    asyncio.run(body())
+
+
+def test_the_sentences_are_folded_and_whole_when_unfolded() -> None:
+    async def body() -> None:
+        async with running(Files("hang.json", [deadlock().snapshot()]), (80, 60)) as (app, pilot):
+            assert app.shown
+            (finding,) = app.shown.diagnosis.findings
+            assert finding.explanation
+            before = " ".join(screen_text(app).split())
+            await pilot.press("G", "enter")
+            after = " ".join(screen_text(app).split())
+
+            assert not any(step.text in before for step in finding.explanation)
+            assert all(step.text in after for step in finding.explanation)
+
+    asyncio.run(body())
 
 
 def test_folds_and_cursor_stay_when_the_terminal_changes_its_size() -> None:
@@ -79,16 +102,21 @@ def slow_call() -> Scene:
     return scene
 
 
-def test_enter_goes_to_the_vertex_that_the_sentence_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+async def go_to_line(app: DstackApp, words: str) -> None:
+    """Puts the cursor on the line with these words."""
+    outline = app.screen.query_one(Outline)
+    (line,) = (line for _, line in outline.visible_lines if words in line.text.plain)
+    outline.reveal([line.key])
+
+
+def test_enter_on_an_entry_goes_to_its_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = slow_call()
     gone: list[tuple[str, Key]] = []
 
     async def body() -> None:
         async with running(Files("slow.json", [scene.snapshot()])) as (app, pilot):
             monkeypatch.setattr(app, "go_to", lambda mode, vertex: gone.append((mode, vertex)))
-            outline = app.screen.query_one(Outline)
-            (key,) = [line.key for _, line in outline.visible_lines if "runs; 1 waits on it" in line.text.plain]
-            outline.reveal([key])
+            await go_to_line(app, "Slow.work   ")
             await pilot.press("enter")
 
     asyncio.run(body())
@@ -98,7 +126,24 @@ def test_enter_goes_to_the_vertex_that_the_sentence_is_about(monkeypatch: pytest
     assert slow.key != driver.key
 
 
-def test_every_sentence_about_a_deadlock_leads_to_who_it_names() -> None:
+def test_every_row_of_the_diagram_leads_to_its_vertex_and_its_line_of_code() -> None:
+    async def body() -> None:
+        async with running(Files("hang.json", [deadlock().snapshot()])) as (app, _):
+            assert app.shown
+            (finding,) = app.shown.diagnosis.findings
+            abouts = [line.data for _, line in app.screen.query_one(Outline).visible_lines]
+            entries = [row for row in finding.diagram.rows if isinstance(row, Entry)]
+
+            assert len(entries) == 2
+            for entry in entries:
+                assert entry.file is not None
+                assert entry.line is not None
+                assert About(finding, entry.vertex, (entry.file, entry.line)) in abouts
+
+    asyncio.run(body())
+
+
+def test_every_sentence_about_a_deadlock_leads_to_what_it_names() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, _):
             assert app.shown
@@ -108,5 +153,24 @@ def test_every_sentence_about_a_deadlock_leads_to_who_it_names() -> None:
 
             assert len(vertices) == len(finding.explanation)
             assert all(vertex.label in step.text for vertex, step in zip(vertices, finding.explanation, strict=True))
+
+    asyncio.run(body())
+
+
+def test_o_opens_the_line_of_an_entry_and_y_copies_the_finding() -> None:
+    async def body() -> None:
+        async with running(Files("hang.json", [deadlock().snapshot()])) as (app, pilot):
+            assert app.shown
+            (finding,) = app.shown.diagnosis.findings
+            view = app.screen
+            assert isinstance(view, VerdictView)
+            entry = next(row for row in finding.diagram.rows if isinstance(row, Entry))
+            await go_to_line(app, f"1  {entry.name}")
+            assert view.to_open() == (entry.file, entry.line)
+            await pilot.press("y")
+
+            assert app.clipboard.startswith(f"deadlock: {finding.summary}")
+            assert "┌▶ 1  " in app.clipboard
+            assert "Fix: " in app.clipboard
 
     asyncio.run(body())

@@ -1,4 +1,4 @@
-"""The Waits view: the tree can be walked from end to end, and says of each wait what it is and how that is known."""
+"""The Waits view: the tree can be walked from end to end, and each wait says what it is and how that is known."""
 
 from __future__ import annotations
 
@@ -86,17 +86,54 @@ def detail(app: DstackApp) -> str:
     return app.screen.query_one(Detail).text.plain
 
 
-def test_a_circle_is_drawn_as_one_and_who_is_behind_it_below() -> None:
+def test_a_cycle_has_numbered_entries_and_what_is_blocked_behind_them() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         lines = shown(app)
 
-        assert lines[0].startswith("↺ deadlock confirmed: circle of 4, +4 behind: Ann.go → Bob.go → Cid.go → Ann.go")
-        assert lines[1].startswith("Ann.go → Bob.go  +1 behind  ray.get · ≥ 0.5 s · exact · ref ")
-        assert [line for line in lines if "Ann.go (pending) ↺ Ann.go  actor slot" in line]
+        start = "↺ deadlock, confirmed: cycle of 4, 4 blocked behind it: Ann.go → Bob.go → Cid.go → Ann.go"
+        assert lines[0].startswith(start)
+        assert lines[1].startswith("1  Ann.go  ")
+        assert "  waits for 2  1 blocked behind  ray.get · ≥ 0.5 s · exact · ref " in lines[1]
+        assert [
+            line for line in lines if line.startswith("4  Ann.go (pending)  ") and "waits for 1  actor slot" in line
+        ]
         assert "3 × train  ray.get · ≥ 0.5 s · exact · ref " in "\n".join(lines)
-        assert "Way out:" in detail(app)
+        assert "Fix:" in detail(app)
 
     in_waits(Ring().seen_twice(), body)
+
+
+def test_a_bracket_leads_from_the_last_entry_of_a_cycle_to_the_first() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("j", "j", "l")
+        rows = screen_text(app).splitlines()[3:]
+        begin = next(number for number, row in enumerate(rows) if row.startswith("┌▶"))
+        end = next(number for number, row in enumerate(rows) if row.startswith("└─"))
+
+        assert [row[:2] for row in rows[begin : end + 1]] == ["┌▶", *["│ "] * (end - begin - 1), "└─"]
+        assert any("3 × train" in row for row in rows[begin:end]), "it goes on beside what is unfolded"
+        assert "waits for 1" in rows[end]
+
+    in_waits(Ring().seen_twice(), body)
+
+
+def test_a_long_cycle_is_scrolled_and_keeps_its_bracket() -> None:
+    async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("G")
+        rows = [row[:2] for row in screen_text(app).splitlines()[3:20]]
+        await pilot.press("g")
+
+        assert "└─" in rows
+        assert rows.count("│ ") > 10
+        assert any(row.startswith("┌▶") for row in screen_text(app).splitlines())
+
+    scene = Scene()
+    actors = [scene.actor(f"A{number}") for number in range(30)]
+    calls = [scene.call(actors[0], "go", by=scene.driver())]
+    calls += [scene.call(actors[(number + 1) % 30], "go", by=actors[number]) for number in range(30)]
+    for actor, call, following in zip(actors, calls, calls[1:], strict=False):
+        actor.runs(call).gets(following)
+    in_waits(scene.look().look_again().snapshot(), body, (100, 24))
 
 
 def test_keys_walk_unfold_and_fold() -> None:
@@ -148,7 +185,7 @@ def test_t_goes_to_what_is_waited_for_and_round_the_circle() -> None:
 
 def test_enter_on_a_name_goes_to_its_place() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
-        named = next(line for _, line in outline(app).visible_lines if "stands elsewhere" in line.text.plain)
+        named = next(line for _, line in outline(app).visible_lines if "see its own entry" in line.text.plain)
         outline(app).reveal([named.key])
         await pilot.pause()
         assert branch(app).place == "elsewhere"
@@ -233,7 +270,7 @@ def test_y_copies_e_writes_and_o_has_a_line() -> None:
         assert "waits in ray.get for Bob.go" in app.clipboard
         assert f"Task {scene.actors_[0].running[0].task.task_id}" in app.clipboard
         assert view.to_open() == ("/srv/app/app.py", scene.actors_[0].strands[0].line)
-        assert view.to_export().splitlines()[1].startswith("  Ann.go → Bob.go")
+        assert view.to_export().splitlines()[1].startswith("┌▶ 1  Ann.go")
 
     scene = Ring()
     in_waits(scene.seen_twice(), body)
@@ -247,7 +284,7 @@ def test_the_filter_finds_pids_lines_and_names_and_keeps_what_is_above() -> None
 
         assert found[0].startswith("↺")
         assert any("train" in text for text in found)
-        assert not any(text.startswith("Cid.go") for text in found)
+        assert not any(text.startswith("3  Cid.go") for text in found)
         assert len(shown(app)) > 4
 
     scene = Ring()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,16 +16,18 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from dstack.model import Failure, Snapshot
+from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
 from dstack.tui.detail import Detail
 from dstack.tui.dialogs import Help
 from dstack.tui.outline import Line, Outline
-from dstack.tui.source import Files
+from dstack.tui.source import Files, Look
 from dstack.tui.stacks import StacksView
-from dstack.tui.verdict import VerdictView
+from dstack.tui.verdict import VerdictView, lines_of
 from dstack.tui.view import View
 from dstack.tui.views import VIEWS
 from tests.tui.pilots import DEADLINE_S, running, until
+from tests.tui.sources import RECORDED
 from tests.tui.test_outline import Holder
 from tests.unit.scenes import Scene
 
@@ -73,9 +76,8 @@ def told_by(app: DstackApp) -> list[str]:
     """The sentences of the Verdict view, as the diagnosis has them."""
     assert app.shown
     diagnosis = app.shown.diagnosis
-    steps = [step.text for finding in diagnosis.findings for step in finding.explanation]
     failures = [failure.reason for failure in diagnosis.coverage.failures]
-    return [*(text for one in diagnosis.findings for text in (one.summary, one.advice)), *steps, *failures]
+    return [*(text for one in diagnosis.findings for text in (one.summary, one.advice)), *failures]
 
 
 def long_winded() -> list[Snapshot]:
@@ -222,6 +224,52 @@ def test_the_cursor_stays_with_its_sentence_when_the_width_changes() -> None:
                 assert app.outline.scroll_y <= at < app.outline.scroll_y + app.outline.size.height
 
     asyncio.run(body())
+
+
+GLYPHS = dict.fromkeys(map(ord, "┌▶│└─•"))
+SHORT = 30
+"""So many cells fit into every row, so a word is left alone only where it or the word beside it is longer."""
+
+
+def lonely(outline: Outline) -> list[str]:
+    """Rows of a single short word, in lines of several rows, though a word beside it is short as well."""
+    rows_of: dict[str, list[list[str]]] = {}
+    for row in outline._rows:
+        rows_of.setdefault(row.line.key, []).append(row.text.plain.translate(GLYPHS).split())
+    found = []
+    for rows in rows_of.values():
+        for at, words in enumerate(rows):
+            beside = [*(rows[at - 1][-1:] if at else []), *(rows[at + 1][:1] if at + 1 < len(rows) else [])]
+            if len(words) == 1 and any(len(word) + len(words[0]) < SHORT for word in beside):
+                found.append(words[0])
+    return found
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_recorded_finding_has_a_row_of_a_single_word(width: int) -> None:
+    rows: list[Line] = []
+    for path in sorted(RECORDED.glob("*.json.gz")):
+        look = Look.of(1, load(path))
+        rows += [Line(path.name, Text(path.name)), *_apart(path.name, lines_of(look))]
+
+    async def body() -> None:
+        app = Holder(rows)
+        async with app.run_test(size=(width, 40)) as pilot:
+            await pilot.pause()
+            count = sum(1 for _ in app.outline.visible_lines)
+            assert len(app.outline._rows) > count > 100, "many lines, of which some are wrapped"
+            assert lonely(app.outline) == []
+
+    asyncio.run(body())
+
+
+def _apart(name: str, lines: Iterable[Line]) -> list[Line]:
+    """Lines of one view of several, all unfolded."""
+    unfolded = []
+    for line in lines:
+        children = line.children() if callable(line.children) else line.children
+        unfolded.append(replace(line, key=f"{name}/{line.key}", children=_apart(name, children), is_open=True))
+    return unfolded
 
 
 def test_a_filter_finds_words_on_both_sides_of_a_line_break() -> None:

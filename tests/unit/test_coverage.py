@@ -160,25 +160,24 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     look = Look.of(1, snapshot)
 
     assert coverage_of(snapshot).workers == Ratio(seen=seen, total=total)
-    assert f"seen {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
-    word = "all" if seen == total else "only"
-    assert f"Seen  {word} {seen} of {total} workers" in report_text(snapshot, look.diagnosis)
+    assert f"observed {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
+    assert f"Observed: {seen} of {total} workers" in report_text(snapshot, look.diagnosis)
     workers = json.loads(check_json(snapshot, look.diagnosis))["coverage"]["workers"]
     assert workers == {"seen": seen, "total": total}
 
     inventory = Inventory(look.observed, look.diagnosis)
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
-    assert counts["not seen"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen
+    assert counts["not read"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen
     occupants = [one for node in inventory.nodes for one in inventory.occupants(node)]
     assert Counter(one.doing for one in occupants) == counts
     assert all(one.trouble for one in occupants if one.worker.worker_id not in seen_workers(snapshot))
 
-    missing = [one for one in look.stacks.missing if one.why == "not seen"]
-    assert len(missing) == counts["not seen"]
+    missing = [one for one in look.stacks.missing if one.why == "not read"]
+    assert len(missing) == counts["not read"]
     root = merge(look.stacks.running().executions)
     page = " ".join(line.text.plain for line in branch_page(look.stacks, root, root, {}))
-    assert ("not seen: may be anywhere" in page) == bool(missing)
+    assert ("not read: may be anywhere" in page) == bool(missing)
     assert has_holes(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
 
 

@@ -42,7 +42,7 @@ def hold(snapshot: Snapshot) -> None:
         inventory.amounts(node), inventory.residents(node), inventory.dead_actors(node)
     for one in found:
         deeds = inventory.deeds(one.worker.worker_id)
-        assert sum(deed.count for deed in deeds) == sum(one.counts.values()) or one.doing in ("idle", "not seen")
+        assert sum(deed.count for deed in deeds) == sum(one.counts.values()) or one.doing in ("idle", "not read")
         inventory.held_by(one.worker.worker_id)
     lacking = inventory.lacking()
     assert all(one.count == len(one.alike) for one in lacking)
@@ -80,7 +80,7 @@ def test_what_a_node_did_not_tell_is_not_known() -> None:
     del scene.available[node.node_id]
     inventory = inventory_of(scene.snapshot())
 
-    assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, used not known"]
+    assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, use unknown"]
 
 
 def test_each_worker_shows_what_it_does() -> None:
@@ -105,7 +105,7 @@ def test_each_worker_shows_what_it_does() -> None:
         clerk.worker_id: "waiting",
         worker.worker_id: "running",
         idle.worker_id: "idle",
-        silent.worker_id: "not seen",
+        silent.worker_id: "not read",
     }
     assert found[clerk.worker_id].queued == 3
     assert found[driver.worker_id].queued == 0
@@ -148,7 +148,7 @@ def test_why_a_worker_was_not_seen_is_told() -> None:
 
     trouble = occupants_of(scene)[worker.worker_id].trouble
 
-    assert trouble == "its threads not seen: py-spy needs root"
+    assert trouble == "its threads not read: py-spy needs root"
 
 
 def test_alike_workers_are_told_as_one() -> None:

@@ -335,7 +335,7 @@ def test_an_actor_that_was_not_seen_is_missing_and_why() -> None:
 
     (only,) = lost(scene)
 
-    assert (only.why, only.detail) == ("not seen", "was not read: no permission")
+    assert (only.why, only.detail) == ("not read", "was not read: no permission")
 
 
 def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
@@ -355,7 +355,7 @@ def test_a_worker_of_which_nothing_is_known_is_missing() -> None:
 
     (only,) = lost(scene)
 
-    assert (only.kind, only.why) == ("worker", "not seen")
+    assert (only.kind, only.why) == ("worker", "not read")
 
 
 def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None:

@@ -121,7 +121,10 @@ def test_the_report_names_the_rank_of_who_holds_up_the_others() -> None:
     text = " ".join(report_text(snapshot, diagnosis).split())
 
     assert "(rank 3, pid 9000" in diagnosis.findings[0].summary
-    assert 'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)' in text
+    assert (
+        'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)'
+        in text
+    )
     assert "7 of 8 Trainer.step (ranks 0-2, 4-7) wait in torch.distributed.all_reduce" in text
     assert '7 × Trainer.step ranks 0-2, 4-7, first: "t0", rank 0 (tp 0, pp 0, dp 0), pid' in text
 
@@ -290,13 +293,13 @@ def test_labels_alone_name_a_part_unless_another_worker_may_have_them() -> None:
 def test_an_outlier_is_named_by_its_rank_and_the_others_by_theirs() -> None:
     (odd,) = stacks_of(training()[0]).outliers().values()
 
-    assert odd.words == "rank 3 is elsewhere than ranks 0-2, 4-7"
+    assert odd.words == "rank 3 is in other code than ranks 0-2, 4-7"
 
 
 def test_a_whole_slice_elsewhere_is_an_outlier_though_it_is_not_few() -> None:
     found = stacks_of(training(lambda rank: rank in (4, 5))[0]).outliers().values()
 
-    assert {one.words for one in found} == {"ranks 4-5 (all of pp 1, dp 0) are elsewhere than ranks 0-3, 6-7"}
+    assert {one.words for one in found} == {"ranks 4-5 (all of pp 1, dp 0) are in other code than ranks 0-3, 6-7"}
     assert sorted(one.execution.ranks.rank or 0 for one in found) == [4, 5]
 
 
@@ -314,7 +317,7 @@ def test_an_outlier_without_ranks_is_counted() -> None:
 
     (odd,) = stacks_of(scene).outliers().values()
 
-    assert odd.words == "7 of 8 alike went on elsewhere"
+    assert odd.words == "7 of 8 like it are in other code"
 
 
 def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
@@ -324,7 +327,7 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     snapshot = scene.look().look_again().snapshot()
     diagnosis = diagnose(snapshot)
 
-    _, _, told = report_text(snapshot, diagnosis).partition("Child processes")
+    _, _, told = report_text(snapshot, diagnosis, details=True).partition("Child processes")
     (listed,) = msgspec.json.decode(check_json(snapshot, diagnosis))["child_processes"]
 
     assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told

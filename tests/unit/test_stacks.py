@@ -85,7 +85,7 @@ def test_a_process_without_stacks_says_why() -> None:
     scene.failures.append(Failure(stage="stacks", reason="no ptrace", pid=worker.pid, node_id=worker.node_id))
     stacks = stacks_of(scene)
 
-    assert stacks.residents(idle.worker).trouble == "runs nothing"
+    assert stacks.residents(idle.worker).trouble == "is idle"
     assert stacks.residents(hidden.worker).trouble == "was not read: no ptrace"
 
 
@@ -94,7 +94,7 @@ def test_what_works_for_its_library_alone_is_not_called_idle() -> None:
     controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
     controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
 
-    assert stacks_of(scene).residents(controller.worker).trouble == "works for its library only"
+    assert stacks_of(scene).residents(controller.worker).trouble == "runs only code of its library"
 
 
 def test_a_page_leads_on_to_who_makes_the_ref_on_another_node() -> None:

@@ -98,7 +98,8 @@ def test_a_circle_is_drawn_once_round_and_closes_on_its_first() -> None:
     edges = [branch.edge for branch in ring if branch.edge]
     assert [edge.waiter for edge in edges] == list(circle.vertices)
     assert [edge.target for edge in edges] == [*circle.vertices[1:], circle.vertices[0]]
-    assert [branch.closes for branch in ring] == [False] * (len(ring) - 1) + [True]
+    assert [branch.number for branch in ring] == [*range(1, len(ring) + 1)]
+    assert [branch.follows for branch in ring] == [*range(2, len(ring) + 1), 1]
 
 
 def test_who_waits_for_a_circle_stands_below_its_member() -> None:
