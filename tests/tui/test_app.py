@@ -206,7 +206,7 @@ def test_y_copies_the_finding_under_the_cursor() -> None:
             await pilot.press("j", "y")
             assert app.shown
 
-            assert app.shown.diagnosis.findings[0].summary in app.clipboard
+            assert app.shown.diagnosis.findings[0].summary in " ".join(app.clipboard.split())
             assert "Fix:" in app.clipboard
 
     run(body)
