@@ -7,7 +7,7 @@ LIBRARIES := .venv-libraries
 VERL := verl==0.9.1 tensordict==0.10.0 # without the packages for GPUs that it requires
 PYTEST := $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
-.PHONY: demo test check suite test-all unit libraries smoke compatibility search bench performance soak clean
+.PHONY: demo test check suite test-all unit libraries smoke compatibility search bench performance soak record docs clean
 
 demo: $(READY)
 	$(BIN)/dstack demo
@@ -53,9 +53,18 @@ soak: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,soak]'
 	$(BIN)/python -m benchmarks.soak 5
 
+# Records a snapshot of every example on real Ray, which the tests and the documentation use; about 25 minutes.
+record: $(LIBRARIES)/.ready
+	$(LIBRARIES)/bin/python -m tests.record_examples
+
+# Writes the documentation into site/. A broken link or anchor is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 # Nothing is mounted in the Debian tree of .venv-compatibility when no test runs in it; and mounts are never entered.
 clean:
-	rm -rf --one-file-system .venv .venv-compatibility $(LIBRARIES) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf --one-file-system .venv .venv-compatibility $(LIBRARIES) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

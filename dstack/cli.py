@@ -50,7 +50,7 @@ details_option = click.option("--details", is_flag=True, help="Print all members
 pause_option = click.option(
     "--pause",
     is_flag=True,
-    help="Pause running processes for exact stacks (py-spy); read other users' processes through Ray's agents.",
+    help="Pause running processes for exact stacks (py-spy); use Ray's agents for unreadable processes.",
 )
 for_option = click.option(
     "--for",
@@ -141,7 +141,8 @@ def snapshot(
     nonblocking: bool,
     timeout_s: float,
 ) -> None:
-    """Take a snapshot of a running cluster and explain what it waits for."""
+    """Take a snapshot of a running cluster and explain it."""
+    form = _form(as_json, details)
     if nonblocking:
         _note_nonblocking(native=native, pause=pause)
     if output:
@@ -158,7 +159,7 @@ def snapshot(
                 save(taken, output, force=force)
     finally:  # print the report even if the file cannot be written
         if output != "-":
-            _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
+            _report(taken, form, job, within_s=EXPLAIN_S)
     if output and output != "-":
         click.echo(f"Saved. Show it again with: dstack show {visible(output)}", err=True)
 
@@ -190,20 +191,21 @@ def check(
     fail_on: FailOn,
     timeout_s: float,
 ) -> None:
-    """Exit with 1 on a deadlock or hang, in a running cluster or in FILE.
+    """Exit with 1 on a deadlock or hang. Inspects a running cluster, or FILE.
 
     Exit codes: 0 none found, 1 deadlock or hang (see --fail-on), 2 usage error, 3 cluster or file unreadable,
     4 inconclusive: too little could be read.
     """
+    form = _form(as_json, details)
     if file and (address or pause or watch_s is not None):
         raise UsageError(
             "FILE cannot be combined with --address, --pause or --for.", "Leave out FILE or these options."
         )
     if file:
-        diagnosis = _report(_load(file), _form(as_json, details), job)
+        diagnosis = _report(_load(file), form, job)
     else:
         taken = _take(address, timeout_s, ["pause"] if pause else (), watch_s)
-        diagnosis = _report(taken, _form(as_json, details), job, within_s=EXPLAIN_S)
+        diagnosis = _report(taken, form, job, within_s=EXPLAIN_S)
     if diagnosis.fails(fail_on):
         sys.exit(STUCK)
     if diagnosis.incomplete:
@@ -217,7 +219,8 @@ def check(
 @job_option
 def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
     """Explain a saved snapshot. Needs no cluster."""
-    _report(_load(file), _form(as_json, details), job)
+    form = _form(as_json, details)
+    _report(_load(file), form, job)
 
 
 @main.command()
@@ -225,7 +228,7 @@ def show(file: str, as_json: bool, details: bool, job: str | None) -> None:
 @address_option
 @timeout_option
 def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
-    """Explore a hang in the terminal, in a running cluster or in saved snapshots."""
+    """Explore a hang in the terminal. Inspects a running cluster, or saved snapshots."""
     if files and address:
         raise UsageError("FILE cannot be combined with --address.", "Leave out one of them.")
     is_served = "TEXTUAL_DRIVER" in os.environ  # to a browser, by textual-serve
@@ -269,7 +272,7 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
     "--on-finding",
     "command",
     metavar="CMD",
-    help="Shell command to run for each new finding; reads it as JSON from stdin.",
+    help="Shell command to run for each new finding, which it gets as JSON on stdin.",
 )
 @click.option(
     "--metrics", metavar="[HOST:]PORT", help="Serve Prometheus metrics, on this host only unless HOST is given."
@@ -296,7 +299,7 @@ def watch(address: str | None, every: float, stuck_after: float, share: float, t
 @click.argument("name", default="two_actors")
 @click.option("--list", "list_them", is_flag=True, help="List the examples.")
 def demo(name: str, list_them: bool) -> None:
-    """Run an example that hangs, on a small local cluster, and explain it."""
+    """Run an example that hangs, and explain it. Starts a small local cluster."""
     from dstack import examples
 
     if list_them:

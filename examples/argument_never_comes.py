@@ -1,7 +1,7 @@
 """A task whose argument is never made.
 
-`recognise` takes the picture that `develop` makes, and `develop` asks for a resource that no node offers. Ray
-keeps it pending in case such a node joins some day; until then `recognise` cannot start, and the driver waits.
+`recognise` takes the picture that `develop` makes, and `develop` asks for a resource that no node has. Ray keeps
+`develop` pending in case such a node joins later. Until then `recognise` cannot start, and the driver waits.
 
 Expected: hang (finding: infeasible)
 Members: develop

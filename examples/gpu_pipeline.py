@@ -1,8 +1,8 @@
-"""A pipeline of four steps that needs the one GPU slot, which somebody else's training run holds.
+"""A pipeline of four steps that needs the only GPU, which another team's training run holds.
 
-Each step takes the result of the step before it, so only the first one asks for the slot and the others wait for
-their argument. The training run will end and give the slot back: the pipeline is starved, not deadlocked, and what
-one wants to know is who holds the slot. (Ray counts slots; no GPU is needed to run this.)
+Each step takes the result of the step before it, so only the first step asks for the GPU. The others wait for their
+argument. The training run will end and release the GPU: the pipeline is starved, not deadlocked, and the report names
+the holder of the GPU. (Ray counts GPUs as slots; no real GPU is needed.)
 
 Expected: blocked (finding: starved)
 Members: driver gpu_pipeline.py, step

@@ -1,7 +1,7 @@
 """A task that waits for another task on a cluster with a single CPU.
 
-It looks as if `outer` held the only CPU while it waits for `inner`, which needs one. But a task that is blocked in
-`ray.get` lends its CPU back, so `inner` does run. It is merely slow.
+It looks as if `outer` held the only CPU while it waits for `inner`, which needs a CPU. But a task that is blocked in
+`ray.get` releases its CPU, so `inner` runs. It is only slow.
 
 Expected: blocked
 Members: driver nested_get_one_cpu.py, outer

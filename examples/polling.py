@@ -1,7 +1,7 @@
 """A driver that polls for a slow task instead of waiting for it.
 
-Each `ray.wait` gives up after half a second and is called again, so the driver is alive and could do something
-else at any time. A look at its stack finds it inside `ray.wait` nearly always: a wait, but never a deadlock.
+Each `ray.wait` returns after half a second and is called again, so the driver can proceed at any time. A snapshot
+nearly always finds it inside `ray.wait`: this is a wait, but never a deadlock.
 
 Expected: blocked (finding: polling)
 Members: driver polling.py

@@ -1,9 +1,9 @@
-"""A ring of five actors, spread over the nodes, in which each waits for the next.
+"""A cycle of five actors, spread over the nodes, in which each waits for the next.
 
-A token goes round: every member hands it on and waits until its neighbour has done the same. The fifth hands it
-to the first, which is still waiting. How a member waits makes no difference, and here they differ: three call
-`ray.get`, one leaves that to a thread and joins the thread, one calls `ray.wait` for all of two refs, of which
-the other is there at once.
+Each member passes a token to the next one and waits until that has done the same. The fifth passes
+it to the first, which is still waiting. The members wait in different ways: three call `ray.get`,
+one joins a thread that calls `ray.get`, and one calls `ray.wait` for two refs, of which one is
+available.
 
 Expected: deadlock
 Members: Member.pass_token, MemberWithThread.pass_token, thread "helper", MemberWithWait.pass_token

@@ -1,7 +1,7 @@
 """An actor that calls itself and waits for the result.
 
-`total` asks for the parts through the actor's own handle instead of through `self`. The calls go into the actor's
-queue like any others, behind `total`, which occupies the actor until it has the answer.
+`total` asks for the parts through the actor's own handle instead of `self`. These calls are queued behind `total`,
+which occupies the actor until it has their results.
 
 Expected: deadlock
 Members: Ledger.total, Ledger.entry

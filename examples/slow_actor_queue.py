@@ -1,7 +1,7 @@
-"""A driver whose call stands behind fifty others in the queue of one slow actor.
+"""A driver whose call is queued behind fifty others on one slow actor.
 
-It looks like a hang, since nothing seems to move for minutes, but the clerk works on: one letter after the other.
-What holds everybody up is the line that the clerk is at.
+It looks like a hang, because no call ends for minutes. But the clerk works: one letter after the other. All waits
+depend on the line that the clerk executes.
 
 Expected: blocked
 Members: driver slow_actor_queue.py, Clerk.stamp

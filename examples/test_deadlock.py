@@ -1,9 +1,9 @@
-"""Tests of a Ray application that may hang, for pytest with dstack's plugin; copy what you need.
+"""Tests of a Ray application that may hang, for pytest with the plugin of dstack. Copy what you need.
 
     pytest --dstack-timeout=60 --dstack-check=end --dstack-dir=hangs test_deadlock.py
 
-The first passes. The second hangs: it fails after its 5 seconds, and says why. The third passes, but would leave two
-calls behind that wait for each other for ever, so ``--dstack-check=end`` fails it. The fourth says so itself.
+The first test passes. The second hangs, and fails after 5 seconds with a report. The third passes, but leaves two calls
+that wait for each other for ever, so ``--dstack-check=end`` fails it. The fourth asserts that there is no deadlock.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def test_a_transfer_back_hangs(account: Any) -> None:
     assert ray.get(account.transfer.remote(5, back=True)) == 5
 
 
-def test_a_transfer_that_nobody_waits_for(account: Any) -> None:
+def test_a_transfer_without_a_waiter(account: Any) -> None:
     account.transfer.remote(5, back=True)
 
 

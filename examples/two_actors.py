@@ -1,8 +1,8 @@
 """Two actors that wait for each other.
 
-The cashier takes an order and waits for the kitchen. The kitchen, before it starts to cook, asks the cashier
-whether the order is paid, and waits for the answer. An actor runs one call at a time, and the cashier's one call
-is the order itself: the question stays in its queue, and both wait for ever.
+The cashier takes an order and waits for the kitchen. Before it cooks, the kitchen asks the cashier whether the order is
+paid, and waits for the answer. An actor runs one call at a time, and the cashier is still running the order: the
+question stays in its queue, and both wait for ever.
 
 Expected: deadlock
 Members: Cashier.order, Kitchen.cook, Cashier.is_paid

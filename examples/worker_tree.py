@@ -1,7 +1,7 @@
-"""A tree of tasks, each waiting for its children, held up by a single slow leaf.
+"""A tree of tasks, each waiting for its children, delayed by a single slow leaf.
 
-The driver waits for the root, the root for its two branches, a branch for its two leaves. Three leaves end at
-once; the fourth takes a quarter of an hour. The stacks of four processes, put end to end, tell the story.
+The driver waits for the root, the root for its two branches, and each branch for its two leaves. Three leaves end at
+once; the fourth takes a quarter of an hour. The stacks of four processes show where the time is spent.
 
 Expected: blocked
 Members: driver worker_tree.py, count

@@ -110,8 +110,8 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
 def client_notes(jobs: Iterable[Job]) -> tuple[str, ...]:
     """What is to be known of each job that came by Ray Client."""
     return tuple(
-        f"Job {job.job_id} uses Ray Client: its driver here is a proxy. The program runs on an unknown host, and its own"
-        " stack is not read."
+        f"Job {job.job_id} uses Ray Client: its driver here is a proxy. The program runs on an unknown host, and its"
+        " own stack is not read."
         for job in jobs
         if RAY_CLIENT_SERVER in job.entrypoint and not job.is_dead
     )

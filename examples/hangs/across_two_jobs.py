@@ -1,7 +1,7 @@
 """Two jobs that wait for each other.
 
 Each of two programs has an actor, and they find each other by name. The stock asks the sales how much was sold, and the
-sales ask the stock how much is left. Nothing in either program alone is wrong.
+sales ask the stock how much is left. Neither program is wrong on its own.
 
 Expected: deadlock
 Members: Stock.left, Sales.sold

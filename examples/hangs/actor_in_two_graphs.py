@@ -1,7 +1,7 @@
 """One actor in two compiled graphs.
 
-An actor runs the loop of one graph at a time. The second graph's is queued behind that of the first, which waits for
-the driver to execute its graph again, while the driver waits for the second graph.
+An actor runs the loop of one graph at a time. The loop of the second graph is queued behind that of the first, which
+waits for the driver to execute its graph again. The driver waits for the second graph.
 
 Expected: deadlock
 Members: driver actor_in_two_graphs.py, Model.__ray_call__, stage Model.embed

@@ -1,7 +1,7 @@
 """More actors than CPUs, each of which keeps a CPU for as long as it lives (as in ray#5468 and ray#1734).
 
-The driver makes one counter too many and asks the last. That one is never created: the CPUs belong to the counters
-before it, which do nothing and live for as long as the driver holds their handles, and the driver waits.
+The driver creates one counter too many and calls the last one. That one never starts: the other counters are idle, but
+hold the CPUs for as long as the driver holds their handles, and the driver waits.
 
 Expected: deadlock
 Members: driver actors_for_life.py, Counter.__init__

@@ -1,7 +1,7 @@
 """An actor with two threads, both of which wait for a third call to the same actor.
 
-One `quote` at a time would be fine: it asks its own actor for the rate, on the other thread. Two at a time take both
-threads, and neither rate is ever told.
+One `quote` at a time works: it asks its own actor for the rate, on the other thread. Two `quote` calls at a time occupy
+both threads, so neither `rate` can start.
 
 Expected: deadlock
 Members: Exchange.quote, Exchange.rate

@@ -1,7 +1,7 @@
 """An async generator that waits for its consumer, which waits for another method of the same actor.
 
-The stream may run two items ahead, then its producer stops until one is taken. The actor runs one call at a time, so
-the driver's `close` stands behind the stream that the driver does not read.
+The stream may run two items ahead, then its producer waits until one is taken. The actor runs one call at a time, so
+`close` is queued behind the stream, which the driver does not read.
 
 Expected: deadlock
 Members: driver async_backpressure.py, Decoder.frames, Decoder.close

@@ -1,7 +1,7 @@
 """An async actor that takes one item of a stream, and then awaits another method of the stream's actor.
 
-The stream may run two items ahead, then its producer stops until one is taken. The camera runs one call at a time, so
-`settings` stands behind the stream that the viewer does not read meanwhile.
+The stream may run two items ahead, then its producer waits until one is taken. The camera runs one call at a time, so
+`settings` is queued behind the stream, which the viewer does not read meanwhile.
 
 Expected: deadlock
 Members: Viewer.watch, Camera.frames, Camera.settings, driver async_consumer_of_stream.py

@@ -1,7 +1,7 @@
-"""A coroutine that holds an asyncio lock while it awaits a call that comes back and needs the lock.
+"""A coroutine that holds an asyncio lock while it awaits a call that needs the lock.
 
-The vault answers many calls at a time, but its lock lets one at a time inside. `open` keeps it while the guard checks
-the door, and the guard asks the vault to show the door.
+The vault runs many calls at a time, but its lock admits one. `open` holds it while the guard checks the door, and the
+guard calls `door` of the vault, which needs the lock.
 
 Expected: deadlock
 Members: Vault.open, Guard.inspect, Vault.door

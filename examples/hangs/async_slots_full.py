@@ -1,6 +1,6 @@
 """Two async actors with one slot each that await each other.
 
-An async actor can answer while it awaits, if it may run more than one call at a time. These may not.
+An async actor can answer while it awaits, if it may run more than one call at a time. These two may not.
 
 Expected: deadlock
 Members: Parrot.greet, Parrot.answer, Parrot.name

@@ -1,7 +1,7 @@
 """A producer that waits for its consumer, which waits for what the producer holds (as in ray#46319).
 
-The stream may run two items ahead, then its producer stops until one is taken. The driver wants a total first, from a
-task on the GPU that the producer is keeping meanwhile.
+The stream may run two items ahead, then its producer waits until one is taken. The driver first waits for a total, from
+a task that needs the GPU, which the producer holds.
 
 Expected: deadlock
 Members: driver backpressure.py, decode, total

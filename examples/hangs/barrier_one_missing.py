@@ -1,6 +1,6 @@
-"""A barrier for three of which the third never comes.
+"""A barrier for three ranks, which the third never reaches.
 
-Two ranks stand at the barrier. The third waits for the first to share its weights, which it would do after the barrier.
+Two ranks are at the barrier. The third waits for the weights of the first, which sends them after the barrier.
 
 Expected: deadlock
 Members: Barrier.arrive, Rank.train_from

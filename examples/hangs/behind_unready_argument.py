@@ -1,7 +1,7 @@
-"""A call that is ready but stands behind one that is not (as in ray#60910).
+"""A call that is ready, but is queued behind one that is not (as in ray#60910).
 
-Calls of one caller to one actor start in the order in which they were made. The first takes the result of a task that
-asks for a resource no node has; the second needs nothing, and waits all the same.
+Calls from one caller to one actor start in the order in which they were made. The first takes the result of a task that
+asks for a resource that no node has. The second needs nothing, and waits too.
 
 Expected: hang (finding: infeasible)
 Members: survey

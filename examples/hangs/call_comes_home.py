@@ -1,6 +1,6 @@
 """An actor that calls itself, through two others.
 
-The bank asks the broker, the broker asks the lawyer, and the lawyer asks the bank, which is busy with the question.
+The bank asks the broker, the broker asks the lawyer, and the lawyer asks the bank, which still waits for the broker.
 
 Expected: deadlock
 Members: Bank.lend, Broker.value, Lawyer.check, Bank.owner

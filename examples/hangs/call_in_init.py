@@ -1,7 +1,7 @@
-"""An actor that is asked something while it is still being made.
+"""An actor that is called while its constructor still runs.
 
-The plugin registers in `__init__` and waits until that is done. The registry asks the plugin for its version first, and
-calls on an actor start when its `__init__` has ended.
+The plugin registers in `__init__` and waits until that is done. The registry first asks the plugin for its version, but
+calls on an actor start only after its `__init__` has ended.
 
 Expected: deadlock
 Members: plugin:Plugin.__init__, Registry.register, Plugin.version

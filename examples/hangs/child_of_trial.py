@@ -1,7 +1,7 @@
-"""A trial whose child task is caught in the trial's own placement group (as in ray#25239 and ray#24445).
+"""A trial whose child task is confined to the trial's own placement group (as in ray#25239 and ray#24445).
 
-The group was made for the trial alone, and a flag passes it on to all that the trial starts. There is no room in it
-for `load`, while the cluster has CPUs enough.
+The group has room for the trial only, and a flag places all tasks of the trial in the group too. So `load` finds no
+room in it, although the cluster has enough CPUs.
 
 Expected: deadlock
 Members: Trial.fit, load

@@ -1,7 +1,7 @@
-"""A call to another concurrency group that comes back to the first.
+"""A call to another concurrency group, which calls the first group again.
 
 The server has one thread for `requests` and one for `logs`. A request waits for the log, and the log waits for a small
-request of its own, for which the thread of that group is not free.
+request of its own, for which the thread of `requests` is not free.
 
 Expected: deadlock
 Members: Server.handle, Server.write_log, Server.user
@@ -17,7 +17,7 @@ import ray
 class Server:
     @ray.method(concurrency_group="requests")
     def user(self) -> str:
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     def handle(self) -> int:

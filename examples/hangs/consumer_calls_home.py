@@ -1,6 +1,6 @@
-"""An actor whose main thread waits to be stopped, while its consumer thread asks that same actor for a job.
+"""An actor whose main thread waits to be stopped, while its consumer thread calls that same actor.
 
-`run` takes the only slot until `stopped` is set, so the call that the consumer waits for never begins, nor does `stop`.
+`run` holds the only slot until `stopped` is set, so `next_job` never starts, and neither does `stop`.
 
 Expected: deadlock
 Members: Service.run, Service.next_job

@@ -1,7 +1,7 @@
-"""A GPU that a detached actor of an earlier job has kept.
+"""A GPU that a detached actor of an earlier job still holds.
 
-The first program starts a notebook on the GPU, detached, and ends. Nobody uses the notebook any more, and it stays
-until somebody ends it by its name. The second program's task waits for a GPU.
+The first program starts a detached notebook on the GPU, and ends. The notebook is not used any more, but holds the GPU
+until it is killed by name. A task of the second program waits for a GPU.
 
 Expected: blocked (finding: starved)
 Members: driver detached_gpu.py, train

@@ -1,7 +1,7 @@
-"""A wait for whichever of two comes first, when neither can come.
+"""A wait for the first of two results, when neither can become available.
 
-The traveller asks train and bus and takes the first answer. Both ask the traveller for the destination, so that an
-answer from either would be enough and there is none.
+The traveller asks train and bus and takes the first answer. Both ask the traveller for the destination first, so one
+answer would be enough, but there is none.
 
 Expected: deadlock
 Members: Traveller.go, Carrier.offer, Traveller.destination

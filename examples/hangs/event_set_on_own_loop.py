@@ -1,6 +1,6 @@
-"""A coroutine that waits for a `threading.Event`, which another coroutine of the same event loop is to set.
+"""A coroutine that waits for a `threading.Event`, which another coroutine of the same event loop would set.
 
-An event of threads blocks the thread of the loop. An `asyncio.Event` would let `count` run.
+A `threading.Event` blocks the thread of the event loop. With an `asyncio.Event`, `count` could run.
 
 Expected: deadlock
 Members: Office.report, driver event_set_on_own_loop.py

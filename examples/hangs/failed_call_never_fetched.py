@@ -1,7 +1,7 @@
 """A rank that failed before the others' barrier, and a driver that never fetches its error.
 
-Rank 0 waits until rank 1 arrives. The call on rank 1 raised before it came there; its exception is in a ref that the
-driver keeps, while it asks for the result of rank 0 first.
+Rank 0 waits for rank 1 at the barrier. The call on rank 1 raised an exception before the barrier. The driver holds the
+ref with that exception, but first waits for the result of rank 0.
 
 Expected: stalled
 Members: driver failed_call_never_fetched.py, Rank.train

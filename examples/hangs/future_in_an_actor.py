@@ -1,7 +1,7 @@
-"""A ring that goes through a future and the thread that computes it.
+"""A cycle through a future and the thread that computes it.
 
-The editor leaves the wait for the printer to a thread of a pool and waits for the thread's future. The printer asks the
-editor for the title, in the queue of an editor that is busy.
+The editor lets a thread of a pool wait for the printer, and waits for the future of that thread. The printer asks the
+editor for the title; this call is queued, because the editor is busy.
 
 Expected: deadlock
 Members: Editor.publish, Printer.print, Editor.title

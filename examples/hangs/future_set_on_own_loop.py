@@ -1,6 +1,6 @@
-"""A coroutine that waits for a thread's future, which another coroutine of the same event loop is to set.
+"""A coroutine that waits for a thread's future, which another coroutine of the same event loop would set.
 
-`Future.result` of `concurrent.futures` blocks the thread of the loop, so `count` never begins.
+`Future.result` of `concurrent.futures` blocks the thread of the event loop, so `count` never starts.
 
 Expected: deadlock
 Members: Office.report, driver future_set_on_own_loop.py

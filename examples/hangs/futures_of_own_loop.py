@@ -1,6 +1,6 @@
 """A method that hands several coroutines to the event loop it runs on, and waits for all of their futures.
 
-`concurrent.futures.wait` blocks the thread of the loop, so none of the coroutines begins.
+`concurrent.futures.wait` blocks the thread of the event loop, so none of the coroutines starts.
 
 Expected: deadlock
 Members: Office.report

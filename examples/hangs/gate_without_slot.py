@@ -1,7 +1,7 @@
-"""An async actor all of whose slots wait for an event that a call behind them would set.
+"""An async actor whose slots all wait for an event that a queued call would set.
 
-Two visitors wait inside of the gate until it is opened; it takes two calls at a time, so `open` never begins. From
-outside it shows that the actor holds the event, and that only the call behind them may still set it.
+Two visitors wait inside the gate until it is opened. The gate runs two calls at a time, so `open` never starts. The
+snapshot shows that only the actor has the event, and that only the queued call can still set it.
 
 Expected: deadlock
 Members: Gate.enter, Gate.open

@@ -1,7 +1,7 @@
-"""An async actor that gathers several answers, one of which never comes.
+"""An async actor that gathers several results, one of which never becomes available.
 
-The branches are called at the same time. The southern one only takes long, but the northern one asks the
-headquarters, which have one slot, for their budget, and that slot is taken by the call that gathers.
+The branches are called at the same time. The southern one is only slow. The northern one asks the headquarters for
+their budget, but the only slot of the headquarters is occupied by the call that gathers.
 
 Expected: deadlock
 Members: Headquarters.gather, North.figures

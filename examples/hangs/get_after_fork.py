@@ -1,6 +1,6 @@
-"""A loader whose worker processes, made by fork, read from an actor themselves.
+"""A loader whose forked worker processes read from an actor themselves.
 
-Ray's connection does not survive a fork: the call is never sent, and its value never comes.
+Ray's connection does not survive a fork: the call is never sent, and its result never arrives.
 
 Expected: hang (finding: orphaned)
 Behind: driver get_after_fork.py, Loader.load

@@ -1,6 +1,6 @@
 """A task in a placement group that waits for a task which needs the group's only GPU (after ray#40925).
 
-The CPU of the bundle is lent while `train` waits, the GPU is not, neither inside of a group nor outside.
+While `train` waits, it releases the CPU of its bundle, but not the GPU, neither inside a group nor outside.
 
 Expected: deadlock
 Members: train, evaluate

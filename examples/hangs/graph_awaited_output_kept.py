@@ -1,7 +1,7 @@
 """A coroutine that keeps all arrays that it awaits from a compiled graph.
 
 The arrays are not copied out of the channel, which has room for two of them. So the stage waits for room to write the
-third, and the coroutine for that.
+third, and the coroutine waits for the third.
 
 Expected: deadlock
 Members: driver graph_awaited_output_kept.py, stage Simulator.step

@@ -1,7 +1,7 @@
-"""A stage of a compiled graph that keeps the inputs that the driver gives it.
+"""A stage of a compiled graph that keeps all inputs from the driver.
 
-The arrays are not copied out of the channel, which has room for three of them. So the driver waits in `execute`,
-until a timeout of Ray's own ends that with an error.
+The arrays are not copied out of the channel, which has room for three of them. So the driver waits in `execute`, until
+a timeout of Ray ends the wait with an error.
 
 Expected: deadlock
 Members: driver graph_execute_without_room.py, stage Replay.add

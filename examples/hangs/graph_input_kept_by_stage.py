@@ -1,7 +1,7 @@
-"""A stage of a compiled graph that keeps its inputs, in a list that only grows.
+"""A stage of a compiled graph that keeps all its inputs in a list.
 
 The arrays are not copied out of the channel between the stages, which has room for three of them. So the first stage
-waits for room to write the fourth, the second stage for that, and the driver for both.
+waits for room to write the fourth, the second stage waits for the fourth, and the driver for the result.
 
 Expected: deadlock
 Members: driver graph_input_kept_by_stage.py, stage Replay.add, stage Simulator.step

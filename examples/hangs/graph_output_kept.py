@@ -1,7 +1,7 @@
-"""A driver that keeps all arrays that a compiled graph gives.
+"""A driver that keeps all arrays that a compiled graph returns.
 
 The arrays are not copied out of the channel, which has room for two of them. So the stage waits for room to write the
-third, and the driver for that.
+third, and the driver waits for the third.
 
 Expected: deadlock
 Members: driver graph_output_kept.py, stage Simulator.step

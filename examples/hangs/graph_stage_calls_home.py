@@ -1,7 +1,7 @@
-"""A stage of a compiled graph that asks the actor which executes the graph.
+"""A stage of a compiled graph that calls the actor which executes the graph.
 
-`Pipeline.infer` executes the graph and waits for its result. The graph's only stage calls `Pipeline.factor`, which
-stands in the queue of that actor behind `infer`.
+`Pipeline.infer` executes the graph and waits for its result. The only stage of the graph calls `Pipeline.factor`, which
+is queued on that actor behind `infer`.
 
 Expected: deadlock
 Members: Pipeline.infer, stage Scaler.scale, Pipeline.factor

@@ -1,7 +1,7 @@
-"""A method that joins a thread, which waits for a call that comes back to the actor.
+"""A method that joins a thread, which waits for a call that needs the same actor.
 
-The camera has a thread wait for the flash, so that it could be given up, and then joins the thread. The flash asks the
-camera for the exposure time.
+The camera lets a thread wait for the flash, and then joins that thread. The flash asks the camera for the exposure
+time, but the camera is busy.
 
 Expected: deadlock
 Members: Camera.shoot, thread "flash", Flash.fire, Camera.exposure

@@ -1,6 +1,6 @@
-"""An actor that may run only on nodes with a label, which no node has.
+"""An actor that may run only on nodes with a label that no node has.
 
-There are CPUs enough, but none of them is in the right place.
+There are enough CPUs, but none of them is on a node with that label.
 
 Expected: hang (finding: infeasible)
 Members: station:Station.__init__

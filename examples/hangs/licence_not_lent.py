@@ -1,7 +1,7 @@
-"""A task with the only licence that waits for another task that needs it.
+"""A task with the only licence, which waits for another task that needs it.
 
-Licences are a custom resource, of which the cluster counts one. Like a GPU, and unlike a CPU, it is kept while its
-holder waits.
+Licences are a custom resource, of which the cluster has one. A waiting task keeps it, as it keeps a GPU; it would
+release a CPU.
 
 Expected: deadlock
 Members: solve, refine

@@ -1,7 +1,7 @@
-"""A thread's lock that a coroutine holds while it awaits (as in ray#54201 and ray#51190).
+"""A `threading.Lock` that a coroutine holds while it awaits (as in ray#54201 and ray#51190).
 
-`write` takes the lock and awaits a pause. Meanwhile the loop begins a second `write`, which waits for the lock as a
-thread does, with the whole loop; so the first never wakes up to release it.
+`write` takes the lock and awaits a pause. Meanwhile the event loop starts a second `write`. Its wait for the lock
+blocks the thread of the event loop, so the first `write` never resumes to release the lock.
 
 Expected: deadlock
 Members: Journal.write

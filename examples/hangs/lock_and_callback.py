@@ -1,7 +1,7 @@
-"""A thread that holds a Lock while it waits for a call that comes back and needs the lock.
+"""A thread that holds a Lock while it waits for a call that needs the lock.
 
-A Lock does not know who holds it; the `with` block on the stack of `restock` tells. It asks the warehouse, which asks
-the shelf what is on it, on the shelf's other thread.
+A Lock does not store its holder; the `with` block on the stack of `restock` shows it. `restock` asks the warehouse,
+which asks the shelf for its contents, on the other thread of the shelf.
 
 Expected: deadlock
 Members: Warehouse.pick

@@ -1,6 +1,6 @@
 """Two threads of one driver that take two locks in opposite order.
 
-Each has one lock and wants the other's. Ray has no part in it; all that Ray shows is a driver that does nothing.
+Each thread holds one lock and waits for the other one. Ray is not involved: Ray's own tools show only an idle driver.
 
 Expected: deadlock
 Members: thread "debit" of driver locks_in_two_orders.py, thread "credit" of driver locks_in_two_orders.py

@@ -1,7 +1,7 @@
-"""Two async actors that each hold a lock of their own while they call the other, who needs its lock for that.
+"""Two async actors that each hold a lock of their own while they call the other, which needs its own lock.
 
-Each account may answer many calls at a time. But a transfer keeps its account's lock until the money has arrived, and
-so does the transfer in the other direction.
+Each account may run many calls at a time. But a transfer holds its account's lock until the money has arrived, and so
+does the transfer in the other direction.
 
 Expected: deadlock
 Members: Account.transfer, Account.deposit

@@ -1,7 +1,7 @@
-"""A concurrency group of an async actor whose event loop is stopped by a call that waits for the same group.
+"""A concurrency group of an async actor whose event loop is blocked by a call that waits for the same group.
 
-Each group has an event loop and a thread of its own. `handle` stops the one of its group with `ray.get`, and `user`
-would have to run there; that the other group is idle does not help.
+Each group has an event loop and a thread of its own. `handle` blocks the one of its group with `ray.get`, and `user`
+would have to run there. The other group is idle, but cannot run it.
 
 Expected: deadlock
 Members: Server.handle, Server.user
@@ -18,7 +18,7 @@ import ray
 class Server:
     @ray.method(concurrency_group="requests")
     async def user(self) -> str:
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     async def handle(self) -> str:

@@ -1,7 +1,7 @@
 """A task whose main thread waits for its scheduler thread, which needs the CPUs of that same task.
 
-`run` holds both CPUs and waits for the first result in its queue. Its scheduler thread waits for a task, and a get
-outside of the main thread lends no CPU back.
+`run` holds both CPUs and waits for the first result in its queue. Its scheduler thread waits for a task in `ray.get`.
+Outside the main thread, `ray.get` releases no CPU.
 
 Expected: deadlock
 Members: run

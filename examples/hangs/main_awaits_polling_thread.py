@@ -1,6 +1,6 @@
 """A task whose main thread waits for its watcher thread, which polls for a task that needs the CPUs of that same task.
 
-The main thread waits for an event, where no CPU is lent back.
+The main thread waits for an event, and releases no CPU while it does.
 
 Expected: deadlock
 Members: run

@@ -1,7 +1,7 @@
-"""Two actors that ask each other in the middle of answering (as in ray#3307).
+"""Two actors that call each other while each of them runs a call (as in ray#3307).
 
-Both are told to introduce themselves at once. Each asks the other for its name and waits, and each question stands in
-the queue of an actor that is busy waiting.
+Both introduce themselves at the same time. Each asks the other for its name and waits. Each question is queued on an
+actor that is busy waiting.
 
 Expected: deadlock
 Members: Guest.introduce, Guest.name

@@ -1,7 +1,7 @@
 """A task on the only GPU that waits for another task on a GPU (as in ray#5790).
 
-A task that waits lends its CPU back, so the same program without GPUs goes on. A GPU is not lent back: the memory on
-it is still in use. (Ray counts slots; no GPU is needed to run this.)
+A task that waits releases its CPU, so the same program proceeds without GPUs. It keeps its GPU, because the memory
+there is still in use. (Ray counts GPUs as slots; no real GPU is needed.)
 
 Expected: deadlock
 Members: train, evaluate

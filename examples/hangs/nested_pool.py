@@ -1,8 +1,8 @@
 """A process pool inside a task of a process pool (as in ray#21488).
 
-Each worker of a `ray.util.multiprocessing.Pool` is an actor, here one that holds a CPU for life. Two workers of the
-outer pool hold both CPUs; each opens a pool of its own, whose worker gets no CPU. A thread of the driver's pool polls
-for the results.
+Each worker of a `ray.util.multiprocessing.Pool` is an actor, which here holds a CPU for life. Two workers of the outer
+pool hold both CPUs. Each opens a pool of its own, whose worker gets no CPU. A thread of the driver's pool polls for the
+results.
 
 Expected: deadlock
 Members: batch of ray.util.multiprocessing.Pool

@@ -1,6 +1,6 @@
-"""A placement group that wants what another group of the same driver has reserved.
+"""A placement group that needs what another group of the same driver has reserved.
 
-Nothing runs in the first group. It stays until the driver removes it, and the driver waits for the second.
+Nothing runs in the first group. It exists until the driver removes it, and the driver waits for the second group.
 
 Needs: two nodes
 Expected: deadlock

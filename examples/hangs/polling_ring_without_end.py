@@ -1,7 +1,7 @@
-"""Two actors that ask each other, one of which only polls, and never gives up.
+"""Two actors that call each other, one of which polls without end.
 
-The clerk waits for the manager, who asks the clerk for the file: a ring. The manager asks with a timeout, in a loop
-that does nothing but ask again.
+The clerk waits for the manager, which asks the clerk for the file: a cycle. The manager polls with a timeout, in a loop
+that does nothing else.
 
 Expected: deadlock
 Members: Clerk.apply, Manager.decide

@@ -1,7 +1,7 @@
-"""A driver that asks a buffer for its size again and again, while the producer waits for an event that is never set.
+"""A driver that polls the size of a buffer, while the producer waits for an event that is never set.
 
-Every call succeeds at once, so there is never a wait to see for long; but the buffer does not grow. The producer waits
-in its first step.
+Every call succeeds at once, so a snapshot shows no long wait; but the buffer does not grow. The producer waits in its
+first step.
 
 Expected: stalled
 Members: Producer.produce

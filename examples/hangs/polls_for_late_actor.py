@@ -1,6 +1,6 @@
-"""A driver that polls for an actor's call, while the actors that it keeps hold all CPUs for life.
+"""A driver that polls for an actor's call, while the actors that it keeps hold all CPUs.
 
-The loop does nothing but poll.
+The loop only polls.
 
 Expected: deadlock
 Members: driver polls_for_late_actor.py

@@ -1,6 +1,6 @@
-"""An actor that asks another one again and again whether a task is done, which needs the CPUs of the actor that asks.
+"""An actor that polls another one for the end of a task, which needs the CPUs of the polling actor.
 
-Every call succeeds at once. The task is to report its end, but it never begins.
+Every call succeeds at once. The task would report its end, but it never starts.
 
 Expected: deadlock
 Members: Monitor.run, work

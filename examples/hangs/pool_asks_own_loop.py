@@ -1,6 +1,6 @@
-"""A coroutine that waits for a thread of a pool, which hands a coroutine to the same event loop and waits for it.
+"""A coroutine that waits for a thread, which waits for another coroutine of the same event loop.
 
-Waiting for the coroutine is right in a thread of its own. But `report` blocks the loop until that thread has ended.
+A separate thread may wait for a coroutine. But `report` blocks the event loop until that thread has ended.
 
 Expected: deadlock
 Members: Office.report

@@ -1,6 +1,6 @@
-"""A driver whose pool of processes, made by fork, calls Ray in each of them.
+"""A driver with a pool of forked processes, each of which calls Ray.
 
-Ray's connection does not survive a fork: the pool never gives a result.
+Ray's connection does not survive a fork: the pool never returns a result.
 
 Expected: hang (finding: orphaned)
 Behind: driver pool_of_forks.py

@@ -1,7 +1,7 @@
-"""A thread pool whose one thread waits for work that stands behind it in the same pool.
+"""A thread pool whose only thread waits for work that is queued in the same pool.
 
-No other process takes part: `chapter` runs on the pool's only thread and waits for `page`, which would have to run on
-that thread too.
+No other process is involved: `chapter` runs on the only thread of the pool and waits for `page`, which would have to
+run on that thread too.
 
 Expected: deadlock
 Members: thread "writer_0"

@@ -1,6 +1,6 @@
 """A consumer of a queue whose producer waits for the consumer.
 
-The producer asks the consumer how many to make before it makes any; the consumer is busy waiting for the first.
+The producer first asks the consumer how many items to make. The consumer is busy: it waits for the first item.
 
 Expected: stalled
 Members: Consumer.eat, Producer.cook

@@ -1,8 +1,8 @@
-"""Queues that take all CPUs (as in ray#19416).
+"""Queues that hold all CPUs (as in ray#19416).
 
-A broker opens a queue for each channel; each queue is an actor that keeps a CPU, so that none is left for the task
-that was to fill them. The broker is still at work and closes the queues when it is done: the task is starved, and one
-wants to know by whom.
+A broker opens a queue for each channel. Each queue is an actor that holds a CPU, so none is left for the task that
+would fill them. The broker is still working and closes the queues when it is done: the task is starved, and the report
+names the holders of the CPUs.
 
 Expected: blocked (finding: starved)
 Members: driver queues_take_cpus.py, fill

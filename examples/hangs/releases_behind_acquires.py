@@ -1,7 +1,7 @@
 """An async semaphore whose waiting acquires fill the actor's slots, while the releases are queued behind them.
 
-The actor takes 20 calls at a time. Two clients hold the semaphore, 20 more wait for it in all of the slots, and the two
-calls that would release it never begin.
+The actor runs 20 calls at a time. Two clients hold the semaphore. 20 more calls wait for it in all slots, and the two
+calls that would release it never start.
 
 Expected: deadlock
 Members: Semaphore.acquire, Semaphore.release

@@ -1,6 +1,6 @@
-"""An actor whose placement group is removed before the actor could be made.
+"""An actor whose placement group is removed before the actor has started.
 
-Calls on an actor that died raise an error. This one has not died: it is pending creation, in a group that is gone.
+Calls on a dead actor raise an error. This actor is not dead: it stays pending in a group that was removed.
 
 Expected: hang (finding: orphaned)
 Members: Singer.__init__

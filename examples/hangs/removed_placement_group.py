@@ -1,7 +1,7 @@
-"""A task whose placement group is removed before it has found a place (as in ray#18572).
+"""A task whose placement group is removed before the group was placed (as in ray#18572).
 
-The group never fits and is given up. The task that was to run in it is forgotten there: it stays pending, and no error
-comes.
+The group never fits and is removed. Ray keeps the task of the group pending, and raises no
+error.
 
 Expected: hang (finding: orphaned)
 Members: late

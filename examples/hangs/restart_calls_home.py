@@ -1,7 +1,7 @@
-"""An actor whose restart asks somebody who waits for that actor (as in ray#4604).
+"""An actor whose restart waits for a caller that waits for that actor (as in ray#4604).
 
-The shop waits for the till, whose process dies under the call. Ray restarts the till and would repeat the call, but
-the new till first asks the shop for the opening balance, in `__init__`; and the shop still waits for the till.
+The shop waits for the till, whose process dies during the call. Ray restarts the till and will repeat the call. But the
+new till first asks the shop for the opening balance, in `__init__`, and the shop still waits for the till.
 
 Expected: deadlock
 Members: Shop.sell, Till.__init__ (restart 1), Shop.balance, Till.take

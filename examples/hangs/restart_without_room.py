@@ -1,7 +1,7 @@
-"""An actor that cannot come back, because its place was taken (as in ray#26772, ray#15437 and ray#11990).
+"""An actor that cannot restart, because its GPU was taken (as in ray#26772, ray#15437 and ray#11990).
 
-The model dies once in a call and would be restarted on the GPU. But another model had been waiting for the GPU, takes
-it at once, and keeps it for as long as the driver holds its handle; and the driver waits for the first model.
+The model dies during a call and would restart on the GPU. But another model had been waiting for the GPU and got it. It
+holds the GPU for as long as the driver holds its handle, and the driver waits for the first model.
 
 Expected: deadlock
 Members: driver restart_without_room.py

@@ -1,6 +1,6 @@
-"""A coroutine handed to the event loop from the loop's own thread, which then waits for its result.
+"""A coroutine submitted to the event loop from the loop's own thread, which then waits for its result.
 
-`run_coroutine_threadsafe` is for other threads. Here its `result()` stops the only one that could run the coroutine.
+`run_coroutine_threadsafe` is for other threads. Here `result()` blocks the only thread that could run the coroutine.
 
 Expected: deadlock
 Members: Office.report

@@ -1,7 +1,7 @@
-"""A thread that holds an RLock while it waits for a call that comes back and needs the lock.
+"""A thread that holds an RLock while it waits for a call that needs the lock.
 
-The account may run two calls at a time and guards its balance with an RLock. `pay` keeps the lock while the bank
-confirms, and the bank looks at the balance first: on the account's other thread, where the lock is not its own.
+The account may run two calls at a time and guards its balance with an RLock. `pay` holds the lock while the bank
+confirms. The bank first reads the balance, on the other thread of the account, which does not own the lock.
 
 Expected: deadlock
 Members: Bank.confirm

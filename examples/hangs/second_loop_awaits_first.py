@@ -1,7 +1,7 @@
-"""A coroutine that joins a thread with a second event loop, on which another one awaits a coroutine of the first.
+"""A coroutine that joins a thread, whose event loop awaits a coroutine of the first event loop.
 
-`asyncio.run` fails on a thread whose loop runs, so `report` starts a thread for it. Joining it blocks the loop on which
-`figures` would have to run.
+`asyncio.run` fails on a thread whose event loop is running, so `report` starts another thread for it. The join blocks
+the event loop on which `figures` would have to run.
 
 Expected: deadlock
 Members: Office.report

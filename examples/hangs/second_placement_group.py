@@ -1,7 +1,7 @@
 """A job inside a placement group that asks for a second one (as in ray#24259 and ray#47439).
 
-The driver reserves all CPUs for a search. The search starts training runs, and each of those wants a placement group of
-its own, for which nothing is left. The driver would remove the first group when the search is done.
+The driver reserves all CPUs for a search. The search starts training runs, each of which needs a placement group of its
+own, for which no CPU is left. The driver removes the first group only after the search.
 
 Expected: deadlock
 Members: driver second_placement_group.py, search, placement group run

@@ -1,6 +1,6 @@
-"""A placement group that wants the CPUs of actors who wait for it.
+"""A placement group that needs the CPUs of actors, whose owner waits for the group.
 
-A guard on each node keeps its CPU for life, and the driver, which holds the guards, waits for a group that wants both.
+A guard on each node holds a CPU for life. The driver holds the guards, and waits for a group that needs both CPUs.
 
 Needs: two nodes
 Expected: deadlock

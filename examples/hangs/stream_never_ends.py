@@ -1,7 +1,7 @@
 """A stream whose producer stops in the middle (as in ray#62535).
 
-Two items come, and the driver waits for the third. The producer waits for the approval of the second, from a task that
-asks for a resource no node has.
+Two items arrive, and the driver waits for the third. The producer waits for the approval of the second item, from a
+task that asks for a resource that no node has.
 
 Expected: hang (finding: infeasible)
 Members: approve

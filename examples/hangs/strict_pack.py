@@ -1,6 +1,6 @@
-"""A placement group that must be on one node and is too big for any.
+"""A placement group that must fit on one node and is too large for any.
 
-Each bundle fits on a node by itself. STRICT_PACK wants both on the same one.
+Each bundle fits on a node by itself. STRICT_PACK requires both on the same node.
 
 Needs: two nodes
 Expected: hang (finding: infeasible)

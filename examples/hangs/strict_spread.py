@@ -1,6 +1,6 @@
 """A placement group with more bundles than there are nodes, each on a node of its own.
 
-The bundles ask for next to nothing. STRICT_SPREAD wants three nodes, and there are two.
+The bundles ask for almost nothing. STRICT_SPREAD requires three nodes, and there are two.
 
 Needs: two nodes
 Expected: hang (finding: infeasible)

@@ -1,7 +1,7 @@
-"""A ring of three actors, two of which are asynchronous but answer one call at a time.
+"""A cycle of three actors, two of which are asynchronous but run one call at a time.
 
 The desk awaits the archive, the archive gets a file from the courier, and the courier awaits the permit, for which the
-desk has no slot left. Only the archive's wait can be seen on a thread.
+desk has no free slot. Only the wait of the archive is on a thread; the others are coroutines.
 
 Expected: deadlock
 Members: Desk.lend, Archive.find, Courier.fetch

@@ -1,7 +1,7 @@
 """A `ray.get` inside a method of an async actor (as in ray#7197 and ray#44454).
 
-An async actor answers many calls at a time, so `report` asks its own actor for the figures. But `ray.get` does not
-await: it stops the thread of the event loop, which would have to run `figures`.
+An async actor runs many calls at a time, so `report` asks its own actor for the figures. But `ray.get` does not await:
+it blocks the thread of the event loop, which would have to run `figures`.
 
 Expected: deadlock
 Members: Office.report, Office.figures

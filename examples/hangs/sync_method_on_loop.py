@@ -1,6 +1,6 @@
-"""A sync method of an async actor, which hands a coroutine to the actor's event loop and waits for its result.
+"""A sync method of an async actor, which waits for a coroutine on the actor's event loop.
 
-Ray runs all methods of an actor with an async one on the event loop, sync ones as well. So `report` stops the only
+Ray runs all methods of an actor with an async method on its event loop, sync ones too. So `report` blocks the only
 thread that could run `figures`.
 
 Expected: deadlock

@@ -1,7 +1,7 @@
 """Two asyncio tasks of an async actor that await each other.
 
-Each asks for the other side of the scale before it gives its own. No call of Ray is part of the circle, but the method
-gathers them, and the driver for the method.
+Each asks for the other side of the scale before it gives its own. No Ray call is part of the cycle, but the method
+gathers the two tasks, and the driver waits for the method.
 
 Expected: deadlock
 Members: asyncio task "left" of Scale.weigh, asyncio task "right" of Scale.weigh

@@ -1,6 +1,6 @@
 """A task that asks for more GPUs than any node has.
 
-Ray keeps it pending, in case such a node joins some day.
+Ray keeps the task pending, in case such a node joins later.
 
 Expected: hang (finding: infeasible)
 Members: render

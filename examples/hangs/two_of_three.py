@@ -1,6 +1,6 @@
-"""A wait for two of three, of which only one can come.
+"""A wait for two of three results, of which only one can become available.
 
-The chair wants two opinions of three. One member answers at once; the other two ask the chair first, who is waiting.
+The chair needs two opinions of three. One member answers at once. The other two first ask the chair, which is waiting.
 
 Expected: deadlock
 Members: Chair.decide, Member.think, Chair.question

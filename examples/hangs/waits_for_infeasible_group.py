@@ -1,7 +1,7 @@
-"""A driver that asks again and again whether its placement group is there (as in ray#27287).
+"""A driver that polls for its placement group, which no node can hold (as in ray#27287).
 
-It asks with a timeout, so it could do something else at any time. But the group wants a kind of resource that no node
-has, and will never be there.
+It polls with a timeout, so it could proceed at any time. But the group needs a resource that no node has, and will
+never be created.
 
 Expected: hang (finding: infeasible)
 Members: placement group pasture

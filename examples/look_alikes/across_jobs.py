@@ -1,6 +1,6 @@
-"""A job that waits for an actor of another job, which is at work.
+"""A job that waits for an actor of another job, which is working.
 
-Each of two programs has an actor. The sales ask the stock, which counts; the stock asks nobody.
+Each of two programs has an actor. The sales ask the stock, which counts and asks no other actor.
 
 Expected: blocked
 Members: driver across_jobs.py, Sales.sold

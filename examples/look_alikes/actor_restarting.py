@@ -1,6 +1,6 @@
-"""A call on an actor that died and is being made again, slowly.
+"""A call on an actor that died and is being restarted, slowly.
 
-The index dies in the middle of a call. Ray restarts it and repeats the call, once the new index has loaded its files.
+The index dies during a call. Ray restarts it, and repeats the call after the new index has loaded its files.
 
 Expected: blocked
 Members: driver actor_restarting.py, Index.find

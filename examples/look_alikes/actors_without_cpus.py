@@ -1,6 +1,6 @@
-"""More actors than CPUs, all alive, since they keep none while they live.
+"""More actors than CPUs, all alive, since they hold no CPU while they live.
 
-Five readers on two CPUs wait for one task, which has its CPU.
+Five readers on two CPUs wait for one task, which has a CPU.
 
 Expected: blocked
 Members: driver actors_without_cpus.py, Reader.read

@@ -1,7 +1,7 @@
-"""A call on an actor that dies each time it is made (as in ray#11990).
+"""A call on an actor that dies in each attempt (as in ray#11990).
 
-Ray makes it again as often as it is told to, and the call waits. From outside nobody can know that the next attempt
-will fail too; after a quarter of an hour, one does not.
+Ray repeats the call up to its retry limit, and the caller waits. A snapshot cannot show whether the next attempt will
+fail too; here one succeeds after a quarter of an hour.
 
 Expected: blocked
 Members: driver always_restarting.py, Engine.start

@@ -1,6 +1,6 @@
-"""Many coroutines that wait for a lock, which another one holds in its sleep.
+"""Many coroutines that wait for a lock, whose holder is sleeping.
 
-It will wake up, and then they get the lock one after the other.
+The holder will wake up, and then they get the lock one after the other.
 
 Expected: blocked
 Members: driver async_lock_held_asleep.py, Ledger.read

@@ -1,4 +1,4 @@
-"""A coroutine that waits at a queue within its actor, which another coroutine fills in its own time.
+"""A coroutine that waits for a queue within its actor, which another coroutine fills slowly.
 
 The producer is a call of the same actor and awaits a slow oven.
 

@@ -1,6 +1,6 @@
-"""An async generator that waits for its consumer, which takes its time with each item.
+"""An async generator that waits for its consumer, which is slow with each item.
 
-It differs from the hang in what the consumer does: it works, and then takes the next item.
+Unlike in the hang, the consumer works, and then takes the next item.
 
 Expected: blocked
 Points at: time.sleep(1000)

@@ -1,6 +1,6 @@
-"""Two async actors with one slot each that await each other, one of them only for so long.
+"""Two async actors with one slot each that await each other, one of them with a timeout.
 
-Without the timeout it is a deadlock. With it the first gives up some day, and everything goes on.
+Without the timeout this is a deadlock. With it the first one stops waiting at some time, and all calls proceed.
 
 Expected: blocked (finding: polling)
 Members: Parrot.answer

@@ -1,6 +1,6 @@
 """An async actor that calls itself and awaits the result.
 
-With `ray.get` it would never end. Awaiting leaves the event loop free, and the second call is merely slow.
+With `ray.get` it would never end. `await` leaves the event loop free, and the second call is only slow.
 
 Expected: blocked
 Members: driver awaited_own_method.py, Office.report

@@ -1,6 +1,6 @@
-"""A call that is ready but stands behind one whose argument is slow (as in ray#60910).
+"""A call that is ready, but is queued behind one whose argument is slow (as in ray#60910).
 
-Calls of one caller to one actor start in the order in which they were made, although the actor is idle.
+Calls from one caller to one actor start in the order in which they were made, even if the actor is idle.
 
 Expected: blocked
 Members: driver behind_slow_argument.py, Register.enter, Register.size

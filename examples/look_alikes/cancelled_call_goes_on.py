@@ -1,7 +1,7 @@
 """A cancelled method of an async actor that catches its cancellation and continues, in the actor's only slot.
 
-`ray.cancel` raises `asyncio.CancelledError` in it, once; this loop catches it as it would any error. The next call is
-queued behind it. It sleeps and works, so no call is stuck for good.
+`ray.cancel` raises `asyncio.CancelledError` in it, once; this loop catches it like any other error. The next call is
+queued behind the loop, which sleeps and works. So no call is stuck for ever.
 
 Expected: blocked
 Members: driver cancelled_call_goes_on.py, Watch.status

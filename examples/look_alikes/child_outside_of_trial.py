@@ -1,6 +1,6 @@
 """A trial in a full placement group that waits for a task of its own.
 
-Unless a flag says otherwise, what is started from inside of a group runs outside of it, where there is a CPU.
+Without a special flag, tasks that are started inside a group run outside it, where there is a CPU.
 
 Expected: blocked
 Members: driver child_outside_of_trial.py, Trial.fit

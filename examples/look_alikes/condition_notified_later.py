@@ -1,7 +1,7 @@
-"""Coroutines that wait inside of a condition, which lets go of its lock meanwhile.
+"""Coroutines that wait inside a condition, which releases its lock meanwhile.
 
-Each is in an `async with` block of the condition, and yet `restock`, which needs it as well, will get in once the
-delivery has come.
+Each of them is in an `async with` block of the condition. `restock` needs the condition too, and gets it after the
+delivery.
 
 Expected: blocked
 Members: Store.buy, Store.restock

@@ -1,7 +1,7 @@
 """An actor whose main thread waits to be stopped, while its consumer thread waits for a job.
 
-Each thread could end the other's wait, but neither will: a job, or the order to stop, comes by a call, at any time. The
-driver is there to be interrupted.
+Each thread could end the other's wait, but neither will: a job, or the order to stop, arrives by a call, at any time.
+The driver waits to be interrupted.
 
 Expected: blocked
 Members: Service.run

@@ -1,6 +1,6 @@
-"""A coroutine handed to the actor's event loop from a thread, which waits for it while the loop runs.
+"""A thread that waits for a coroutine on the actor's event loop, which continues to run.
 
-It differs from the hang in the `await`: `report` does not block the loop while the thread waits.
+Unlike in the hang, `report` awaits, so it does not block the event loop while the thread waits.
 
 Expected: blocked
 Points at: await asyncio.sleep(1000)

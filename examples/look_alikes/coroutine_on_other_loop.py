@@ -1,6 +1,6 @@
-"""A coroutine handed to another event loop, in a thread of its own, which is only slow.
+"""A coroutine on another event loop, in a thread of its own, which is only slow.
 
-It differs from the hang in whose loop it is: blocking the thread of the actor's loop stops no other one.
+Unlike in the hang, the event loop is another one: it runs while the actor's own event loop is blocked.
 
 Expected: blocked
 Points at: await asyncio.sleep(1000)

@@ -1,7 +1,7 @@
-"""A call that kills its actor each time it is made.
+"""A call that kills its actor in each attempt.
 
-Ray restarts the actor and makes the call again, without end. From outside it cannot be known that the next attempt will
-fail too; after a quarter of an hour, one does not.
+Ray restarts the actor and repeats the call, without end. A snapshot cannot show whether the next attempt will fail too;
+here one succeeds after a quarter of an hour.
 
 Expected: blocked
 Members: driver crashing_call.py

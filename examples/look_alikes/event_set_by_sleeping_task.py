@@ -1,7 +1,7 @@
-"""All slots of an async actor wait for an event that a coroutine besides will set.
+"""All slots of an async actor wait for an event that another coroutine will set.
 
-From outside it looks as if a call were needed that has no slot. But `__init__` is long over and left a task in the
-event loop that opens the gate some day.
+It looks as if a queued call had to set the event. But `__init__` has ended and left a task in the event loop, which
+opens the gate later.
 
 Expected: blocked
 Members: Gate.enter

@@ -1,6 +1,6 @@
-"""A task that waits for an event which another thread will set when a slow result is there.
+"""A task that waits for an event, which another thread will set after a slow result.
 
-An event does not know who is going to set it. The thread that will is waiting too, for a task that is at work.
+An event does not store which thread will set it. That thread waits too, for a task that is working.
 
 Expected: blocked
 Members: driver event_set_by_slow_thread.py

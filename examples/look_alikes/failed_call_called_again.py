@@ -1,7 +1,7 @@
-"""A rank that failed before the others' barrier, and a driver that fetches its error and calls it again.
+"""A rank that failed before the barrier, and a driver that fetches its error and calls it again.
 
-Rank 0 waits until rank 1 arrives. The driver fetched the exception of the first call on rank 1 and has called it again
-with a batch that is not empty: it is at work, and will arrive.
+Rank 0 waits for rank 1 at the barrier. The driver fetched the exception of the first call on rank 1 and called it again
+with a batch that is not empty: rank 1 is working, and will arrive.
 
 Expected: blocked
 Members: driver failed_call_called_again.py, Rank.train

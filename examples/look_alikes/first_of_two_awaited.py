@@ -1,7 +1,7 @@
-"""An async actor that waits for the first of two answers, one of which never comes.
+"""An async actor that waits for the first of two results, one of which never becomes available.
 
-The neighbour asks back for a name, for which the one slot of the actor is not free. But the stranger, asked besides, is
-only slow, and one answer will do.
+The neighbour asks back for a name, but the only slot of the actor is occupied. The stranger, which was asked too, is
+only slow, and one result is enough.
 
 Expected: blocked
 Members: Traveller.ask

@@ -1,6 +1,6 @@
-"""A hundred tasks that flood one actor, so that one answer seems never to come (as in ray#1149).
+"""A hundred tasks that flood one actor, so that one result seems never to arrive (as in ray#1149).
 
-The actor adds them up one at a time, nine seconds each, and the driver's own call came last.
+The actor adds them up one at a time, nine seconds each, and the driver's own call is the last one.
 
 Expected: blocked
 Members: driver flooded_actor.py, Counter.add

@@ -1,6 +1,6 @@
 """An actor that waits for a call to itself, in a concurrency group that is free.
 
-`handle` keeps the one thread of its group, and `user` runs in another group, on a thread of its own.
+`handle` occupies the only thread of its group, and `user` runs in another group, on a thread of its own.
 
 Expected: blocked
 Members: driver free_concurrency_group.py
@@ -18,7 +18,7 @@ class Server:
     @ray.method(concurrency_group="lookups")
     def user(self, seconds: float) -> str:
         time.sleep(seconds)
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     def handle(self, seconds: float) -> str:

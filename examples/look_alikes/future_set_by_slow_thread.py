@@ -1,6 +1,6 @@
-"""A coroutine that blocks its event loop until a thread sets a future, which takes long.
+"""A coroutine that blocks its event loop until a slow thread sets a future.
 
-It differs from the hang in what sets the future: a thread needs no event loop.
+Unlike in the hang, a thread sets the future, and needs no event loop.
 
 Expected: blocked
 Points at: time.sleep(1000)

@@ -1,6 +1,6 @@
 """A task that waits for a future which a thread of its pool is still computing.
 
-The stack of the task shows only a condition of a future; the work is on the stack of the other thread.
+The stack of the task shows only the wait for the future; the work is on the stack of the other thread.
 
 Expected: blocked
 Members: driver future_still_computing.py, solve

@@ -1,6 +1,6 @@
-"""A loader whose worker processes, made by fork, take their time with what it has read for them.
+"""A loader with forked worker processes, which are slow with the data that it has read for them.
 
-It calls Ray before the fork and passes plain data, so each of them ends by itself.
+It calls Ray before the fork and passes plain data, so each process ends by itself.
 
 Expected: blocked
 Members: driver get_before_fork.py, Loader.load

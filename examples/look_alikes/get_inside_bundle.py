@@ -1,6 +1,6 @@
 """A task in a placement group that waits for another task of the same group (as in ray#40925).
 
-The group has one bundle with one CPU. A task that waits lends its CPU inside of a group too, so the other runs.
+The group has one bundle with one CPU. A waiting task releases its CPU inside a group too, so the other task runs.
 
 Expected: blocked
 Members: driver get_inside_bundle.py, outer

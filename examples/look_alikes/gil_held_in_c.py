@@ -1,7 +1,7 @@
-"""A C function that keeps Python's lock, so that nothing else in its process runs (as in ray#41431).
+"""A C function that holds the GIL, so that no other thread of its process runs (as in ray#41431).
 
-The actor is asynchronous and should answer `ping` in between. But a call into C that never lets go of the lock stops
-its event loop with all other threads, until it returns.
+The actor is asynchronous and should answer `ping` meanwhile. But a C call that does not release the GIL blocks its
+event loop and all other threads, until it returns.
 
 Expected: blocked
 Members: driver gil_held_in_c.py

@@ -1,6 +1,6 @@
 """A task that waits for the GPU of an actor whose owner will end it.
 
-The trainer itself is idle and would live for ever. But its owner is at work, and drops it when it is done.
+The trainer is idle and would live for ever. But its owner is working, and releases it when the work is done.
 
 Expected: blocked (finding: starved)
 Members: driver gpu_of_mortal_actor.py, render

@@ -1,6 +1,6 @@
-"""A task that keeps the only GPU while it waits for a task on a CPU.
+"""A task that holds the only GPU while it waits for a task on a CPU.
 
-The GPU is not lent back, and another task waits for it. But what the first waits for needs no GPU.
+It keeps the GPU while it waits, and another task waits for the GPU. But the task that it waits for needs no GPU.
 
 Expected: blocked (finding: starved)
 Members: driver gpu_waits_for_cpu.py, train

@@ -1,6 +1,6 @@
 """One actor in two compiled graphs, one after the other.
 
-The first graph was torn down, so the actor runs the loop of the second one; its stage takes its time.
+The first graph was torn down, so the actor runs the loop of the second one, whose stage is slow.
 
 Expected: blocked
 Members: driver graph_after_teardown.py

@@ -1,4 +1,4 @@
-"""A coroutine that keeps copies of all arrays that it awaits from a compiled graph, of which one takes its time.
+"""A coroutine that keeps copies of all arrays that it awaits from a compiled graph with a slow stage.
 
 Expected: blocked
 Members: driver graph_awaited_output_copied.py

@@ -1,6 +1,6 @@
-"""A driver that does other things while three executions of a compiled graph are under way.
+"""A driver that does other things while three executions of a compiled graph are in progress.
 
-The first of them takes its time, and so does a call of another method of one of the actors, for which the driver waits.
+The first execution is slow. So is another call on one of the actors, which the driver waits for.
 
 Expected: blocked
 Members: driver graph_executed_ahead.py

@@ -1,4 +1,4 @@
-"""A compiled graph that a thread of the driver executes again and again.
+"""A compiled graph that a thread of the driver executes repeatedly.
 
 Expected: blocked
 Outside: driver in threading.Event.wait

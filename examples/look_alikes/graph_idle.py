@@ -1,4 +1,4 @@
-"""A compiled graph that nothing is executed in: its driver waits for something else, its stages wait for input.
+"""An idle compiled graph: its driver waits for something else, its stages wait for input.
 
 Expected: blocked
 Outside: driver in threading.Event.wait

@@ -1,4 +1,4 @@
-"""A driver that keeps copies of all arrays that a compiled graph gives, of which one takes its time.
+"""A driver that keeps copies of all arrays that a compiled graph returns; one of its stages is slow.
 
 Expected: blocked
 Members: driver graph_output_copied.py

@@ -1,4 +1,4 @@
-"""A compiled graph of which one stage takes its time.
+"""A compiled graph with one slow stage.
 
 Expected: blocked
 Members: driver graph_slow_stage.py, stage Postprocess.run

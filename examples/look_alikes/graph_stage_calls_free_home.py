@@ -1,4 +1,4 @@
-"""A stage of a compiled graph that asks the actor which executes the graph, and gets a late answer.
+"""A stage of a compiled graph that calls the actor which executes the graph, and gets a slow answer.
 
 The actor has a second thread, so `Pipeline.factor` runs while `Pipeline.infer` waits for the graph.
 

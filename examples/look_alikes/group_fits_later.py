@@ -1,6 +1,6 @@
 """A placement group that will fit when a task ends.
 
-The driver waits in `ray.get` for the group, the group for CPUs, and the CPUs belong to tasks that are at work.
+The driver waits in `ray.get` for the group, the group for CPUs, and the CPUs are held by tasks that are working.
 
 Expected: blocked (finding: starved)
 Members: driver group_fits_later.py, placement group later

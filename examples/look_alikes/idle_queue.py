@@ -1,6 +1,6 @@
-"""A consumer that looks into an empty queue now and then.
+"""A consumer that polls an empty queue.
 
-There is nothing to do at present. The consumer asks with a timeout and would notice when it is told to stop.
+There is no work at present. The consumer polls with a timeout, so it can be stopped at any time.
 
 Expected: blocked
 Members: driver idle_queue.py

@@ -1,4 +1,4 @@
-"""A service at rest: an actor without calls, and a driver that waits to be ended.
+"""An idle service: an actor without calls, and a driver that waits to be ended.
 
 Expected: blocked
 Outside: driver in threading.Event.wait

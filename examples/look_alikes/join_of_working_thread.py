@@ -1,6 +1,6 @@
-"""A driver that joins a thread which is at work.
+"""A driver that joins a thread which is working.
 
-No task, actor or ref takes part.
+No task, actor or ref is involved.
 
 Expected: blocked
 Members: driver join_of_working_thread.py

@@ -1,6 +1,6 @@
-"""A call that waits for a lock whose holder is at work.
+"""A call that waits for a lock whose holder is working.
 
-The store may run two calls at a time, and lets one at a time at the shelves.
+The store may run two calls at a time, and admits one at a time to the shelves.
 
 Expected: blocked
 Members: driver lock_held_by_running_thread.py

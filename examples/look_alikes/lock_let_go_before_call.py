@@ -1,7 +1,7 @@
-"""A coroutine that had a lock, and let it go before it called somebody who needs it.
+"""A coroutine that released a lock before it called an actor that needs the lock.
 
-`open` of the vault looks like one that keeps the lock while the guard comes back for it. But its `async with` block is
-over; the guard gets the door's picture, which only takes its time.
+`open` of the vault seems to hold the lock while the guard calls the vault. But its `async with` block has ended; the
+guard gets the picture of the door, which is only slow.
 
 Expected: blocked
 Members: Vault.open, Guard.inspect

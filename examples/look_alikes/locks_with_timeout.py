@@ -1,7 +1,7 @@
-"""Two async actors that each hold a lock while they call the other, who needs its lock; one gives up after some time.
+"""Two async actors that each hold a lock while they call the other, which needs its lock; one has a timeout.
 
-Without the timeout it is a deadlock. The left account's transfer is cancelled when it has waited for too long, and
-lets go of its lock.
+Without the timeout this is a deadlock. The transfer of the left account is cancelled after the timeout, and releases
+its lock.
 
 Expected: blocked (finding: polling)
 Members: Account.transfer, Account.deposit

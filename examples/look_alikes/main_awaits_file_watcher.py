@@ -1,7 +1,7 @@
-"""A task whose main thread waits for its watcher thread, which looks every now and then whether there is a file.
+"""A task whose main thread waits for its watcher thread, which polls for a file.
 
-Each of them waits for an event that only the other one sets. But the watcher waits with a timeout, and does something
-in between.
+Each thread waits for an event that only the other one sets. But the watcher waits with a timeout, and polls for the
+file in between.
 
 Expected: blocked (finding: polling)
 Points at: done.wait()

@@ -1,6 +1,6 @@
-"""A driver that polls for an actor's call, while the actors that it keeps hold all CPUs for life.
+"""A driver that polls for an actor's call, while the actors that it keeps hold all CPUs, up to a deadline.
 
-But only until a deadline: then it lets go of them, and the late one starts.
+At the deadline it releases these actors, and the late one starts.
 
 Expected: blocked (finding: starved)
 """

@@ -1,7 +1,7 @@
 """Tasks that wait for tasks that wait for tasks, five deep, on two CPUs.
 
-Each of the four that wait seems to sit on a CPU that the fifth needs. But a task that waits in `ray.get` lends its
-CPU, so the innermost has long begun.
+Each of the four waiting tasks seems to hold a CPU that the fifth needs. But a task that waits in `ray.get` releases its
+CPU, so the innermost task is running.
 
 Expected: blocked
 Members: driver nested_get.py, descend

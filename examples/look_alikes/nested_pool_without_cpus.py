@@ -1,6 +1,6 @@
 """A process pool inside a task of a process pool, whose workers need no CPU.
 
-The inner pool starts beside the outer one and works slowly. A thread of each pool polls for results.
+The inner pool starts next to the outer one and works slowly. A thread of each pool polls for results.
 
 Expected: blocked
 Members: batch of ray.util.multiprocessing.Pool

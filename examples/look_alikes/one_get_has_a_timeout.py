@@ -1,7 +1,7 @@
-"""Two actors that ask each other, one of which will not wait for ever.
+"""Two actors that call each other, one of which waits with a timeout.
 
-Both questions are stuck behind both introductions. But Bob gives up after a quarter of an hour, and then everybody gets
-an answer.
+Both questions are queued behind both introductions. But the wait of Bob ends after a quarter of an hour, and then all
+calls proceed.
 
 Expected: blocked (finding: polling)
 Members: Guest.introduce, Guest.name

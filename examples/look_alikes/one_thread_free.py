@@ -1,6 +1,6 @@
 """An actor with three threads, two of which wait for a third call to the same actor.
 
-Two quotes ask their own actor for the rate. The third thread is free for that, and at it.
+Two quotes ask their own actor for the rate. The third thread is free, and runs that call.
 
 Expected: blocked
 Members: driver one_thread_free.py

@@ -1,7 +1,7 @@
-"""A wait for whichever of two comes first, when only one of the two never comes.
+"""A wait for the first of two results, one of which never becomes available.
 
-The caller is in a ring with the friend, who calls back. But it takes the first answer, and the library, though slow,
-will have one.
+The caller is in a cycle with the friend, which calls back. But the caller needs only one result, and the library will
+give one, though slowly.
 
 Expected: blocked
 Members: driver other_branch_can_give.py, Caller.ask

@@ -1,7 +1,7 @@
 """A task whose main thread waits for its scheduler thread, which waits for a task that needs no CPU.
 
-`run` holds both CPUs and waits for the first result in its queue. The scheduler thread's task runs all the same, for
-long.
+`run` holds both CPUs and waits for the first result in its queue. The task of the scheduler thread needs no CPU, and
+runs; it is slow.
 
 Expected: blocked
 Members: run

@@ -1,6 +1,6 @@
-"""A driver that asks for a slow result with a timeout, again and again.
+"""A driver that polls for a slow result.
 
-Each `ray.get` gives up after half a second, so the driver is alive and could do something else at any time.
+Each `ray.get` has a timeout of half a second, so the driver can proceed at any time.
 
 Expected: blocked (finding: polling)
 Members: driver polling_get.py

@@ -1,7 +1,7 @@
-"""Two actors that ask each other, one of which only polls.
+"""Two actors that call each other, one of which only polls.
 
-The clerk waits for the manager, who asks the clerk for the file: a ring. But the manager asks with a timeout, and after
-some hundreds of vain attempts decides without the file.
+The clerk waits for the manager, which asks the clerk for the file: a cycle. But the manager polls with a timeout, and
+after some hundred attempts it decides without the file.
 
 Expected: blocked (finding: polling)
 Members: Clerk.apply, Manager.decide

@@ -1,4 +1,4 @@
-"""A driver that asks a buffer for its size again and again, while the producer adds an item a second.
+"""A driver that polls the size of a buffer, while the producer adds an item every second.
 
 Every call succeeds at once, and the buffer grows.
 

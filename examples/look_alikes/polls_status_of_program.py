@@ -1,6 +1,6 @@
-"""An actor that asks another one again and again whether its program has ended.
+"""An actor that polls another one for the end of a program.
 
-Every call succeeds at once, and nothing else calls that actor. What is asked for comes from outside of Ray.
+Every call succeeds at once, and no other call reaches that actor. The polled event comes from outside Ray.
 
 Expected: blocked
 Members: driver polls_status_of_program.py, Monitor.run

@@ -1,6 +1,6 @@
 """A driver that waits for the threads of a pool, each of which waits for a slow task.
 
-There are more jobs than threads, so some have not even begun. All goes on, two at a time.
+There are more jobs than threads, so some have not started. All of them proceed, two at a time.
 
 Expected: blocked
 Members: driver pool_of_slow_gets.py

@@ -1,6 +1,6 @@
-"""A consumer of a queue whose producer takes its time.
+"""A consumer of a queue whose producer is slow.
 
-The queue is an async actor; its `get` is a coroutine that waits inside of it until somebody puts a dish.
+The queue is an async actor; its `get` is a coroutine that waits inside the actor until an item is put.
 
 Expected: blocked
 Members: Consumer.eat

@@ -1,6 +1,6 @@
-"""Two consumers that wait for work at a queue, and a driver that waits to be ended.
+"""Two consumers that wait for work from a queue, and a driver that waits to be ended.
 
-Nothing is in the queue at present. Whoever has the queue's name may put something into it at any time.
+The queue is empty. Any program that knows the name of the queue may put something into it at any time.
 
 Expected: blocked
 Members: Consumer.run

@@ -1,6 +1,6 @@
-"""An actor that calls itself and hands out the ref instead of waiting.
+"""An actor that calls itself and returns the ref instead of waiting for it.
 
-The call stands in the actor's own queue and begins as soon as `report` has returned, which it has.
+The call is queued on the actor itself and starts as soon as `report` has returned, which it has.
 
 Expected: blocked
 Members: driver refs_instead_of_gets.py

@@ -1,7 +1,7 @@
 """An async semaphore whose releases have a concurrency group of their own.
 
-The actor takes 20 calls at a time, and as many acquires wait in all of these slots. The releases have a slot of their
-own, and come when the two clients that hold the semaphore have done their slow work.
+The actor runs 20 calls at a time, and 20 acquires wait in these slots. The releases have a slot of their own, and
+arrive when the two clients that hold the semaphore have finished their slow work.
 
 Expected: blocked
 Members: Clients.use, Semaphore.acquire

@@ -1,6 +1,6 @@
-"""A task that fails twice and is at its third attempt.
+"""A task that failed twice and is in its third attempt.
 
-The first two died with their processes. The third is at work, under the same id.
+The processes of the first two attempts died. The third attempt is working, under the same id.
 
 Expected: blocked
 Members: driver retries.py

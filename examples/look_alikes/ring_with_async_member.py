@@ -1,4 +1,4 @@
-"""Two actors that ask each other, one of which is asynchronous.
+"""Two actors that call each other, one of which is asynchronous.
 
 While the host awaits the guest, its event loop is free and answers the guest's question; the answer is only slow.
 

@@ -1,7 +1,7 @@
-"""Two actors that ask each other, one of which has a second thread.
+"""Two actors that call each other, one of which has a second thread.
 
-It looks like the deadlock of two busy actors. But the kitchen asks the cashier on a thread that is free; it is the
-payment itself that is slow.
+It looks like the deadlock of two busy actors. But the kitchen's call to the cashier runs on a free thread; only the
+payment is slow.
 
 Expected: blocked
 Members: Cashier.order, Kitchen.cook

@@ -1,6 +1,6 @@
-"""A thread that takes an RLock which it holds already.
+"""A thread that takes an RLock which it already holds.
 
-With a Lock it would wait for itself. An RLock counts, and the thread goes on to wait for a slow task while other
+With a Lock it would wait for itself. An RLock counts, so the thread continues and waits for a slow task while other
 threads wait for the lock.
 
 Expected: blocked

@@ -1,6 +1,6 @@
 """An async actor that calls itself with `ray.get`, in a concurrency group that is free.
 
-`ray.get` stops the event loop of `handle`. But `user` runs in another group, on an event loop and a thread of its own.
+`ray.get` blocks the event loop of `handle`. But `user` runs in another group, on an event loop and thread of its own.
 
 Expected: blocked
 Members: driver second_group_answers.py
@@ -18,7 +18,7 @@ class Server:
     @ray.method(concurrency_group="lookups")
     async def user(self, seconds: float) -> str:
         await asyncio.sleep(seconds)
-        return "somebody"
+        return "a guest"
 
     @ray.method(concurrency_group="requests")
     async def handle(self, seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""Three tasks that take half a GPU each.
+"""Three tasks that use half a GPU each.
 
-Two share it, the third waits until one of them ends.
+Two of them share it; the third waits until one of them ends.
 
 Expected: blocked (finding: starved)
 Members: driver shared_gpu.py, predict

@@ -1,6 +1,6 @@
-"""An async actor all of whose calls are asleep.
+"""An async actor whose calls are all sleeping.
 
-No thread of its process does anything: coroutines that sleep are on no stack. They will wake up.
+All threads of its process are idle: sleeping coroutines are on no stack. They will wake up.
 
 Expected: blocked
 Members: driver sleeping_coroutines.py

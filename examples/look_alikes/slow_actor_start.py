@@ -1,4 +1,4 @@
-"""Calls on an actor that is still being made.
+"""Calls on an actor that is still starting.
 
 Its `__init__` downloads for a quarter of an hour; the calls wait until it is done.
 

@@ -1,6 +1,6 @@
-"""A chain of tasks, each of which takes the result of the one before, and the first is slow.
+"""A chain of tasks, each of which takes the result of the previous one; the first is slow.
 
-Only the first runs. The others hold nothing and wait for their argument.
+Only the first task runs. The others hold no resource and wait for their argument.
 
 Expected: blocked
 Members: driver slow_argument.py, refine

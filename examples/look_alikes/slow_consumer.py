@@ -1,7 +1,7 @@
-"""A producer under backpressure, whose consumer takes its time.
+"""A producer under backpressure, whose consumer is slow.
 
-The stream may run two items ahead. The producer has long made them and waits until the driver takes one; the driver is
-still at work on the first.
+The stream may run two items ahead. The producer has made them and waits until the driver takes one; the driver still
+works on the first.
 
 Expected: blocked
 Members: decode

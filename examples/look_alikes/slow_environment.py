@@ -1,7 +1,7 @@
 """A task whose runtime environment is still being installed.
 
 The environment is a wheel that depends on another one, whose server accepts a connection and does not answer for a
-quarter of an hour. Until then the task has its CPU and no worker.
+quarter of an hour. Until then the task has a CPU, but no worker.
 
 Expected: blocked
 Members: driver slow_environment.py, train

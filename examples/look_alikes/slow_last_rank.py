@@ -1,6 +1,6 @@
-"""A barrier for three, of whom the last is at work.
+"""A barrier for three ranks, the last of which is working.
 
-Two ranks stand at the barrier and nothing moves there. The third has more to do, and will come.
+Two ranks wait at the barrier. The third has more to do, and will join it.
 
 Expected: blocked
 Members: driver slow_last_rank.py

@@ -1,6 +1,6 @@
-"""A group of asyncio tasks in an async actor, one of which takes its time.
+"""A group of asyncio tasks in an async actor, one of which is slow.
 
-The others have ended; the method waits for the last one where its `async with` block ends.
+The others have ended; the method waits for the last one at the end of its `async with` block.
 
 Expected: blocked
 Members: Surveyor.survey

@@ -1,7 +1,7 @@
-"""A task whose worker process is still being set up.
+"""A task whose worker process is still starting.
 
-Every worker of this job first warms up, for a quarter of an hour. Until then the task has its CPU and its worker, and
-does not run.
+Every worker of this job first warms up for a quarter of an hour. Until then the task has a CPU and a worker, but does
+not run.
 
 Expected: blocked, incomplete
 Later: blocked, once it can be seen to which worker a task was sent

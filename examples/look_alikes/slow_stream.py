@@ -1,6 +1,6 @@
-"""A stream whose producer takes its time.
+"""A stream whose producer is slow.
 
-Two items have come, the third is being made.
+Two items have arrived; the producer is making the third.
 
 Expected: blocked
 Members: driver slow_stream.py

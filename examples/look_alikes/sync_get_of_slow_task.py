@@ -1,7 +1,7 @@
-"""A `ray.get` inside a method of an async actor, for somebody else's result (as in ray#7197).
+"""A `ray.get` inside a method of an async actor, for the result of another task (as in ray#7197).
 
-It stops the event loop, so that `status` cannot be answered meanwhile. Bad manners, but what it waits for does not need
-the loop.
+It blocks the event loop, so `status` cannot start meanwhile. This is bad style, but the task that it waits for does not
+need the event loop.
 
 Expected: blocked
 Members: driver sync_get_of_slow_task.py

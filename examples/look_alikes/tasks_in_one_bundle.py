@@ -1,6 +1,6 @@
 """Two tasks in a placement group with room for one.
 
-The second waits for the first, which does not wait for anybody. (Where it waited for the second, neither would end.)
+The second task waits for the first, which waits for nothing. (If it waited for the second, neither would end.)
 
 Expected: blocked (finding: starved)
 Members: driver tasks_in_one_bundle.py, work

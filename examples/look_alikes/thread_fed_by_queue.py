@@ -1,6 +1,6 @@
 """A thread that waits for the next item of a queue, which another thread of its process is making.
 
-A queue does not know who fills it. The thread that will is at work.
+A queue does not store which thread will fill it. That thread is working.
 
 Expected: blocked
 Members: driver thread_fed_by_queue.py, mill

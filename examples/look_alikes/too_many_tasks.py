@@ -1,6 +1,6 @@
 """Fifty tasks on two CPUs: two run, and the others wait for a CPU.
 
-It takes its time, and each of them will have its turn.
+It is slow, but each task will run.
 
 Expected: blocked (finding: starved)
 Members: driver too_many_tasks.py, work

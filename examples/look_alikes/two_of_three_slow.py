@@ -1,6 +1,6 @@
-"""A wait for two of three results, of which one is there and two are slow.
+"""A wait for two of three results, of which one is available and two are slow.
 
-Nobody is stuck: whichever of the slow ones ends first is enough.
+No call is stuck: the first of the slow ones to end is enough.
 
 Expected: blocked
 Members: driver two_of_three_slow.py

@@ -1,6 +1,6 @@
 """As many tasks as CPUs, each in a `ray.wait` for a task that has no CPU (as in ray#2627 and ray#1273).
 
-`ray.wait` lends the CPU just as `ray.get` does.
+`ray.wait` releases the CPU, just as `ray.get` does.
 
 Expected: blocked
 Members: driver wait_inside_tasks.py, outer

@@ -254,7 +254,7 @@ def test_a_deadlock_that_a_ray_client_made(deadlock: Hosts) -> None:
         report = dstack(deadlock, 1, "snapshot", "--address", deadlock.address).stdout
 
     assert told["exit_code"] == 1
-    assert "comes by Ray Client: its driver here acts for a program elsewhere" in " ".join(report.split())
+    assert "uses Ray Client: its driver here is a proxy" in " ".join(report.split())
 
 
 def two_deadlocks(hosts: Hosts) -> Json | None:

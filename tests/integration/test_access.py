@@ -106,7 +106,7 @@ def test_a_setuid_pyspy_shows_stacks_without_memory(in_ray_get: int, place: Path
     told = look(in_ray_get, own_pyspy(place, 0o4755), AS_NOBODY)
 
     assert_in_ray_get(told, "setuid py-spy")
-    assert "its memory could not be read: no permission: the process is another user's" in reasons(told)
+    assert "its memory could not be read: no permission: the process belongs to another user" in reasons(told)
 
 
 def test_sudo_is_tried_where_it_is_refused_and_is_never_let_ask(in_ray_get: int, place: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_sudo_that_does_not_run_it_changes_nothing(in_ray_get: int, place: Pat
     told = look(in_ray_get, own_pyspy(place, 0o755), AS_NOBODY, command(place, says))
 
     assert not told["processes"]["w"]["threads"]
-    assert "the process is another user's Run dstack as the user who runs Ray (uid 0)" in reasons(told)
+    assert "the process belongs to another user Run dstack as the user who runs Ray (uid 0)" in reasons(told)
     assert time.monotonic() - began < 40
 
 
@@ -154,7 +154,7 @@ def test_what_is_no_python_is_told_so(place: Path) -> None:
         child.wait_for_line("ready", deadline_s=20)
         told = look(child.pid, own_pyspy(place, 0o755))
 
-    assert "it is no Python process that py-spy knows" in reasons(told)
+    assert "py-spy does not recognise it as a Python process" in reasons(told)
 
 
 def test_a_pyspy_for_other_machines_is_told_so(in_ray_get: int, place: Path) -> None:

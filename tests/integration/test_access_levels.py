@@ -90,13 +90,13 @@ def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allow
             assert checked["timing"]["pause_ms"] in (None, {"median": 0, "max": 0})
             remedies = [one["remedy"] or "" for one in checked["coverage"]["failures"] if one["stage"] == "stacks"]
             assert remedies
-            assert all("--cap-add" in remedy and "Or add --pause: Ray's agent" in remedy for remedy in remedies)
+            assert all("--cap-add" in remedy and "Or use --pause: Ray's agent" in remedy for remedy in remedies)
 
             checked = settled(cluster, "deadlock", "text stack", "--pause")
 
             (finding,) = checked["findings"]
             assert not finding["confirmed"]
-            assert finding["assumed"] == [f"two_actors.py:{line} is the code that runs there" for line in (21, 33)]
+            assert finding["assumed"] == [f"two_actors.py:{line} is the code that it runs" for line in (21, 33)]
             assert {one["execution"] for one in finding["blocked_behind"]} == {"driver two_actors.py"}
             assert {one["access"] for one in finding["members"] if one["thread"]} == {"text stack"}
             assert checked["timing"]["pause_ms"]["max"] > 0  # the agent's py-spy stops what it looks at

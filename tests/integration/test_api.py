@@ -51,12 +51,12 @@ def test_a_deadlock_is_raised_with_its_report(told: Plain, way: str) -> None:
 @pytest.mark.ray
 def test_only_what_is_stuck_and_can_be_broken_is(told: Plain) -> None:
     assert told["main thread"]["left_alone"] is None
-    assert told["other thread"] == {"left_alone": "Python can end blocked calls of the main thread only"}
+    assert told["other thread"] == {"left_alone": "Python can interrupt blocked calls only in the main thread"}
     assert told["await"]["goes_on"] == "yes"
     assert told["await"]["check"] == "deadlock"
     assert told["slow"] == {
         "verdict": "blocked",
-        "left_alone": "it is not seen to wait for a confirmed deadlock",
+        "left_alone": "it is not part of a confirmed deadlock, nor blocked behind one",
         "value": "rested",
     }
 
@@ -64,9 +64,9 @@ def test_only_what_is_stuck_and_can_be_broken_is(told: Plain) -> None:
 def test_what_cannot_be_is_told_in_a_sentence() -> None:
     with pytest.raises(dstack.ClusterError, match=r"Nothing listens on 127\.0\.0\.1:1: the connection was refused\."):
         dstack.check("127.0.0.1:1")
-    with pytest.raises(dstack.UsageError, match="'nonsense' is not an address"):
+    with pytest.raises(dstack.UsageError, match="'nonsense' is not a valid address"):
         dstack.assert_no_deadlock("nonsense")
-    with pytest.raises(dstack.UsageError, match="leaves no time to look"):
+    with pytest.raises(dstack.UsageError, match="it must be positive"):
         dstack.snapshot(timeout_s=0)
     with pytest.raises(dstack.UsageError, match="positive number of seconds"):
         dstack.guard(0)
@@ -79,4 +79,4 @@ def test_a_guard_that_finds_no_cluster_says_so_and_lets_the_code_go_on(monkeypat
     with dstack.guard(0.01, address="127.0.0.1:1"):
         wait_until(lambda: "\n" in said, deadline_s=60, what=lambda: f"a whole line in {said}")
 
-    assert said[0].startswith("dstack could not look at what hangs. Nothing listens on 127.0.0.1:1")
+    assert said[0].startswith("dstack could not take a snapshot of the hang. Nothing listens on 127.0.0.1:1")

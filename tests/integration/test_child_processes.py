@@ -117,7 +117,7 @@ def test_of_too_many_children_the_first_are_looked_at_and_it_is_said(tmp_path: P
     assert [child["pid"] for child in process["children"]] == pids[:MAX_CHILDREN]
     assert process["children_left_out"] == len(pids) - MAX_CHILDREN
     reasons = [failure["reason"] for failure in result["failures"] if failure["pid"] == parent.pid]
-    assert reasons == ["4 of its child processes were not read: there are too many"], result["failures"]
+    assert reasons == ["it has too many child processes: 4 of 20 were not read"], result["failures"]
 
 
 def test_another_target_or_what_it_started_is_not_shown_as_a_child(tmp_path: Path) -> None:

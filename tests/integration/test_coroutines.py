@@ -220,5 +220,5 @@ def test_a_process_that_is_gone_is_a_failure(churn: Child) -> None:
     result = look_at(churn.pid)
 
     assert [(failure["stage"], failure["reason"]) for failure in result["failures"]] == [
-        ("process", "the process is gone")
+        ("process", "the process has ended")
     ]

@@ -96,7 +96,7 @@ def test_a_program_that_is_not_python_is_refused() -> None:
         found = foreign_python(process.pid)
         process.kill()
 
-    assert found == {"refused": "no CPython was found in it, or it is stripped of its symbols"}
+    assert found == {"refused": "no CPython with symbols was found in it"}
 
 
 def test_who_is_gone_is_nobody_to_be_refused() -> None:
@@ -129,8 +129,8 @@ def test_what_has_no_layout_is_refused(
     ("name", "said"),
     [
         ("libpython3.9.so.1.0", "it runs Python 3.9, which dstack cannot read"),
-        ("libpython3.12.so.1.0", "it runs a Python of unknown version"),
-        ("worker", "it runs a Python of unknown version"),
+        ("libpython3.12.so.1.0", "it runs a Python of an unknown version"),
+        ("worker", "it runs a Python of an unknown version"),
     ],
 )
 def test_without_a_symbol_the_version_is_in_the_name_or_not_known(name: str, said: str, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_two_pythons_in_one_process_are_refused(tmp_path: Path, monkeypatch: pyt
         found = foreign_python(process.pid)
         process.kill()
 
-    assert found == {"refused": "it has mapped more than one Python"}
+    assert found == {"refused": "it contains more than one Python"}
 
 
 @pytest.mark.parametrize("version", [version for version in OTHERS if version in ("3.13", "3.14")])

@@ -79,7 +79,7 @@ def test_a_port_that_nobody_listens_on_is_not_the_pids() -> None:
             free += 1
         told = objection(pid, free)
 
-    assert told == f"pid {pid} does not listen on the worker's port: it is another process, or ends now"
+    assert told == f"pid {pid} does not listen on the worker's port: it is another process, or it is ending"
 
 
 @pytest.mark.hosts

@@ -202,7 +202,7 @@ def test_a_zombie_is_a_process_that_is_gone(start: Start, look: Look) -> None:
 
     result = look(child.pid)
 
-    assert reasons(result) == [("process", "the process is gone")]
+    assert reasons(result) == [("process", "the process has ended")]
     assert result["processes"]["faulty"]["state"] == "zombie"
 
 
@@ -214,7 +214,7 @@ KILL = 'case "$* " in *" {pid} "*) kill -9 {pid}; while [ -d /proc/{pid} ]; do :
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (f'{KILL}; exec "{{real}}" "$@"', [("process", "the process is gone")]),
+        (f'{KILL}; exec "{{real}}" "$@"', [("process", "the process has ended")]),
         (f'"{{real}}" "$@"; {KILL}', []),
     ],
     ids=["before it is read", "once it is read"],
@@ -278,8 +278,8 @@ def test_who_is_traced_by_another_program_is_read_without_a_pause(
         wait_until(lambda: has_all_threads(look(child.pid)), deadline_s=60, what=lambda: "not all threads are proven")
         plain, traced = look(child.pid), look(child.pid, pause=True)
 
-        by = f"another program traces it, {psutil.Process(tracer.pid).name()} (pid {tracer.pid})"
-        assert reasons(traced) == [("stacks", f"only read without a pause: {by}")]
+        by = f"another program is tracing it: {psutil.Process(tracer.pid).name()} (pid {tracer.pid})"
+        assert reasons(traced) == [("stacks", f"py-spy could not pause it, so it was read without a pause: {by}")]
         for result in (plain, traced):
             assert has_all_threads(result)
         assert plain["failures"] == []
@@ -300,7 +300,10 @@ def test_beside_a_profiler_that_pauses_it_a_process_is_read(start: Start, look: 
             assert look(child.pid)["failures"] == []
             result = look(child.pid, pause=True)
             assert "runs" in main_thread(result)[1]
-            assert all(reason.startswith("only read without a pause: ") for _, reason in reasons(result))
+            assert all(
+                reason.startswith("py-spy could not pause it, so it was read without a pause: ")
+                for _, reason in reasons(result)
+            )
         assert profiler.process.poll() is None
         profiler.process.send_signal(signal.SIGINT)
         profiler.process.wait(30)
@@ -346,7 +349,9 @@ def test_where_all_dumps_with_a_pause_fail_the_one_without_stands(start: Start, 
     result = look(start("is_deep").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=1000)), pause=True)
 
     thread, stack = main_thread(result)
-    assert reasons(result) == [("stacks", "only read without a pause: py-spy: lost its way")]
+    assert reasons(result) == [
+        ("stacks", "py-spy could not pause it, so it was read without a pause: py-spy: lost its way")
+    ]
     assert thread["still"]
     assert stack.count("descend") == faulty.DEEP + 1
     assert result["processes"]["faulty"]["paused_ms"] == 0

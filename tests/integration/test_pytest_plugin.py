@@ -68,7 +68,7 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
         "test_quick": "passed",
         "test_a_transfer_arrives": "passed",
         "test_a_transfer_back_hangs": "failure",
-        "test_a_transfer_that_nobody_waits_for": "passed",
+        "test_a_transfer_without_a_waiter": "passed",
         "test_a_transfer_is_watched": "failure",
     }, result.outlines
     for name in ("body", "setup", "teardown", "await", "a_transfer_back_hangs", "a_transfer_is_watched"):
@@ -76,15 +76,17 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
         first = "Account.transfer of actor" if "transfer" in name else "Clerk.asks_itself waits for Clerk.ready, which"
         assert f"DEADLOCK  {first}" in text, text
         assert "confirmed by a second look" in text
-        assert "Saved. Look again with: dstack show" in text
+        assert "Saved. Show it again with: dstack show" in text
     for phase in ("setup", "teardown"):
-        assert told[f"test_{phase}"].text.startswith(f"Timeout of 2 s, deadlock: the {phase} of this test is at\n")
+        assert told[f"test_{phase}"].text.startswith(f"Timeout of 2 s, deadlock: the {phase} of this test was at\n")
         assert f"in hanging_{phase}\n    ray.get(deadlock())" in told[f"test_{phase}"].text
-    assert "Timeout of 2 s: the call of this test is at" in told["test_await_nobody"].text
+    assert "Timeout of 2 s: the call of this test was at" in told["test_await_nobody"].text
     assert "in test_await_nobody  await asyncio.Event().wait()" in told["test_await_nobody"].text
     assert "from pytest-timeout" in told["test_other_timeout"].text
-    assert told["test_a_transfer_back_hangs"].text.startswith("Timeout of 5 s, deadlock: the call of this test is at\n")
-    assert told["test_a_transfer_is_watched"].text.startswith("The test is stuck for good.")
+    assert told["test_a_transfer_back_hangs"].text.startswith(
+        "Timeout of 5 s, deadlock: the call of this test was at\n"
+    )
+    assert told["test_a_transfer_is_watched"].text.startswith("The test is in a deadlock or hang.")
     assert len({dstack.load(path).address for path in (pytester.path / "hangs").iterdir()}) == 2
 
 
@@ -104,7 +106,7 @@ def test_what_a_test_leaves_stuck_fails_it_alone_and_others_hangs_fail_nobody(
         "test_leaves_a_deadlock": "failure"
     }, result.outlines
     text = told["test_leaves_a_deadlock"].text
-    assert text.startswith("The test leaves somebody stuck for good.\n\nDEADLOCK  Clerk.asks_itself")
+    assert text.startswith("The test leaves a deadlock or hang in the cluster.\n\nDEADLOCK  Clerk.asks_itself")
     assert "Cashier" not in text
     assert len(told) == 5
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -130,11 +132,11 @@ def test_what_cannot_be_interrupted_ends_the_session_with_what_is_known(pytester
     result.stderr.fnmatch_lines(
         [
             "*::test_it",
-            "Timeout of 0.5 s: the call of this test is at",
+            "Timeout of 0.5 s: the call of this test was at",
             "    lock.acquire()",
-            "dstack could not look at what it hangs on. The test is not connected to a Ray cluster.*",
+            "dstack could not take a snapshot. The test is not connected to a Ray cluster.*",
             "said before",
-            "The test cannot be interrupted: dstack ends the session.",
+            "The test cannot be interrupted, so dstack ends the session.",
         ]
     )
 
@@ -170,11 +172,11 @@ def test_a_test_without_ray_fails_alone_and_one_that_swallows_the_interruption_f
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dstack-timeout=soon"], "The --dstack-timeout is a number of seconds, not 'soon'."),
-        (["--dstack-timeout=-1"], "The --dstack-timeout is a number of seconds, not '-1'."),
-        (["--dstack-check=often"], "--dstack-check is one of off, end, module, not 'often'."),
-        (["--dstack-fail-on=all"], "--dstack-fail-on is one of timeout, stuck, not 'all'."),
-        (["--dstack-dir=/dev/null/x"], "Cannot make --dstack-dir /dev/null/x: Not a directory."),
+        (["--dstack-timeout=soon"], "The --dstack-timeout must be a number of seconds, not 'soon'."),
+        (["--dstack-timeout=-1"], "The --dstack-timeout must be a number of seconds, not '-1'."),
+        (["--dstack-check=often"], "--dstack-check must be one of off, end, module, not 'often'."),
+        (["--dstack-fail-on=all"], "--dstack-fail-on must be one of timeout, stuck, not 'all'."),
+        (["--dstack-dir=/dev/null/x"], "Cannot create --dstack-dir /dev/null/x: Not a directory."),
     ],
 )
 def test_bad_options_are_usage_errors(pytester: pytest.Pytester, options: list[str], message: str) -> None:
@@ -210,13 +212,13 @@ def test_where_no_cluster_answers_what_could_not_be_looked_at_is_told(pytester: 
     result = run(pytester, "--dstack-check=module", "--dstack-address=127.0.0.1:1")
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*::test_it: could not look for what is stuck. Nothing listens on 127.0.0.1:1: *"])
+    result.stdout.fnmatch_lines(["*::test_it: could not check for deadlocks. Nothing listens on 127.0.0.1:1: *"])
 
 
 def test_a_snapshot_that_cannot_be_kept_is_told_nevertheless(tmp_path: Path) -> None:
     said = _saved(recorded("queue-ray-2.46"), tmp_path / "gone" / "x.json")
 
-    assert said.startswith("The snapshot is not kept. Cannot write")
+    assert said.startswith("The snapshot was not saved. Cannot write")
 
 
 @pytest.mark.parametrize("options", [[], ["--dstack-timeout=60", "--dstack-check=end"]])

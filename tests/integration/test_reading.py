@@ -301,7 +301,7 @@ def test_a_process_that_is_gone_is_a_failure_in_words() -> None:
 
     assert result["processes"] == {}
     assert [(failure["stage"], failure["reason"]) for failure in result["failures"]] == [
-        ("process", "the process is gone")
+        ("process", "the process has ended")
     ]
 
 

@@ -170,7 +170,7 @@ def test_a_refused_token_is_in_no_error(hanging: Example) -> None:
         "-v", "check", "--address", hanging.address, environment={**hanging.environment, "RAY_AUTH_TOKEN": wrong}
     )
 
-    assert "refuses our token" in done.stderr
+    assert "rejects the token" in done.stderr
     assert "Traceback" in done.stderr
     assert wrong not in done.stderr + done.stdout
 

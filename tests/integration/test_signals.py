@@ -21,7 +21,7 @@ from tests.processes import Tag, carrying, wait_until
 LOADED_S = 30.0
 """A deadline that only shows a hang; that a signal ended the command, and not a timeout, is told by the exit code."""
 PIPE = subprocess.PIPE
-WORDS = {SIGINT: "Interrupted.\n", SIGTERM: "Terminated.\n", SIGHUP: "The terminal has gone.\n"}
+WORDS = {SIGINT: "Interrupted.\n", SIGTERM: "Terminated.\n", SIGHUP: "The terminal was closed.\n"}
 RECORDED = Path(__file__).parents[1] / "unit" / "recorded" / "serve-deadlock-ray-2.60.json.gz"
 
 

@@ -89,6 +89,6 @@ def test_a_collector_that_is_stopped_is_ended(deadlock: RayCluster) -> None:
         out, err = process.communicate(timeout=ENDS_S)
 
     assert (process.returncode, out) == (3, "")
-    assert f"No snapshot within {1 + LATE_S:g} s; the last step was: " in err
+    assert f"The snapshot timed out after {1 + LATE_S:g} s; the last step was: " in err
     assert "Use a longer timeout" in err
     assert not collector.is_running()

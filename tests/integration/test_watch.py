@@ -110,7 +110,7 @@ def test_a_hang_beside_what_makes_headway_is_told_once_and_when_it_is_over(clust
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert dstack("check", str(file)).returncode == 1
         assert "Cashier.order and Kitchen.cook wait for each other" in over["text"]
-        assert [event["text"] for event in watch.events("command")] == ["ended with 3; it said: no"]
+        assert [event["text"] for event in watch.events("command")] == ["exited with code 3; output: no"]
         assert watch.metric('dstack_findings{kind="deadlock"}') == 0
         assert watch.metric('dstack_findings_reported_total{kind="deadlock"}') == 1
         assert watch.ends_by(signal.SIGTERM) == 0
@@ -172,7 +172,7 @@ def test_it_outlives_a_lost_node_a_gcs_that_is_away_and_the_end_of_its_cluster(t
     ("options", "code", "message"),
     [
         (("--address", "127.0.0.1:1"), 3, "Nothing listens on 127.0.0.1:1"),
-        (("--address", "nonsense"), 2, "'nonsense' is not an address"),
+        (("--address", "nonsense"), 2, "'nonsense' is not a valid address"),
     ],
 )
 def test_without_a_cluster_it_does_not_begin(options: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ def test_every_row_of_the_diagram_leads_to_its_vertex_and_its_line_of_code() -> 
 
             assert len(entries) == 2
             for entry in entries:
-                assert [about for about in abouts if about == About(finding, entry.vertex, (entry.file, entry.line))]
+                assert entry.file is not None
+                assert entry.line is not None
+                assert About(finding, entry.vertex, (entry.file, entry.line)) in abouts
 
     asyncio.run(body())
 

@@ -76,7 +76,7 @@ def test_a_reading_that_blocks_costs_its_node_and_nothing_else(
         taken = probe.snapshot()
 
     assert [(one.stage, one.reason, one.node_id) for one in taken.failures] == [
-        ("node probe", "its probe took too long", NODE)
+        ("node probe", "its probe timed out", NODE)
     ]
     assert [sample.workers[0].running_task_ids for sample in taken.samples] == [("11" * 24,)] * 2
     assert len(asked) == 1, "it is not asked again"

@@ -256,7 +256,7 @@ def test_ray_get_of_something_else_is_unread(read: Read) -> None:
         ("ray.get", 0, set())
     ] * 3
     assert [call["unread"] for call in found if call] == [
-        "there is no local object_refs",
+        "there is no local variable object_refs",
         "a dict where a list or tuple was expected",
         "a str where a ray._raylet.ObjectRef or ray.ObjectRef was expected",
     ]
@@ -304,7 +304,7 @@ def test_ray_wait_for_generators_needs_fewer_for_certain(read: Read, refs: Refs)
     assert both is not None
     assert enough["refs"] == both["refs"] == [one_id, ref_id]
     assert (enough["num_returns"], enough.get("inferred")) == (1, None)
-    assert (both["num_returns"], both["inferred"]) == (1, "items of generators may be there already")
+    assert (both["num_returns"], both["inferred"]) == (1, "items of generators may be available already")
 
 
 def test_the_next_item_of_a_generator(read: Read, refs: Refs) -> None:
@@ -375,13 +375,13 @@ def test_a_joined_thread_whose_frames_change_is_known_by_its_ident(read: Read, l
 def test_a_joined_thread_that_was_not_seen_is_unread(read: Read, lines: tuple[str, ...]) -> None:
     call = read(thread(recorded(*lines, USER, thread=threading.Thread())), run_by(OTHER, threading.Thread()))
 
-    assert call == {"kind": "thread.join", "frame": len(lines) - 1, "unread": "the thread it joins was not seen"}
+    assert call == {"kind": "thread.join", "frame": len(lines) - 1, "unread": "the joined thread was not found"}
 
 
 def test_a_join_whose_locals_are_not_there_is_unread(read: Read) -> None:
     call = read(thread(recorded(f"Thread.join {LIB}/threading.py:1119", USER)))
 
-    assert call == {"kind": "thread.join", "frame": 0, "unread": "there is no local self"}
+    assert call == {"kind": "thread.join", "frame": 0, "unread": "there is no local variable self"}
 
 
 # What sleeps in the kernel
@@ -746,7 +746,7 @@ def test_a_future_in_the_queue_is_given_by_any_thread_of_its_executor(read: Read
 
     assert call is not None
     assert (call["what"], call["timeout_s"], call["threads"]) == ("Future.exception", None, [OTHER, THIRD])
-    assert call["inferred"] == "a future that is still queued may be run by any thread of its executor"
+    assert call["inferred"] == "any thread of the executor may run the queued future"
 
 
 def wait_for(when: str, *futures: Future[None]) -> MemoryThread:

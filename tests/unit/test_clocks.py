@@ -29,5 +29,5 @@ def test_a_note_tells_who_is_how_far_off() -> None:
 
     late, early = clock_notes(nodes)
 
-    assert "10.0.0.1 is 61 s behind this host's" in late
-    assert "10.0.0.1 is 3600 s ahead of this host's" in early
+    assert "10.0.0.1 is 61 s behind the clock of this host" in late
+    assert "10.0.0.1 is 3600 s ahead of the clock of this host" in early

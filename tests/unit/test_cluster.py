@@ -256,7 +256,9 @@ def test_agents_which_pause_processes_are_asked_only_where_that_is_allowed(
 
     assert simulated.asked_agents == ([{unread}] * 2 if options.pauses else [])
     suggested = (
-        None if options.pauses else "Add --pause: Ray's agent on the node can read stacks with a pause of some ms."
+        None
+        if options.pauses
+        else "Use --pause: Ray's agent can read the stacks while it pauses the process for some ms."
     )
     assert [one.remedy for one in snapshot.failures] == [suggested] * 2
     assert simulated.rolls == 0, "the process is there, and the GCS need not be asked for it"

@@ -93,9 +93,14 @@ def test_what_c_code_prints_is_no_part_of_a_snapshot(does: Callable[[str], None]
     [
         ("ClusterError('No cluster.', 'Start one.')", ClusterError, "No cluster.", "Start one."),
         ("UsageError('Odd.')", UsageError, "Odd.", None),
-        ("OSError(24, 'x')", DstackError, "dstack may not open as many files as it needs.", None),
-        ("ValueError('odd')", DstackError, "dstack itself failed: ValueError: odd", "Please report it, with -v."),
-        ("ImportError('no ray')", DstackError, "dstack itself failed: ImportError: no ray", None),
+        ("OSError(24, 'x')", DstackError, "dstack reached the limit of open files.", None),
+        (
+            "ValueError('odd')",
+            DstackError,
+            "Internal error in dstack: ValueError: odd",
+            "Run it again with dstack -v, and please report the output.",
+        ),
+        ("ImportError('no ray')", DstackError, "Internal error in dstack: ImportError: no ray", None),
     ],
 )
 def test_an_error_there_is_one_here(
@@ -116,7 +121,7 @@ def test_an_error_there_is_one_here(
 def test_a_process_that_is_killed_is_an_error_with_its_signal(does: Callable[[str], None]) -> None:
     does("os.kill(os.getpid(), signal.SIGKILL)")
 
-    with pytest.raises(ClusterError, match="The process that takes snapshots ended with signal 9"):
+    with pytest.raises(ClusterError, match="The process that takes snapshots was ended by signal 9"):
         take()
 
 
@@ -162,7 +167,9 @@ def test_one_that_stops_before_its_first_sample_is_killed_with_the_last_step_nam
     does(f"progress('reading the control plane')\n{FOREVER}")
     late_after("progress")
 
-    with pytest.raises(ClusterError, match=r"No snapshot within 65 s; the last step was: reading the control plane\."):
+    with pytest.raises(
+        ClusterError, match=r"The snapshot timed out after 65 s; the last step was: reading the control plane\."
+    ):
         take(60.0)
 
 
@@ -177,7 +184,7 @@ def test_one_that_stops_later_is_killed_and_its_first_sample_kept(
     kept = load(tmp_path / "kept.json")
 
     assert done.exit_code == 0
-    assert "the second sample did not end within 65 s" in done.output
+    assert "the second sample timed out after 65 s" in done.output
     assert kept.samples == taken.samples
     (failure,) = kept.failures
     assert (failure.sample, failure.remedy) == (2, collector.LONGER)
@@ -190,7 +197,7 @@ def test_the_time_that_is_left_after_a_slow_start_is_all_there_is(
     monkeypatch.setattr(collector, "HANDOVER_S", 1000.0)
     does("")
 
-    with pytest.raises(ClusterError, match="dstack's own start took all of the time"):
+    with pytest.raises(ClusterError, match="The start of dstack took longer than the timeout"):
         take()
 
 
@@ -227,8 +234,8 @@ def test_an_explanation_that_does_not_end_is_ended_with_a_sentence(tmp_path: Pat
 
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines() == [
-        "Error: The snapshot could not be explained within 0.2 s.",
-        "Save it, and explain it without a limit: dstack snapshot -o FILE, then dstack show FILE.",
+        "Error: The analysis of the snapshot did not finish within 0.2 s.",
+        "Analyse it without a time limit: dstack snapshot -o FILE, then dstack show FILE.",
     ]
 
 
@@ -268,6 +275,6 @@ def test_nonblocking_is_accepted_without_an_effect(does: Callable[[str], None]) 
 
     done = CliRunner().invoke(main, ["snapshot", "--address", "host:1", "--nonblocking"])
 
-    assert done.output.splitlines()[:2] == ["note: --nonblocking is the default now and has no effect", "Error: {}"]
+    assert done.output.splitlines()[:2] == ["note: --nonblocking is the default and has no effect", "Error: {}"]
     with pytest.raises(UsageError, match=r"^{}$"):
         api.snapshot("host:1", nonblocking=True)

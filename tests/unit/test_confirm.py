@@ -341,7 +341,7 @@ def is_silent(scene: TwoActors, proc: Proc) -> None:
 
 def is_unseen(scene: TwoActors, proc: Proc) -> None:
     proc.is_unseen = True
-    scene.failures.append(Failure(stage="process", reason="the process is gone", sample=2))
+    scene.failures.append(Failure(stage="process", reason="the process has ended", sample=2))
 
 
 def has_no_stacks(scene: TwoActors, proc: Proc) -> None:

@@ -408,8 +408,8 @@ def test_locks_of_coroutines_in_two_orders_are_a_deadlock_if_they_are_held_as_it
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
     _, second, _ = async_call(scene, by=driver, actor=actor)
-    first.wants_lock("0x1", second, inferred="it is in an async with block of it")
-    second.wants_lock("0x2", first, inferred="it is in an async with block of it")
+    first.wants_lock("0x1", second, inferred="it is in an async with block of the lock")
+    second.wants_lock("0x2", first, inferred="it is in an async with block of the lock")
 
     diagnosis = twice(scene)
 
@@ -424,7 +424,9 @@ def test_a_semaphore_is_told_as_one() -> None:
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
     _, second, _ = async_call(scene, by=driver, actor=actor)
-    first.wants_lock("0x1", second, what="asyncio.Semaphore.acquire", inferred="it is in an async with block of it")
+    first.wants_lock(
+        "0x1", second, what="asyncio.Semaphore.acquire", inferred="it is in an async with block of the lock"
+    )
     second.awaits(first)
 
     diagnosis = twice(scene)

@@ -239,7 +239,7 @@ def test_alike_tasks_that_ask_in_vain_for_the_same_are_one_finding() -> None:
 
     assert several.members == tuple(call.key for call in alike)
     assert several.blocked_behind == (first.key,)
-    assert several.summary == ("big (3 alike) can never run: each asks for 1 TPU, and no node has any TPU; 1 more is blocked behind them")
+    assert several.summary == ("big (3 alike) can never run: each asks for 1 TPU, and no node has any TPU")
     assert single.members == (other.key,)
     assert single.summary == "big can never run: it asks for 64 GPU, and no node has any GPU"
 
@@ -481,7 +481,7 @@ def test_a_chain_that_ends_in_a_coroutine_is_incomplete() -> None:
 def test_a_control_plane_that_did_not_tell_all_hides_something() -> None:
     scene = Scene()
     scene.driver()
-    scene.failures.append(Failure(stage="control plane", reason="the GCS does not list its actors"))
+    scene.failures.append(Failure(stage="control plane", reason="the GCS did not return its actors"))
 
     assert scene.diagnose().incomplete
 

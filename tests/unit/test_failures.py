@@ -135,7 +135,7 @@ def test_the_report_says_what_failed_when_and_where() -> None:
     assert "nothing that could end the wait is running; Worker.execute_model raised RuntimeError: out of memory" in text
     assert f"Failed before: Worker.execute_model (pid 7) raised RuntimeError: out of memory, 40 s ago{HELD}" in text
     assert f"{APP}:31 return self.forward(batch)" in text
-    assert "Way out: Worker.execute_model failed, and these may wait for it" in text
+    assert "Fix: Worker.execute_model failed, and these may wait for it" in text
 
 
 def test_a_verdict_without_findings_names_it_too() -> None:

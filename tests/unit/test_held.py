@@ -72,7 +72,7 @@ def test_a_timeout_ends_it() -> None:
 def test_who_did_not_tell_of_all_its_refs_may_wait_for_another() -> None:
     ring = Ring()
     ring.scene.look().look_again()
-    failure = Failure(stage="core worker", reason="it told of 1 of its 2 refs", worker_id=ring.left.worker_id)
+    failure = Failure(stage="core worker", reason="it returned only 1 of its 2 refs", worker_id=ring.left.worker_id)
 
     told = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
 

@@ -311,7 +311,6 @@ def test_only_executions_calls_actors_and_groups_are_counted_and_listed() -> Non
     assert [one["execution"] for one in told["members"]] == ["driver train.py", "wanting"]
     assert [one["execution"] for one in told["blocked_behind"]] == ["wanting too", "wanting too"]
     assert (told["waiters_direct"], told["waiters_total"]) == (2, 2)
-    assert told["summary"].endswith("; 2 more are blocked behind them")
     assert "2 more pending behind it" in told["explanation"]
     waits, _ = waits_of(diagnosis)
     assert waits == {"ray.get": 1, "resources": 3}

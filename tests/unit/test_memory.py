@@ -321,7 +321,7 @@ def test_pages_beyond_the_bound_are_unreadable_and_those_before_are_kept(monkeyp
     with open_memory(os.getpid(), keeps_pages=True) as kept:
         for page in range(3):
             kept.read(start + page * PAGE, 1)
-        with pytest.raises(Unreadable, match="read already"):
+        with pytest.raises(Unreadable, match="which is the limit"):
             kept.read(start + 3 * PAGE, 1)
         value[:] = b"b" * len(value)
 

@@ -67,6 +67,6 @@ def test_who_is_not_connected_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ray_client_asks_for_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray.util.client", SimpleNamespace(num_connected_contexts=lambda: 1))
 
-    with pytest.raises(dstack.UsageError, match="connected by Ray Client"):
+    with pytest.raises(dstack.UsageError, match="uses Ray Client"):
         resolved("auto")
     assert resolved("10.0.0.9:1") == "10.0.0.9:1"

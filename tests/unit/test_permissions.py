@@ -83,7 +83,7 @@ def test_roots_own_reasons_are_told_apart(shows: Shows) -> None:
 
 def test_whose_the_process_is_comes_before_what_it_may(shows: Shows) -> None:
     shows(uid=1000, own=user(), its_uid=1001, its=ALL, ptrace=1)
-    assert "another user's" in why_refused(PID).reason
+    assert "belongs to another user" in why_refused(PID).reason
     assert "uid 1001" in str(why_refused(PID).remedy)
 
     shows(uid=1000, own=user(), its_uid=1000, its=ALL, ptrace=0)
@@ -92,7 +92,7 @@ def test_whose_the_process_is_comes_before_what_it_may(shows: Shows) -> None:
 
 def test_other_words_of_pyspy_are_handed_on() -> None:
     failed = why_dump_failed(PID, "Error: Failed to find python version from target process\n\nCaused by: x\n")
-    assert failed.reason.startswith("it is no Python process")
+    assert failed.reason.startswith("py-spy does not recognise it as a Python process")
 
     assert why_dump_failed(PID, "Error: out of luck\n").reason == "py-spy: out of luck"
-    assert why_dump_failed(PID, "").reason == "py-spy: failed without a word"
+    assert why_dump_failed(PID, "").reason == "py-spy: exited without output"

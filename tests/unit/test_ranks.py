@@ -121,7 +121,10 @@ def test_the_report_names_the_rank_of_who_holds_up_the_others() -> None:
     text = " ".join(report_text(snapshot, diagnosis).split())
 
     assert "(rank 3, pid 9000" in diagnosis.findings[0].summary
-    assert 'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)' in text
+    assert (
+        'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)'
+        in text
+    )
     assert "7 of 8 Trainer.step (ranks 0-2, 4-7) wait in torch.distributed.all_reduce" in text
     assert '7 × Trainer.step ranks 0-2, 4-7, first: "t0", rank 0 (tp 0, pp 0, dp 0), pid' in text
 
@@ -324,7 +327,7 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     snapshot = scene.look().look_again().snapshot()
     diagnosis = diagnose(snapshot)
 
-    _, _, told = report_text(snapshot, diagnosis).partition("Child processes")
+    _, _, told = report_text(snapshot, diagnosis, details=True).partition("Child processes")
     (listed,) = msgspec.json.decode(check_json(snapshot, diagnosis))["child_processes"]
 
     assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told

@@ -9,16 +9,17 @@ from pathlib import Path
 import click
 import pytest
 
+from docs_hooks.readme import README, with_reports
 from dstack.cli import main
 from dstack.pytest_plugin.settings import _OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
-DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted(DOCS.glob("*.md"))]
 FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 COMMAND = re.compile(rf"\bdstack ({'|'.join(main.commands)})\b")
-OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade"}
-"""Options of Docker, pytest and pip."""
+OTHERS = {"--cap-add", "--pid", "--junitxml", "--upgrade", "--no-deps", "--wheel-dir", "--with", "--force"}
+"""Options of Docker, pytest, pip, uv and pipx."""
 
 
 def options_of(command: click.Command, *, is_hidden: bool = False) -> set[str]:
@@ -36,8 +37,8 @@ OBSOLETE = {name for command in main.commands.values() for name in options_of(co
 
 
 def table() -> dict[str, set[str]]:
-    """The commands that the README's table lists, by option."""
-    rows = [line.split("|") for line in README.read_text().splitlines() if re.match(r"\| `-", line)]
+    """The commands that the table of options lists, by option."""
+    rows = [line.split("|") for line in (DOCS / "commands.md").read_text().splitlines() if re.match(r"\| `-", line)]
     return {flag: set(re.findall(r"`(\w+)`", row[2])) for row in rows for flag in re.findall(r"`(-[^` ]+)`", row[1])}
 
 
@@ -51,7 +52,7 @@ def code_of(document: Path) -> Iterator[str]:
 def test_the_table_lists_each_option_on_the_commands_that_have_it() -> None:
     listed = table()
 
-    assert listed, "the README has a table of options"
+    assert listed, "the page on commands has a table of options"
     for flag, commands in listed.items():
         assert commands == {name for name, options in ALL.items() if flag in options}, flag
 
@@ -81,8 +82,33 @@ def test_every_option_that_is_named_exists(document: Path) -> None:
     assert named <= known | OBSOLETE
 
 
-def test_the_section_on_watch_names_its_own_options() -> None:
-    section = README.read_text().partition("## On watch")[2].partition("\n## ")[0]
+def test_the_page_on_watch_names_all_its_options() -> None:
+    page = (DOCS / "watch.md").read_text()
 
-    assert {flag for flag in FLAG.findall(section) if flag.startswith("--")} <= ALL["watch"]
-    assert ALL["watch"] - {"--address", "--timeout"} <= set(FLAG.findall(section))
+    assert {flag for flag in FLAG.findall(page) if flag.startswith("--")} <= ALL["watch"]
+    assert ALL["watch"] - {"--address", "--timeout"} <= set(FLAG.findall(page))
+
+
+def test_the_page_on_pytest_names_all_options_of_the_plugin() -> None:
+    page = (DOCS / "pytest.md").read_text()
+
+    assert set(re.findall(r"^\| `(--dstack-[a-z-]+)`", page, re.MULTILINE)) == {f"--dstack-{name}" for name in _OPTIONS}
+
+
+def test_the_readme_has_the_report_as_it_is_printed() -> None:
+    text = README.read_text()
+
+    assert "<!-- printed: two_actors -->" in text
+    assert with_reports(text) == text, "update it: python -m docs_hooks.readme"
+
+
+def test_the_readme_has_the_figures_that_were_measured() -> None:
+    claim = re.search(
+        r"of 25 blocked\s+workers took ([\d.]+) s, and `ray stack`'s loop (\d+) times as long", README.read_text()
+    )
+    section = (DOCS / "performance.md").read_text().partition("\n## 25 blocked workers on one node,")[2]
+    row = re.search(r"\| dstack, warm sample \| ([\d.]+) \|[^|]+\| (\d+)", section)
+
+    assert claim
+    assert row
+    assert claim.groups() == row.groups()

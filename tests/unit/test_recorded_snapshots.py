@@ -14,7 +14,8 @@ import pytest
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.ranks import ranks_of
 from dstack.diagnosis import Diagnosis
-from dstack.report.text import headline, report_text
+from dstack.report.headline import headline
+from dstack.report.text import report_text
 from dstack.snapshot_file import load
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -19,7 +19,10 @@ from dstack.analysis.sentences import TORN_STACK
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json
-from dstack.report.text import WIDTH, failures_in_words, headline, print_report, short_path
+from dstack.report.failures import failures_in_words
+from dstack.report.headline import headline
+from dstack.report.paths import short_path, shortened_left
+from dstack.report.text import WIDTH, print_report
 from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible
 from tests.effort import examples
@@ -85,10 +88,10 @@ def blind() -> Scene:
     return scene
 
 
-def text_of(snapshot: Snapshot, *, terminal: bool = False) -> str:
+def text_of(snapshot: Snapshot, *, terminal: bool = False, details: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, highlight=False, force_terminal=terminal, width=200)
-    print_report(console, snapshot, diagnose(snapshot))
+    print_report(console, snapshot, diagnose(snapshot), details=details)
     return out.getvalue()
 
 
@@ -99,18 +102,51 @@ def run(*arguments: str) -> Result:
 # Text
 
 
-def test_the_verdict_comes_first_then_the_story_then_what_it_rests_on() -> None:
+def test_the_verdict_comes_first_then_the_diagram_the_fix_and_what_was_observed() -> None:
     text = text_of(confirmed(deadlocked()).snapshot())
 
-    assert text.startswith("DEADLOCK  Left.ping and Right.pong wait for each other; 1 more is blocked behind them\n")
-    assert "1. deadlock, confirmed by a second look" in text
-    parts = [text.index(part) for part in ("DEADLOCK", "1. deadlock", "Way out:", "Distributed stack", "Seen", "Took")]
+    assert text.startswith("DEADLOCK  Left.ping and Right.pong wait for each other\nConfirmed by 2 samples")
+    assert "1 more is blocked behind it." in text
+    parts = [
+        text.index(part) for part in ("DEADLOCK", "Confirmed", "┌▶ 1  ", "Blocked behind it: ", "Fix: ", "Observed: ")
+    ]
     assert parts == sorted(parts)
-    assert "all 3 of 3 workers and drivers on 1 of 1 nodes" in text
+    assert "3 of 3 workers and drivers, 1 of 1 nodes" in text
 
 
-def test_the_story_names_who_where_and_for_what() -> None:
-    story = re.sub(r"\s+", " ", text_of(confirmed(deadlocked()).snapshot()))
+def test_the_diagram_of_a_cycle_leads_from_its_last_entry_to_its_first() -> None:
+    text = text_of(confirmed(deadlocked()).snapshot())
+
+    lines = text[text.index("┌▶") : text.index("\n\nFix")].splitlines()
+    assert re.fullmatch(r'┌▶ 1  Left.ping   actor "l"   pid \d+ on 10.0.0.2', lines[0])
+    assert re.fullmatch(r"│     /srv/app/app.py:\d+   return ping_of\(me\)", lines[1])
+    assert lines[2] == "│     waits in ray.get for Right.pong (running as 2)"
+    assert lines[3].startswith("│  2  Right.pong   actor ")
+    assert lines[5] == "└─    waits in ray.get for Left.back (queued behind 1)", (
+        "the queued call is no entry of its own"
+    )
+    assert lines[6].startswith("Blocked behind it: driver train.py ")
+
+
+@pytest.mark.parametrize("length", [3, 8, 100, 1000])
+def test_a_cycle_of_any_size_has_at_most_25_lines(length: int) -> None:
+    scene = Scene()
+    driver = scene.driver()
+    actors = [scene.actor("Member") for _ in range(length)]
+    calls = [scene.call(actor, "turn", by=driver) for actor in actors]
+    for at, actor in enumerate(actors):
+        actor.runs(calls[at]).gets(scene.call(actors[(at + 1) % length], "turn", by=actor))
+    driver.gets(calls[0])
+
+    lines = text_of(confirmed(scene).snapshot()).splitlines()
+
+    assert len(lines) <= 25
+    assert next(at for at, line in enumerate(lines, 1) if line.startswith("Fix: ")) <= 15
+    assert length <= 5 or f"│  3-{length - 1}  {length - 3} × Member.turn" in lines
+
+
+def test_the_details_name_every_member_and_what_it_waits_for() -> None:
+    story = re.sub(r"\s+", " ", text_of(confirmed(deadlocked()).snapshot(), details=True))
 
     assert 'Left.ping (actor Left "l", pid 3000, node 10.0.0.2) waits in ray.get for Right.pong of actor Right' in story
     assert 'Left.back (actor Left "l", pid 3000, node 10.0.0.2) is queued behind Left.ping of actor Left' in story
@@ -118,17 +154,18 @@ def test_the_story_names_who_where_and_for_what() -> None:
     assert re.search(r"/srv/app/app\.py:\d+ return ping_of\(me\)", story)
 
 
-def test_the_distributed_stack_goes_from_the_driver_round_the_circle() -> None:
-    text = text_of(confirmed(deadlocked()).snapshot())
+def test_the_stitched_stack_goes_from_the_driver_round_the_cycle() -> None:
+    text = text_of(confirmed(deadlocked()).snapshot(), details=True)
 
-    stack = text[text.index("Distributed stack") : text.index("Seen")]
+    stack = text[text.index("Stitched stack") : text.index("Observed")]
     names = re.findall(r"driver train\.py|→ [\w.]+", stack)
     assert names == ["driver train.py", "→ Left.ping", "→ Right.pong", "→ Left.back", "→ Left.ping"]
-    assert "Left.ping … which is above" in stack
+    assert "Left.ping (2), as above" in stack
+    assert "Stitched stack" not in text_of(confirmed(deadlocked()).snapshot())
 
 
-def test_coroutines_are_told_as_such() -> None:
-    text = text_of(confirmed(awaiting()).snapshot())
+def test_coroutines_are_described_as_such() -> None:
+    text = text_of(confirmed(awaiting()).snapshot(), details=True)
     story = re.sub(r"\s+", " ", text)
 
     place = '(coroutine of actor Left "l", pid 3000, node 10.0.0.2)'
@@ -136,10 +173,10 @@ def test_coroutines_are_told_as_such() -> None:
     assert f'asyncio task "Task-2" of Left.ping {place} awaits Right.pong of actor Right' in story
 
 
-def test_the_distributed_stack_goes_through_coroutines() -> None:
-    text = text_of(confirmed(awaiting()).snapshot())
+def test_the_stitched_stack_goes_through_coroutines() -> None:
+    text = text_of(confirmed(awaiting()).snapshot(), details=True)
 
-    stack = text[text.index("Distributed stack") : text.index("Seen")]
+    stack = text[text.index("Stitched stack") : text.index("Observed")]
     steps = re.findall(r"driver train\.py|→ (?:asyncio task|[\w.]+)|app\.py:\d+", stack)
     assert [step for step in steps if not step.startswith("app")] == [
         "driver train.py",
@@ -151,20 +188,38 @@ def test_the_distributed_stack_goes_through_coroutines() -> None:
     assert len(steps) == 9, "each of them at a line of code"
 
 
-def test_a_deadlock_seen_once_is_only_suspected() -> None:
+def test_a_deadlock_in_one_sample_is_only_suspected() -> None:
     text = text_of(deadlocked().look().snapshot())
 
     assert text.startswith("DEADLOCK  suspected: ")
-    assert "1. deadlock, suspected: not confirmed by a second look" in text
+    assert "\nSuspected: not confirmed by a second sample" in text
 
 
-def test_what_failed_is_told_with_its_reason() -> None:
+def test_what_was_not_observed_follows_the_fix_with_its_reason() -> None:
     text = text_of(blind().snapshot())
 
-    assert text.startswith("BLOCKED  no deadlock seen, not all was; ")
-    assert "only 2 of 3 workers" in text
-    assert "core worker, pid" in text
-    assert "no answer within 3.0 s" in text
+    assert text.startswith("BLOCKED  no deadlock observed, but not everything; ")
+    assert "Observed: 2 of 3 workers" in text
+    assert text.index("Fix: ") < text.index("Not observed: core worker, pid") < text.index("no answer within 3.0 s")
+
+
+def test_paths_are_shortened_from_the_left() -> None:
+    assert shortened_left("/srv/app/train.py:12", 40) == "/srv/app/train.py:12"
+    assert shortened_left("/srv/deep/down/app/train.py:12", 20) == "…/app/train.py:12"
+    assert shortened_left("/srv/a_name_that_is_long_itself.py:12", 10) == "…/a_name_that_is_long_itself.py:12"
+
+
+def test_the_file_and_line_survive_long_paths_and_names() -> None:
+    scene = confirmed(deadlocked())
+    snapshot = scene.snapshot()
+    long = {frame.file: f"/a/{'very/' * 40}long/{frame.file.rpartition('/')[2]}" for frame in snapshot.frames}
+    frames = tuple(msgspec.structs.replace(frame, file=long[frame.file]) for frame in snapshot.frames)
+    sources = {long.get(file, file): lines for file, lines in snapshot.sources.items()}
+
+    text = text_of(msgspec.structs.replace(snapshot, frames=frames, sources=sources))
+
+    assert re.search(r"│     …/\S*app.py:\d+   return ping_of\(me\)", text)
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_many_alike_are_folded_with_their_number() -> None:
@@ -175,7 +230,7 @@ def test_many_alike_are_folded_with_their_number() -> None:
     clerk.runs(calls[0])
     scene.driver().gets(*calls)
 
-    text = text_of(scene.snapshot())
+    text = text_of(scene.snapshot(), details=True)
 
     assert "49 × Clerk.stamp" in text
     assert len(text.splitlines()) < 60
@@ -213,10 +268,10 @@ def test_a_clear_verdict_on_a_part_says_so() -> None:
     scene.driver()
     scene.driver().is_unseen = True
 
-    assert headline(scene.diagnose()) == "no waits were seen, but not everything could be read"
+    assert headline(scene.diagnose()) == "no waits observed, but not everything could be read"
     assert (
         headline(diagnose(scene.snapshot(), job=JOB))
-        == f"no waits of job {JOB} were seen, but not everything could be read"
+        == f"no waits of job {JOB} observed, but not everything could be read"
     )
 
 
@@ -448,8 +503,8 @@ def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsisten
 
     torn = scene.snapshot()
 
-    assert TORN_STACK in " ".join(text_of(torn).split())
-    assert TORN_STACK not in " ".join(text_of(slow().snapshot()).split())
+    assert TORN_STACK in " ".join(text_of(torn, details=True).split())
+    assert TORN_STACK not in " ".join(text_of(slow().snapshot(), details=True).split())
     (finding,) = json_of(torn).findings
     assert [member.torn for member in finding.final_blockers] == [True]
     assert not any(member.torn for member in finding.members)
@@ -494,11 +549,12 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
     [
         (["show", "nowhere.json"], 3, "nowhere.json"),
         (["check", "nowhere.json"], 3, "nowhere.json"),
-        (["check", "nowhere.json", "--address", "h:1"], 2, "not both"),
+        (["check", "nowhere.json", "--address", "h:1"], 2, "cannot be combined"),
         (["check", "--timeout", "0"], 2, "timeout"),
         (["snapshot", "--native", "--nonblocking"], 2, "--nonblocking forbids"),
         (["snapshot", "--pause", "--nonblocking"], 2, "--nonblocking forbids"),
-        (["check", "taken.json", "--pause"], 2, "not both"),
+        (["check", "taken.json", "--pause"], 2, "cannot be combined"),
+        (["show", "taken.json", "--json", "--details"], 2, "cannot be combined"),
         (["snapshot", "-o", "taken.txt"], 2, ".json"),
         (["demo", "nothing"], 2, "two_actors"),
         (["nothing"], 2, "nothing"),
@@ -530,7 +586,7 @@ def test_of_very_many_pending_alike_the_first_is_listed_with_their_number() -> N
         ("driver train.py", 0),
     ]
     assert finding.waiters_total == 2 * MANY
-    assert f"{2 * MANY - 1:,} × Clerk.stamp" in text_of(scene.snapshot())
+    assert f"{2 * MANY - 1:,} × Clerk.stamp" in text_of(scene.snapshot(), details=True)
 
 
 def test_alike_ones_that_nobody_waits_for_begin_one_stack() -> None:
@@ -539,10 +595,10 @@ def test_alike_ones_that_nobody_waits_for_begin_one_stack() -> None:
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(50)]
     clerk.runs(calls[0])
 
-    text = text_of(scene.snapshot())
+    text = text_of(scene.snapshot(), details=True)
 
-    assert "\n49 × Clerk.stamp" in text
-    assert "begin elsewhere" not in text
+    assert re.search(r"^ 1  49 × Clerk.stamp", text, re.MULTILINE)
+    assert "not shown" not in text
 
 
 def test_what_failed_alike_for_several_processes_is_one_sentence() -> None:
@@ -552,6 +608,6 @@ def test_what_failed_alike_for_several_processes_is_one_sentence() -> None:
     other = Failure(stage="stacks", reason="pid 7 is 7", pid=7)
 
     assert failures_in_words(deadlocked().snapshot(), [*alike, other]) == [
-        "stacks, 2 processes, as pid 7: no permission.",
+        "stacks, 2 processes, among them pid 7: no permission.",
         "stacks, pid 7: pid 7 is 7.",
     ]

@@ -14,15 +14,15 @@ from dstack.collector import Collector
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(errno.EMFILE, "Too many open files"), "dstack may not open as many files as it needs."),
-        (RuntimeError("can't start new thread"), "dstack may not start as many processes and threads as it needs."),
+        (OSError(errno.EMFILE, "Too many open files"), "dstack reached the limit of open files."),
+        (RuntimeError("can't start new thread"), "dstack reached the limit of processes and threads."),
         (
             BlockingIOError(errno.EAGAIN, "unavailable"),
-            "dstack may not start as many processes and threads as it needs.",
+            "dstack reached the limit of processes and threads.",
         ),
-        (MemoryError(), "dstack gets no more memory."),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), "dstack gets no more memory."),
-        (ValueError("odd"), "dstack itself failed: ValueError: odd"),
+        (MemoryError(), "dstack ran out of memory."),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "dstack ran out of memory."),
+        (ValueError("odd"), "Internal error in dstack: ValueError: odd"),
     ],
 )
 def test_a_limit_is_told_as_one(error: Exception, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_reads_a_newer_minor_with_unknown_members() -> None:
 
 
 def test_failures_of_an_older_minor_have_another_cause() -> None:
-    failures = [{"stage": "stacks", "reason": "py-spy did not finish within 5.0 s"}]
+    failures = [{"stage": "stacks", "reason": "py-spy timed out after 5.0 s"}]
 
     (failure,) = loads(edited(version=[1, 1], failures=failures)).failures
 
@@ -165,7 +165,7 @@ def test_refuses_a_newer_major_whatever_else_changed() -> None:
     text = edited(version=[2, 3], dstack_version="4.5.6", nodes="elsewhere", taken_at=None)
 
     assert refusal(lambda: loads(text, name="a.json")) == (
-        "a.json has format 2.3, written by dstack 4.5.6; this dstack reads format 1. Read it with a newer dstack."
+        "a.json has format 2.3, written by dstack 4.5.6; this dstack reads format 1. Use a newer version of dstack."
     )
 
 
@@ -175,20 +175,20 @@ def test_points_to_a_newer_dstack_where_a_newer_minor_says_something_new() -> No
     text = edited(version=[1, 9], dstack_version="0.7.0", frames=frames)
 
     assert refusal(lambda: loads(text, name="a.json")) == (
-        "a.json is not a snapshot: Invalid enum value 'elsewhere' - at `$.frames[0].origin`. "
-        "Read it with a newer dstack: 0.7.0 wrote it."
+        "a.json is not a valid snapshot: Invalid enum value 'elsewhere' - at `$.frames[0].origin`. "
+        "Use a newer version of dstack: 0.7.0 wrote the file."
     )
 
 
 def test_refuses_an_older_major() -> None:
-    assert refusal(lambda: loads(edited(version=[0, 9]))).endswith("Read it with the dstack that wrote it.")
+    assert refusal(lambda: loads(edited(version=[0, 9]))).endswith("Use the version of dstack that wrote it.")
 
 
 def test_refuses_another_schema() -> None:
     text = b'{"schema": "dstack.check/1", "version": [1, 0]}'
 
     assert refusal(lambda: loads(text, name="a.json")) == (
-        "a.json is dstack.check/1, not dstack.snapshot. Give a file that dstack snapshot wrote."
+        "a.json has the schema dstack.check/1, not dstack.snapshot. Give a file that dstack snapshot -o wrote."
     )
 
 
@@ -199,9 +199,9 @@ def test_refuses_another_schema() -> None:
     ("text", "why"),
     [
         (b"", "it is empty"),
-        (b"\n", "ends too early (byte 1)"),
-        (b"{", "ends too early (byte 1)"),
-        (TEXT[:-1], f"ends too early (byte {len(TEXT) - 1})"),
+        (b"\n", "is truncated (byte 1)"),
+        (b"{", "is truncated (byte 1)"),
+        (TEXT[:-1], f"is truncated (byte {len(TEXT) - 1})"),
         (TEXT + b"x", "trailing characters"),
         (b"\xef\xbb\xbf" + TEXT, "invalid character (byte 0)"),
         (b"[]", "Expected `object`, got `array`"),
@@ -291,7 +291,7 @@ def test_refuses_a_gzip_bomb_in_little_memory(tmp_path: Path) -> None:
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert "holds more than 256 MiB" in sentence
+    assert "has more than 256 MiB" in sentence
     assert peak_bytes < 1.5 * snapshot_file.MAX_BYTES
 
 
@@ -301,7 +301,7 @@ def test_refuses_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT))
     assert load(path) == SNAPSHOT
     monkeypatch.setattr(snapshot_file, "MAX_BYTES", len(TEXT) - 1)
-    assert "more than dstack reads" in refusal(lambda: load(path))
+    assert "the limit for a snapshot file" in refusal(lambda: load(path))
 
 
 @pytest.mark.parametrize("is_child", [False, True])
@@ -314,7 +314,7 @@ def test_refuses_more_frames_than_can_be_shown(is_child: bool) -> None:
     worker = {"worker_id": "cc", "process": process}
     text = edited(stacks=[[0] * 100_000], samples=[{"began_s": 0, "ended_s": 1, "workers": [worker]}])
 
-    assert "shows more than 100,000,000 frames" in refusal(lambda: loads(text))
+    assert "has more than 100,000,000 frames" in refusal(lambda: loads(text))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_says_why_a_file_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["s", "s.txt", "s.gz", "s.json.zip"])
 def test_takes_no_other_suffix(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=r"Let it end in \.json or \.json\.gz"):
+    with pytest.raises(UsageError, match=r"Use a name that ends in \.json or \.json\.gz"):
         save(SNAPSHOT, tmp_path / name)
     with pytest.raises(UsageError):
         load(tmp_path / name)
@@ -377,9 +377,9 @@ def test_keeps_an_existing_file_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text("mine")
 
-    with pytest.raises(UsageError, match="Replace it with: --force"):
+    with pytest.raises(UsageError, match="Overwrite it with --force"):
         require_writable(path)
-    with pytest.raises(UsageError, match="Replace it with: --force"):
+    with pytest.raises(UsageError, match="Overwrite it with --force"):
         save(SNAPSHOT, path)
     assert path.read_text() == "mine"
 
@@ -393,7 +393,7 @@ def test_keeps_a_file_that_came_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "s.json"
     monkeypatch.setattr(snapshot_file, "dumps", lambda _: path.write_text("mine") and b"late")
 
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         save(SNAPSHOT, path)
 
     assert path.read_text() == "mine"
@@ -403,7 +403,7 @@ def test_keeps_a_file_that_came_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
 def test_keeps_a_link_to_nowhere(tmp_path: Path) -> None:
     (tmp_path / "s.json").symlink_to("elsewhere")
 
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         save(SNAPSHOT, tmp_path / "s.json")
 
 

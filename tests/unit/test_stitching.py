@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 
 from rich.console import Console
 
 from dstack.analysis.observed import Observed
 from dstack.analysis.stitching import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
-from dstack.report.text import SHOWN_BRANCHES, WIDTH, print_report
+from dstack.report.stitched_stack import SHOWN_BRANCHES
+from dstack.report.text import WIDTH, print_report
 from tests.unit.scenes import Proc, Scene
 
 
@@ -39,7 +41,7 @@ def path(node: StackNode) -> list[str]:
 
 def text_of(scene: Scene) -> str:
     out = io.StringIO()
-    print_report(Console(file=out, highlight=False), scene.snapshot(), scene.diagnose())
+    print_report(Console(file=out, highlight=False), scene.snapshot(), scene.diagnose(), details=True)
     return out.getvalue()
 
 
@@ -103,7 +105,7 @@ def test_a_deep_chain_is_cut_and_says_so() -> None:
     text = text_of(scene)
 
     assert len(path(stack)) == MAX_DEPTH + 1
-    assert "and so on from there" in text
+    assert "more waits below, not shown" in text
     assert "all depend on step2999" in text, "the end is told all the same"
     assert max(map(len, text.splitlines())) <= WIDTH
 
@@ -120,7 +122,7 @@ def test_a_wide_wait_is_cut_and_says_so() -> None:
     stack = stitched(scene, driver)
 
     assert (len(stack.children), stack.left_out) == (MAX_CHILDREN, 100)
-    assert f"{MAX_CHILDREN + 100 - SHOWN_BRANCHES} more, not followed" in text_of(scene)
+    assert f"{MAX_CHILDREN + 100 - SHOWN_BRANCHES} more waits below, not shown" in text_of(scene)
 
 
 def test_what_many_wait_for_is_followed_once() -> None:
@@ -155,8 +157,7 @@ def test_layers_that_all_wait_for_all_are_told_in_part() -> None:
     text = text_of(scene)
 
     assert len(text.splitlines()) < 1000
-    assert "which is above" not in text
-    assert "30 more, not followed" in text
+    assert "30 more waits below, not shown" in text
 
 
 def test_roots_are_the_executions_nobody_waits_for() -> None:
@@ -180,3 +181,30 @@ def test_in_a_circle_the_root_is_any_of_it() -> None:
     snapshot = scene.snapshot()
     node = stitch(Observed(snapshot, snapshot.samples[0]), vertices, root)
     assert vertices_in(node) == {actor.key, entry.key}
+
+
+def test_a_chain_is_numbered_steps_and_no_staircase() -> None:
+    text = text_of(chain(MAX_DEPTH))
+
+    steps = [line for line in text[text.index("Stitched stack") :].splitlines() if " → step" in line]
+    assert [re.match(r" *(\d+)  ray.get → step(\d+) ", line).groups() for line in steps] == [  # type: ignore[union-attr]
+        (str(number + 2), str(number)) for number in range(MAX_DEPTH)
+    ]
+    assert {line.index("ray.get") for line in steps} == {4}
+
+
+def test_branches_that_were_printed_before_are_one_line() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    shared, _ = scene.run("shared", by=driver)
+    calls = []
+    for number in range(8):
+        call, worker = scene.run(f"work{number}", by=driver)
+        worker.gets(shared)
+        calls.append(call)
+    driver.gets(shared, *calls)
+
+    text = text_of(scene)
+
+    assert text.count("shared (2), as above") == 8
+    assert text.count("→ shared  ") == 1

@@ -48,7 +48,7 @@ def test_a_thread_that_was_in_no_call_once_proceeds(calls: tuple[CallData | None
 
 
 def test_a_call_that_could_not_be_read_is_no_proof() -> None:
-    unread: CallData = {"kind": "ray.get", "frame": 0, "unread": "there is no local object_refs"}
+    unread: CallData = {"kind": "ray.get", "frame": 0, "unread": "there is no local variable object_refs"}
 
     assert unproven(unread, unread, unread) is None
 

@@ -56,7 +56,7 @@ def test_stacks_of_an_agent_complete_the_figures_of_a_process() -> None:
 def test_a_pause_is_suggested_where_an_agent_may_help(one: Failure, is_suggested: bool) -> None:
     (found,) = with_pause_as_remedy([one], [worker("w")], {"n"}, sample=1)
 
-    assert ("Add --pause: Ray's agent" in (found.remedy or "")) == is_suggested
+    assert ("Use --pause: Ray's agent" in (found.remedy or "")) == is_suggested
     assert with_pause_as_remedy([one], [worker("w")], set(), sample=1) == [one]
 
 
@@ -67,5 +67,5 @@ def test_a_pause_is_suggested_beside_another_remedy() -> None:
 
     assert (
         found.remedy
-        == "Run it as root. Or add --pause: Ray's agent on the node can read stacks with a pause of some ms."
+        == "Run it as root. Or use --pause: Ray's agent can read the stacks while it pauses the process for some ms."
     )

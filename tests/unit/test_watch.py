@@ -119,7 +119,7 @@ def test_two_files_of_one_second_have_two_names(tmp_path: Path) -> None:
 def test_no_directory_can_be_where_a_file_is(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(SnapshotFileError, match="is no directory for snapshots"):
+    with pytest.raises(SnapshotFileError, match="Cannot create the directory"):
         Ring(tmp_path / "file", 5)
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capfd:
     lines = capfd.readouterr().err.splitlines()
     assert sum("unsaved   Cannot write" in line for line in lines) == 1
     assert any("deadlock: " in line and line.endswith("; not saved") for line in lines)
-    assert any(f"saved     late: {path}" in line for line in lines)
+    assert any(f"saved     after a retry: {path}" in line for line in lines)
 
 
 def test_only_so_much_is_kept_in_memory(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_only_so_much_is_kept_in_memory(tmp_path: Path, capfd: pytest.CaptureFix
     one._save_late()
 
     assert len(list(tmp_path.iterdir())) == MOST_UNSAVED
-    assert capfd.readouterr().err.count("is given up") == 2
+    assert capfd.readouterr().err.count("is dropped") == 2
 
 
 # Command
@@ -176,20 +176,20 @@ def test_the_command_gets_the_document_and_what_it_says_is_told(tmp_path: Path) 
 
     command.give(b'{"kind": "deadlock"}\n')
 
-    assert heard.wait_for() == [("command", "ended with 0; it said: said")]
+    assert heard.wait_for() == [("command", "exited with code 0; output: said")]
     assert (tmp_path / "told").read_bytes() == b'{"kind": "deadlock"}\n'
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("exit 3", "ended with 3"),
+        ("exit 3", "exited with code 3"),
         ("kill -TERM $$", "was ended by signal 15"),
-        ("no-such-command-anywhere", r"ended with 127; it said: .*not found"),
-        ("sleep 1000", "did not end within 0.3 s and was killed"),
-        ("sleep 1000 &", "did not end within 0.3 s and was killed"),
-        ("exec > /dev/null 2>&1; sleep 1000", "did not end within 0.3 s and was killed"),
-        ("yes", rf"did not end within 0.3 s and was killed; it said: [y\n]{{{MOST_OUTPUT - 1}}}"),
+        ("no-such-command-anywhere", r"exited with code 127; output: .*not found"),
+        ("sleep 1000", "timed out after 0.3 s and was killed"),
+        ("sleep 1000 &", "timed out after 0.3 s and was killed"),
+        ("exec > /dev/null 2>&1; sleep 1000", "timed out after 0.3 s and was killed"),
+        ("yes", rf"timed out after 0.3 s and was killed; output: [y\n]{{{MOST_OUTPUT - 1}}}"),
     ],
 )
 def test_a_command_that_fails_or_hangs_is_told_and_does_not_keep_the_next(line: str, told: str, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_command_that_does_not_read_is_no_hindrance() -> None:
     heard = Heard()
     Command("true", heard).give(b"x" * 2**20)
 
-    assert heard.wait_for() == [("command", "ended with 0")]
+    assert heard.wait_for() == [("command", "exited with code 0")]
 
 
 def test_only_so_many_findings_wait_for_a_command(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_only_so_many_findings_wait_for_a_command(tmp_path: Path) -> None:
     for _ in range(MOST_WAITING + 1):
         command.give(b"")
 
-    assert heard.told == [("command", f"not run for a finding: {MOST_WAITING} others wait for it already")]
+    assert heard.told == [("command", f"not run for a finding: {MOST_WAITING} findings are already queued")]
     command.stop()
 
 
@@ -427,11 +427,11 @@ def test_metrics_are_for_this_host_only_unless_said_otherwise() -> None:
 def test_a_port_that_is_taken_is_told() -> None:
     port = re.findall(r":(\d+)/", serve("0", Figures))[0]
 
-    with pytest.raises(UsageError, match=rf"Metrics cannot be served at 127\.0\.0\.1:{port}: Address already in use"):
+    with pytest.raises(UsageError, match=rf"Cannot serve metrics at 127\.0\.0\.1:{port}: Address already in use"):
         serve(port, Figures)
 
 
 @pytest.mark.parametrize("place", ["", "x", "80000", "host:", "-1"])
 def test_what_is_no_port_is_told(place: str) -> None:
-    with pytest.raises(UsageError, match="is no port"):
+    with pytest.raises(UsageError, match="is not a port"):
         serve(place, Figures)

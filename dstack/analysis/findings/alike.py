@@ -42,8 +42,12 @@ class Gathering:
         return len(self.inside) > len(self.absent) + len(self.idle)
 
 
-def gatherings(finding: Finding, situation: Situation) -> list[Gathering]:
+def gatherings(finding: Finding, teller: Teller) -> list[Gathering]:
     """The groups at the ends of a finding's chains, the largest first; none for those absent from a larger one."""
+    return teller.once((gatherings, finding.members), lambda: _gatherings(finding, teller.situation))
+
+
+def _gatherings(finding: Finding, situation: Situation) -> list[Gathering]:
     groups: dict[tuple[str, str, str | None, bool], list[Vertex]] = defaultdict(list)
     for vertex in map(situation.vertices.__getitem__, finding.members):
         for call in sorted({call for key in targets_of(vertex) if (call := situation.vertices[key].other_side_of)}):

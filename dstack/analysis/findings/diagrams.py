@@ -73,7 +73,7 @@ class _Drawing:
         """The entries, folded where there are many; then who is in a call that others have not come to."""
         yield from _folded([self._entry(number, part) for number, part in enumerate(self._parts, 1)])
         yield from collectives.absent_steps(self._finding, self._teller)
-        groups = gatherings(self._finding, self._teller.situation) if self._finding.final_blockers else []
+        groups = gatherings(self._finding, self._teller) if self._finding.final_blockers else []
         several = [one for one in groups if len(one.inside) > 1 or one.absent or one.idle]
         yield from list(memberships(several, self._teller))[:SHOWN_REMARKS]
 
@@ -253,9 +253,7 @@ def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:
             yield Step(text=f"{span}  {len(rest):,} more like {between[0].number}")
         else:
             counts = Counter(one.name for one in rest)
-            yield Step(
-                text=f"{span}  {len(rest):,} more: {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}"
-            )
+            yield Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}")
     yield last
 
 

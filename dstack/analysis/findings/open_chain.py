@@ -173,7 +173,7 @@ def _doing(teller: Teller, blocker: Vertex) -> str:
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """The calls in which chains end, what is in them and what alike is not; then the other final blockers."""
     yield from collectives.steps(finding, teller)
-    groups = gatherings(finding, teller.situation)
+    groups = gatherings(finding, teller)
     yield from memberships(groups, teller)
     told = {vertex.key for group in groups if group.is_most for vertex in group.absent}
     blockers = [b for b in finding.final_blockers if b.vertex not in told and not _is_other_side(b, teller)]

@@ -36,7 +36,7 @@ def summary(finding: Finding, teller: Teller) -> str:
 
 def _ends_in_words(finding: Finding, teller: Teller) -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in such a call, or all by their calls."""
-    first = next(iter(gatherings(finding, teller.situation)), None)
+    first = next(iter(gatherings(finding, teller)), None)
     if first is None:
         return f"{waiting(finding.waiters_total)} in {shortly(_calls(finding, teller), SHOWN_NAMES)}"
     return in_call(first) + (teller.spot(first.inside[0]) if len(first.inside) + len(first.absent) == 1 else "")
@@ -44,7 +44,7 @@ def _ends_in_words(finding: Finding, teller: Teller) -> str:
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """What is in those calls, what alike is not, what is queued behind them, and how certain the finding is."""
-    yield from memberships(gatherings(finding, teller.situation), teller)
+    yield from memberships(gatherings(finding, teller), teller)
     yield from teller.alike(_queued(finding, teller), "")
     yield Step(
         text=f"Likely, not proven: none of them moved within {duration(finding.watched_s or 0.0)}, and nothing else of "
@@ -56,7 +56,7 @@ def advice(finding: Finding, teller: Teller) -> str:
     """What to inspect, by the shape of the standstill."""
     if failed := failures.advice(finding.failed_before):
         return failed
-    odd = [group for group in gatherings(finding, teller.situation) if group.is_most and (group.absent or group.idle)]
+    odd = [group for group in gatherings(finding, teller) if group.is_most and (group.absent or group.idle)]
     if odd:
         return (
             f"Find out why not all {odd[0].name} are in {odd[0].call}: look for a branch, an early return, an error or "

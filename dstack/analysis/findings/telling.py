@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -32,6 +32,13 @@ class Teller:
         self.vertices = situation.vertices
         self.teams = Teams(self.observed)
         self._sentences: dict[Key, Step] = {}
+        self._made: dict[object, object] = {}
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """What ``make`` gives, made only the first time for a key, which names the function that asks."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(T, self._made[key])
 
     def vertices_of(self, keys: Iterable[Key]) -> list[Vertex]:
         """The vertices of these keys."""

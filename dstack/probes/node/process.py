@@ -87,7 +87,7 @@ class Process:
         return any((problem.stage, problem.cause) == ("process", "ended") for problem in self.problems)
 
     def has_ended(self) -> None:
-        """Record that the process is gone, which is why everything else failed."""
+        """Record that the process has gone, which is why everything else failed."""
         self.problems = [Problem("process", "the process has ended", "ended")]
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""A rank in an allreduce of ray.util.collective, and one that calls it before it comes there.
+"""A rank in an allreduce of ray.util.collective, and a rank that calls it before it joins the allreduce.
 
 Expected: deadlock
 Members: Rank.train

@@ -1,6 +1,6 @@
 """A Data pipeline whose actors hold every CPU that its read task needs (as in ray#44687).
 
-The operator keeps its two actors, of one CPU each, as long as the pipeline runs. The task that reads the rows needs a
+The operator holds its two actors, of one CPU each, as long as the pipeline runs. The task that reads the rows needs a
 CPU too, and the driver's executor thread polls for it without end.
 
 Expected: deadlock

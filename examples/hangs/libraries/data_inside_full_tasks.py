@@ -1,7 +1,7 @@
 """Tasks that hold every CPU while each waits for a Data pipeline, whose tasks need a CPU.
 
-Each of the two tasks keeps its CPU, since a pipeline runs in a thread of its own, and only a get of the main thread
-lends a CPU back. Its executor thread polls without end.
+Each of the two tasks keeps its CPU: a pipeline runs in a thread of its own, and `ray.get` releases a CPU only in the
+main thread. Its executor thread polls without end.
 
 Expected: deadlock
 Members: prepare

@@ -1,6 +1,6 @@
-"""Two readers of a `streaming_split`, the second of which asks the first for a setting before it begins to read.
+"""Two readers of a `streaming_split`, the second of which calls the first before it begins to read.
 
-The first reader is busy: it waits until both splits are read. So the second one's call to it stays in its queue.
+The first reader is busy: it waits until both splits are read. So the call to it stays queued.
 
 Expected: deadlock
 Members: Reader.count, Reader.scale, driver data_split_reader_asks_other.py

@@ -1,7 +1,7 @@
 """A `streaming_split` of two, of which only the first is read: the other readers start after it has ended.
 
-Ray Data starts a dataset that is split when all of its splits are read. The driver waits for the first reader before it
-hands out the second split, so the first one waits for ever in its coordinator, which polls ten times a second.
+Ray Data starts a split dataset when all of its splits are read. The driver waits for the first reader before it passes
+on the second split. So the first reader waits for ever in its coordinator, which polls ten times a second.
 
 Expected: deadlock
 Members: Reader.count, driver data_split_without_reader.py

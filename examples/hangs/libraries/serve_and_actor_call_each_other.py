@@ -1,6 +1,6 @@
 """An actor waits for a request to a Serve deployment, which calls the same actor.
 
-Store has one slot, which restock has, so price never begins.
+Store has one slot, which restock occupies, so price never starts.
 
 Expected: deadlock
 Members: Store.restock, Shop.sold

@@ -1,6 +1,6 @@
-"""A Serve deployment that calls itself through its own handle, once too often.
+"""A Serve deployment that calls itself once more than it has room for.
 
-The two ongoing requests are those of depth 3 and 2. The one of depth 1 stays queued behind them.
+The two ongoing requests are those of depth 3 and 2. The request of depth 1 stays queued behind them.
 
 Expected: deadlock
 Members: Tree.count

@@ -1,6 +1,6 @@
 """An async method of a Serve deployment that calls ray.get on an actor, which calls the deployment again.
 
-The replica accepts the request to Shop.discount, but ray.get keeps the event loop on which it would run.
+The replica accepts the request to Shop.discount, but ray.get blocks the event loop on which it would run.
 
 Expected: deadlock
 Members: Shop.order, Store.price

@@ -1,6 +1,6 @@
 """An HTTP request to a Serve deployment, which waits for another one that calls it again.
 
-Shop takes one request at a time, so is_paid never begins. The client waits outside of Ray: here that is the driver.
+Shop runs one request at a time, so is_paid never starts. The client waits outside Ray; here the client is the driver.
 
 Expected: deadlock
 Members: Shop.__call__, Kitchen.cook

@@ -1,4 +1,4 @@
-"""A multiplexed Serve deployment that asks its caller for something while it loads a model.
+"""A multiplexed Serve deployment that sends a request to its caller while it loads a model.
 
 Expected: deadlock
 Members: Shop.order, Kitchen.cook

@@ -1,6 +1,6 @@
 """Two Serve deployments whose sync methods call each other, each of which takes one request at a time.
 
-Serve runs sync methods in threads. Kitchen.cook waits for Shop.is_paid, which cannot begin while Shop.order waits.
+Serve runs sync methods in threads. Kitchen.cook waits for Shop.is_paid, which cannot start while Shop.order waits.
 
 Expected: deadlock
 Members: Shop.order, Kitchen.cook

@@ -1,4 +1,4 @@
-"""A Serve deployment whose replica needs a CPU, all of which an actor of the driver keeps.
+"""A Serve deployment whose replica needs a CPU, but an actor of the driver holds all CPUs.
 
 The driver polls Serve's controller in serve.run, and would end the actor only afterwards.
 

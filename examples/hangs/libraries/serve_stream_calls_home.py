@@ -1,6 +1,6 @@
-"""A Serve deployment consumes the stream of another one, which asks it for something before the next item.
+"""A Serve deployment consumes the stream of another one, which calls it before the next item.
 
-Shop takes one request at a time, so is_paid never begins while order waits for the next course.
+Shop runs one request at a time, so is_paid never starts while order waits for the next course.
 
 Expected: deadlock
 Members: Shop.order, Kitchen.courses

@@ -1,7 +1,7 @@
-"""Two actors that each get tensors of the other by Ray Direct Transport, on behalf of two callers.
+"""Two actors that each get tensors of the other by Ray Direct Transport, for two callers.
 
-Each actor makes its transfers in the order in which they arrive. Sooner or later the left one sends to the right one,
-while that sends to the left one, and neither begins to receive.
+Each actor makes its transfers in the order in which they arrive. Sooner or later both actors send to each other at the
+same time, and neither begins to receive.
 
 Expected: deadlock
 Members: Owner.copy, Worker.load

@@ -1,4 +1,4 @@
-"""Two ranks that wait for an all_reduce which they began before, and a third that calls the first of them.
+"""Two ranks that wait for an all_reduce which they started earlier, and a third that calls the first of them.
 
 Expected: deadlock
 Members: Rank.train

@@ -1,6 +1,6 @@
 """Two ranks in the backward pass of DistributedDataParallel, and a third that calls the first of them.
 
-The gradients are reduced by C++, without frames of Python.
+C++ code reduces the gradients, without Python frames.
 
 Expected: deadlock
 Members: Rank.train

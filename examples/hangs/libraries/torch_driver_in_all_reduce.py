@@ -1,6 +1,6 @@
 """A driver that is rank 0 of a group, in an all_reduce with a worker whose call failed before it.
 
-The worker's exception is in a ref that the driver fetches only after the all_reduce.
+The exception of the worker is in a ref that the driver fetches only after the all_reduce.
 
 Expected: hang (finding: orphaned)
 Members: driver torch_driver_in_all_reduce.py

@@ -1,4 +1,4 @@
-"""Four ranks in a grid, of which two reduce in their row first, and two in their column.
+"""Four ranks in a grid: two reduce in their row first, and two in their column.
 
 Rank 0 waits for 1 in a row, 1 for 3 in a column, 3 for 2 in a row, 2 for 0 in a column.
 

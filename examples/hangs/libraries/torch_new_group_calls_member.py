@@ -1,4 +1,4 @@
-"""A rank that calls the first rank, which already waits for it to make a new group.
+"""A rank that calls the first rank, which already waits for it in new_group.
 
 Expected: deadlock
 Members: Rank.split

@@ -1,4 +1,4 @@
-"""Two ranks that gather objects, and a third that waits for one of them to score.
+"""Two ranks that gather objects, and a third that waits for a call to one of them.
 
 Expected: deadlock
 Members: Rank.gather

@@ -1,4 +1,4 @@
-"""Two ranks that make a process group with a third, whose process has ended before.
+"""Two ranks that create a process group with a third, whose process has ended.
 
 Expected: hang (finding: orphaned)
 Members: Rank.start

@@ -1,6 +1,6 @@
-"""Three ranks in an all_reduce, and a fourth that asks a reward actor, which asks the first rank.
+"""Three ranks in an all_reduce, and a fourth that calls a reward actor, which calls the first rank.
 
-Rank 0 cannot answer the reward actor before the all_reduce ends, and that needs rank 3.
+Rank 0 cannot answer the reward actor before the all_reduce ends, and the all_reduce needs rank 3.
 
 Expected: deadlock
 Members: Rank.train, Reward.score

@@ -1,4 +1,4 @@
-"""Two ranks in a barrier; the third has returned from its method without it.
+"""Two ranks in a barrier; the third has returned from its method without joining it.
 
 Expected: deadlock
 Members: Rank.train

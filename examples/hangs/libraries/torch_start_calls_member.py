@@ -1,4 +1,4 @@
-"""A rank that asks the first rank for its address, which already waits for it to make the process group.
+"""A rank that asks the first rank for its address, which already waits for it in init_process_group.
 
 Expected: deadlock
 Members: Rank.start

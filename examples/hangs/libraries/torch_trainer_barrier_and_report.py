@@ -1,7 +1,7 @@
-"""A TorchTrainer whose ranks meet in two libraries in two orders: rank 0 in a barrier of torch, rank 1 in its report.
+"""A TorchTrainer whose ranks call two collectives in two orders: rank 0 a barrier of torch, rank 1 its report.
 
-`train.report` of Ray Train ends when all ranks have reported, and `barrier` of torch.distributed when all have come to
-it: each rank waits for the other's call of the other library (as in ray#56997).
+`train.report` of Ray Train ends when all ranks have reported, and `barrier` of torch.distributed when all have joined
+it: each rank waits for the other one to make the same call (as in ray#56997).
 
 Expected: deadlock
 Points at: dist.barrier()

@@ -1,4 +1,4 @@
-"""A trainer that receives weights from an engine of another world, which first asks the trainer for their version.
+"""A trainer that receives weights from an engine of another world, which first calls the trainer.
 
 The second trainer is in a barrier of the trainers' own world, and waits for the first.
 

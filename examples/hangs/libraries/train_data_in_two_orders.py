@@ -1,7 +1,7 @@
 """A Train run whose first rank begins to read its shard of a dataset, while the second reports first.
 
 Ray Data starts an epoch when all ranks read their shards, and a report ends when all ranks report. So the first rank
-waits for the second one's reading, and the second for the first one's report.
+waits for the second one to read, and the second for the first one to report.
 
 Expected: deadlock
 Members: training function step

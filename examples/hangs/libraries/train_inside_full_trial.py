@@ -1,7 +1,7 @@
 """A Tune trial that holds every CPU and waits for a Train run, whose worker needs a CPU.
 
-The trial's function waits for Train's controller, an actor. That waits for a placement group, for which the trial's own
-placement group leaves no CPU. The driver polls the trial; the controller waits a minute at a time, without end.
+The trial's function waits for Train's controller, which is an actor. The controller waits for a placement group, but
+the trial's own group leaves no CPU for it. The driver polls the trial. The controller polls once a minute, without end.
 
 Expected: deadlock
 Members: run of Train's controller

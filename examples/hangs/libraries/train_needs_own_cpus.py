@@ -1,6 +1,6 @@
 """Train workers that wait for tasks, while the workers' placement group took every CPU.
 
-A worker runs its function in a thread of its own, whose get lends no CPU back. Train's controller polls its workers
+A worker runs its function in a thread of its own, where `ray.get` releases no CPU. Train's controller polls its workers
 about once a second.
 
 Expected: deadlock

@@ -1,7 +1,7 @@
 """A Train run whose first rank makes one collective call more than the second.
 
-The second rank's report is paired with the first rank's barrier, since both calls meet in the same actor. The second
-rank then ends, and the first waits in its report. Train's controller polls both workers about once a second.
+The second rank's report is paired with the first rank's barrier, because both calls use the same actor. The second rank
+then ends, and the first waits in its report. Train's controller polls both workers about once a second.
 
 Expected: hang (finding: orphaned)
 Members: rank 1 of the worker group

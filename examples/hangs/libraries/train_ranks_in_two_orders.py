@@ -1,7 +1,7 @@
 """A Train run whose first rank waits at a barrier, while the second waits in its report (as in ray#56997).
 
-Both are collective calls, which the ranks make in two orders: each waits for the other to make the same call. Train's
-controller polls both workers about once a second.
+Both calls are collective, and the ranks make them in different orders: each waits for the other to make the same call.
+Train's controller polls both workers about once a second.
 
 Expected: deadlock
 Members: broadcast_from_rank_zero of Train's barrier, Barrier.arrive

@@ -1,7 +1,7 @@
 """A Tune trial whose second simulator has no bundle in the trial's placement group.
 
-The group has a bundle for the trial and one for a simulator, and what the trial starts runs inside of it. The trial
-waits for its second simulator, the first keeps its bundle, and the driver polls the trial.
+The group has a bundle for the trial and one for a simulator, and all tasks of the trial run inside the group. The trial
+waits for its second simulator, the first holds its bundle, and the driver polls the trial.
 
 Expected: deadlock
 Members: Simulator.run

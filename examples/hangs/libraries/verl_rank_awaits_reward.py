@@ -1,7 +1,7 @@
-"""A verl worker group in which one rank waits for a reward that calls back a rank in a collective.
+"""A verl worker group in which one rank waits for a reward actor, which calls a rank in a collective.
 
 Rank 0 is in all_reduce. Rank 1 waits in ray.get for the reward actor, which calls rank 0. This call is queued behind
-the update that rank 0 runs, and that waits for rank 1. The driver waits in the worker group's update.
+the update that rank 0 runs, which waits for rank 1. The driver waits for the update of the worker group.
 
 Expected: deadlock
 Members: Ranks.update, Reward.score

@@ -1,4 +1,4 @@
-"""A driver that works long on each row of a Data pipeline, which is held back meanwhile.
+"""A driver that works long on each row of a Data pipeline, which is under backpressure meanwhile.
 
 Expected: blocked (finding: polling)
 Points at: time.sleep(20.0)

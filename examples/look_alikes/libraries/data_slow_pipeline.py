@@ -1,4 +1,4 @@
-"""A Data pipeline that makes progress, if slowly: one task ends every 20 seconds.
+"""A Data pipeline that makes slow progress: one task ends every 20 seconds.
 
 Expected: blocked
 Members: driver data_slow_pipeline.py

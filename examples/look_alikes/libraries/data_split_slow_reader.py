@@ -1,6 +1,6 @@
 """Two readers of a `streaming_split`, the second of which loads a model before it begins to read.
 
-It differs from the hang in what the second reader does first: it is slow, and waits for no other reader.
+Unlike in the hang, the second reader is only slow, and waits for no other reader.
 
 Expected: blocked
 Members: driver data_split_slow_reader.py

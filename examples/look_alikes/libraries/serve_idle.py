@@ -1,6 +1,6 @@
 """A Serve application without requests, and a driver that waits to be ended.
 
-The controller checks the replica's health now and then.
+The controller checks the health of the replica periodically.
 
 Expected: clear
 Needs: ray[serve]

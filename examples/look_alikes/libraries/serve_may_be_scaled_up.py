@@ -1,6 +1,6 @@
 """Two Serve deployments that call each other, of which one may soon get a second replica.
 
-Autoscaling takes its time, but then the queued request to Shop.is_paid can begin there.
+Autoscaling is slow, but then the queued request to Shop.is_paid can start there.
 
 Expected: blocked
 Members: Shop.order, Kitchen.cook

@@ -1,6 +1,6 @@
 """Two Serve deployments that call each other, each of which takes two requests at a time.
 
-The request to Shop.is_paid begins while Shop.order waits, but it is slow.
+The request to Shop.is_paid starts while Shop.order waits, but it is slow.
 
 Expected: blocked
 Members: Shop.order, Kitchen.cook

@@ -1,6 +1,6 @@
 """Two Serve deployments whose sync methods call each other, each of which takes two requests at a time.
 
-Serve runs sync methods in threads. Shop.is_paid begins while Shop.order waits, but it is slow.
+Serve runs sync methods in threads. Shop.is_paid starts while Shop.order waits, but it is slow.
 
 Expected: blocked
 Members: Shop.order, Kitchen.cook

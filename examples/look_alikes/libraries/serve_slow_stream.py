@@ -1,4 +1,4 @@
-"""A Serve deployment consumes the stream of another one, which asks it for something that is slow before the next item.
+"""A Serve deployment consumes the stream of another one, which waits for a slow request before the next item.
 
 Expected: blocked
 Members: Shop.order, Kitchen.courses

@@ -1,6 +1,6 @@
-"""A rank that waits for an all_reduce which it began before, one that has begun it too, and one that is late.
+"""Two ranks that have started an all_reduce, the first of which waits for it, and a rank that is late.
 
-Rank 1 has begun the all_reduce and calls rank 0 before it waits for it. Only rank 2 is missing, and it will come.
+Rank 1 has started the all_reduce and calls rank 0 before it waits. Only rank 2 is missing, and it will join.
 
 Expected: blocked
 Members: driver torch_async_late.py

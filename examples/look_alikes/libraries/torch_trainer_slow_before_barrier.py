@@ -1,6 +1,6 @@
-"""A TorchTrainer whose ranks meet in one order: rank 0 is in a barrier of torch, and rank 1 still loads its data.
+"""A TorchTrainer whose ranks call collectives in one order: rank 0 is in a barrier, and rank 1 still loads its data.
 
-Rank 1 then comes to the barrier, and both report.
+Rank 1 then joins the barrier, and both report.
 
 Expected: blocked
 Points at: time.sleep(3600)

@@ -1,4 +1,4 @@
-"""A Tune trial that holds one CPU and waits for a slow Train run, whose worker takes the other.
+"""A Tune trial that holds one CPU and waits for a slow Train run, whose worker holds the other.
 
 The trial's function waits for Train's controller, an actor, which polls its worker about once a second. The driver
 polls the trial.

@@ -1,4 +1,4 @@
-"""A Train run whose function takes its time; the controller polls its workers about once a second.
+"""A slow Train run; the controller polls its workers about once a second.
 
 Expected: blocked
 Members: driver train_sleeps.py

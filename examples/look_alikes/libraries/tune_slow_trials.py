@@ -1,4 +1,4 @@
-"""A Tune run whose trials report every 20 seconds, and of which some wait until others have ended.
+"""A Tune run whose trials report every 20 seconds; some trials wait until others have ended.
 
 Expected: blocked (finding: starved)
 Members: driver tune_slow_trials.py

@@ -1,7 +1,7 @@
 """A Tune trial with a bundle for each of its simulators, which are slow.
 
-The group has a bundle for the trial and one for its only simulator. The trial waits for that, and the driver polls the
-trial.
+The group has a bundle for the trial and one for its only simulator. The trial waits for the simulator, and the driver
+polls the trial.
 
 Expected: blocked
 Members: thread "Thread-1 (<lambda>)"

@@ -1,7 +1,7 @@
 """A verl worker group in which one rank waits for a slow reward, while the other is in a collective.
 
-Rank 0 is in all_reduce and rank 1 in ray.get on the reward actor, which computes: as soon as that returns, rank 1 joins
-the collective.
+Rank 0 is in all_reduce. Rank 1 waits in ray.get for the reward actor, which computes. After that rank 1 joins the
+collective.
 
 Expected: blocked
 Members: Ranks.update, driver verl_rank_awaits_slow_reward.py

@@ -1,0 +1,267 @@
+"""The structure of what ``dstack check --json`` prints, and its JSON Schema.
+
+Fields are only ever added to ``dstack.check/1``: readers must ignore fields that they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from dstack.diagnosis import Evidence, FindingKind, Verdict
+from dstack.model import Access, Cause, GroupLibrary, Stage
+
+Json = dict[str, Any]
+
+
+class Bounds(TypedDict):
+    """For how many seconds something has lasted; null where a bound is unknown."""
+
+    at_least: float | None
+    at_most: float | None
+
+
+class DocumentTarget(TypedDict):
+    """One dependency of a wait."""
+
+    execution: Annotated[str, Meta(description="Name of the call, thread, actor or resource that is waited for")]
+    ref: Annotated[str | None, Meta(description="ObjectRef through which it is waited for")]
+    task_id: str | None
+    task_name: str | None
+    actor_id: str | None
+
+
+class DocumentGroupCall(TypedDict):
+    """A call on a process group, as of torch.distributed."""
+
+    library: GroupLibrary
+    group: Annotated[str, Meta(description="Unique name of the group in its run")]
+    description: Annotated[str, Meta(description="Name that the program gives the group")]
+    operation: Annotated[str, Meta(description="Name of the call, as all_reduce")]
+    rank: Annotated[int, Meta(description="Rank of the caller")]
+    peer: Annotated[int | None, Meta(description="The other rank of a send or recv, or the root")]
+    ranks: Annotated[list[int], Meta(description="Ranks of all members")]
+    inside: Annotated[list[int], Meta(description="Ranks that are in this call")]
+    missing: Annotated[list[int], Meta(description="Ranks of which at least one must enter the call")]
+    fails_at: Annotated[float | None, Meta(description="Unix time at which the library ends the call with an error")]
+
+
+class DocumentWait(TypedDict):
+    """A wait, with its dependencies."""
+
+    kind: Annotated[str, Meta(description="How it waits, as ray.get or actor slot")]
+    needs: Annotated[int, Meta(description="Number of dependencies that must be satisfied")]
+    of: Annotated[int, Meta(description="Number of things that the call asks for")]
+    timeout_s: Annotated[float | None, Meta(description="Timeout that the program gave")]
+    evidence: Evidence
+    inferred: Annotated[str | None, Meta(description="Reason, where the dependencies are inferred")]
+    polls: Annotated[str | None, Meta(description="FILE:LINE of a loop that only polls")]
+    process_group: DocumentGroupCall | None
+    assumed: Annotated[list[str], Meta(description="Assumptions that the wait rests on")]
+    resources: Annotated[list[str], Meta(description="Requested resources")]
+    targets: Annotated[list[DocumentTarget], Meta(description="The dependencies")]
+
+
+class Ranked(TypedDict):
+    """Ranks and labels of a process in a distributed run."""
+
+    rank: int | None
+    local_rank: Annotated[int | None, Meta(description="Rank among the processes of the node")]
+    world_size: Annotated[int | None, Meta(description="Number of ranks in the run")]
+    world: Annotated[str, Meta(description="Identifies the run that the rank belongs to")]
+    dimensions: Annotated[dict[str, int], Meta(description="Rank in each named process group, as tp or dp")]
+    labels: Annotated[dict[str, str], Meta(description="Labels given by dstack.label")]
+
+
+class DocumentMember(Ranked):
+    """A call, thread, coroutine, actor or placement group. Fields that do not apply are null."""
+
+    execution: Annotated[str, Meta(description="Name, as Cashier.order or driver train.py")]
+    task_id: str | None
+    task_name: str | None
+    attempt: int | None
+    actor_id: str | None
+    actor_class: str | None
+    actor_name: str | None
+    job_id: str | None
+    node_id: str | None
+    node_ip: str | None
+    pid: int | None
+    thread: Annotated[str | None, Meta(description="Name of the thread, or of that of the event loop")]
+    coroutine: bool
+    file: Annotated[str | None, Meta(description="Place of the innermost user frame")]
+    line: int | None
+    function: str | None
+    source: Annotated[str | None, Meta(description="Text of that line")]
+    access: Annotated[Access | None, Meta(description="How the process was read")]
+    torn: Annotated[bool, Meta(description="The thread ran during every reading of its stack")]
+    never: Annotated[str | None, Meta(description="Reason why this can never be given")]
+    since_s: Bounds
+    waits_for: list[DocumentWait]
+    alike: Annotated[int, Meta(description="Number of similar members that are left out")]
+
+
+class DocumentBlocker(DocumentMember):
+    """A running call at the end of a chain of waits."""
+
+    waiters_direct: int
+    waiters_total: int
+
+
+class DocumentFailedBefore(TypedDict):
+    """A failed task or a dead actor that a wait may depend on."""
+
+    name: str
+    error: str
+    error_type: str
+    task_id: str | None
+    actor_id: str | None
+    actor: Annotated[str | None, Meta(description="Actor that the task was called on")]
+    job_id: str | None
+    pid: int | None
+    node_ip: str | None
+    file: str | None
+    line: int | None
+    source: str | None
+    failed_at: Annotated[float | None, Meta(description="Unix time")]
+    ago_s: float | None
+    is_death: Annotated[bool, Meta(description="An actor died")]
+    is_held: Annotated[bool, Meta(description="A process still holds the result of the task")]
+    is_related: Annotated[bool, Meta(description="It shares a process, actor or class with the wait")]
+    count: Annotated[int, Meta(description="Number of similar failures")]
+
+
+class DocumentProgress(TypedDict, total=False):
+    """What moved in the jobs of a finding; numbers that are 0 and values that are unknown are left out."""
+
+    watched_s: float
+    started: int
+    finished: int
+    submitted: int
+    cpu_s: float | None
+    idle_s: Annotated[float | None, Meta(description="Seconds since the last task of the jobs ended")]
+
+
+class DocumentFinding(TypedDict):
+    """One finding."""
+
+    kind: FindingKind
+    confirmed: Annotated[bool, Meta(description="Seen unchanged in two samples, without an assumption")]
+    assumed: Annotated[list[str], Meta(description="Assumptions; the finding is suspected where there are any")]
+    summary: Annotated[str, Meta(description="One sentence; the wording may change")]
+    advice: Annotated[str, Meta(description="The fix; the wording may change")]
+    explanation: Annotated[list[str], Meta(description="One sentence per member; the wording may change")]
+    resources: list[str]
+    jobs: Annotated[list[str], Meta(description="Ids of the jobs that take part")]
+    waiters_direct: Annotated[int, Meta(description="Number of waits that depend on a member directly")]
+    waiters_total: Annotated[int, Meta(description="Number of all waits that depend on the finding")]
+    watched_s: Annotated[float | None, Meta(description="Seconds observed without progress")]
+    since_s: Bounds
+    progress: DocumentProgress | None
+    failed_before: list[DocumentFailedBefore]
+    members: Annotated[list[DocumentMember], Meta(description="The waits; of a deadlock a shortest cycle first")]
+    blocked_behind: Annotated[list[DocumentMember], Meta(description="Waits that depend on the members")]
+    polled_by: Annotated[list[DocumentMember], Meta(description="Calls that poll the members with timeouts")]
+    final_blockers: Annotated[list[DocumentBlocker], Meta(description="Running calls that the waits end in")]
+
+
+class DocumentOutside(TypedDict):
+    """Threads of the application that wait for something outside of Ray."""
+
+    call: str
+    kind: Literal["task", "driver", "thread", "asyncio task"]
+    count: int
+    file: str | None
+    line: int | None
+    since_s: Bounds
+
+
+class DocumentThread(TypedDict):
+    """A thread of a child process."""
+
+    thread: str
+    on_cpu: bool
+    torn: bool
+    waits_in: str | None
+    file: str | None
+    line: int | None
+    function: str | None
+    source: str | None
+
+
+class DocumentChild(Ranked):
+    """A process that a worker or driver has started."""
+
+    worker_id: str
+    pid: int
+    parent_pid: int | None
+    name: str
+    state: str
+    threads: list[DocumentThread]
+
+
+class DocumentRatio(TypedDict):
+    """How many of how many were observed."""
+
+    seen: int
+    total: int
+
+
+class DocumentFailure(TypedDict):
+    """Something that was not observed."""
+
+    stage: Stage
+    reason: Annotated[str, Meta(description="One sentence; the wording may change")]
+    cause: Cause
+    remedy: str | None
+    node_id: str | None
+    worker_id: str | None
+    pid: int | None
+    elapsed_s: float
+    sample: Annotated[int, Meta(description="Number of the sample, from 1")]
+
+
+class DocumentCoverage(TypedDict):
+    """What was observed."""
+
+    nodes: DocumentRatio
+    workers: DocumentRatio
+    access: Annotated[dict[str, int], Meta(description="Number of workers by level of access")]
+    failures: list[DocumentFailure]
+
+
+class DocumentPauses(TypedDict):
+    """Upper bounds on the time for which processes were paused, in milliseconds."""
+
+    median: float
+    max: float
+
+
+class DocumentTiming(TypedDict):
+    """How long the snapshot took."""
+
+    total_s: float
+    sample_s: list[float]
+    pause_ms: DocumentPauses | None
+
+
+class Document(TypedDict):
+    """What ``dstack check --json`` prints."""
+
+    schema: Literal["dstack.check/1"]
+    verdict: Verdict
+    incomplete: Annotated[bool, Meta(description="Something that was not observed could change the verdict")]
+    job: Annotated[str | None, Meta(description="Value of --job")]
+    findings: Annotated[list[DocumentFinding], Meta(description="Worst first")]
+    failed_before: Annotated[list[DocumentFailedBefore], Meta(description="Failures, where there is no finding")]
+    outside_ray: list[DocumentOutside]
+    child_processes: list[DocumentChild]
+    coverage: DocumentCoverage
+    timing: DocumentTiming
+
+
+def check_schema() -> Json:
+    """The JSON Schema of ``dstack.check/1``."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Document)}

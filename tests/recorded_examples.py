@@ -1,0 +1,60 @@
+"""The recorded snapshots of the examples: ``tests/recorded/hangs/mutual_get.json.gz`` is of ``hangs/mutual_get``.
+
+``python -m tests.record_examples`` records them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dstack.analysis.diagnose import diagnose
+from dstack.report.check_json import check_json
+from dstack.report.text import report_text
+from dstack.snapshot_file import load
+from tests.clusters import EXAMPLES
+from tests.command import Json
+
+RECORDED = Path(__file__).with_name("recorded")
+NAMES = sorted(
+    path.relative_to(EXAMPLES).with_suffix("").as_posix()
+    for path in EXAMPLES.rglob("*.py")
+    if not path.stem.startswith("test_")
+)
+"""All examples, as ``dstack demo`` names them."""
+
+
+def recorded(name: str) -> Path:
+    """The file with the snapshot of an example."""
+    return RECORDED / f"{name}.json.gz"
+
+
+def report_of(name: str) -> str:
+    """The report on the snapshot of an example, as ``dstack show`` prints it where the time zone is UTC."""
+    snapshot = load(recorded(name))
+    with _utc():
+        return report_text(snapshot, diagnose(snapshot))
+
+
+@contextmanager
+def _utc() -> Iterator[None]:
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    try:
+        yield
+    finally:
+        del os.environ["TZ"]
+        os.environ.update({} if before is None else {"TZ": before})
+        time.tzset()
+
+
+def document_of(path: Path) -> Json:
+    """What ``dstack check --json`` prints for a snapshot file."""
+    snapshot = load(path)
+    document: Json = json.loads(check_json(snapshot, diagnose(snapshot)))
+    return document
