@@ -111,7 +111,7 @@ def test_each_worker_shows_what_it_does() -> None:
     assert found[driver.worker_id].queued == 0
     assert not inventory.is_queue_known
     assert texts(inventory, clerk.worker_id) == ["Clerk.stamp waits in ray.get for work"]
-    assert texts(inventory, worker.worker_id) == ["work runs"]
+    assert texts(inventory, worker.worker_id) == ["work is running"]
     assert texts(inventory, idle.worker_id) == []
 
 
