@@ -25,6 +25,7 @@ from dstack.vertex_keys import Key
 from dstack.words import plural
 
 BULLET = "• "
+HANG = 3
 COPY_WIDTH = 100
 OPENED_FINDINGS = 3
 SHOWN_FAILURES = 100
@@ -108,7 +109,7 @@ def _finding(look: Look, number: int, finding: Finding) -> Line:
         _details(look, f"{key}/details", finding),
     ]
     is_open = number <= OPENED_FINDINGS
-    return Line(key, title, children, is_open=is_open, data=About(finding), hang=len(lead))
+    return Line(key, title, children, is_open=is_open, data=About(finding), hang=HANG)
 
 
 def _rows(finding: Finding) -> Iterator[Row]:

@@ -100,7 +100,7 @@ def test_merged_stacks_are_filtered_by_rank() -> None:
         await press(pilot, "m")
         await search(pilot, "tp:1 step")
         assert view._root.count == 4
-        assert lines(view)[0].startswith("3 × step  ranks 1, 5, 7  3 wait")
+        assert lines(view)[0].startswith("3 × step  ranks 1, 5, 7  3 waiting")
 
     seen(StacksView, body)
 
