@@ -111,11 +111,10 @@ def _print_finding(console: Console, finding: Finding, number: int, above: int) 
         _print_rows(console, [Row(lead, " " * len(lead), title)])
         console.print()
     drawn, fix = _lines(console, picture(finding)), _lines(console, [fix_row(finding)])
-    above += (number == 1) + 1
-    is_first = number in (None, 1) and above + len(drawn) + 1 + len(fix) > FIRST_LINES
+    is_late = number == 1 and above + 1 + len(drawn) + 1 + len(fix) > FIRST_LINES
     remarks = [row for step in finding.diagram.remarks for row in remark_rows(step)]
     rest = _lines(console, [*assumption_rows(finding), *remarks])
-    parts = (fix, drawn, rest) if is_first else (drawn, fix, rest)
+    parts = (fix, drawn, rest) if is_late else (drawn, fix, rest)
     for at, lines in enumerate(filter(None, parts)):
         _print_lines(console, [*[Text()] * (at > 0), *lines])
 
