@@ -191,7 +191,7 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         outermost := user_frame(observed.snapshot.frames_of(thread), outermost=True)
     ):
         return f"training function {outermost.function}"
-    name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
+    name = f'thread "{libraries.thread_name(thread.name)}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
 
 

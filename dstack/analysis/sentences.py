@@ -233,9 +233,10 @@ def _failing(wait: Wait) -> str:
 
 def _polls(wait: Wait, targets: str) -> str:
     """What a loop does that only polls, and for what."""
+    where = f"in the loop at {wait.polls}" if wait.polls else "in a loop"
     if wait.timeout_s == 0.0:
-        return f"{wait.kind} in the loop at {wait.polls}; only {targets} can change the result"
-    return f"polls {targets} in the loop at {wait.polls} ({wait.what or wait.kind}, timeout {wait.timeout_s:g} s)"
+        return f"{wait.kind} {where}; only {targets} can change the result"
+    return f"polls {targets} {where} ({wait.what or wait.kind}, timeout {wait.timeout_s:g} s)"
 
 
 def _await(wait: Wait, targets: str) -> str:

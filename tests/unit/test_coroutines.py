@@ -604,7 +604,7 @@ def test_full_slots_that_all_await_an_event_are_stalled() -> None:
 
     (finding,) = diagnosis.findings
     assert (finding.kind, diagnosis.incomplete) == ("stalled", False)
-    assert "All 2 Gate.enter calls wait in asyncio.Event.wait" in texts(diagnosis)
+    assert "Both Gate.enter calls wait in asyncio.Event.wait" in texts(diagnosis)
     assert "Gate.open (actor Gate" in texts(diagnosis)
     assert "max_concurrency" in finding.advice
 

@@ -47,7 +47,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
         return fix
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
-        return _of_locks(members, is_loop_blocked)
+        return _of_locks(cycle, members, is_loop_blocked)
     if is_loop_blocked:
         return _of_loop(cycle)
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
@@ -55,7 +55,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
         return (
             f"Call {queued[0].label} as a plain method (self.{queued[0].label.rpartition('.')[2]}()) instead of "
-            "through the actor's own handle, or let the actor run both: max_concurrency=2 or async methods."
+            "through the actor's own handle, or let the actor run both: raise max_concurrency, or make both async."
         )
     if "order" in kinds or "arguments" in kinds:
         return (
@@ -63,22 +63,32 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "the call starts without waiting for the value."
         )
     if queued:
-        labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
-        return (
-            f"Let {labels} run while its actor waits: make it async, or set max_concurrency=2 or a concurrency group; "
-            "or return the ObjectRef instead of getting it."
-        )
+        return _of_queued(queued, callers, kinds)
     if kinds == {"future"} and len(cycle) == 1 and not any(vertex.wait and vertex.wait.inferred for vertex in cycle):
         return (
             f"Make {_first_label(callers)} async def and await the coroutine or its future (asyncio.wrap_future): a "
             "blocking wait stops the event loop that must run it."
         )
+    if kinds == {"future"} and len(cycle) == 1:
+        return (
+            f"Do not wait in {_first_label(callers)} for another task of the same executor: give the executor more "
+            "threads (max_workers), or submit that task to another executor."
+        )
     if kinds & {"thread.join", "future"}:
         return (
-            "Do not wait for a thread in code that the thread itself waits for: start it, return, and join it later; "
-            "in an async method, await asyncio.to_thread(...)."
+            f"Do not wait in {_first_label(callers)} for a thread that itself waits for it: start the thread, return, "
+            "and join it later; in an async method, await asyncio.to_thread(...)."
         )
-    return _of_waits(cycle)
+    if releasing := _queued_beside(cycle, members):
+        return (
+            f"If {words.shortly(releasing, SHOWN_HOLDERS, ' or ')}, which is queued, would end the wait, let it run: "
+            "raise max_concurrency of its actor, or give it a concurrency group."
+        )
+    if callers and not any(vertex.task_id for vertex in callers):
+        labels = words.shortly(sorted({vertex.label for vertex in callers}), SHOWN_HOLDERS)
+        return f"Remove one of the waits between {labels}: each needs the result of the other."
+    got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
+    return f"Pass the ObjectRef on in one of these calls instead of {got} it."
 
 
 def _of_constructor(cycle: Sequence[Vertex]) -> str | None:
@@ -93,19 +103,29 @@ def _of_constructor(cycle: Sequence[Vertex]) -> str | None:
     return None
 
 
-def _of_waits(cycle: Sequence[Vertex]) -> str:
-    """Where nothing in a cycle is queued: waits for what other code of a process must do, for coroutines, for refs."""
-    waits = [(vertex, vertex.wait) for vertex in cycle if vertex.wait and vertex.kind == "execution"]
-    if linked := next(((vertex, wait) for vertex, wait in waits if wait.is_linked), None):
-        vertex, wait = linked
+def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[str]) -> str:
+    """How the calls that are queued on actors in the cycle can run; an async actor has no threads for them."""
+    labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
+    async_actors = {_actor_of(vertex) for vertex in callers if vertex.coroutine_id}
+    is_async = all(_actor_of(vertex) in async_actors for vertex in queued)
+    run = ["raise max_concurrency", "give it its own concurrency group", *["make both methods async"] * (not is_async)]
+    if "backpressure" in kinds:
+        streams = sorted({vertex.label for vertex in callers if vertex.wait and vertex.wait.kind == "backpressure"})
         return (
-            f"Let the code that ends {wait.what or wait.kind} in {vertex.label} run without waiting for this cycle: "
-            "raise max_concurrency, or give it a concurrency group."
+            f"Read the stream of {words.listed(streams)} to its end before waiting for {labels}; or let {labels} run "
+            f"meanwhile: {words.listed(run, ' or ')}."
         )
-    if not any(target.ref for _, wait in waits for group in wait.groups for target in group.targets):
-        return f"Let {_first_label(cycle)} proceed without waiting for {cycle[1 % len(cycle)].label}."
-    got = "awaiting" if all(vertex.coroutine_id for vertex, _ in waits) else "getting"
-    return f"Pass the ObjectRef on in one of these calls instead of {got} it."
+    return (
+        f"Let {labels} run while its actor waits: {words.listed(run, ' or ')}; or return the ObjectRef instead of "
+        "getting it."
+    )
+
+
+def _queued_beside(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> list[str]:
+    """The calls among the members that are queued on an actor behind a call in the cycle."""
+    inside = {vertex.key for vertex in cycle}
+    queued = (one for one in members if one.kind == "task" and one.wait and one.wait.kind == "actor slot")
+    return sorted({one.label for one in queued if not inside.isdisjoint(targets_of(one))})
 
 
 def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
@@ -150,8 +170,16 @@ def _of_loop(cycle: Sequence[Vertex]) -> str:
     )
 
 
-def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:
+def _of_locks(cycle: Sequence[Vertex], members: Sequence[Vertex], is_loop_blocked: bool) -> str:
     waits = [vertex.wait for vertex in members if vertex.wait and vertex.wait.kind == "lock"]
+    waiting = [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "lock"]
+    if len(waiting) == 1 and not is_loop_blocked:
+        targets = set(targets_of(waiting[0]))
+        holder = _first_label([vertex for vertex in cycle if vertex.key in targets])
+        return (
+            f"Do not hold the lock in {holder} while it waits for a value or a call: {waiting[0].label} needs the same "
+            "lock. Get the value first, then take the lock."
+        )
     if any((wait.what or "").startswith("asyncio.") for wait in waits):
         return (
             "Take the locks in the same order everywhere, and hold none while awaiting a value or a call: "
@@ -204,14 +232,17 @@ def _of_requests(queued: Sequence[Vertex]) -> str:
 
 
 def _of_resources(resources: set[str], members: Sequence[Vertex]) -> str:
-    if resources <= {"CPU"}:
-        return (
-            "Let the waiting tasks ask for less (num_cpus=0 for those that only wait), return ObjectRefs instead of "
-            "waiting, or add CPUs: the waiting tasks hold the CPUs that the pending ones need."
-        )
     wanting = sorted(
         {vertex.label for vertex in members if vertex.wait and vertex.wait.resources and vertex.is_counted}
     )
+    if resources <= {"CPU"}:
+        holders = sorted({vertex.label for vertex in members if vertex.kind == "execution" and vertex.task_id})
+        what = words.shortly(wanting, SHOWN_HOLDERS) or "the pending tasks"
+        return (
+            f"Let {words.shortly(holders, SHOWN_HOLDERS) or 'the waiting tasks'} ask for less (num_cpus=0 for a task "
+            f"that only waits), return ObjectRefs instead of waiting, or add CPUs: {what} "
+            f"{words.word(len(wanting), 'needs', 'need')} the CPUs that are held there."
+        )
     what = words.shortly(wanting, SHOWN_HOLDERS, " or ") or "a task"
     return (
         f"Do not hold {words.listed(sorted(resources))} while waiting for {what}, which needs it too: start that "
