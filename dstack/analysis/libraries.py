@@ -78,8 +78,8 @@ RECOGNISERS = (
     Recogniser(r"TrainController", "Train's controller", which=" {id}"),
     Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}"),
     Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}"),
-    Recogniser(r"PlacementGroupCleaner", "Train's cleaner of placement groups", which=" {id}", is_machinery=True),
-    Recogniser(r"PreemptionWatcher", "Train's watcher of preemption", which=" {id}", is_machinery=True),
+    Recogniser(r"PlacementGroupCleaner", "Train's placement-group cleaner", which=" {id}", is_machinery=True),
+    Recogniser(r"PreemptionWatcher", "Train's preemption watcher", which=" {id}", is_machinery=True),
     Recogniser(
         r"_UsageCollectionActor",
         "Data's usage statistics",

@@ -175,7 +175,7 @@ def test_a_pending_call_has_a_page_that_leads_on() -> None:
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "j", "j", "enter", "enter")
-        assert "is queued there" in " ".join(line.strip() for line in texts(page(view)))
+        assert "is queued behind" in " ".join(line.strip() for line in texts(page(view)))
         await press(pilot, "G", "enter")
         assert view.trail[-1].vertex == clerk.key
 

@@ -132,4 +132,5 @@ def in_call(group: Gathering, which: str = "") -> str:
     if total == 1:
         return f"{group.inside[0].label} waits in {group.call}"
     who = ("both" if count == 2 else f"all {count}") if count == total else f"{count} of {total}"
-    return f"{who} {group.name}{which} {words.word(count, 'waits', 'wait')} in {group.call}"
+    calls = " calls" if group.inside[0].task_id else ""
+    return f"{who} {group.name}{calls}{which} {words.word(count, 'waits', 'wait')} in {group.call}"

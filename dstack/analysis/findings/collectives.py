@@ -252,7 +252,9 @@ def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
     parts = (
         f"{ranks[0].upper()}{ranks[1:]} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
-        f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
+        f", and {words.word(len(one.inside), 'waits', 'wait')} for {names.ranks(missing, one.call.group)}"
+        if missing
+        else "",
         fails_in(teller.observed, one.call),
         f"; {'it is' if is_one else 'the first of them is'} {first.label}",
         f" ({who.place})" if who.place else "",
@@ -267,7 +269,7 @@ def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator
     for vertex, rank in group_ranks.elsewhere:
         alike[routes.in_words(vertex)].append(rank)
     for route, ranks in alike.items():
-        yield f"{names.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {route}"
+        yield f"{names.ranks(ranks)} {words.word(len(ranks), 'is', 'are')} in {route}"
 
 
 class _Routes:

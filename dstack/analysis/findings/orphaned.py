@@ -48,7 +48,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
             *collectives.described(finding, teller),
             *(key for key in finding.members if teller.vertices[key].never),
         }
-        yield from teller.alike([key for key in finding.members if key not in described], "Also in it: ")
+        yield from teller.alike([key for key in finding.members if key not in described], "Also waiting: ")
         return
     yield from submissions(finding, teller)
     parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}
@@ -88,7 +88,7 @@ def advice(finding: Finding, teller: Teller) -> str:
     actor = teller.observed.actors.get(task.actor_id or "")
     if _is_of_removed_group(teller.observed, task, actor):
         what = "create a new actor in it" if task.actor_id else "submit the task again with it"
-        return f"Create a new placement group and {what}: a removed placement group cannot be restored."
+        return f"Create another placement group and {what}: a removed placement group cannot be restored."
     if actor is not None:
         return (
             f"Create a new actor of class {actor.class_name} and repeat its calls there, or handle the error in the "

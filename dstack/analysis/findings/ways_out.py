@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dstack import words
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
+from dstack.analysis.coroutines import EVENT_LOOP
+from dstack.analysis.lifetimes import REMOVAL
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
+from dstack.vertex_keys import AnyKey, Key
 
 LET_GO = (
     "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
@@ -32,13 +35,19 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
         return _of_lifetimes(members)
     if kinds & {READ, WRITE, KEPT}:
-        return _of_graphs(kinds, cycle)
+        return _of_graphs(kinds, cycle, members)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources}, members)
     if any(vertex.wait and vertex.wait.kind == BARRIER for vertex in cycle):
         return (
             "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
             "of the barrier in all of them, or give the called actor max_concurrency=2."
+        )
+    created = next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"), None)
+    if created and (constructor := next((v for v in callers if _actor_of(v) == _actor_of(created)), None)):
+        return (
+            f"Do not wait in {constructor.label} for a call that needs its actor: run {created.label} after the "
+            "constructor has ended, or pass its result into the constructor."
         )
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
@@ -111,16 +120,14 @@ def _queued_beside(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> list[s
     return sorted({one.label for one in queued if not inside.isdisjoint(targets_of(one))})
 
 
-def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
+def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
     if KEPT in kinds:
         held = {key for vertex in cycle if vertex.wait and vertex.wait.kind == KEPT for key in targets_of(vertex)}
-        keeping = sorted({vertex.label for vertex in cycle if vertex.key in held})
-        return (
-            f"Copy the arrays that {words.listed(keeping) or 'this process'} keeps from a compiled graph "
-            "(array.copy(), copy.deepcopy), or drop them before the next execute: they take up room in its channels."
-        )
-    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in cycle):
+        keeping = sorted({vertex.label for vertex in cycle if vertex.key in held and vertex.kind == "execution"})
+        where = f" in {words.listed(keeping)}" if keeping else ""
+        return f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them before the next execute: they take up room in its channels."
+    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
         return (
             "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
             "second: an actor runs the loop of one graph at a time."
@@ -144,8 +151,8 @@ def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
 
 def _of_loop(cycle: Sequence[Vertex]) -> str:
     """The fix for a blocking call on an event loop, by the method that makes it."""
-    blocking = [vertex for vertex in cycle if vertex.os_thread_id is not None and vertex.task_id and vertex.wait]
-    label = _first_label(blocking)
+    loops = {key for vertex in cycle for key in _loops_of(vertex)}
+    label = _first_label([vertex for vertex in cycle if vertex.key in loops])
     kinds = {vertex.wait.kind for vertex in cycle if vertex.wait}
     if kinds & set(REF_CALLS):
         return f"In {label}, await the ObjectRef (await ref) instead of ray.get: ray.get blocks the whole event loop."
@@ -171,6 +178,14 @@ def _of_locks(cycle: Sequence[Vertex], is_loop_blocked: bool) -> str:
         f"Do not hold a lock in {holders} while waiting for a value or a call: {wanting} needs that lock. Get the "
         "value first, then take the lock."
     )
+
+
+def _loops_of(vertex: Vertex) -> Iterator[Key]:
+    """The threads that block the event loop which a vertex needs."""
+    if vertex.wait is not None and vertex.wait.loop is not None:
+        yield vertex.wait.loop
+    elif vertex.wait is not None and vertex.wait.kind == EVENT_LOOP:
+        yield from targets_of(vertex)
 
 
 def _first_label(callers: Sequence[Vertex]) -> str:
@@ -224,15 +239,24 @@ def _of_lifetimes(members: Sequence[Vertex]) -> str:
     requests = (vertex for vertex in members if vertex.wait and vertex.wait.resources)
     wanting = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
     needed = sorted({name for vertex in members if vertex.wait for name in vertex.wait.resources})
-    holders = sorted({vertex.holder for vertex in members if vertex.kind == "lifetime" and vertex.holder})
+    lifetimes = [vertex for vertex in members if vertex.kind == "lifetime" and vertex.holder]
+    holders = sorted({vertex.holder for vertex in lifetimes if vertex.holder})
     if not wanting or not holders:
         return LET_GO
-    hold, end = (words.word(len(holders), *pair) for pair in (("holds", "hold"), ("it ends", "they end")))
+    hold = words.word(len(holders), "holds", "hold")
     return (
         f"Leave {words.listed(needed)} for {words.shortly(wanting, SHOWN_HOLDERS, ' or ')}: "
-        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it until {end}. Start fewer of them, let them ask for less, "
-        "reserve a bundle, or add resources."
+        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it {until(lifetimes)}. Start fewer of them, let them ask for "
+        "less, reserve a bundle, or add resources."
     )
+
+
+def until(lifetimes: Sequence[Vertex]) -> str:
+    """``until it ends``, or of placement groups ``until they are removed``."""
+    is_one = len(lifetimes) == 1
+    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == REMOVAL for vertex in lifetimes):
+        return "until it is removed" if is_one else "until they are removed"
+    return "until it ends" if is_one else "until they end"
 
 
 def _actor_of(vertex: Vertex) -> str | None:
