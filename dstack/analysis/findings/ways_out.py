@@ -126,7 +126,10 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Verte
         held = {key for vertex in cycle if vertex.wait and vertex.wait.kind == KEPT for key in targets_of(vertex)}
         keeping = sorted({vertex.label for vertex in cycle if vertex.key in held and vertex.kind == "execution"})
         where = f" in {words.listed(keeping)}" if keeping else ""
-        return f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them before the next execute: they take up room in its channels."
+        return (
+            f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
+            "before the next execute: they take up room in its channels."
+        )
     if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
         return (
             "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
