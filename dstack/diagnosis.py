@@ -269,15 +269,16 @@ class Progress(Model, frozen=True):
 class Finding(Model, frozen=True):
     """One conclusion.
 
-    ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain
-    those that wait. ``blocked_behind`` can never go on either. Neither has helpers (:attr:`Vertex.is_counted`), which
-    stand in ``helpers``, and in ``cycle`` where they are a part of it. ``polled_by`` wait for any of these with a
-    timeout, so they do go on, in vain. ``waiters_total`` counts all who wait because of it and are no part of it,
-    ``waiters_direct`` those among them who wait for a part of it; of an open chain, all who wait in it, and those who
-    wait for its ends. ``jobs`` are those that take part, ``watched_s`` how long it was watched without a move,
-    ``since`` how long its members' waits have lasted together. ``assumed`` is what stands between a finding that was
-    seen twice and proof. ``progress`` is what moved in its jobs meanwhile, ``failed_before`` are failures that its
-    waits may depend on. ``explanation`` has a sentence for each member, ``diagram`` is the short form of it.
+    ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain its
+    waits. ``blocked_behind`` are waits that depend on the members and can never proceed either. ``helpers`` are the
+    vertices between them that are not counted (:attr:`Vertex.is_counted`); ``cycle`` has those of the cycle, too.
+    ``polled_by`` are waits with a timeout for any of these: they proceed, without a result. ``waiters_total`` is the
+    number of waits that depend on the finding without being part of it, ``waiters_direct`` of those that depend on a
+    part directly. Of an open chain they count all of its waits, and those for its ends. ``jobs`` are the jobs that
+    take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` how long all waits of
+    its members have lasted. A finding with ``assumed`` is suspected: two samples agree, but it rests on these
+    assumptions. ``progress`` is what moved in its jobs meanwhile, ``failed_before`` are failures that its waits may
+    depend on. ``explanation`` has a sentence for each member, ``diagram`` is the short form of it.
     """
 
     kind: FindingKind

@@ -76,11 +76,11 @@ class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_def
 
 
 class Frame(Model, frozen=True):
-    """One Python frame. ``origin`` tells whose code it is.
+    """One Python frame; ``origin`` is the kind of its code.
 
-    ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, by its source there:
-    ``bounded`` if it ends by itself, as it counts or compares the time; ``busy`` if it makes other calls although what
-    it polls for has not come; else ``plain``. None where it is in no loop, or the source could not be read.
+    ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, by its source:
+    ``bounded`` if it ends by itself, since it counts or compares the time; ``busy`` if it makes other calls before what
+    it polls for has come; else ``plain``. None if the line is in no loop, or the source was unreadable.
     """
 
     function: str
@@ -162,7 +162,7 @@ class GraphChannel(Model, frozen=True):
     """A channel of a compiled graph (``ray.dag``): an actor writes values to it that others read, each in turn.
 
     ``writer`` and ``readers`` are ids of actors. A writer is empty where it is the driver, that is, the process that
-    compiled the graph; as a reader a small actor stands for that, which the driver has made. ``refs`` are objects in
+    compiled the graph; as a reader, a small actor that the driver has made takes its place. ``refs`` are objects in
     shared memory that hold the values; both ends of a channel have some in common. ``buffers`` is how many values it
     holds at most before one is read, 0 where that is not known.
     """
@@ -174,11 +174,11 @@ class GraphChannel(Model, frozen=True):
 
 
 class GraphStage(Model, frozen=True):
-    """A method that a thread of an actor calls in a compiled graph, or with an empty ``method`` the graph's driver.
+    """A method that a thread of an actor calls in a compiled graph; the graph's driver if ``method`` is empty.
 
-    ``os_thread_id`` is that thread, 0 for a driver; it is in this stage where ``is_current``. ``reader`` and ``writer``
+    ``os_thread_id`` is that thread, 0 for a driver; it is in this stage if ``is_current``. ``reader`` and ``writer``
     identify the ends of its channels in the process, see :class:`ChannelCall`. ``reads`` and ``writes`` count the
-    executions of which it has its input, and has given its output: a driver takes what the graph gives.
+    executions whose input it has received, and whose output it has given; a driver receives the graph's output.
     """
 
     method: str
@@ -209,28 +209,27 @@ class ChannelCall(Model, frozen=True):
 
 
 class BlockedCall(Model, frozen=True):
-    """A call that a thread or coroutine is inside of and that waits for something another execution must give.
+    """A blocked call of a thread or coroutine, with what it depends on.
 
     ``frame`` is the index, from the leaf, of the frame that called into Ray or the standard library. ``refs`` are
-    ObjectRefs in the order of the call; a generator's is the item that comes next. ``owners`` are the ids of the
-    workers that own these, in the same order, ``""`` where that is not known, or none. ``threads`` are OS ids of
-    threads of this process of which one must go on: the joined one, those that may run the future, the lock's
-    holder; none where nobody knows. ``all_of``, where several futures are needed at once, has such threads for each
-    of them. ``coroutines`` are ids of coroutines of this process: with ``threads`` one of all these must go on.
+    ObjectRefs in the order of the call; a generator's is its next item. ``owners`` are the ids of the workers that own
+    them, in the same order, ``""`` if unknown; or none. ``threads`` are OS ids of threads of this process of which one
+    must proceed: the joined thread, those that may run the future, or the holder of the lock; none if unknown.
+    ``all_of``, for a call that needs several futures at once, has such threads for each of them. ``coroutines`` are ids
+    of coroutines of this process; together with ``threads``, one of all of them must proceed.
 
-    An ``await`` is for ``num_returns``, or where that is None for all, of ``refs``, ``coroutines``, the futures in
-    ``all_of`` and ``others``, that many things of which nobody knows who gives them. ``child_pids`` are processes below
-    this one, of which one must end or write. ``reached_by`` are OS ids of other threads of this process, and
-    ``reached_by_coroutines`` ids of its coroutines, in whose frames the object stands that the call waits on, so they
-    may end the call; ``reached_by_actor`` says that the actor's instance holds it, so its methods may. All three come
-    from a bounded search: they are candidates, perhaps not all. ``inferred`` says how the
-    threads are known, or how many refs are needed, where that is not exact. ``object_id`` tells two locks, futures
-    or queues of one process apart. ``held`` says that the refs could not be read, and are some of those that the
-    process holds; ``assumed`` then what is taken for granted of the call besides. ``what`` names the call in the
-    user's words where its kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group``
-    is what a call on a process group depends on, where that could be read; ``queued`` is the request to a Serve
-    deployment that waits there for a replica, and ``channel`` what a wait in a compiled graph depends on. ``unread``
-    says why what is waited for could not be read, in which case ``refs`` and ``threads`` are empty and mean nothing.
+    An ``await`` needs ``num_returns`` (all if that is None) of ``refs``, ``coroutines``, the futures in ``all_of``, and
+    ``others``, a number of things whose source is unknown. ``child_pids`` are processes below this one, of which one
+    must end or write. ``reached_by`` are OS ids of other threads of this process whose frames reach the object that the
+    call waits on, and ``reached_by_coroutines`` ids of such coroutines; ``reached_by_actor`` is true if the actor's
+    instance holds the object. All three may end the call. They come from a bounded search, so some may be missing.
+    ``inferred`` is the reason if the threads, or the number of refs, are not exact. ``object_id`` distinguishes locks,
+    futures or queues of one process. ``held`` is true if the refs could not be read, and are some of those that the
+    process holds; ``assumed`` is then the assumption about the call. ``what`` names the call in the user's words if its
+    kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group`` is the dependency of a
+    call on a process group, ``queued`` the request to a Serve deployment that waits for a replica, ``channel`` the
+    dependency of a wait in a compiled graph. ``unread`` is the reason if the dependencies could not be read; then
+    ``refs`` and ``threads`` are empty.
     """
 
     kind: CallKind
@@ -269,13 +268,13 @@ class BlockedCall(Model, frozen=True):
 class Thread(Model, frozen=True):
     """One Python thread of a process.
 
-    ``stack`` is an index into ``Snapshot.stacks``. ``role`` says what the thread is for: ``task`` executes Ray
-    tasks, ``loop`` runs an async actor's event loop, ``user`` was made by user code (or is a driver's main thread),
-    ``ray`` belongs to Ray or to a library. ``still`` is true when the operating system shows that the thread did
-    not run at all while its stack and refs were read: the reading is then exact. ``torn`` is true when the thread ran
-    during every reading of its stack: frames may not belong together, and what it waits for is not known. ``sleeps``
-    says that the kernel shows it in ``time.sleep``, which only time ends. ``task_id`` is the Ray task it runs, None for
-    none; it means something only where ``Process.tasks_read`` is true.
+    ``stack`` is an index into ``Snapshot.stacks``. ``role`` is the purpose of the thread: ``task`` executes Ray tasks,
+    ``loop`` runs an async actor's event loop, ``user`` was started by user code (or is a driver's main thread), ``ray``
+    belongs to Ray or to a library. ``still`` is true if the thread did not run at all while its stack and refs were
+    read, by the counters of the operating system: the reading is then exact. ``torn`` is true if the thread ran during
+    every reading of its stack: frames may not belong together, and its dependencies are unknown. ``sleeps`` is true if
+    the kernel shows it in ``time.sleep``. ``task_id`` is the Ray task that it runs, None for none; it is valid only if
+    ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int
@@ -292,15 +291,15 @@ class Thread(Model, frozen=True):
 
 
 class Coroutine(Model, frozen=True):
-    """A suspended asyncio task of a process, with its await chain in the place of a stack.
+    """A suspended asyncio task of a process; its stack is its await chain.
 
     ``coroutine_id`` is the address of the asyncio task, in hex, and ``name`` its name. ``stack`` is an index into
-    ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop,
-    None where no thread does or that is not known. ``task_id`` is the Ray task in whose context it was made;
-    ``is_task`` that it is this task itself, not something that the task began besides. ``still`` is true when it
-    was read twice alike, or its event loop did not run meanwhile: only then it has a ``call``. ``request`` is the one
-    to a Serve deployment that it executes as part of a replica. ``cancel_requests`` counts how often it was asked to be
-    cancelled, as by ``ray.cancel``, which it may have caught (CPython 3.11 and later).
+    ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop, None if
+    there is none or it is unknown. ``task_id`` is the Ray task in whose context it was created; ``is_task`` is true if
+    it is this task itself. ``still`` is true if two readings agree, or its event loop did not run meanwhile: only then
+    it has a ``call``. ``request`` is the Serve request that it executes as part of a replica.
+    ``cancel_requests`` counts the requests to cancel it, as by ``ray.cancel``, which it may have caught (CPython 3.11
+    and later).
     """
 
     coroutine_id: str
@@ -316,24 +315,22 @@ class Coroutine(Model, frozen=True):
 
 
 class Process(Model, frozen=True):
-    """A worker's or driver's process as the operating system shows it, or one of Python that such a process started.
+    """The process of a worker or driver, or a Python process that such a process started.
 
-    ``access`` is how its threads were read, if it has any here. Figures are 0 where only its stacks came, as text.
-    ``paused_ms`` bounds from above how long dstack kept it stopped: 0 unless a pause was asked for, by ``--pause`` or
-    ``--native``. ``tasks_read`` says whether it could be read which task each thread runs, ``coroutines_read`` whether
-    its event loops could be read, if it has any: then all of their suspended coroutines are there.
-    ``concurrency_groups`` are those of an actor's methods, by the method's name, as its class declares them; None where
-    that was not read.
+    ``access`` is how its threads were read, if it has any here. Figures are 0 if only its stacks came, as text.
+    ``paused_ms`` is an upper bound on the time for which dstack paused it: 0 without ``--pause`` and ``--native``.
+    ``tasks_read`` is true if the task of each thread could be read, ``coroutines_read`` if its event loops could be
+    read: then all of their suspended coroutines are included. ``concurrency_groups`` are those of an actor's methods,
+    by the method's name, as its class declares them; None if they were not read.
 
-    ``children`` are all processes of Python below it, as multiprocessing starts them, in one list without children of
-    their own: their ``parent_pid`` says which process started each, None for a worker or driver, and ``name`` is the
-    operating system's. They are read in the first sample, and in the second one where the wait of a child may matter.
+    ``children`` are all Python processes below it, as multiprocessing starts them, in one flat list: their
+    ``parent_pid`` is the process that started each, None for a worker or driver, and ``name`` is the operating
+    system's. They are read in the first sample, and in the second one if the wait of a child may matter.
     ``children_left_out`` counts others, that run no Python or are too many. ``is_cut_off`` marks a child that was
     forked from a process connected to Ray and has none of the threads of that connection: Ray does not work in it.
-
-    ``process_groups`` are those that it is a member of. ``rank``, ``local_rank`` and ``world_size`` are what it is in a
-    distributed run, from its default group, or as a launcher has set them in its environment. ``labels`` are those that
-    the program has given it by ``dstack.label``. ``graph_stages`` are those of compiled graphs in which it takes part.
+    ``process_groups`` are its memberships. ``rank``, ``local_rank`` and ``world_size`` describe its place in a
+    distributed run, from its default group or as a launcher has set them in its environment. ``labels`` are those that
+    the program has set by ``dstack.label``. ``graph_stages`` are its stages of compiled graphs.
     """
 
     pid: Int
@@ -408,10 +405,10 @@ class Task(Model, frozen=True):
 
 
 class TaskTimes(Model, frozen=True):
-    """When a task entered its states, by the clocks of those who reported it: hosts' clocks may differ.
+    """When a task entered its states, by the clocks of the reporting hosts, which may differ.
 
-    ``states`` maps Ray's TaskStatus by name to when the latest ``attempt`` entered it. ``submitted_at`` is when the
-    first attempt began, None where that is not kept any more.
+    ``states`` maps the name of Ray's TaskStatus to when the latest attempt entered it. ``submitted_at`` is when the
+    first attempt began, None if that is not kept any more.
     """
 
     attempt: Int = 0
@@ -420,11 +417,11 @@ class TaskTimes(Model, frozen=True):
 
 
 class Ref(Model, frozen=True):
-    """An ObjectRef as a process that knows it sees it: only refs that somebody waits for, or might.
+    """An ObjectRef as one process knows it; only refs that are waited for, or may be.
 
-    ``size_bytes`` is -1 while the value is not there. ``argument_uses`` counts submitted tasks that take it,
-    ``local_uses`` the variables of the process that hold it; ``is_contained`` where it is inside another object.
-    Handles of actors are refs too (:data:`ACTOR_HANDLE`).
+    ``size_bytes`` is -1 while there is no value. ``argument_uses`` counts submitted tasks that take it, ``local_uses``
+    the variables of the process that hold it; ``is_contained`` is true if it is inside another object. Handles of
+    actors are refs too (:data:`ACTOR_HANDLE`).
     """
 
     ref: str
@@ -438,11 +435,11 @@ class Ref(Model, frozen=True):
 
 
 class WorkerSample(Model, frozen=True):
-    """What one worker or driver showed at one time.
+    """One worker or driver in one sample.
 
-    ``running_task_ids`` is None when its core worker did not answer, ``process`` when its process was not seen.
-    ``held`` is what it was given with the task it runs, or for its actor's life, by the names its node counts it under;
-    of an idle one it may be what it had before. ``executed_tasks`` counts all tasks that it has ended since its start.
+    ``running_task_ids`` is None if its core worker did not answer, ``process`` if its process was not read. ``held``
+    are the resources of its task, or of its actor for life, by their names on its node; those of an idle worker may be
+    from before. ``executed_tasks`` counts all tasks that it has ended since its start.
     """
 
     worker_id: str
@@ -476,12 +473,12 @@ class PlacementGroup(Model, frozen=True):
 
 
 class Sample(Model, frozen=True):
-    """One round of looking. The second round covers only those that seemed stuck in the first.
+    """One pass of reading. The second covers only workers that seemed stuck in the first.
 
-    ``began_s`` and ``ended_s`` count from the start of the snapshot on dstack's own clock. ``total`` maps a node to
-    all its resources, among them those of the placement groups that have a place there, and ``available`` to the free
-    ones. ``arrived`` are actor calls of which the executor has reported that they are there with all their arguments,
-    and do not run: task id to attempt; it is filled only where a call seems to be queued.
+    ``began_s`` and ``ended_s`` count from the start of the snapshot, on dstack's own clock. ``total`` maps a node to
+    all its resources, including those of its placement groups, and ``available`` to the free ones. ``arrived`` are
+    queued actor calls that have reached their worker with all arguments, as task id to attempt; it is filled only if a
+    call seems to be queued.
     """
 
     began_s: float
@@ -496,10 +493,11 @@ class Sample(Model, frozen=True):
 
 
 class Node(Model, frozen=True):
-    """A Ray node. Host figures are None where no probe reached it; ``ended_at`` and ``death_cause`` unless it died.
+    """A Ray node.
 
-    ``clock_ahead_s`` is by how much its clock is at least ahead of dstack's, or behind where it is negative; 0 where
-    the time that a question takes may be all the difference.
+    Figures of the host are None if no probe reached it. ``ended_at`` and ``death_cause`` are None while it is alive.
+    ``clock_ahead_s`` is how much its clock is at least ahead of dstack's, negative if it is behind; 0 if the round trip
+    of a request may explain the whole difference.
     """
 
     node_id: str
@@ -524,10 +522,7 @@ class Node(Model, frozen=True):
 
 
 class Job(Model, frozen=True):
-    """A Ray job, that is one driver and all that descends from it.
-
-    ``submission_id`` is set where ``ray job submit`` began it.
-    """
+    """A Ray job: one driver and everything that it submitted; ``submission_id`` is that of ``ray job submit``."""
 
     job_id: str
     entrypoint: str = ""
@@ -539,11 +534,11 @@ class Job(Model, frozen=True):
 
 
 class Actor(Model, frozen=True):
-    """An actor as the control plane knows it; ``state`` is Ray's ActorState by name.
+    """An actor as the control plane knows it; ``state`` is the name of Ray's ActorState.
 
-    ``held`` is what it has for life, by the names its node counts it under. ``death_reason`` is Ray's reason by name,
-    as ``RAY_KILL``, or the kind of the cause where Ray gives no reason; None where it is not known. ``last_error`` says
-    why the process before its present one ended, where it was restarted; Ray 2.60 tells that, 2.46 does not.
+    ``held`` are the resources that it holds for life, by their names on its node. ``death_reason`` is the name of Ray's
+    reason, as ``RAY_KILL``, or the kind of the cause if Ray gives no reason; None if unknown. ``last_error`` is the
+    reason why the previous process of a restarted actor ended; Ray 2.60 reports it, 2.46 does not.
     """
 
     actor_id: str
@@ -583,9 +578,9 @@ class Worker(Model, frozen=True):
 
 
 class GoneWorker(Model, frozen=True):
-    """A worker or driver that is dead, and that owned a ref somebody still waits for.
+    """A dead worker or driver that owned a ref which is still waited for.
 
-    Dead is who the control plane says is, or whose node it says is. ``cause`` is Ray's, in one sentence.
+    The control plane reports the worker, or its node, as dead. ``cause`` is Ray's, in one sentence.
     """
 
     worker_id: str
@@ -645,12 +640,13 @@ class RepeatedCall(Model, frozen=True):
 
 
 class TaskEventWindow(Model, frozen=True):
-    """Which part of the GCS's task events of finished tasks was read.
+    """Which of the GCS's task events of finished tasks were read.
 
-    Of all tasks that it has ``kept``, ``read`` finished ones of live jobs were read, the newest; ``is_limited`` says
-    that there are older ones besides, and ``oldest_at`` when the first of those read ended. ``last_ended_at`` is by job
-    when the newest task ended that is none of :attr:`Snapshot.repeated_calls`, by the clock of its owner's host;
-    workers report an end up to a second late, and a job of which none was read is missing.
+    ``kept`` is the number of tasks that the GCS has events of, ``read`` the number of finished ones of live jobs that
+    were read, the newest. ``is_limited`` is true if there are older ones, and ``oldest_at`` is when the first of those
+    read ended. ``last_ended_at`` maps a job to the end of its newest task that is not in
+    :attr:`Snapshot.repeated_calls`, by the clock of its owner's host. Workers report an end up to a second late; jobs
+    without such a task are missing.
     """
 
     kept: Natural
@@ -735,7 +731,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def is_at_hand(ref: Ref) -> bool:
-    """Whether the value is with whoever holds the ref, so that nobody who asks for it there has to wait.
+    """Whether the value is with the holder of the ref, so that fetching it there takes no wait.
 
     Values below 100 KiB stay in the memory of their owner, who alone knows their state; Ray's default (2.46 to 2.60).
     """

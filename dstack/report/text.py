@@ -38,7 +38,7 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, *, 
     _print_failed_before(console, diagnosis)
     shown = diagnosis.findings if details else diagnosis.findings[:SHOWN_FINDINGS]
     for number, finding in enumerate(shown, 1):
-        _print_finding(console, finding, number if len(diagnosis.findings) > 1 else None, len(head))
+        _print_finding(console, finding, number, len(head))
     if len(shown) < len(diagnosis.findings):
         _print_rest(console, len(diagnosis.findings) - len(shown))
     if details:
@@ -72,7 +72,10 @@ def _head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> Iterato
 
 def _status(diagnosis: Diagnosis) -> str:
     sure = status(diagnosis.findings[0]) if diagnosis.findings else ""
-    return f"{sure[0].upper()}{sure[1:]}." if sure else ""
+    text = f"{sure[0].upper()}{sure[1:]}." if sure else ""
+    if len(diagnosis.findings) > 1:
+        text += f" This is the first of {len(diagnosis.findings):,} findings."
+    return text.strip()
 
 
 def _origin(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
@@ -95,26 +98,23 @@ def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:
         _print_rows(console, remark_rows(step_of_failure(failed)))
 
 
-def _print_finding(console: Console, finding: Finding, number: int | None, above: int) -> None:
-    """One finding; of several each has a number, and all but the first, which the headline has, their summary.
+def _print_finding(console: Console, finding: Finding, number: int, above: int) -> None:
+    """One finding; the summary of the first is the headline.
 
     The fix is below the picture, but above one that is so high that the fix would not be in the first lines.
     """
     console.print()
-    if number == 1:
-        console.print(SafeText(f"1. {finding.kind}:", "bold"))
-    elif number is not None:
+    if number > 1:
         lead = f"{number}. {finding.kind}: "
         sure = f" ({text})" if (text := status(finding)) else ""
         title = SafeText(f"{finding.summary}{sure}", "bold")
         _print_rows(console, [Row(lead, " " * len(lead), title)])
         console.print()
     drawn, fix = _lines(console, picture(finding)), _lines(console, [fix_row(finding)])
-    above += (number == 1) + 1
-    is_first = number in (None, 1) and above + len(drawn) + 1 + len(fix) > FIRST_LINES
+    is_late = number == 1 and above + 1 + len(drawn) + 1 + len(fix) > FIRST_LINES
     remarks = [row for step in finding.diagram.remarks for row in remark_rows(step)]
     rest = _lines(console, [*assumption_rows(finding), *remarks])
-    parts = (fix, drawn, rest) if is_first else (drawn, fix, rest)
+    parts = (fix, drawn, rest) if is_late else (drawn, fix, rest)
     for at, lines in enumerate(filter(None, parts)):
         _print_lines(console, [*[Text()] * (at > 0), *lines])
 

@@ -32,9 +32,7 @@ WAYS = {
         ("CPU",),
         ('actor Keeper "last"', "which holds 1 CPU", "depends on driver resources.py", "ray.get(keepers[-1]"),
     ),
-    "actors_of_a_busy_driver": Said(
-        "starved", ("CPU",), ("which holds 1 CPU", "depends on driver resources.py")
-    ),
+    "actors_of_a_busy_driver": Said("starved", ("CPU",), ("which holds 1 CPU", "depends on driver resources.py")),
     "full_bundle": Said("deadlock", ("CPU",), ("compute waits for CPU, held by actor Keeper", "Keeper.ask")),
     "infeasible": Said("infeasible", (), ("placement group large", "no single node can hold all of it")),
     "too_much_in_all": Said("infeasible", (), ("placement group wide", "all nodes together have 4 CPU")),

@@ -148,7 +148,7 @@ def test_why_a_worker_was_not_seen_is_told() -> None:
 
     trouble = occupants_of(scene)[worker.worker_id].trouble
 
-    assert trouble == "its threads not read: py-spy needs root"
+    assert trouble == "threads not read: py-spy needs root"
 
 
 def test_alike_workers_are_told_as_one() -> None:

@@ -198,7 +198,7 @@ def test_a_deadlock_in_one_sample_is_only_suspected() -> None:
 def test_what_was_not_observed_follows_the_fix_with_its_reason() -> None:
     text = text_of(blind().snapshot())
 
-    assert text.startswith("BLOCKED  no deadlock observed, but not everything; ")
+    assert text.startswith("BLOCKED  no deadlock observed, but not everything was read; ")
     assert "Observed: 2 of 3 workers" in text
     assert text.index("Fix: ") < text.index("Not observed: core worker, pid") < text.index("no answer within 3.0 s")
 
