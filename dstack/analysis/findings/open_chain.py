@@ -188,11 +188,12 @@ def to_inspect(finding: Finding, teller: Teller) -> str:
         where = f"{waiter.call} in {waiter.vertex.label}{teller.line(waiter.vertex)}" if waiter else first.other_side_of
         return f"Find out what should end {where}, and why it did not"
     if isinstance(first.key, UnknownKey) and first.key.what in OF_UNKNOWN:
-        return OF_UNKNOWN[first.key.what]
+        line = teller.line(first)
+        return f"{OF_UNKNOWN[first.key.what]}{f'; it is{line}' if line else ''}"
     if first.unobserved:
-        return f"Find out why {who} could not be read (see the end of the report), and run dstack again"
+        return f"Run dstack again. If the report is the same, inspect the {first.label}"
     if first.kind == "lifetime" and first.holder is None:
-        return f"Find out why {who} does not end the wait"
+        return f"Find out what should end the wait: only {who} can"
     if first.kind != "execution":
         return f"Find out what delays {who}{teller.line(first)}"
     return f"Find out why {who} takes long{teller.line(first)}: {_doing(teller, first)}"

@@ -34,10 +34,13 @@ def advice(finding: Finding, teller: Teller) -> str:
     if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
         return f"Wait until one of the running tasks that hold {words.listed(finding.resources)} ends. {LET_GO}"
     if are_for_life:
-        return _end_one(teller, holders, finding.resources)
+        running = next((end for end in ends if end.kind == "execution"), None)
+        rest = f" Otherwise wait for {running.label}{teller.line(running)}." if running else ""
+        return f"{_end_one(teller, holders, finding.resources)}{rest}"
     names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
     scarce = words.listed(finding.resources)
-    return f"No deadlock. Wait until {names} ends, cancel it, let it ask for less, or add {scarce}."
+    first = f"{to_inspect(finding, teller)}" if ends else f"Wait until {names} ends"
+    return f"No deadlock. {first}. Or cancel {names}, let it ask for less, or add {scarce}."
 
 
 def _end_one(teller: Teller, holders: Sequence[Vertex], resources: Sequence[str]) -> str:

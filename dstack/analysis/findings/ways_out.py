@@ -47,7 +47,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
         return fix
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
-        return _of_locks(cycle, members, is_loop_blocked)
+        return _of_locks(cycle, is_loop_blocked)
     if is_loop_blocked:
         return _of_loop(cycle)
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
@@ -131,9 +131,12 @@ def _queued_beside(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> list[s
 def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
     if KEPT in kinds:
+        held = {key for vertex in cycle if vertex.wait and vertex.wait.kind == KEPT for key in targets_of(vertex)}
+        keeping = sorted({vertex.label for vertex in cycle if vertex.key in held and vertex.kind == "execution"})
+        where = f" in {words.listed(keeping)}" if keeping else ""
         return (
-            "Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy), or drop them before "
-            "the next execute: they take up room in the graph's channels until they are dropped."
+            f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
+            "before the next execute: they take up room in its channels."
         )
     if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
         return (
@@ -170,29 +173,21 @@ def _of_loop(cycle: Sequence[Vertex]) -> str:
     )
 
 
-def _of_locks(cycle: Sequence[Vertex], members: Sequence[Vertex], is_loop_blocked: bool) -> str:
-    waits = [vertex.wait for vertex in members if vertex.wait and vertex.wait.kind == "lock"]
+def _of_locks(cycle: Sequence[Vertex], is_loop_blocked: bool) -> str:
     waiting = [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "lock"]
-    if len(waiting) == 1 and not is_loop_blocked:
-        targets = set(targets_of(waiting[0]))
-        holder = _first_label([vertex for vertex in cycle if vertex.key in targets])
-        return (
-            f"Do not hold the lock in {holder} while it waits for a value or a call: {waiting[0].label} needs the same "
-            "lock. Get the value first, then take the lock."
-        )
-    if any((wait.what or "").startswith("asyncio.") for wait in waits):
-        return (
-            "Take the locks in the same order everywhere, and hold none while awaiting a value or a call: "
-            "release it first, then await."
-        )
+    held = {key for vertex in waiting for key in targets_of(vertex)}
+    holders = words.shortly(sorted({vertex.label for vertex in cycle if vertex.key in held}), SHOWN_HOLDERS)
+    wanting = words.shortly(sorted({vertex.label for vertex in waiting}), SHOWN_HOLDERS)
     if is_loop_blocked:
         return (
-            "Release the lock before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in an async method "
-            "blocks the event loop that must run the lock's holder."
+            f"Release the lock in {holders} before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in "
+            "an async method blocks the event loop that must run the lock's holder."
         )
+    if len(waiting) == len(cycle):
+        return f"Take the locks in the same order in {holders}."
     return (
-        "Take the locks in the same order everywhere, and hold none while waiting for a value or a call: "
-        "get it first, then take the lock."
+        f"Do not hold a lock in {holders} while waiting for a value or a call: {wanting} needs that lock. Get the "
+        "value first, then take the lock."
     )
 
 
