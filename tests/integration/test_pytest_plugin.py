@@ -75,7 +75,7 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
         text = told[f"test_{name}"].text
         first = "Account.transfer of actor" if "transfer" in name else "Clerk.asks_itself waits for Clerk.ready, which"
         assert f"DEADLOCK  {first}" in text, text
-        assert "confirmed by a second look" in text
+        assert "Confirmed by 2 samples" in text
         assert "Saved. Show it again with: dstack show" in text
     for phase in ("setup", "teardown"):
         assert told[f"test_{phase}"].text.startswith(f"Timeout of 2 s, deadlock: the {phase} of this test was at\n")
@@ -203,7 +203,7 @@ def test_a_bad_marker_is_an_error_of_its_test_alone(pytester: pytest.Pytester) -
     result = run(pytester, "--strict-markers")
 
     result.assert_outcomes(errors=1, passed=1)
-    assert "by name: @pytest.mark.dstack(timeout=60)" in outcomes(pytester)["test_it"].text
+    assert "a timeout in seconds: @pytest.mark.dstack(timeout=60)" in outcomes(pytester)["test_it"].text
 
 
 def test_where_no_cluster_answers_what_could_not_be_looked_at_is_told(pytester: pytest.Pytester) -> None:
