@@ -31,7 +31,7 @@ SHAPES = {
     "two nodes": {"nodes": 2, "num_cpus": 1},
 }
 """The cluster for what a program says it needs. Each program of a folder ``libraries`` has a cluster of its own."""
-PLACES = {f"{REPOSITORY}/": "", f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/"}
+PLACES = {f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/", f"{REPOSITORY}/": ""}
 """What recorded paths begin with instead of this machine's folders."""
 
 
