@@ -267,17 +267,19 @@ class Progress(Model, frozen=True):
 
 
 class Finding(Model, frozen=True):
-    """One conclusion.
+    """One finding of a diagnosis.
 
-    ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain
-    those that wait. ``blocked_behind`` can never go on either. Neither has helpers (:attr:`Vertex.is_counted`), which
-    stand in ``helpers``, and in ``cycle`` where they are a part of it. ``polled_by`` wait for any of these with a
-    timeout, so they do go on, in vain. ``waiters_total`` counts all who wait because of it and are no part of it,
-    ``waiters_direct`` those among them who wait for a part of it; of an open chain, all who wait in it, and those who
-    wait for its ends. ``jobs`` are those that take part, ``watched_s`` how long it was watched without a move,
-    ``since`` how long its members' waits have lasted together. ``assumed`` is what stands between a finding that was
-    seen twice and proof. ``progress`` is what moved in its jobs meanwhile, ``failed_before`` are failures that its
-    waits may depend on. ``explanation`` has a sentence for each member, ``diagram`` is the short form of it.
+    ``members`` are the waits of the finding by their keys: for a deadlock its core, the shortest cycle first and in
+    order; for an open chain its waiters. ``blocked_behind`` can never proceed either. Both exclude ``helpers``, which
+    only connect other waits (see :attr:`Vertex.is_counted`); ``cycle`` includes them. ``polled_by`` wait for a member
+    with a timeout: they proceed, but in vain. ``waiters_total`` counts all waiters that depend on the finding without
+    being a member, ``waiters_direct`` those that wait for a member directly; for an open chain, all its waiters, and
+    those that wait for its final blockers.
+
+    ``jobs`` are the ids of the jobs involved. ``watched_s`` is how long the finding was observed without progress,
+    ``since`` how long all waits of its members have lasted. ``assumed`` are the assumptions that separate a suspected
+    finding from a proven one. ``progress`` is the progress of its jobs meanwhile, and ``failed_before`` are failures
+    that its waits may depend on. ``explanation`` has a sentence for each member, and ``diagram`` is its short form.
     """
 
     kind: FindingKind
