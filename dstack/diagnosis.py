@@ -267,19 +267,18 @@ class Progress(Model, frozen=True):
 
 
 class Finding(Model, frozen=True):
-    """One finding of a diagnosis.
+    """One conclusion.
 
-    ``members`` are the waits of the finding by their keys: for a deadlock its core, the shortest cycle first and in
-    order; for an open chain its waiters. ``blocked_behind`` can never proceed either. Both exclude ``helpers``, which
-    only connect other waits (see :attr:`Vertex.is_counted`); ``cycle`` includes them. ``polled_by`` wait for a member
-    with a timeout: they proceed, but in vain. ``waiters_total`` counts all waiters that depend on the finding without
-    being a member, ``waiters_direct`` those that wait for a member directly; for an open chain, all its waiters, and
-    those that wait for its final blockers.
-
-    ``jobs`` are the ids of the jobs involved. ``watched_s`` is how long the finding was observed without progress,
-    ``since`` how long all waits of its members have lasted. ``assumed`` are the assumptions that separate a suspected
-    finding from a proven one. ``progress`` is the progress of its jobs meanwhile, and ``failed_before`` are failures
-    that its waits may depend on. ``explanation`` has a sentence for each member, and ``diagram`` is its short form.
+    ``members`` are vertex keys: of a deadlock its core, the shortest cycle first and in order; of an open chain its
+    waits. ``blocked_behind`` are waits that depend on the members and can never proceed either. ``helpers`` are the
+    vertices between them that are not counted (:attr:`Vertex.is_counted`); ``cycle`` has those of the cycle, too.
+    ``polled_by`` are waits with a timeout for any of these: they proceed, without a result. ``waiters_total`` is the
+    number of waits that depend on the finding without being part of it, ``waiters_direct`` of those that depend on a
+    part directly. Of an open chain they count all of its waits, and those for its ends. ``jobs`` are the jobs that
+    take part, ``watched_s`` is how long the finding was observed without progress, and ``since`` how long all waits of
+    its members have lasted. A finding with ``assumed`` is suspected: two samples agree, but it rests on these
+    assumptions. ``progress`` is what moved in its jobs meanwhile, ``failed_before`` are failures that its waits may
+    depend on. ``explanation`` has a sentence for each member, ``diagram`` is the short form of it.
     """
 
     kind: FindingKind

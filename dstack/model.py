@@ -734,7 +734,7 @@ class Snapshot(Model, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def is_at_hand(ref: Ref) -> bool:
-    """Whether the value is with whoever holds the ref, so that nobody who asks for it there has to wait.
+    """Whether the value is with the holder of the ref, so that fetching it there takes no wait.
 
     Values below 100 KiB stay in the memory of their owner, who alone knows their state; Ray's default (2.46 to 2.60).
     """

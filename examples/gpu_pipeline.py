@@ -7,7 +7,7 @@ the holder of the GPU. (Ray counts GPUs as slots; no real GPU is needed.)
 Expected: blocked (finding: starved)
 Members: driver gpu_pipeline.py, step
 Points at: time.sleep(seconds)
-Ends in: end of actor Trainer "training of another team", which holds 1 CPU and 1 GPU for life, 1 directly, 5 in all
+Ends in: end of actor Trainer "training of another team", which holds 1 CPU and 1 GPU, 1 directly, 5 in all
 """
 
 import os

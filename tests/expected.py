@@ -10,10 +10,12 @@
     Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with how many wait for it
     Failed before: Rank.step                        a failed call that its finding names, whose result is still held
     Outside: driver in threading.Event.wait         what waits there for nothing in Ray, where there is no finding
+    Next step: make Cashier.is_paid async           what the first 15 lines of its report say to do, or where to look
     Needs: two nodes                                the cluster, where one node of 2 CPUs and 1 GPU does not do
     Needs: ray[data,train]                          in a folder `libraries`: the extras of Ray that it imports
 
-Only the first is always there. The others follow or precede it in one paragraph.
+Only the first and the next step are always there. The others follow or precede them in one paragraph. Next steps are
+compared without line numbers and line breaks: both change with the length of other texts.
 """
 
 from __future__ import annotations
@@ -32,7 +34,21 @@ ALARMS = ("deadlock", "hang")
 _EXPECTED = re.compile(r"(\w+)(, incomplete)?(?: \(finding: (\w+)\))?")
 _ENDS_IN = re.compile(r"(.+), (\d+) directly, (\d+) in all")
 _ROLES = ("members", "blocked_behind", "final_blockers")
-_KEYS = ("Expected", "Later", "Members", "Behind", "Points at", "Ends in", "Failed before", "Needs", "Outside")
+_KEYS = (
+    "Expected",
+    "Later",
+    "Members",
+    "Behind",
+    "Points at",
+    "Ends in",
+    "Failed before",
+    "Needs",
+    "Outside",
+    "Next step",
+)
+_LINE_NUMBER = re.compile(r"(?<=\.py):\d+")
+FIRST_LINES = 15
+"""A reader who does not find the next step in so many lines of a report does not find it in time."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,7 @@ class Expected:
     outside: str | None
     needs: str | None
     later: str | None
+    next_step: str | None = None
 
     def is_met_by(self, document: Json) -> bool:
         """Whether ``dstack check --json`` says all of it."""
@@ -74,6 +91,12 @@ class Expected:
             yield f"failed before are {failed_before(document)}"
         if self.blocker and self.blocker not in blockers(document)[:1]:
             yield f"final blockers are {blockers(document)}"
+        if self.next_step and "report" in document and not self.shows_next_step(document["report"]):
+            yield f"not in the first {FIRST_LINES} lines: {self.next_step}, but {document['report']}"
+
+    def shows_next_step(self, report: str) -> bool:
+        """Whether the first lines of a text report have it."""
+        return self.next_step is not None and self.next_step in first_lines(report)
 
     def is_denied_by(self, document: Json) -> bool:
         """Whether it is a false alarm: something is reported to be stuck for good, and nothing is.
@@ -107,7 +130,14 @@ def expected_of(path: Path) -> Expected:
         outside=told.get("Outside"),
         needs=told.get("Needs"),
         later=re.split(r"\W", told["Later"])[0] if "Later" in told else None,
+        next_step=told.get("Next step"),
     )
+
+
+def first_lines(report: str) -> str:
+    """The first 15 lines of a text report in one, without the numbers of source lines and the frame of a cycle."""
+    shown = " ".join(line.lstrip("┌▶│└─ ") for line in report.splitlines()[:FIRST_LINES])
+    return _LINE_NUMBER.sub("", " ".join(shown.split()))
 
 
 def lines(document: Json) -> set[str]:

@@ -57,7 +57,7 @@ class SharedCluster:
         self._wait_until_idle()
 
     def look(self) -> Json:
-        """What ``dstack check --json`` says now."""
+        """What ``dstack check --json`` says now; as ``report`` the text report."""
         told: Json = self._ask("check")
         return told
 

@@ -49,7 +49,7 @@ def wait_of_call(graph: Graph, waiter: Waiter, call: BlockedCall, loop: Target |
     """
     one = _Blocked(graph, waiter, call, loop)
     if call.unread is not None:
-        label = f"target of {call.kind}, which could not be read: {call.unread}"
+        label = f"target of {call.kind}, which is unreadable: {call.unread}"
         return waits_for(call.kind, graph.unknown("target", waiter, label=label, unobserved=True))
     if call.held and not isinstance(waiter, ChildThreadKey):
         return wait_for_held(graph, waiter, call)
@@ -176,7 +176,7 @@ def _thread(one: _Blocked, os_thread_id: int) -> Target:
     if isinstance(one.waiter, ChildThreadKey):
         return one.graph.child(one.worker_id, one.waiter.pid, os_thread_id)
     if one.graph.observed.thread(one.worker_id, os_thread_id) is None:
-        label = f"thread {os_thread_id} of {_process(one)}, which was not read"
+        label = f"thread {os_thread_id} of {_process(one)}, which is unreadable"
         return one.graph.unknown("thread", one.worker_id, os_thread_id, label=label, unobserved=True)
     return Target(vertex=ThreadKey(one.worker_id, os_thread_id))
 
@@ -185,7 +185,7 @@ def _coroutine(one: _Blocked, coroutine_id: str) -> Target:
     if one.graph.observed.coroutine(one.worker_id, coroutine_id) is None:
         if one.loop:
             return one.loop
-        label = f"coroutine of {_process(one)}, which was not read"
+        label = f"coroutine of {_process(one)}, which is unreadable"
         return one.graph.unknown("coroutine", one.worker_id, coroutine_id, label=label, unobserved=True)
     return Target(vertex=CoroutineKey(one.worker_id, coroutine_id))
 
@@ -215,7 +215,7 @@ def _wait_for_other_side(one: _Blocked) -> Wait:
     ``PlacementGroup.wait`` is for one of the groups of its job that are pending.
     """
     if one.call.what == GROUP_WAIT and (groups := _pending_groups(one)):
-        inferred = "the groups of its job that are pending" if len(groups) > 1 else None
+        inferred = "one of the pending placement groups of its job" if len(groups) > 1 else None
         group = Group(needs=1, targets=groups)
         return Wait(kind="placement group", groups=(group,), timeout_s=one.call.timeout_s, inferred=inferred)
     if not one.call.child_pids:

@@ -27,7 +27,7 @@ READ, WRITE, KEPT = "channel read", "channel write", "kept value"
 """The kinds of these waits."""
 LOOP = f".{ANY_CODE}"
 """How the names of the tasks end that are the loops of actors in graphs, and other calls of that kind."""
-DROPPED = "a value that was taken from a graph's channel and not copied is dropped only by code of that process"
+DROPPED = "only code of its process drops a value that was read from a graph's channel and not copied"
 
 
 class _End(NamedTuple):
@@ -86,7 +86,7 @@ class _Channels:
         """
         writers = self._ends(channel, is_output=True)
         if any(one.stage.writes > max(own.stage.reads, number) for one in writers):
-            label = "value that is written already and is about to be read"
+            label = "value that is already written and about to be read"
             yield self._graph.unknown("fetched value", own.worker_id, own.stage.reader, label=label)
         elif writers:
             yield from self._code(writers[0])
@@ -156,7 +156,7 @@ class _Channels:
         if end.stage.method and key in self._graph.vertices:
             yield Target(vertex=key)
         elif end.stage.method:
-            label = f"thread of stage {end.stage.method}, which was not read"
+            label = f"thread of stage {end.stage.method}, which is unreadable"
             yield self._graph.unknown("thread", end.worker_id, end.stage.os_thread_id, label=label, unobserved=True)
         else:
             users = list(self._lifetimes.users_of_process(end.worker_id))
@@ -177,8 +177,8 @@ class _Channels:
             yield from (Target(vertex=TaskKey(task_id)) for task_id in loops)
             return
         actor = self._observed.actors.get(actor_id)
-        label = f"loop of {names.actor(actor)} in a graph" if actor else "process that drives a graph"
-        yield self._graph.unknown("channel", actor_id, label=f"{label}, which was not read", unobserved=True)
+        label = f"compiled-graph loop of {names.actor(actor)}" if actor else "driver of a compiled graph"
+        yield self._graph.unknown("channel", actor_id, label=f"{label}, which is unreadable", unobserved=True)
 
 
 def _groups(several: Sequence[tuple[Target, ...]]) -> tuple[Group, ...]:

@@ -66,7 +66,7 @@ def _never(observed: Observed, child: Process, thread: Thread) -> str | None:
         return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
     frame = names.user_frame(observed.snapshot.frames_of(thread))
     where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
-    return f"is in {call.what or call.kind}{where} after a fork; Ray does not work in a forked process"
+    return f"waits in {call.what or call.kind}{where} in a forked process, where Ray does not work"
 
 
 def _is_for_missing(observed: Observed, call: BlockedCall) -> bool:

@@ -91,7 +91,7 @@ def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
     if not observed.knows_tasks(worker_id) and 1 < len(threads) >= len(observed.seen[worker_id].running_task_ids or ()):
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
-        label = f"thread that runs {name}, which was not seen"
+        label = f"unidentified thread that runs {name}"
         keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
         return waits_for("thread", graph.unknown("stack", task_id, label=label, unobserved=True, at_most=keys))
     return wait_of_unseen(graph, worker_id, name, task_id) if not observed.threads(worker_id) else None
@@ -103,9 +103,9 @@ def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wai
     loops = observed.threads_with_role(worker_id, "loop")
     if not all(placing.is_blocked_loop(observed, loop) for loop in loops):
         if not observed.reads_coroutines(worker_id):
-            label = f"coroutine of {name}, which was not read"
+            label = f"coroutine of {name}, which is unreadable"
             return waits_for("coroutine", graph.unknown("coroutine", task_id, label=label, unobserved=True))
-        label = f"next step of {name}, which was neither suspended nor in its code"
+        label = f"next step of {name}, which was observed neither suspended nor running"
         step = graph.unknown("step", task_id, label=label, unobserved=True)
         return _wait_for_loop_of_group(graph, worker_id, task_id, loops, waits_for("step", step))
     return _on_one_of(graph, coroutines.EVENT_LOOP, worker_id, loops, f"it runs on one of {len(loops)} event loops")

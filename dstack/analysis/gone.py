@@ -25,7 +25,7 @@ def why_gone(observed: Observed, task: Task) -> str | None:
         return f"{names.actor(actor)} is dead: {cause_of(actor)}" if actor and _is_gone(observed, actor, task) else None
     group = observed.groups.get(task.placement_group_id or "")
     if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT":
-        return f"{names.placement_group(group)}, in which it is to run, was removed"
+        return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
 
 

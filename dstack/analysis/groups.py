@@ -27,10 +27,10 @@ def wait_of_group(resources: Resources, group: PlacementGroup) -> Why:
     asked = f"{names.bundles(group)} ({group.strategy})"
     never = cannot_hold(group.strategy, bundles, [resources.holders.total(node) for node in resources.nodes])
     if group.scheduling_state == "INFEASIBLE":
-        never = never or "the cluster's nodes cannot hold that"
+        never = never or "the nodes of the cluster cannot hold it"
     if never:
         autoscaler = resources.wait_for_autoscaler(summed(bundles))
-        return (autoscaler, None) if autoscaler else (None, f"asks for {asked}, and {never}")
+        return (autoscaler, None) if autoscaler else (None, f"asks for {asked}, but {never}")
     return _wait(resources, group, bundles, asked), None
 
 
@@ -57,7 +57,7 @@ def cannot_hold(strategy: str, bundles: Sequence[Amounts], nodes: Sequence[Amoun
     """Why nodes with so much each cannot hold the bundles, where that can be proven."""
     if strategy == "STRICT_PACK":
         whole = summed(bundles)
-        return None if any(fits(whole, node) for node in nodes) else "no one node can hold all of it"
+        return None if any(fits(whole, node) for node in nodes) else "no single node can hold all of it"
     homeless = next((one for one in _distinct(bundles) if not any(fits(one, node) for node in nodes)), None)
     if homeless is not None:
         return f"no node can hold {names.amounts(homeless)}"
@@ -90,7 +90,7 @@ def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str 
     alike = _distinct(bundles)
     if len(alike) == 1:
         room = sum(fits(alike[0], node) for node in nodes)
-        return None if room >= len(bundles) else f"only {room} of them go on different nodes"
+        return None if room >= len(bundles) else f"only {room} of them fit on different nodes"
     if len(bundles) * len(nodes) > MAX_PAIRS:
         return None
     import networkx as nx  # takes 0.1 s, and is seldom needed
@@ -101,4 +101,4 @@ def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str 
         pairs.add_edges_from((("bundle", i), ("node", j)) for j, node in enumerate(nodes) if fits(bundle, node))
     matched = nx.bipartite.hopcroft_karp_matching(pairs, [("bundle", i) for i in range(len(bundles))])
     placed = sum(kind == "bundle" for kind, _ in matched)
-    return None if placed == len(bundles) else f"only {placed} of them go on different nodes"
+    return None if placed == len(bundles) else f"only {placed} of them fit on different nodes"

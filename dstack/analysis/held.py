@@ -18,19 +18,19 @@ from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
 
 PERHAPS = "perhaps ray.get"
 """The kind of wait of which nobody could see whether it is one."""
-AMONG_HELD = "who waits for refs has Ray count them as held"
+AMONG_HELD = "the refs that it waits for are among those that its process holds"
 
 
 def wait_for_held(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedCall) -> Wait:
     """The wait of a thread that is seen in a call for refs, of which none was read."""
     worker_id = waiter.worker_id
     targets = _pending(graph, worker_id)
-    label = f"target of {call.kind}, which could not be read"
+    label = f"target of {call.kind}, which is unreadable"
     unknown = graph.unknown("target", waiter, label=label, unobserved=True)
     wait = Wait(
         kind=call.kind,
         groups=(Group(needs=1, targets=targets or (unknown,)),),
-        inferred=f"{_those(len(targets))} that it holds and that {'is' if len(targets) == 1 else 'are'} not there",
+        inferred=f"{_those(len(targets))} that its process holds",
         timeout_s=call.timeout_s,
         total=max(1, len(targets)),
         what=call.what,
@@ -55,14 +55,14 @@ def add_unseen_driver(graph: Graph, worker_id: str) -> None:
 
 def wait_of_unseen(graph: Graph, worker_id: str, name: str, task_id: str | None = None) -> Wait:
     """The wait of something that runs where no stack could be read: it may be for any ref, or for none at all."""
-    stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which was not read", unobserved=True)
+    stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which is unreadable", unobserved=True)
     targets = _pending(graph, worker_id)
     if not targets:
         return Wait(kind="thread", groups=(Group(needs=1, targets=(stack,)),))
     wait = Wait(
         kind=PERHAPS,
         groups=(Group(needs=1, targets=targets),),
-        inferred="it runs, and holds what is not there; nobody could see whether it waits",
+        inferred="its process holds pending refs, and its stack is unreadable",
         total=len(targets),
     )
     shared = graph.shared(AnyKey("held", (worker_id,)), wait)
@@ -70,7 +70,7 @@ def wait_of_unseen(graph: Graph, worker_id: str, name: str, task_id: str | None 
 
 
 def _those(count: int) -> str:
-    return "the only ref" if count == 1 else f"any of the {count} refs"
+    return "the only pending ref" if count == 1 else f"any of the {count} pending refs"
 
 
 def _pending(graph: Graph, worker_id: str) -> tuple[Target, ...]:

@@ -89,7 +89,7 @@ class Holders:
         unaccounted = taken - sum(amount for _, amount in known)
         if unaccounted > EPSILON:
             what = names.amounts(plain({resource: unaccounted})) or resource
-            text = f"holder of {what} on {names.node(node)}, who was not identified"
+            text = f"unidentified holder of {what} on {names.node(node)}"
             yield Holding(self._graph.unknown("holder", node.node_id, resource, label=text), unaccounted)
 
     def _target(self, holder: Holder) -> Target:

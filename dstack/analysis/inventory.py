@@ -322,11 +322,11 @@ class Inventory:
         seen = self._seen.seen.get(worker.worker_id)
         lacks = []
         if seen is None or seen.running_task_ids is None:
-            lacks.append("its tasks and calls")
+            lacks += ["tasks", "calls"]
         if seen is None or seen.process is None or not seen.process.threads:
-            lacks.append("its threads")
+            lacks.append("threads")
         if not lacks and self._sights[worker.worker_id] != "seen":
-            lacks.append("its tasks and threads at the same time")
+            lacks.append("tasks and threads at the same time")
         if not lacks:
             return None
         reasons = self._reasons(worker)

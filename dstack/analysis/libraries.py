@@ -78,8 +78,8 @@ RECOGNISERS = (
     Recogniser(r"TrainController", "Train's controller", which=" {id}"),
     Recogniser(r"RayTrainWorker|_WrappedExecutable", "Train worker", which=" {id}"),
     Recogniser(r"SynchronizationActor", "Train's barrier", which=" {id}"),
-    Recogniser(r"PlacementGroupCleaner", "Train's cleaner of placement groups", which=" {id}", is_machinery=True),
-    Recogniser(r"PreemptionWatcher", "Train's watcher of preemption", which=" {id}", is_machinery=True),
+    Recogniser(r"PlacementGroupCleaner", "Train's placement-group cleaner", which=" {id}", is_machinery=True),
+    Recogniser(r"PreemptionWatcher", "Train's preemption watcher", which=" {id}", is_machinery=True),
     Recogniser(
         r"_UsageCollectionActor",
         "Data's usage statistics",
@@ -93,6 +93,8 @@ RECOGNISERS = (
     Recogniser(r"PoolActor", "ray.util.multiprocessing.Pool", which=", process {id}", work=("run_batch", "batch of")),
 )
 
+EXECUTOR = "StreamingExecutor"
+"""What the names of the threads begin with that execute a dataset; Ray 2.46 and 2.60."""
 POLLED = {"start of a Serve application": "Serve's controller"}
 """By the name of a call: the part of a library that it asks again and again; Serve's calls are in no task events."""
 
@@ -138,6 +140,11 @@ def part(class_name: str, actor_name: str, actor_id: str) -> Part | None:
             words = {"id": actor_id[:SHORT], **by_class.groupdict(), **by_name.groupdict()}
             return Part(known.name.format(**words), known.which.format(**words), known)
     return None
+
+
+def thread_name(name: str) -> str:
+    """The name of a thread; of Ray Data's executors without the id of the dataset, which says nothing to its user."""
+    return EXECUTOR if name.startswith(EXECUTOR) else name
 
 
 def polled_actors(observed: Observed, what: str | None) -> tuple[str, ...]:

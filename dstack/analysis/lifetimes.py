@@ -35,7 +35,7 @@ EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 OWN_THREADS = ("ray_", "PythonGCThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
 
-QUIET = "code of libraries that was idle in every reading stays idle"
+QUIET = "library code that was idle in every reading stays idle"
 
 
 class Lifetimes:
@@ -51,7 +51,7 @@ class Lifetimes:
 
     def end_of(self, actor: Actor) -> Target:
         """The end of an actor that holds resources."""
-        what = f"end of {names.actor(actor)}, which holds {_told(actor.held or actor.required_resources)} for life"
+        what = f"end of {names.actor(actor)}, which holds {_told(actor.held or actor.required_resources)}"
         return self._build(
             Vertex(
                 key=AnyKey("end of actor", (actor.actor_id,)),
@@ -79,7 +79,15 @@ class Lifetimes:
         """The child processes that may run: what they do is not followed."""
         process = self._seen.process(worker_id)
         if process is not None and may_act(self._seen, process):
-            yield self._graph.unknown("process", worker_id, "children", label="child process that may run")
+            yield self._graph.unknown(
+                "process", worker_id, "children", label=f"child process of {self._name_of(worker_id)}"
+            )
+
+    def _name_of(self, worker_id: str) -> str:
+        """``actor Trainer "left"`` or ``driver train.py``."""
+        worker = self._seen.workers.get(worker_id)
+        actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
+        return names.actor(actor) if actor else names.worker(self._seen, worker) if worker else "a process"
 
     def users_of_actor(self, actor_id: str) -> Iterable[Target]:
         """What can change an actor's state: what runs in it, calls it or can; nothing for an actor not listed."""
@@ -136,7 +144,7 @@ class Lifetimes:
 
     def _reach(self, actor: Actor) -> Target:
         """Anybody who runs in an actor, calls it, or can."""
-        vertex = self._anybody("reach of", actor.actor_id, f"a user of {names.actor(actor)}")
+        vertex = self._anybody("reach of", actor.actor_id, f"code that can use {names.actor(actor)}")
         return self._build(vertex, lambda: self._users(actor))
 
     def _users(self, actor: Actor) -> Iterator[Target]:
@@ -169,7 +177,7 @@ class Lifetimes:
         jobs = [job for job in self._seen.snapshot.jobs if job.namespace == namespace and not job.is_dead]
         yield from (self._job(job.job_id) for job in jobs)
         if not jobs:
-            label = f"user outside of all jobs that run, who alone can look up {name},"
+            label = f"client outside of all running jobs that looks up {name}"
             target = self._graph.unknown("lookup", whose, label=label)
             if (actor := self._seen.actors.get(whose)) and part(actor.class_name, actor.name, actor.actor_id):
                 self._quiet.add(target.vertex)
@@ -222,7 +230,7 @@ class Lifetimes:
         return actor.state not in ("ALIVE", "DEAD")
 
     def _submitted(self, worker_id: str) -> Target:
-        vertex = self._anybody("tasks of", worker_id, "a task that was passed it")
+        vertex = self._anybody("tasks of", worker_id, "a task that received it as an argument")
         return self._build(vertex, lambda: map(self._task, self._of_owner[worker_id]))
 
     def _process(self, worker_id: str) -> Iterable[Target]:
@@ -238,17 +246,17 @@ class Lifetimes:
         """Anybody in the process of a driver or of a worker that is no actor's."""
         worker = self._seen.workers.get(worker_id)
         if worker is None:
-            yield self._graph.unknown("process", worker_id, label="process that is not listed")
+            yield self._graph.unknown("process", worker_id, label="process that Ray does not list")
             return
         yield from self._threads_and_tasks(worker_id)
         seen = self._seen.seen.get(worker_id)
         if not worker.is_driver and not (seen and seen.running_task_ids):
-            label = "worker that runs nothing, and may be given a task or be ended"
+            label = "idle worker, which may receive a task or end"
             yield self._graph.unknown("worker", worker_id, "idle", label=label)
 
     def _silent(self) -> Iterable[Target]:
         """Workers of any job that did not say what they hold: a handle may have been passed to them with a call."""
-        return self._few("silent", "any", "a process that was not read", self._unheard)
+        return self._few("silent", "any", "an unreadable process", self._unheard)
 
     def _unheard(self) -> Iterator[Target]:
         for worker in self._seen.present_workers:
@@ -336,7 +344,7 @@ class Lifetimes:
         while self._ahead:
             vertex, targets = self._ahead.pop()
             found = tuple(dict.fromkeys(targets())) or (
-                self._graph.unknown("ender", vertex.key, label="process that was not read"),
+                self._graph.unknown("ender", vertex.key, label="unreadable process"),
             )
             self._graph.add(self._waiting(vertex, found))
         self._is_building = False
@@ -400,7 +408,7 @@ def _waiting(vertex: Vertex, targets: tuple[Target, ...]) -> Vertex:
     """The vertex with its wait, for any of the targets."""
     wait = Wait(kind="lifetime", groups=(Group(needs=1, targets=targets),), total=len(targets))
     if len(targets) > 1:
-        reason = "any of those who can bring it about may"
+        reason = "any of these may cause it"
         wait = msgspec.structs.replace(wait, inferred=reason)
     return msgspec.structs.replace(vertex, wait=wait)
 

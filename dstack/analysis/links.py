@@ -24,7 +24,7 @@ from dstack.model import BlockedCall
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
 
 BARRIER = "threading.Barrier.wait"
-NO_OTHERS = "what threads of a process wait on is reached only by the code that was seen to hold it"
+NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
 
 
 def add_links(graph: Graph, lifetimes: Lifetimes) -> None:

@@ -14,7 +14,7 @@ class Member(Model, frozen=True):
 
     ``line`` is that of the user's own frame nearest the leaf, or else of a library's; ``frames`` are leaf first. Of a
     ``coroutine`` they are those of its awaits, and ``thread`` is the one that runs its event loop. ``torn`` is that of
-    the thread. ``ranks`` are those of the process.
+    the thread; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``ranks`` are those of the process.
     """
 
     execution: str
@@ -37,6 +37,7 @@ class Member(Model, frozen=True):
     source: str | None = None
     access: Access | None = None
     on_cpu: bool = False
+    sleeps: bool = False
     torn: bool = False
     frames: tuple[Frame, ...] = ()
 
@@ -98,6 +99,7 @@ def member(observed: Observed, vertex: Vertex) -> Member:
         source=source_line(observed, own) if own else None,
         access=observed.access(host.worker_id) if host else None,
         on_cpu=thread.on_cpu if thread and not is_coroutine else False,
+        sleeps=_sleeps(execution, frames),
         torn=is_torn(execution),
         frames=frames,
     )
@@ -107,6 +109,13 @@ def source_line(observed: Observed, frame: Frame) -> str | None:
     """The text of a frame's line, where some node had the file."""
     text = observed.snapshot.sources.get(frame.file, {}).get(frame.line)
     return text.strip() if text else None
+
+
+def _sleeps(execution: Thread | Coroutine | None, frames: tuple[Frame, ...]) -> bool:
+    """Whether it is in ``time.sleep`` or ``asyncio.sleep``."""
+    if isinstance(execution, Thread):
+        return execution.sleeps
+    return bool(frames) and frames[0].function == "sleep" and frames[0].file.endswith("/asyncio/tasks.py")
 
 
 def is_torn(execution: Thread | Coroutine | None) -> bool:

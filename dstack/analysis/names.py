@@ -61,9 +61,12 @@ def short_actor(class_name: str, name: str, actor_id: str) -> str:
 
 
 def call_of(label: str, value: Actor) -> str:
-    """A call with its actor, where its label alone might be that of another actor's."""
-    part = libraries.part(value.class_name, value.name, value.actor_id)
-    return f"{label}{part.which}" if part else f"{label} of {actor(value)}"
+    """``Left.ping of "l"``: a call with its actor, where its label alone might be that of another actor's."""
+    if part := libraries.part(value.class_name, value.name, value.actor_id):
+        return f"{label}{part.which}"
+    if not label.startswith(f"{value.class_name}."):
+        return f"{label} of {actor(value)}"
+    return f'{label} of "{value.name}"' if value.name else f"{label} of actor {short(value.actor_id)}"
 
 
 GROUPS = {TRAIN: "the worker group", DATA: "the readers of streaming_split"}
@@ -98,7 +101,7 @@ def amounts(value: Mapping[str, float]) -> str:
     parts = [
         f"{amount / 2**30:.1f} GiB {name}" if name in BYTES else f"{amount:g} {name}" for name, amount in value.items()
     ]
-    return " and ".join(parts) or "nothing"
+    return listed(parts) or "nothing"
 
 
 def bundles(group: PlacementGroup) -> str:
@@ -188,7 +191,7 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
         outermost := user_frame(observed.snapshot.frames_of(thread), outermost=True)
     ):
         return f"training function {outermost.function}"
-    name = f'thread "{thread.name}"' if thread.name else f"thread {thread.os_thread_id}"
+    name = f'thread "{libraries.thread_name(thread.name)}"' if thread.name else f"thread {thread.os_thread_id}"
     return f"{name} of {place}" if owner and owner.is_driver else name
 
 

@@ -78,13 +78,13 @@ class Pending:
             return self._wait_for_attempt(task)
         if not refs:
             argument = self._graph.unknown(
-                "argument", task.owner_id, label="argument that was not seen", unobserved=True
+                "argument", task.owner_id, label="argument, which was not observed", unobserved=True
             )
             return waits_for("arguments", argument)
         return self._graph.one_of(
             "arguments",
             lambda: (maker(self._graph, ref) for ref in refs),
-            f"any of the {len(refs)} refs its owner passes as arguments and that are not there",
+            f"any of the {len(refs)} pending refs that its owner passed as arguments",
             task.owner_id,
         )
 
@@ -106,7 +106,7 @@ class Pending:
             unlisted = self._graph.unknown("actor", task.actor_id, label=label, unobserved=True)
             return waits_for("actor creation", unlisted), None
         if actor.state == "DEAD":
-            label = f"error in place of its value, since {names.actor(actor)} has just died: {cause_of(actor)}"
+            label = f"error for its caller, because {names.actor(actor)} has just died: {cause_of(actor)}"
             error = self._graph.unknown("error", actor.actor_id, label=label)
             return waits_for("actor creation", error), None
         if actor.state != "ALIVE":
@@ -121,7 +121,7 @@ class Pending:
         return self._graph.one_of(
             "order",
             lambda: (Target(vertex=TaskKey(call.task_id)) for call in earlier),
-            f"any of {len(earlier)} calls by the same caller that lack arguments",
+            f"any of {len(earlier)} earlier calls of the same caller that wait for arguments",
             task.owner_id,
             actor.actor_id,
         )

@@ -84,4 +84,4 @@ def group_of(observed: Observed, task_id: str) -> str | None:
 def as_declared(call: str, group: str) -> str:
     """What is assumed where a call's group is known by its method's declaration: a caller may ask for another one."""
     name = f"concurrency group {group}" if group else "default concurrency group"
-    return f"{call} is in the {name} of its actor, as declared"
+    return f"{call} runs in the {name} of its actor, as declared"

@@ -19,7 +19,7 @@ def maker(graph: Graph, ref: str) -> Target:
 
 def fetched(graph: Graph, what: str | Key) -> Target:
     """A value that is there already, by its ref or by who waits for it."""
-    return graph.unknown("fetched value", what, label="value that is there already and is being fetched")
+    return graph.unknown("fetched value", what, label="value that is already available and being fetched")
 
 
 def _vertex(graph: Graph, ref: str) -> Key:
@@ -41,7 +41,7 @@ def _never_told(graph: Graph, ref: str, owner: GoneWorker) -> Key:
     """The value of a ref whose owner is dead: Ray owes an error in its place, or has failed to give it."""
     place, cause = names.place(graph.observed, owner), owner.cause or "no cause given"
     if not is_long_ago(graph.observed, owner.ended_at):
-        what = f"value of {names.short(ref)} or an error in its place, since its owner, {place}, has just died: {cause}"
+        what = f"value of {names.short(ref)}, or an error, because its owner, {place}, has just died: {cause}"
         return graph.unknown("value", ref, label=what).vertex
     vertex = Vertex(
         key=TaskKey(producer_task_id(ref)),
@@ -60,4 +60,4 @@ def _untold(observed: Observed, ref: str) -> str:
     owner = observed.workers.get(observed.owner_of.get(ref, ""))
     if owner is not None and observed.is_silent(owner.worker_id):
         return f"value of {names.short(ref)}, whose owner, {names.place(observed, owner)}, did not answer"
-    return f"value of {names.short(ref)}, which no process that answered knows to be pending"
+    return f"value of {names.short(ref)}, which no reachable process reports as pending"

@@ -31,7 +31,7 @@ def promise(graph: Graph, ref: str) -> AnyKey:
     wait = Wait(
         kind="placement group",
         groups=(Group(needs=1, targets=targets),),
-        inferred="a ref that no task makes is one of PlacementGroup.ready(), of any group that is pending",
+        inferred="a ref without a task is one of PlacementGroup.ready(), of any pending group",
         total=len(targets),
     )
     graph.add(

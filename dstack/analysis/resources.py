@@ -84,8 +84,8 @@ class Resources:
         autoscaler = None if group_id else self.wait_for_autoscaler(request)
         if autoscaler:
             return autoscaler, None
-        offer = "no bundle has it" if group_id else self._best_offer(request, selector)
-        return None, f"asks for {asked}, and {offer}"
+        offer = "no bundle has that much" if group_id else self._best_offer(request, selector)
+        return None, f"asks for {asked if request else 'a node'}, but {offer}"
 
     def _is_known(self, group_id: str) -> bool:
         """Whether all nodes of a placement group show its resources."""
@@ -105,8 +105,9 @@ class Resources:
                 told = names.amounts({name: most})
                 return f"no node has any {name}" if most <= EPSILON else f"the most a node has is {told}"
         if selector:
-            return f"no node that has it has the labels {words.listed([f'{k}: {v}' for k, v in selector.items()])}"
-        return "no one node has all of it"
+            asked = words.listed([f"{name}: {value}" for name, value in selector.items()])
+            return f"no node {'with that ' * bool(request)}has the labels {asked}"
+        return "no single node has all of it"
 
     # What is missing, and who has it
 
@@ -179,7 +180,9 @@ class Resources:
         )
         if total <= needs:
             return wait
-        reason = f"any {needs} of the {total} holders may let go first" if needs > 1 else "any holder may let go first"
+        reason = (
+            f"any {needs} of the {total} holders may release first" if needs > 1 else "any holder may release first"
+        )
         return msgspec.structs.replace(wait, inferred=reason)
 
     def _shared(self, key: AnyKey, label: str, wait: Wait) -> Wait:
@@ -198,7 +201,7 @@ class Resources:
         """
         label = f"scheduler, which has not placed {asked}"
         if len(self._seen.snapshot.samples) > 1:
-            label = f"scheduler, which does not place {asked} though {because}"
+            label = f"scheduler, which has not placed {asked} although {because}"
         return waits_for("resources", self._graph.unknown("scheduler", *whose, label=label))
 
     def _autoscaler(self, name: str) -> Target:

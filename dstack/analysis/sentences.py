@@ -17,9 +17,10 @@ from dstack.analysis.members import Member, execution_of, member
 from dstack.analysis.observed import Observed
 from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
 from dstack.model import Coroutine, GroupCall
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import Key, UnknownKey
 
 SHOWN_TARGETS = 3
+OR = " or "
 TORN_STACK = "stack may be inconsistent: the thread ran while it was read"
 ENDED_BY = {
     "Event.wait": "a call of Event.set",
@@ -38,7 +39,8 @@ NameOf = Callable[[Vertex], str]
 def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
     who = member(observed, vertex)
-    text = f"{introduced(vertex, who)} {cancellation(observed, vertex)}{deed(observed, vertices, vertex, who)}"
+    comma = "," if vertex.kind == "lifetime" and vertex.holder else ""  # its label ends in a clause
+    text = f"{introduced(vertex, who)}{comma} {cancellation(observed, vertex)}{deed(observed, vertices, vertex, who)}"
     return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
 
 
@@ -99,7 +101,9 @@ def introduced(vertex: Vertex, who: Member) -> str:
 def doing(vertex: Vertex, who: Member) -> str:
     """What an execution does that does not wait."""
     if vertex.kind != "execution":
-        return "can proceed"
+        return "is not known to wait"
+    if who.sleeps:
+        return "is sleeping"
     if vertex.coroutine_id is not None:
         return "is sleeping, or ready to run"
     return "is running" if who.on_cpu else "is running, off CPU (sleeping, or in a call outside Python)"
@@ -147,10 +151,12 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait, name_of: NameOf) 
         case "lock":
             return f"waits for {lock_in_words(wait.what)}, held by {targets}" + _inferred(wait)
         case "Serve slot":
-            full = f"is queued behind {targets} ({wait.what} is reached)"
-            return full if wait.what else f"waits for a replica: {targets}"
+            full = f"is queued behind {targets}: {wait.what} is reached"
+            return full if wait.what else f"waits for {targets}"
         case "Serve request":
             return f"passes the request on to {targets}"
+        case "actor slot" | "order" if _is_for_unknown(wait):
+            return f"waits for {targets}"
         case "actor slot":
             return f"is queued behind {targets}"
         case "event loop":
@@ -163,7 +169,7 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait, name_of: NameOf) 
         case "resources":
             return _resources(vertices, wait, name_of)
         case "lifetime":
-            return f"ends only through {targets}"
+            return f"depends on {targets}"
         case "backpressure":
             return f"is paused by backpressure until {targets} consumes a value" + _inferred(wait)
         case "channel read":
@@ -188,6 +194,11 @@ def _waits(observed: Observed, vertices: Vertices, wait: Wait, name_of: NameOf) 
             return f"{_lasting(wait.kind, wait)} for {targets}"
         case _:
             return f"waits for {targets}"
+
+
+def _is_for_unknown(wait: Wait) -> bool:
+    """Whether one of the targets is no call that was observed."""
+    return any(isinstance(target.vertex, UnknownKey) for group in wait.groups for target in group.targets)
 
 
 def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait, name_of: NameOf) -> str:
@@ -221,9 +232,10 @@ def _failing(wait: Wait) -> str:
 
 def _polls(wait: Wait, targets: str) -> str:
     """What a loop does that only polls, and for what."""
+    where = f"in the loop at {wait.polls}" if wait.polls else "in a loop"
     if wait.timeout_s == 0.0:
-        return f"{wait.kind} in the loop at {wait.polls}; only {targets} can change the result"
-    return f"polls {targets} in the loop at {wait.polls} ({wait.what or wait.kind}, timeout {wait.timeout_s:g} s)"
+        return f"{wait.kind} {where}; only {targets} can change the result"
+    return f"polls {targets} {where} ({wait.what or wait.kind}, timeout {wait.timeout_s:g} s)"
 
 
 def _await(wait: Wait, targets: str) -> str:
@@ -246,7 +258,7 @@ def _loop(vertices: Vertices, key: Key) -> str:
 
 def _frees(loops: Sequence[Vertex]) -> str:
     """What a thread must do that blocks an event loop, whether it is called by what it runs or as the loop."""
-    return "to yield the event loop" if any(loop.task_id for loop in loops) else "to become free"
+    return "to free the event loop" if any(loop.task_id or loop.wait for loop in loops) else "to become free"
 
 
 def _lasting(call: str, wait: Wait) -> str:
@@ -263,23 +275,19 @@ def _resources(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     found = [vertices[key] for key in dict.fromkeys(t.vertex for group in wait.groups for t in group.targets)]
     labels = [vertex.holder or name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"
+    if labels and not wait.resources and all(isinstance(vertex.key, UnknownKey) for vertex in found):
+        return f"waits for {words.shortly(labels, SHOWN_TARGETS, OR)}"
     if not found or any(vertex.kind in ("room", "unknown") for vertex in found):
-        return f"{what}: {_shortly(labels)}"
+        return f"{what}: {words.shortly(labels, SHOWN_TARGETS, OR)}"
     many = f"{wait.needed} of " if 1 < wait.needed < wait.total else ""
-    return f"{what}, held by {many}{_shortly(labels, ' or ' if wait.needed < wait.total else ' and ')}"
+    return f"{what}, held by {many}{words.shortly(labels, SHOWN_TARGETS, OR if wait.needed < wait.total else ' and ')}"
 
 
 def _targets(vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     targets: list[Target] = list(dict.fromkeys(t for group in wait.groups for t in group.targets))
     labels = list(dict.fromkeys(name_of(vertices[target.vertex]) for target in targets))
     is_all = (wait.kind == "ray.get" and not wait.inferred) or (wait.kind == "await" and wait.needed == wait.total)
-    return _shortly(labels, " and " if is_all else " or ")
-
-
-def _shortly(labels: Sequence[str], word: str = " or ") -> str:
-    if len(labels) > SHOWN_TARGETS:
-        return f"{', '.join(labels[:SHOWN_TARGETS])} and {len(labels) - SHOWN_TARGETS} more"
-    return words.listed(labels, word)
+    return words.shortly(labels, SHOWN_TARGETS, " and " if is_all else OR)
 
 
 def _inferred(wait: Wait) -> str:

@@ -78,7 +78,7 @@ def _slots(graph: Graph, replica: _Replica, limit: int) -> Iterator[Target]:
     ongoing = [task_id for task_id in running if _may_be_request(observed, task_id)]
     yield from (Target(vertex=placing.key_of_task(observed, task_id)) for task_id in ongoing)
     if sum(_is_request(observed, task_id) for task_id in ongoing) < limit:
-        label = f"free slot of replica {replica.replica_id}, which the router has yet to find"
+        label = f"free slot of replica {replica.replica_id}, which the router has not found yet"
         yield graph.unknown("slot", actor.actor_id, "requests", label=label)
 
 
@@ -108,12 +108,12 @@ def _further(graph: Graph, queued: QueuedRequest, starting: Sequence[_Replica]) 
             yield graph.unknown("start of actor", one.actor.actor_id, "replica", label=label)
     is_full = queued.most_replicas is not None and len(starting) + len(queued.replicas) >= queued.most_replicas
     if not is_full and not any(one.actor.state in UNPLACED for one in starting):
-        label = f"further replica of Serve deployment {deployment}, which Serve's controller may start"
+        label = f"new replica of Serve deployment {deployment}, which Serve's controller may start"
         yield graph.unknown("start of actor", queued.request.app, deployment, label=label)
 
 
 def _no_replica(graph: Graph, queued: QueuedRequest) -> Target:
-    label = f"replica of Serve deployment {queued.request.deployment}, of which none is running"
+    label = f"first replica of Serve deployment {queued.request.deployment}"
     return graph.unknown("start of actor", queued.request.app, queued.request.deployment, label=label)
 
 

@@ -32,7 +32,7 @@ class Slots:
         """What a call waits for that was sent to its actor, and that nobody says to run."""
         actor = self._seen.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
-            label = "worker it was sent to, which does not say that it runs it"
+            label = "worker that received it, which does not report it as running"
             whose = task.actor_id or task.owner_id
             return waits_for("executor", self._graph.unknown("executor", whose, label=label, unobserved=True))
         worker = self._seen.seen.get(actor.worker_id)
@@ -44,7 +44,7 @@ class Slots:
         if placing.has_one_slot(self._seen, actor.worker_id):
             return self._wait_for_running(actor, worker.running_task_ids)
         if not self._seen.has_arrived(task):
-            label = f"free slot of {names.actor(actor)}, or its arguments on their way there"
+            label = f"free slot of {names.actor(actor)}, or the transfer of its arguments"
             slot = self._graph.unknown(
                 "slot",
                 actor.actor_id,
@@ -62,7 +62,7 @@ class Slots:
         return self._graph.one_of(
             KIND,
             lambda: map(self._target, (*running, *before_it)),
-            f"any of the {len(running)} calls that run there may end first",
+            f"any of the {len(running)} running calls may end first",
             actor.actor_id,
             *before_it[:1],
         )
@@ -79,7 +79,7 @@ class Slots:
         narrow = self._graph.one_of(
             KIND,
             lambda: map(self._target, mates),
-            f"any of the {len(mates)} calls that run in its concurrency group may end first",
+            f"any of the {len(mates)} running calls of its concurrency group may end first",
             actor.actor_id,
             ("concurrency group", group),
         )

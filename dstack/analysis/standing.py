@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from dstack import words
 from dstack.glance import Glance, WorkerGlance
 
 Item = tuple[object, ...]
@@ -80,11 +81,11 @@ class Attention:
         if now_s < self._not_before_s:
             return None
         if touched:
-            return "somebody in a finding has moved"
+            return "a member of a finding has moved"
         if new := picture - self._seen:
             return f"not moved for {self._stuck_after_s:g} s: {_things(new)}"
         if picture and now_s >= self._again_at_s:
-            return f"still not moved, {now_s - self._looked_s:.0f} s after the last full look: {_things(picture)}"
+            return f"still not moved, {now_s - self._looked_s:.0f} s after the last full snapshot: {_things(picture)}"
         return None
 
     def looked(self, picture: frozenset[Item], now_s: float, cost_s: float, *, is_doubtful: bool = False) -> None:
@@ -112,7 +113,7 @@ def _things(items: frozenset[Item]) -> str:
     calls = {item[1] for item in items if _is_call(item)}
     workers = {item[0] for item in items if not _is_call(item)}
     counts = ((len(calls), "call", "calls"), (len(workers), "driver or busy worker", "drivers or busy workers"))
-    return " and ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+    return words.listed([words.plural(*count) for count in counts if count[0]])
 
 
 def _is_call(item: Item) -> bool:

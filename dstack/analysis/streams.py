@@ -32,7 +32,7 @@ def wait_of_producer(graph: Graph, execution: Thread | Coroutine, task_id: str |
     return Wait(
         kind=BACKPRESSURE,
         groups=(Group(needs=1, targets=_consumers(graph, task)),),
-        inferred=f"it has given {task.items} values that are still kept, and rests outside its code",
+        inferred=f"it has produced {task.items} values that are still kept, and waits outside its own code",
     )
 
 

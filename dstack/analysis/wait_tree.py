@@ -292,7 +292,7 @@ class WaitTree:
     def _edge(self, waiters: Sequence[Key], targets: Collection[Key]) -> Edge:
         vertex = self._vertices[waiters[0]]
         wait = vertex.wait
-        assert wait is not None, "nobody stands below what it does not wait for"
+        assert wait is not None, "a branch waits for the one above it"
         met = [target for group in wait.groups for target in group.targets if target.vertex in targets]
         return Edge(
             waiter=vertex.key,

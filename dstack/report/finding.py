@@ -80,7 +80,7 @@ def titled(finding: Finding) -> str:
 
 def status(finding: Finding) -> str:
     """How sure the finding is, how long it has lasted and how much is blocked behind it, in one line."""
-    sure = certainty(finding)
+    sure = "suspected: the same in 2 samples" if finding.assumed and not finding.confirmed else certainty(finding)
     lasting = names.lasting(finding.since)
     parts = [" ".join(part for part in (f"{sure}," if sure and lasting else sure, lasting) if part), _impact(finding)]
     return "; ".join(part for part in parts if part)
@@ -163,6 +163,13 @@ def behind_rows(behind: Sequence[Step]) -> Iterator[Row]:
 def fix_row(finding: Finding) -> Row:
     """What to do about it."""
     return Row("Fix: ", "     ", SafeText(finding.advice))
+
+
+def assumption_rows(finding: Finding) -> Iterator[Row]:
+    """What a suspicion assumes, which :func:`status` leaves out."""
+    if finding.kind in ALARMS and finding.assumed and not finding.confirmed:
+        lead = "Suspected, assuming that "
+        yield Row(lead, "  ", SafeText(listed(finding.assumed)))
 
 
 def _place(row: Entry | Step) -> tuple[str, int] | None:

@@ -27,7 +27,7 @@ def headline(diagnosis: Diagnosis) -> str:
     first = diagnosis.findings[0]
     certain = ("" if first.confirmed else "suspected: ") if diagnosis.verdict in ("deadlock", "hang") else ""
     if diagnosis.verdict == "blocked":
-        certain = "no deadlock; " if not diagnosis.incomplete else "no deadlock observed, but not everything; "
+        certain = "no deadlock; " if not diagnosis.incomplete else "no deadlock observed, but not everything was read; "
     return f"{certain}{first.summary}"
 
 

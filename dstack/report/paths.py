@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 PACKAGES = ("/site-packages/", "/dist-packages/")
+LONGEST_LOCATION = 40
 
 
 def short_path(file: str) -> str:
@@ -29,3 +30,8 @@ def shortened_left(location: str, longest: int) -> str:
     while len(folders) > 1 and len("/".join(folders)) + 2 > longest:
         folders.pop(0)
     return "/".join(("…", *folders))
+
+
+def location(file: str, line: int | None) -> str:
+    """``app/train.py:12``, or ``…/app/train.py:12`` where that would take too much of a line."""
+    return shortened_left(f"{short_path(file)}:{line}", LONGEST_LOCATION)

@@ -19,6 +19,7 @@ MAX_INDENT = 40
 """Further to the right nothing is readable on a page of 80 columns."""
 INDENT = 4
 LONGEST_LOCATION = 44
+SHOWN_NAMES = 3
 Sources = Mapping[str, Mapping[int, str]]
 
 
@@ -50,7 +51,8 @@ class StitchedStack:
         lead = " " * (deeper + INDENT)
         if known:
             called = [f"{child.who.execution} ({self._numbers[child.vertex]})" for child in known]
-            yield _line(lead).append(f"{node.wait_kind} → {shortly(called, 3)}, as above", "dim")
+            text = f"{node.wait_kind} → {shortly(called, SHOWN_NAMES)}, as above"
+            yield _line(" " * (indent + INDENT)).append(text, "dim")
         room = SHOWN_BRANCHES if deeper <= MAX_INDENT else 0
         shown = 0
         for child in new[:room]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import localtime, strftime
 
 from rich.console import Console
+from rich.text import Text
 
 from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.diagnosis import Diagnosis, Finding
@@ -14,13 +15,15 @@ from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details, print_stacks
 from dstack.report.failures import failures_in_words
-from dstack.report.finding import Row, fix_row, picture, remark_rows, status
+from dstack.report.finding import Row, assumption_rows, fix_row, picture, remark_rows, status
 from dstack.report.headline import STYLES, headline
 from dstack.report.safe_text import SafeText
 from dstack.report.wrapping import wrapped
 from dstack.words import plural, word
 
 WIDTH = 100
+FIRST_LINES = 15
+"""What a reader sees without searching; the fix is in these lines."""
 SHOWN_FINDINGS = 3
 SHOWN_FAILURES = 3
 MANY = 1000
@@ -30,11 +33,12 @@ MANY = 1000
 def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, *, details: bool = False) -> None:
     """Prints the report, 100 columns wide at most; with ``details`` all members, stacks and failures."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
-    _print_head(console, snapshot, diagnosis)
+    head = list(_head(console, snapshot, diagnosis))
+    _print_lines(console, head)
     _print_failed_before(console, diagnosis)
     shown = diagnosis.findings if details else diagnosis.findings[:SHOWN_FINDINGS]
     for number, finding in enumerate(shown, 1):
-        _print_finding(console, finding, number if len(diagnosis.findings) > 1 else None)
+        _print_finding(console, finding, number, len(head))
     if len(shown) < len(diagnosis.findings):
         _print_rest(console, len(diagnosis.findings) - len(shown))
     if details:
@@ -52,23 +56,38 @@ def report_text(snapshot: Snapshot, diagnosis: Diagnosis, *, details: bool = Fal
     return captured.get()
 
 
-def _print_head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
+def _head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> Iterator[Text]:
     lead = f"{diagnosis.verdict.upper()}  "
     first, *others = wrapped(SafeText(headline(diagnosis), "bold"), console, max(20, console.width - len(lead)))
-    console.print(SafeText(lead, STYLES[diagnosis.verdict]) + first)
+    yield SafeText(lead, STYLES[diagnosis.verdict]) + first
     for line in others:
-        console.print(SafeText(" " * len(lead)) + line)
+        yield SafeText(" " * len(lead)) + line
+    sure, origin = _status(diagnosis), _origin(snapshot, diagnosis)
+    line = SafeText(sure)
+    if _fits(console, sure, origin):
+        line.append(" " * bool(sure)).append(origin, "dim")
+    yield from _lines(console, [Row("", "", line)])
+    yield from _lines(console, (Row("", "", SafeText(note, "yellow")) for note in snapshot.notes))
+
+
+def _status(diagnosis: Diagnosis) -> str:
     sure = status(diagnosis.findings[0]) if diagnosis.findings else ""
-    text = f"{sure[0].upper()}{sure[1:]}. " if sure else ""
+    text = f"{sure[0].upper()}{sure[1:]}." if sure else ""
+    if len(diagnosis.findings) > 1:
+        text += f" This is the first of {len(diagnosis.findings):,} findings."
+    return text.strip()
+
+
+def _origin(snapshot: Snapshot, diagnosis: Diagnosis) -> str:
+    """What was observed, and when."""
     taken = strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.taken_at))
     job = f", job {diagnosis.job} only" if diagnosis.job else ""
-    origin = f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}"
-    if len(text) + len(origin) <= console.width:
-        _print_rows(console, [Row("", "", SafeText(text).append(origin, "dim"))])
-    else:
-        _print_rows(console, [Row("", "", SafeText(text.strip())), Row("", "", SafeText(origin, "dim"))])
-    for note in snapshot.notes:
-        console.print(SafeText(note, "yellow"))
+    return f"Ray {snapshot.ray_version} at {snapshot.address}, {taken}{job}"
+
+
+def _fits(console: Console, sure: str, origin: str) -> bool:
+    """Whether the origin is printed behind the status; otherwise the last lines have it, and the fix is earlier."""
+    return len(sure) + len(origin) < console.width
 
 
 def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:
@@ -79,28 +98,38 @@ def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:
         _print_rows(console, remark_rows(step_of_failure(failed)))
 
 
-def _print_finding(console: Console, finding: Finding, number: int | None) -> None:
-    """One finding; of several each has a number and its summary, of which the first is in the headline already."""
+def _print_finding(console: Console, finding: Finding, number: int, above: int) -> None:
+    """One finding; the summary of the first is the headline.
+
+    The fix is below the picture, but above one that is so high that the fix would not be in the first lines.
+    """
     console.print()
-    if number is not None:
+    if number > 1:
         lead = f"{number}. {finding.kind}: "
-        sure = f" ({text})" if number > 1 and (text := status(finding)) else ""
+        sure = f" ({text})" if (text := status(finding)) else ""
         title = SafeText(f"{finding.summary}{sure}", "bold")
         _print_rows(console, [Row(lead, " " * len(lead), title)])
         console.print()
-    _print_rows(console, picture(finding))
-    console.print()
-    _print_rows(console, [fix_row(finding)])
-    if finding.diagram.remarks:
-        console.print()
-    for step in finding.diagram.remarks:
-        _print_rows(console, remark_rows(step))
+    drawn, fix = _lines(console, picture(finding)), _lines(console, [fix_row(finding)])
+    is_late = number == 1 and above + 1 + len(drawn) + 1 + len(fix) > FIRST_LINES
+    remarks = [row for step in finding.diagram.remarks for row in remark_rows(step)]
+    rest = _lines(console, [*assumption_rows(finding), *remarks])
+    parts = (fix, drawn, rest) if is_late else (drawn, fix, rest)
+    for at, lines in enumerate(filter(None, parts)):
+        _print_lines(console, [*[Text()] * (at > 0), *lines])
 
 
-def _print_rows(console: Console, rows: Iterator[Row] | list[Row]) -> None:
-    for row in rows:
-        for line in row.lines(console.width, console):
-            console.print(line, no_wrap=True, overflow="ellipsis")
+def _print_rows(console: Console, rows: Iterable[Row]) -> None:
+    _print_lines(console, _lines(console, rows))
+
+
+def _lines(console: Console, rows: Iterable[Row]) -> list[Text]:
+    return [line for row in rows for line in row.lines(console.width, console)]
+
+
+def _print_lines(console: Console, lines: Iterable[Text]) -> None:
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="ellipsis")
 
 
 def _print_rest(console: Console, count: int) -> None:
@@ -121,6 +150,8 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, show
         f"{coverage.workers.seen} of {coverage.workers.total} workers and drivers, "
         f"{coverage.nodes.seen} of {coverage.nodes.total} nodes{_access(diagnosis)}"
     )
+    if not _fits(console, _status(diagnosis), origin := _origin(snapshot, diagnosis)):
+        console.print(SafeText(origin, "dim"))
     _print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{observed}; {', '.join(_timing(snapshot))}", "dim"))])
 
 

@@ -12,7 +12,7 @@ from dstack import words
 from dstack.analysis import names
 from dstack.analysis.inventory import DOINGS, Deed, Doing, Inventory, Lacking, Occupant, Resident, alike
 from dstack.model import Actor, Node
-from dstack.report.paths import short_path
+from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line
 from dstack.tui.source import Look
@@ -281,4 +281,4 @@ def _told_deed(deed: Deed) -> Iterator[Text]:
 
 
 def _at(deed: Deed) -> str:
-    return f"  {short_path(deed.file)}:{deed.line}" if deed.file else ""
+    return f"  {location(deed.file, deed.line)}" if deed.file else ""

@@ -1,4 +1,4 @@
-"""The lines below an outline that tell all of what its cursor is on."""
+"""The pane below an outline: all about the selected line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
+
+from dstack.report.wrapping import wrapped
 
 
 class Detail(VerticalScroll):
@@ -23,7 +25,7 @@ class Detail(VerticalScroll):
     ]
     DEFAULT_CSS = """
     Detail {
-        height: 8; max-height: 35%; padding: 0 1;
+        height: 8; max-height: 35%; padding: 0 1; scrollbar-gutter: stable;
         border-top: solid $primary-muted; background: $surface;
     }
     Detail:focus { border-top: solid $accent; }
@@ -32,6 +34,7 @@ class Detail(VerticalScroll):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.text = Text()
+        self._lines: tuple[Text, ...] = ()
 
     def compose(self) -> ComposeResult:
         """The text, as high as it needs to be."""
@@ -39,6 +42,16 @@ class Detail(VerticalScroll):
 
     def tell(self, lines: Iterable[Text]) -> None:
         """Shows these lines in the place of those before, from the first."""
-        self.text = Text("\n").join(lines)
-        self.query_one(Static).update(self.text)
+        self._lines = tuple(lines)
+        self.text = Text("\n").join(self._lines)
+        self._wrap()
         self.scroll_home(animate=False)
+
+    def on_resize(self) -> None:
+        """Wraps the lines again where there is more or less room."""
+        self._wrap()
+
+    def _wrap(self) -> None:
+        width = self.scrollable_content_region.width
+        rows = [row for line in self._lines for row in wrapped(line, self.app.console, width)] if width else self._lines
+        self.query_one(Static).update(Text("\n").join(rows))

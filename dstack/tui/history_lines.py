@@ -16,7 +16,7 @@ from dstack.analysis.comparing import Change, Comparison, Found, Moved, Waited
 from dstack.analysis.ranks import NO_RANKS
 from dstack.diagnosis import Vertex
 from dstack.model import Frame
-from dstack.report.paths import short_path
+from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line
 from dstack.tui.source import Look
@@ -177,4 +177,4 @@ def _counts(changes: Sequence[Change]) -> Text:
 
 
 def _line(frame: Frame | None) -> str:
-    return f"{short_path(frame.file)}:{frame.line}" if frame else ""
+    return location(frame.file, frame.line) if frame else ""

@@ -25,11 +25,12 @@ SHOWN = 1_000
 """So many of a list are shown; the rest is counted."""
 DOING_STYLES: Mapping[Doing, str] = {"waits": "yellow", "runs": "green", "rests": "dim"}
 """Not by colour alone: the words say the same."""
-WORDS: tuple[tuple[Doing, str, str], ...] = (
-    ("waits", "waits", "wait"),
-    ("runs", "runs", "run"),
-    ("rests", "off CPU", "off CPU"),
-)
+WORDS: Mapping[Doing, tuple[str, str]] = {
+    "waits": ("waits", "waiting"),
+    "runs": ("runs", "running"),
+    "rests": ("off CPU", "off CPU"),
+}
+"""What begins the line of one, and what stands after a number."""
 ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "Ray", "stdlib": "Python"}
 """Before a noun: ``your code``, ``3 Ray frames``."""
 
@@ -98,8 +99,7 @@ def short(function: str) -> str:
 
 def doing_word(doing: Doing) -> SafeText:
     """``waits``, ``runs`` or ``off CPU``, to begin a line with."""
-    word = next(one for known, one, _ in WORDS if known == doing)
-    return SafeText().append(f"{word}  ", DOING_STYLES[doing])
+    return SafeText().append(f"{WORDS[doing][0]}  ", DOING_STYLES[doing])
 
 
 def at(place: Place) -> str:
@@ -108,8 +108,5 @@ def at(place: Place) -> str:
 
 
 def doing_in_words(counts: Mapping[Doing, int]) -> str:
-    """``10 wait, 1 runs``."""
-    parts = [
-        f"{count:,} {one if count == 1 else many}" for doing, one, many in WORDS if (count := counts.get(doing, 0))
-    ]
-    return ", ".join(parts)
+    """``10 waiting, 1 running``."""
+    return ", ".join(f"{count:,} {word}" for doing, (_, word) in WORDS.items() if (count := counts.get(doing, 0)))

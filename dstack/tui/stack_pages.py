@@ -13,7 +13,7 @@ from dstack.analysis.running import Execution
 from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Onward, Run, Stack, Stacks
 from dstack.model import Frame
-from dstack.report.paths import short_path
+from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line
 from dstack.tui.stack_lines import (
@@ -196,7 +196,7 @@ class _Page:
         is_call = index == self._stack.call_at
         name = (self._stack.call if is_call else "") or short(frame.function)
         text = SafeText().append(name, "bold" if frame.origin == "user" else "")
-        text.append(f"  {short_path(frame.file)}:{frame.line}", "cyan")
+        text.append(f"  {location(frame.file, frame.line)}", "cyan")
         if is_call:
             text.append("  waits", DOING_STYLES["waits"])
             text.append(", Enter follows" if self._stack.onward else "", "dim")

@@ -10,13 +10,13 @@ from dstack.analysis.outliers import Marked
 from dstack.analysis.running import Doing, Execution, Place
 from dstack.analysis.stacks import Offspring, Residents, Stacks, Strand
 from dstack.model import Node, Worker
+from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line
 from dstack.tui.stack_lines import (
     SHOWN_OUTLIERS,
     WORDS,
     About,
-    at,
     doing_in_words,
     doing_word,
     mark_of,
@@ -54,7 +54,7 @@ class Processes:
     def _node(self, node: Node, workers: Sequence[Worker], *, is_open: bool) -> Line:
         ids = tuple(worker.worker_id for worker in workers)
         doings = [self.stacks.doings.get(worker_id, {}) for worker_id in ids]
-        counts: dict[Doing, int] = {doing: sum(one.get(doing, 0) for one in doings) for doing, _, _ in WORDS}
+        counts: dict[Doing, int] = {doing: sum(one.get(doing, 0) for one in doings) for doing in WORDS}
         text = SafeText(mark_of(ids, self.marked)).append(f"node {node.ip}", "bold")
         text.append(f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim")
         text.append(f"  {doing_in_words(counts)}" if any(counts.values()) else "")
@@ -147,7 +147,7 @@ class Tree:
             text.append(f"  ! {plural(len(outliers), 'outlier')}", "bold yellow")
         text.append(f"  {doing_in_words(branch.doing)}", "" if is_own else "dim")
         if place.is_frame:
-            text.append(f"  {at(place)}", "cyan")
+            text.append(f"  {location(place.file, place.line)}", "cyan")
         is_only = len(branch.children) == 1 and not branch.own
         return Line(
             branch_key(branch.path),

@@ -25,6 +25,7 @@ from dstack.vertex_keys import Key
 from dstack.words import plural
 
 BULLET = "• "
+HANG = 3
 COPY_WIDTH = 100
 OPENED_FINDINGS = 3
 SHOWN_FAILURES = 100
@@ -100,7 +101,7 @@ def lines_of(look: Look) -> Iterator[Line]:
 def _finding(look: Look, number: int, finding: Finding) -> Line:
     key = f"{finding.kind}/{number}"
     lead = f"{number}. {finding.kind}: "
-    title = SafeText(lead, STYLE_OF_KIND.get(finding.kind, "bold cyan")).append(finding.summary, "bold")
+    title = SafeText().append(lead, STYLE_OF_KIND.get(finding.kind, "bold cyan")).append(finding.summary, "bold")
     children = [
         *_lines(look, f"{key}/row", finding, _rows(finding)),
         *_lines(look, f"{key}/fix", finding, [fix_row(finding)], "bold green"),
@@ -108,7 +109,7 @@ def _finding(look: Look, number: int, finding: Finding) -> Line:
         _details(look, f"{key}/details", finding),
     ]
     is_open = number <= OPENED_FINDINGS
-    return Line(key, title, children, is_open=is_open, data=About(finding), hang=len(lead))
+    return Line(key, title, children, is_open=is_open, data=About(finding), hang=HANG)
 
 
 def _rows(finding: Finding) -> Iterator[Row]:
@@ -124,10 +125,13 @@ def _remarks(steps: Iterable[Step]) -> Iterator[Row]:
 
 def _details(look: Look, key: str, finding: Finding) -> Line:
     """All sentences about the finding, folded."""
-    steps = finding.explanation
-    rows = (row for step in steps for row in remark_rows(step, bullet=BULLET))
-    title = SafeText("Details", "bold").append(f"  {plural(len(steps), 'sentence')}", "dim")
-    return Line(key, title, list(_lines(look, key, finding, rows)), data=About(finding))
+
+    def lines() -> list[Line]:
+        rows = (row for step in finding.explanation for row in remark_rows(step, bullet=BULLET))
+        return list(_lines(look, key, finding, rows))
+
+    title = SafeText().append("Details", "bold").append(f"  {plural(len(finding.explanation), 'sentence')}", "dim")
+    return Line(key, title, lines, data=About(finding))
 
 
 def _lines(look: Look, key: str, finding: Finding | None, rows: Iterable[Row], style: str = "") -> Iterator[Line]:
@@ -144,7 +148,8 @@ def _lines(look: Look, key: str, finding: Finding | None, rows: Iterable[Row], s
 
 def _plain(row: Row) -> Text:
     """All text of a row in one line, for the filter."""
-    return SafeText(" ".join(part for part in (row.lead, row.title, row.location) if part)).append_text(row.body)
+    parts = (f"{part} " for part in (row.title, row.location) if part)
+    return SafeText(row.lead + "".join(parts)).append_text(row.body)
 
 
 def _laid_out(row: Row, style: str, width: int, console: Console) -> list[Text]:

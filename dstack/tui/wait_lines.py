@@ -13,7 +13,7 @@ from dstack.analysis.members import Member, member
 from dstack.analysis.wait_tree import Branch, Edge, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
-from dstack.report.paths import short_path
+from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import NO_RAIL, Line
 from dstack.tui.source import Look
@@ -144,7 +144,7 @@ class Lines:
         waiting = self._waiting_for(branch)
         text.append(f"  ← {plural(waiting, 'waiter')}" if waiting else "", "bold")
         text.append(f"  {_doing(vertex, who)}", "red" if vertex.never else "")
-        text.append(f"  {short_path(who.file)}:{who.line}" if who.file else "", "cyan")
+        text.append(f"  {location(who.file, who.line)}" if who.file else "", "cyan")
         return text.append(self._place(vertex, branch), "dim")
 
     def _waiting_for(self, branch: Branch) -> int:

@@ -30,13 +30,11 @@ WAYS = {
     "actors": Said(
         "deadlock",
         ("CPU",),
-        ('actor Keeper "last"', "for life", "comes only when driver resources.py goes on", "ray.get(keepers[-1]"),
+        ('actor Keeper "last"', "which holds 1 CPU", "depends on driver resources.py", "ray.get(keepers[-1]"),
     ),
-    "actors_of_a_busy_driver": Said(
-        "starved", ("CPU",), ("holds 1 CPU for life", "comes only when driver resources.py goes on")
-    ),
+    "actors_of_a_busy_driver": Said("starved", ("CPU",), ("which holds 1 CPU", "depends on driver resources.py")),
     "full_bundle": Said("deadlock", ("CPU",), ("compute waits for CPU, held by actor Keeper", "Keeper.ask")),
-    "infeasible": Said("infeasible", (), ("placement group large", "no one node can hold all of it")),
+    "infeasible": Said("infeasible", (), ("placement group large", "no single node can hold all of it")),
     "too_much_in_all": Said("infeasible", (), ("placement group wide", "all nodes together have 4 CPU")),
     "spread": Said(
         "deadlock", ("CPU",), ("placement group apart waits for CPU, held by actor Keeper", "driver resources.py")
@@ -46,7 +44,7 @@ WAYS = {
         ("CPU",),
         ("placement group second waits for CPU, held by placement group first", "driver resources.py"),
     ),
-    "detached": Said("starved", ("GPU",), ('actor Keeper "keeper ', "outside of all jobs")),
+    "detached": Said("starved", ("GPU",), ('actor Keeper "keeper ', "outside of all running jobs")),
 }
 
 

@@ -29,7 +29,7 @@ def test_only_actors_whose_own_waiters_take_all_their_slots_are_deadlocked(docum
 
     assert sorted(members(finding) for finding in found) == STUCK
     assert {"".join(finding["assumed"]) for finding in found if not finding["confirmed"]} == {
-        "Grouped.same_group is in the concurrency group io of its actor, as declared"
+        "Grouped.same_group runs in the concurrency group io of its actor, as declared"
     }
     assert sum(finding["confirmed"] for finding in found) == 2
 

@@ -53,5 +53,5 @@ def test_a_fork_that_hangs_is_told_with_its_line_and_the_fix(shared: SharedClust
 
     (finding,) = document["findings"]
     assert (document["verdict"], finding["confirmed"]) == ("hang", True)
-    assert "is in ray.get at get_after_fork.py:" in finding["summary"]
+    assert "waits in ray.get at get_after_fork.py:" in finding["summary"]
     assert "spawn" in finding["advice"]

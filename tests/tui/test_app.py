@@ -17,8 +17,11 @@ from dstack.tui.app import DstackApp
 from dstack.tui.dialogs import AskPath, Help
 from dstack.tui.outline import Outline
 from dstack.tui.source import Files
+from dstack.tui.view import View
+from dstack.tui.views import VIEWS
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Gated, Scripted, recorded
+from tests.unit.test_language import Text, banned
 
 DEADLOCK, IDLE = recorded("serve-deadlock"), recorded("serve-idle")
 
@@ -200,13 +203,18 @@ def test_e_writes_what_is_shown(tmp_path: Path) -> None:
     run(body)
 
 
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_the_help_of_a_view_is_in_plain_words(view: type[View]) -> None:
+    assert banned([Text(view.__name__, view.__doc__ or "")]) == []
+
+
 def test_y_copies_the_finding_under_the_cursor() -> None:
     async def body() -> None:
         async with running(Files("f", [DEADLOCK])) as (app, pilot):
             await pilot.press("j", "y")
             assert app.shown
 
-            assert app.shown.diagnosis.findings[0].summary in app.clipboard
+            assert app.shown.diagnosis.findings[0].summary in " ".join(app.clipboard.split())
             assert "Fix:" in app.clipboard
 
     run(body)

@@ -82,7 +82,7 @@ def test_keys_go_to_the_cells_around_and_the_figures_follow() -> None:
         await press(pilot, "j")
         assert selected(view).label == "actor Trainer"
         assert "10 of 11 = 91 %" in figures(view)
-        assert "9 wait, 1 runs" in figures(view)
+        assert "9 waiting, 1 running" in figures(view)
         await press(pilot, "l")
         assert selected(view).label == "driver train.py"
         await press(pilot, "h", "G")

@@ -94,8 +94,8 @@ def test_nodes_processes_and_threads_are_one_below_the_other() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         lines = [(depth, line.text.plain) for depth, line in tree(view).visible_lines]
         assert lines[:3] == [
-            (0, f"node {scene.nodes[0].ip}  1 process  1 waits"),
-            (1, f"driver train.py  pid {procs[0].worker.pid}  1 waits"),
+            (0, f"node {scene.nodes[0].ip}  1 process  1 waiting"),
+            (1, f"driver train.py  pid {procs[0].worker.pid}  1 waiting"),
             (2, "waits  driver train.py  ray.get → outer"),
         ]
         assert (2, "runs  inner  inner") in lines
@@ -175,7 +175,7 @@ def test_a_pending_call_has_a_page_that_leads_on() -> None:
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "j", "j", "enter", "enter")
-        assert "is queued there" in " ".join(line.strip() for line in texts(page(view)))
+        assert "is queued behind Clerk.stamp" in " ".join(line.strip() for line in texts(page(view)))
         await press(pilot, "G", "enter")
         assert view.trail[-1].vertex == clerk.key
 
@@ -206,11 +206,11 @@ def test_m_merges_all_stacks_into_one_tree_and_back() -> None:
         await press(pilot, "m")
         lines = texts(tree(view))
         assert lines == [
-            "9 × step  9 wait  /srv/app/app.py:20",
-            "9 × threading.Barrier.wait  9 wait  /usr/lib/python3/threading.py:330",
-            "1 × run  1 waits  /srv/app/app.py:10",
-            "1 × ray.get  1 waits  ray/_private/worker.py:900",
-            "1 × step  ! 1 outlier  1 runs  /srv/app/app.py:10",
+            "9 × step  9 waiting  /srv/app/app.py:20",
+            "9 × threading.Barrier.wait  9 waiting  /usr/lib/python3/threading.py:330",
+            "1 × run  1 waiting  /srv/app/app.py:10",
+            "1 × ray.get  1 waiting  ray/_private/worker.py:900",
+            "1 × step  ! 1 outlier  1 running  /srv/app/app.py:10",
         ]
         await press(pilot, "m")
         assert texts(tree(view))[0].startswith("node ")
@@ -235,7 +235,7 @@ def test_the_page_of_a_branch_tells_who_is_there_who_stands_out_and_who_is_not()
         await press(pilot, "m")
         await press(pilot, "g")
         lines = texts(page(view))
-        assert "9 of 11 here: 9 wait" in lines
+        assert "9 of 11 here: 9 waiting" in lines
         assert "9 × actor Trainer" in lines
         assert "Not here: 3 of 12 actor Trainer: 1 elsewhere, 1 not read and 1 idle" in lines
         await press(pilot, "n")

@@ -238,7 +238,7 @@ def test_from_the_verdict_enter_comes_here() -> None:
         scene = Ring()
         async with running(Files("f", [scene.seen_twice()])) as (app, pilot):
             lines = [line for _, line in outline(app).visible_lines]
-            at = next(number for number, line in enumerate(lines) if line.text.plain.startswith("• Bob.go"))
+            at = next(number for number, line in enumerate(lines) if "2  Bob.go   " in line.text.plain)
             await pilot.press(*["j"] * at, "enter")
             await until(pilot, lambda: app.current_mode == "waits" and outline(app).cursor_line is not None)
             await until(pilot, lambda: branch(app).first == scene.actors_[1].key)

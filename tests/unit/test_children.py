@@ -258,12 +258,12 @@ def test_a_fork_in_ray_get_hangs_for_good_and_so_does_what_waits_for_it() -> Non
     actor = loader.actor
     assert actor is not None
     assert finding.summary == (
-        f"child process (pid 77) of actor Loader {actor.actor_id[:8]} is in ray.get at loader.py:7 after a fork; "
-        "Ray does not work in a forked process"
+        f"child process (pid 77) of actor Loader {actor.actor_id[:8]} waits in ray.get at loader.py:7 "
+        "in a forked process, where Ray does not work"
     )
     assert len(finding.blocked_behind) == 2
     assert "spawn" in finding.advice
-    (step,) = [step for step in finding.explanation if "after a fork" in step.text]
+    (step,) = [step for step in finding.explanation if "in a forked process" in step.text]
     assert (step.file, step.line) == (FRAME.file, FRAME.line)
 
 
@@ -276,7 +276,7 @@ def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.kind) == ("hang", "orphaned")
-    assert finding.summary.startswith("2 child processes of driver train.py: each is in ray.get at loader.py:7")
+    assert finding.summary.startswith("2 child processes of driver train.py: each waits in ray.get at loader.py:7")
     (parent,) = [step.text for step in finding.explanation if step.text.startswith("Their parent: driver train.py")]
     assert "waits in multiprocessing.Queue.get, timeout 5 s" in parent
 

@@ -153,7 +153,7 @@ def test_a_call_between_two_states_is_unobserved() -> None:
 
     wait = scene.wait_of(between)
 
-    assert labels(scene, wait) == ["next step of Office.figures, which was neither suspended nor in its code"]
+    assert labels(scene, wait) == ["next step of Office.figures, which was observed neither suspended nor running"]
     assert scene.graph()[wait.groups[0].targets[0].vertex].unobserved
 
 
@@ -171,7 +171,7 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     wait = scene.wait_of(user)
 
     assert (groups_of(wait) == [(1, [loop.key])]) == is_own
-    declared = "Server.user is in the concurrency group group1 of its actor, as declared"
+    declared = "Server.user runs in the concurrency group group1 of its actor, as declared"
     assert wait.assumed == ((declared,) if is_own else ())
     assert scene.graph()[(wait.if_not if is_own else wait.groups)[0].targets[0].vertex].unobserved
 
@@ -241,7 +241,7 @@ def test_what_is_there_already_is_only_being_fetched() -> None:
     actor.has(there)
     coro.awaits(there, num_returns=1)
 
-    assert labels(scene, scene.wait_of(coro)) == ["value that is there already and is being fetched"]
+    assert labels(scene, scene.wait_of(coro)) == ["value that is already available and being fetched"]
 
 
 def test_one_of_several_futures_stands_for_any_of_its_threads() -> None:
@@ -278,7 +278,7 @@ def test_what_ended_meanwhile_is_unobserved(num_returns: int | None) -> None:
 
     wait = scene.wait_of(coro)
 
-    assert labels(scene, wait)[1] == "coroutine of actor Office 00000000 (pid 3000), which was not read"
+    assert labels(scene, wait)[1] == "coroutine of actor Office 00000000 (pid 3000), which is unreadable"
     assert scene.diagnose().incomplete
 
 
@@ -288,7 +288,7 @@ def test_what_could_not_be_read_is_unobserved() -> None:
     _, coro, _ = async_call(scene, by=driver)
     coro.waits_unreadably("its memory moved")
 
-    assert labels(scene, scene.wait_of(coro)) == ["target of await, which could not be read: its memory moved"]
+    assert labels(scene, scene.wait_of(coro)) == ["target of await, which is unreadable: its memory moved"]
 
 
 # The event loop
@@ -451,7 +451,7 @@ def test_a_lock_that_a_coroutine_holds_while_its_loop_waits_for_it() -> None:
     assert set(finding.members) == {holder.key, loop.key}
     assert finding.blocked_behind == (driver.key,)
     assert finding.assumed == ("a lock is held by the coroutine in a with block of it",)
-    assert "to yield the event loop" in texts(diagnosis)
+    assert "to free the event loop" in texts(diagnosis)
 
 
 def test_a_lock_may_be_let_go_by_any_of_its_holders() -> None:
@@ -580,7 +580,7 @@ def test_an_actor_that_awaits_a_slow_call_of_its_own_is_only_slow() -> None:
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
     assert diagnosis.findings[0].final_blockers[0].vertex == inner.key
-    assert "is sleeping, or ready to run" in texts(diagnosis)
+    assert "is sleeping" in texts(diagnosis)
 
 
 # Standstill
@@ -604,7 +604,7 @@ def test_full_slots_that_all_await_an_event_are_stalled() -> None:
 
     (finding,) = diagnosis.findings
     assert (finding.kind, diagnosis.incomplete) == ("stalled", False)
-    assert "All 2 Gate.enter wait in asyncio.Event.wait" in texts(diagnosis)
+    assert "Both Gate.enter calls wait in asyncio.Event.wait" in texts(diagnosis)
     assert "Gate.open (actor Gate" in texts(diagnosis)
     assert "max_concurrency" in finding.advice
 

@@ -239,9 +239,9 @@ def test_alike_tasks_that_ask_in_vain_for_the_same_are_one_finding() -> None:
 
     assert several.members == tuple(call.key for call in alike)
     assert several.blocked_behind == (first.key,)
-    assert several.summary == ("big (3 alike) can never run: each asks for 1 TPU, and no node has any TPU")
+    assert several.summary == ("big (3 alike) can never run: each asks for 1 TPU, but no node has any TPU")
     assert single.members == (other.key,)
-    assert single.summary == "big can never run: it asks for 64 GPU, and no node has any GPU"
+    assert single.summary == "big can never run: it asks for 64 GPU, but no node has any GPU"
 
 
 @pytest.mark.parametrize("resource", ["TPU", "deadline_slots"])

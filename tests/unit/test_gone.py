@@ -42,7 +42,7 @@ def test_a_ref_whose_owner_died_long_ago_is_orphaned() -> None:
     assert (finding.kind, finding.members, finding.confirmed) == ("orphaned", (task.key,), True)
     pid = owner.worker.pid
     assert f"its owner, worker (pid {pid}, node 10.0.0.2), died: out of memory" in finding.summary
-    assert "can never be given" in finding.summary
+    assert "can never complete" in finding.summary
 
 
 def test_a_ref_whose_owner_died_just_now_may_yet_give_an_error() -> None:
@@ -54,7 +54,7 @@ def test_a_ref_whose_owner_died_just_now_may_yet_give_an_error() -> None:
     finding = only_finding(scene)
 
     assert finding.kind == "blocked"
-    assert "or an error in its place, since its owner" in finding.summary
+    assert "or an error, because its owner" in finding.summary
 
 
 @pytest.mark.parametrize(("ago_s", "ahead_s", "kind"), [(100, -3600.0, "blocked"), (100, -50.0, "orphaned")])
@@ -234,7 +234,7 @@ def test_a_task_in_a_removed_placement_group_is_orphaned() -> None:
     finding = only_finding(scene)
 
     assert (finding.kind, finding.members) == ("orphaned", (task.key,))
-    assert "placement group trainers, in which it is to run, was removed" in finding.summary
+    assert "placement group trainers, which it must run in, was removed" in finding.summary
 
 
 def test_a_call_of_an_actor_in_a_removed_placement_group_is_behind_its_creation() -> None:
@@ -276,4 +276,4 @@ def test_an_item_of_a_generator_that_runs_again_is_there() -> None:
     driver.knows(item, state="SUBMITTED_TO_WORKER", size_bytes=8, attempt=1)
     driver.gets(item)
 
-    assert "is there already" in only_finding(scene).summary
+    assert "is already available" in only_finding(scene).summary

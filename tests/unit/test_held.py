@@ -38,7 +38,7 @@ def test_two_that_hold_only_each_others_calls_are_suspected_and_never_more() -> 
     told = ring.scene.look().look_again().diagnose()
 
     assert (told.verdict, told.findings[0].confirmed) == ("deadlock", False)
-    assert told.findings[0].assumed == ("who waits for refs has Ray count them as held",)
+    assert told.findings[0].assumed == ("the refs that it waits for are among those that its process holds",)
 
 
 def test_who_holds_another_ref_may_wait_for_that() -> None:

@@ -111,7 +111,7 @@ def test_each_worker_shows_what_it_does() -> None:
     assert found[driver.worker_id].queued == 0
     assert not inventory.is_queue_known
     assert texts(inventory, clerk.worker_id) == ["Clerk.stamp waits in ray.get for work"]
-    assert texts(inventory, worker.worker_id) == ["work runs"]
+    assert texts(inventory, worker.worker_id) == ["work is running"]
     assert texts(inventory, idle.worker_id) == []
 
 
@@ -148,7 +148,7 @@ def test_why_a_worker_was_not_seen_is_told() -> None:
 
     trouble = occupants_of(scene)[worker.worker_id].trouble
 
-    assert trouble == "its threads not read: py-spy needs root"
+    assert trouble == "threads not read: py-spy needs root"
 
 
 def test_alike_workers_are_told_as_one() -> None:
@@ -191,7 +191,7 @@ def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
     found = occupants_of(scene)[server.worker_id]
 
     assert found.doing == "unreadable"
-    assert "was not read" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
+    assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 
 def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
@@ -225,7 +225,7 @@ def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
 
     told = {text: (one.what, one.count, one.is_stuck) for text, one in lacking.items()}
     assert told["next waits for CPU, held by holder"] == ("task", 20, False)
-    assert told["huge asks for 64 CPU, and the most a node has is 1 CPU"] == ("task", 1, True)
+    assert told["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
     assert ("actor", 1, True) in told.values()
     assert told["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
     assert {one.vertex for one in lacking.values()} > {creation.key}

@@ -158,7 +158,7 @@ def test_a_deadlock_is_there_since_the_last_of_its_waits_began() -> None:
 
     assert finding.since == Since(at_least_s=0.5, at_most_s=61.5)
     assert any(
-        step.text.endswith("is queued behind Left.ping of actor Left 00000000, for 1 min 1 s")
+        step.text.endswith("is queued behind Left.ping of actor 00000000, for 1 min 1 s")
         for step in finding.explanation
     )
 

@@ -72,7 +72,7 @@ def test_an_actor_whose_owner_waits_for_what_it_holds_never_lets_go() -> None:
     assert [it.scene.graph()[key].label for key in finding.cycle] == [
         "driver train.py",
         "wanting",
-        f"end of actor Trainer {it.actor.actor_id[:8]}, which holds 1 GPU for life",
+        f"end of actor Trainer {it.actor.actor_id[:8]}, which holds 1 GPU",
     ]
 
 
@@ -84,7 +84,7 @@ def test_an_owner_that_goes_on_may_end_it() -> None:
 
     assert finding.kind == "starved"
     assert "ends" not in finding.summary
-    assert "ends only through driver train.py" in finding.explanation[0].text
+    assert ", depends on driver train.py" in finding.explanation[0].text
 
 
 def test_another_thread_of_the_owner_may_end_it() -> None:
@@ -201,7 +201,7 @@ def test_a_detached_actor_outlives_its_job() -> None:
     it = held(name="left", namespace="elsewhere", is_detached=True, owner_id="d" * 56)
     it.driver.refs.clear()
 
-    assert it.enders() == {'user outside of all jobs that run, who alone can look up actor Trainer "left",'}
+    assert it.enders() == {'client outside of all running jobs that looks up actor Trainer "left"'}
     assert it.scene.diagnose().findings[0].kind == "starved"
 
 

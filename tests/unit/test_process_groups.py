@@ -384,7 +384,7 @@ def test_a_call_that_polls_is_one_call_under_an_assumption() -> None:
     finding = only(it.scene.read().look_again().diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
-    assert finding.assumed == ("rank 0 was in one and the same all_reduce in all samples",)
+    assert finding.assumed == ("rank 0 was in the same all_reduce in all samples",)
 
 
 def test_a_call_that_polls_and_was_seen_elsewhere_is_not_one() -> None:
@@ -484,7 +484,7 @@ def test_an_actor_of_the_class_that_is_in_no_group_is_assumed_to_be_the_missing_
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
     (assumed,) = finding.assumed
-    assert assumed == "rank 1 of init_process_group will come from an actor of the same class that is in no group yet"
+    assert assumed == "rank 1 of init_process_group will be an actor of the same class that is in no group yet"
     assert finding.summary.startswith("rank 0 is in init_process_group of group default_pg; rank 1 is in ray.get for")
 
 
@@ -638,7 +638,7 @@ def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
 
     text = report_text(it.scene.snapshot(), it.diagnose())
 
-    assert "all depend on Rank.train of actor Rank" in text
+    assert "all depend on Rank.train of actor" in text
 
 
 def test_a_call_on_a_group_is_no_service_at_rest() -> None:

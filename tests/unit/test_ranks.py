@@ -125,7 +125,7 @@ def test_the_report_names_the_rank_of_who_holds_up_the_others() -> None:
         'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)'
         in text
     )
-    assert "7 of 8 Trainer.step (ranks 0-2, 4-7) wait in torch.distributed.all_reduce" in text
+    assert "7 of 8 Trainer.step calls (ranks 0-2, 4-7) wait in torch.distributed.all_reduce" in text
     assert '7 × Trainer.step ranks 0-2, 4-7, first: "t0", rank 0 (tp 0, pp 0, dp 0), pid' in text
 
 

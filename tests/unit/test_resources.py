@@ -189,7 +189,7 @@ def test_a_dead_node_can_give_nothing() -> None:
     driver = scene.driver(scene.node(CPU=1.0))
     scene.node(GPU=1.0, alive=False)
 
-    assert never(scene, pending(scene, driver, GPU=1.0).key) == "asks for 1 GPU, and no node has any GPU"
+    assert never(scene, pending(scene, driver, GPU=1.0).key) == "asks for 1 GPU, but no node has any GPU"
 
 
 def test_what_cannot_be_accounted_for_is_held_by_somebody_unknown() -> None:
@@ -200,7 +200,7 @@ def test_what_cannot_be_accounted_for_is_held_by_somebody_unknown() -> None:
 
     wait = scene.wait_of(pending(scene, driver, CPU=1.0))
 
-    assert labels(scene, wait) == ["compute", "holder of 1 CPU on node 10.0.0.1, who was not identified"]
+    assert labels(scene, wait) == ["compute", "unidentified holder of 1 CPU on node 10.0.0.1"]
     assert holders(scene, wait)[1].kind == "unknown"
 
 
@@ -235,7 +235,7 @@ def test_free_but_not_placed_is_an_anomaly_once_seen_twice() -> None:
     twice = labels(scene, scene.wait_of(call))
 
     assert once == ["scheduler, which has not placed 1 CPU"]
-    assert twice == ["scheduler, which does not place 1 CPU though it is free on node 10.0.0.1"]
+    assert twice == ["scheduler, which has not placed 1 CPU although it is free on node 10.0.0.1"]
 
 
 def test_what_seems_free_is_looked_at_again() -> None:
@@ -287,7 +287,7 @@ def test_many_who_need_the_same_of_many_keep_the_graph_small() -> None:
 def test_a_resource_that_no_node_has_is_never_given() -> None:
     scene = Scene()
 
-    assert never(scene, pending(scene, scene.driver(), TPU=1.0).key) == "asks for 1 TPU, and no node has any TPU"
+    assert never(scene, pending(scene, scene.driver(), TPU=1.0).key) == "asks for 1 TPU, but no node has any TPU"
 
 
 def test_more_than_the_largest_node_has_is_never_given() -> None:
@@ -295,7 +295,7 @@ def test_more_than_the_largest_node_has_is_never_given() -> None:
     driver = scene.driver(scene.node(CPU=4.0))
     scene.node(CPU=8.0)
 
-    assert never(scene, pending(scene, driver, CPU=9.0).key) == "asks for 9 CPU, and the most a node has is 8 CPU"
+    assert never(scene, pending(scene, driver, CPU=9.0).key) == "asks for 9 CPU, but the most a node has is 8 CPU"
 
 
 def test_what_no_one_node_has_together_is_never_given() -> None:
@@ -305,7 +305,7 @@ def test_what_no_one_node_has_together_is_never_given() -> None:
 
     reason = never(scene, pending(scene, driver, CPU=1.0, GPU=1.0).key)
 
-    assert reason == "asks for 1 CPU and 1 GPU, and no one node has all of it"
+    assert reason == "asks for 1 CPU and 1 GPU, but no single node has all of it"
 
 
 def test_memory_is_told_in_gib() -> None:
@@ -314,7 +314,7 @@ def test_memory_is_told_in_gib() -> None:
 
     reason = never(scene, pending(scene, driver, memory=2.0**33).key)
 
-    assert reason == "asks for 8.0 GiB memory, and the most a node has is 1.0 GiB memory"
+    assert reason == "asks for 8.0 GiB memory, but the most a node has is 1.0 GiB memory"
 
 
 # What actors hold
@@ -327,7 +327,7 @@ def test_what_an_actor_holds_is_held_until_it_ends() -> None:
 
     wait = scene.wait_of(pending(scene, scene.driver(), GPU=1.0))
 
-    assert labels(scene, wait) == ['end of actor Trainer "left", which holds 1 GPU for life']
+    assert labels(scene, wait) == ['end of actor Trainer "left", which holds 1 GPU']
     (holder,) = holders(scene, wait)
     assert (holder.worker_id, holder.os_thread_id) == (actor.worker_id, actor.strands[0].tid)
 
@@ -358,7 +358,7 @@ def test_actors_that_hold_nothing_of_a_node(known: dict[str, Any]) -> None:
 
     wait = scene.wait_of(pending(scene, scene.driver(), GPU=1.0))
 
-    assert labels(scene, wait) == ["holder of 1 GPU on node 10.0.0.1, who was not identified"]
+    assert labels(scene, wait) == ["unidentified holder of 1 GPU on node 10.0.0.1"]
 
 
 # Placement groups
@@ -439,7 +439,7 @@ def test_a_bundle_is_held_by_the_actor_in_it(bundle: int | None) -> None:
     wait = inside.scene.wait_of(call)
 
     assert wait.resources == ("CPU",)
-    assert labels(inside.scene, wait) == ['end of actor Trial "t", which holds 1 CPU for life']
+    assert labels(inside.scene, wait) == ['end of actor Trial "t", which holds 1 CPU']
     assert actor.actor is not None
 
 
@@ -476,7 +476,7 @@ def test_more_than_a_bundle_has_is_never_given() -> None:
 
     reason = never(inside.scene, call.key)
 
-    assert reason == "asks for 2 CPU in bundle 0 of placement group trainers, and no bundle has it"
+    assert reason == "asks for 2 CPU in bundle 0 of placement group trainers, but no bundle has that much"
 
 
 def test_a_placement_group_whose_resources_no_node_shows_yet_is_not_called_too_small() -> None:
@@ -524,14 +524,14 @@ def test_bundles_for_which_there_may_be_room_wait_for_the_scheduler() -> None:
     ("strategy", "amounts", "reason"),
     [
         ("PACK", [64.0], "no node can hold 64 CPU"),
-        ("STRICT_PACK", [2.0, 3.0], "no one node can hold all of it"),
+        ("STRICT_PACK", [2.0, 3.0], "no single node can hold all of it"),
         ("PACK", [4.0, 3.0, 1.0], "all nodes together have 7 CPU"),
         ("SPREAD", [2.0, 2.0, 2.0, 1.0], None),
         ("PACK", [3.0, 3.0, 1.0], None),
         ("SPREAD", [1.5] * 5, "all nodes together have 7 CPU"),
         ("SPREAD", [1.7] * 4, "there is room for 3 of them"),
         ("STRICT_SPREAD", [1.0, 1.0, 1.0], "there are 2 nodes for 3 bundles"),
-        ("STRICT_SPREAD", [4.0, 4.0], "only 1 of them go on different nodes"),
+        ("STRICT_SPREAD", [4.0, 4.0], "only 1 of them fit on different nodes"),
         ("STRICT_SPREAD", [4.0, 3.0], None),
     ],
 )
@@ -548,7 +548,7 @@ def test_an_infeasible_placement_group_is_never_placed() -> None:
 
     reason = never(scene, GroupKey(group.placement_group_id))
 
-    assert reason == "asks for 1 bundle: 1 CPU (PACK), and the cluster's nodes cannot hold that"
+    assert reason == "asks for 1 bundle: 1 CPU (PACK), but the nodes of the cluster cannot hold it"
 
 
 # Labels
@@ -578,7 +578,7 @@ def test_an_actor_that_asks_for_labels_that_no_node_has_is_never_created() -> No
     creation.becomes(state="PENDING_NODE_ASSIGNMENT")
     scene.actors[-1] = replace(actor, label_selector={"zone": "b"})
 
-    assert never(scene, creation.key) == "asks for 1 CPU, and no node that has it has the labels zone: b"
+    assert never(scene, creation.key) == "asks for 1 CPU, but no node with that has the labels zone: b"
 
 
 # An autoscaler

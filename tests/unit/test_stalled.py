@@ -97,7 +97,7 @@ def test_two_calls_that_cannot_meet_are_stalled_and_the_odd_one_out_is_named() -
     finding = only_finding(twice(scene))
 
     assert finding.kind == "stalled"
-    assert f"7 of 8 Trainer.train wait in {ALL_REDUCE}" in texts(finding)
+    assert f"7 of 8 Trainer.train calls wait in {ALL_REDUCE}" in texts(finding)
     assert 'Not in this call: Trainer.train (actor Trainer "odd"' in texts(finding)
     assert "1 of 8" not in texts(finding), "the odd one is not told twice"
     assert finding.advice.startswith(f"Find out why not all Trainer.train are in {ALL_REDUCE}")
@@ -156,7 +156,7 @@ def test_a_rank_that_runs_elsewhere_is_what_all_hangs_on() -> None:
     finding = only_finding(diagnosis)
     assert (diagnosis.verdict, finding.final_blockers[0].vertex) == ("blocked", late.key)
     assert 'Not in this call: Trainer.train (actor Trainer "late"' in texts(finding)
-    assert 'actor Trainer "late"' in finding.summary
+    assert 'Trainer.train of "late", running at' in finding.summary
 
 
 def feeder_runs(scene: Scene) -> None:

@@ -143,7 +143,7 @@ def test_an_inferred_edge_says_why() -> None:
 
     assert queued.edge is not None
     assert queued.edge.words == ("actor slot", "1 of 2", "inferred")
-    assert queued.edge.because == "any of the 2 calls that run there may end first"
+    assert queued.edge.because == "any of the 2 running calls may end first"
 
 
 def test_an_assumed_edge_says_on_what() -> None:
@@ -161,7 +161,7 @@ def test_an_assumed_edge_says_on_what() -> None:
 
     assert edge is not None
     assert edge.evidence == "assumed"
-    assert edge.because == "Clerk.read is in the concurrency group io of its actor, as declared"
+    assert edge.because == "Clerk.read runs in the concurrency group io of its actor, as declared"
 
 
 def crowd(size: int) -> Scene:

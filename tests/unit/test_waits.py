@@ -88,7 +88,7 @@ def test_get_of_what_is_all_there_is_about_to_end() -> None:
 
     wait = scene.wait_of(driver)
 
-    assert unknown_labels(scene, wait) == ["value that is there already and is being fetched"]
+    assert unknown_labels(scene, wait) == ["value that is already available and being fetched"]
 
 
 def test_get_of_a_value_that_was_put_never_waits_for_the_task_that_put_it() -> None:
@@ -130,7 +130,7 @@ def test_get_of_refs_that_could_not_be_read_waits_for_something_unobserved() -> 
 
     (target,) = unobserved_targets(scene, scene.wait_of(driver))
 
-    assert target.label == "target of ray.get, which could not be read: a set where a list was expected"
+    assert target.label == "target of ray.get, which is unreadable: a set where a list was expected"
 
 
 def test_a_timeout_is_kept_with_the_wait() -> None:
@@ -186,7 +186,7 @@ def test_wait_for_no_more_than_is_there_is_about_to_end() -> None:
 
     wait = scene.wait_of(driver)
 
-    assert unknown_labels(scene, wait) == ["value that is there already and is being fetched"]
+    assert unknown_labels(scene, wait) == ["value that is already available and being fetched"]
 
 
 # Thread.join
@@ -320,7 +320,7 @@ def test_what_runs_on_an_event_loop_is_unobserved() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(actor.running[0]))
 
-    assert target.label == "coroutine of Actor.work, which was not read"
+    assert target.label == "coroutine of Actor.work, which is unreadable"
 
 
 def test_what_runs_on_an_event_loop_waits_for_the_call_that_blocks_the_loop() -> None:
@@ -381,7 +381,7 @@ def test_what_runs_in_a_process_that_was_not_seen_is_unobserved() -> None:
 
     (target,) = unobserved_targets(scene, scene.wait_of(call))
 
-    assert target.label == "stack of f, which was not read"
+    assert target.label == "stack of f, which is unreadable"
 
 
 def test_a_running_task_is_called_by_its_function_where_its_owner_did_not_answer() -> None:
@@ -469,7 +469,7 @@ def test_a_call_waits_for_those_in_its_own_concurrency_group_as_its_method_decla
     wait = scene.wait_of(scene.call(actor, "write", by=driver).arrives())
 
     assert groups_of(wait) == [(1, [reading])]
-    assert wait.assumed == ("Actor.write is in the concurrency group io of its actor, as declared",)
+    assert wait.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
     assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.if_not] == [
         (1, [reading, training, other])
     ]
@@ -507,7 +507,7 @@ def test_a_deadlock_within_a_declared_concurrency_group_is_suspected_and_says_wh
     (finding, *_) = scene.look().look_again().diagnose().findings
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
-    assert finding.assumed == ("Actor.write is in the concurrency group io of its actor, as declared",)
+    assert finding.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
 
 
 def test_what_a_group_assumes_is_of_no_account_where_all_of_the_actor_is_stuck() -> None:
@@ -605,7 +605,7 @@ def test_of_several_arguments_it_may_be_any() -> None:
 
     assert groups_of(wait) == [(1, makers)]
     assert wait.evidence == "inferred"
-    assert wait.inferred == "any of the 3 refs its owner passes as arguments and that are not there"
+    assert wait.inferred == "any of the 3 pending refs that its owner passed as arguments"
 
 
 def test_many_arguments_are_shared_by_all_who_may_wait_for_them() -> None:

@@ -142,7 +142,7 @@ def test_an_item_of_an_ended_generator_is_about_to_come() -> None:
     item = f"{call.task.task_id}03000000"
     driver.knows(item, state="FINISHED").strands[0].takes_next(item)
 
-    assert labels(scene, scene.wait_of(driver)) == ["value that is there already and is being fetched"]
+    assert labels(scene, scene.wait_of(driver)) == ["value that is already available and being fetched"]
 
 
 # What nobody knows the other side of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -88,10 +88,14 @@ def _idle_actors(situation: Situation, running: Sequence[Vertex], job: str | Non
     return [a for a in everybody if a.class_name in classes and a.job_id == job and a.actor_id not in busy]
 
 
-def memberships(groups: Sequence[Gathering], teller: Teller) -> Iterator[Step]:
-    """For each group: how many are in the call, which ranks, where the first of them is, and who is not in it."""
+def memberships(groups: Sequence[Gathering], teller: Teller, drawn: Container[Key] = ()) -> Iterator[Step]:
+    """For each group: how many are in the call, which ranks, where the first of them is, and which are not in it.
+
+    Where one of them is among those ``drawn``, its place is known already.
+    """
     for group in groups[:SHOWN_GROUPS]:
-        yield _inside(group, teller)
+        step = _inside(group, teller)
+        yield Step(text=_in_call(group, teller)) if any(one.key in drawn for one in group.inside) else step
         if group.is_most:
             for vertex in group.absent[:SHOWN_ABSENT]:
                 step = teller.step(vertex.key)
@@ -113,9 +117,13 @@ def _inside(group: Gathering, teller: Teller) -> Step:
     if len(group.inside) + len(group.absent) == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
         return at(f"{name} ({first.place}) waits in {group.call}", first, group.inside[0])
+    return at(f"{_in_call(group, teller)}; the first ({first.place}) is at", first, group.inside[0])
+
+
+def _in_call(group: Gathering, teller: Teller) -> str:
     ranks = teller.teams.slice_of(group.inside)
     text = in_call(group, f" {ranks.aside}" if ranks else "")
-    return at(f"{text[0].upper()}{text[1:]}; the first ({first.place}) is at", first, group.inside[0])
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def in_call(group: Gathering, which: str = "") -> str:
@@ -123,5 +131,6 @@ def in_call(group: Gathering, which: str = "") -> str:
     count, total = len(group.inside), len(group.inside) + len(group.absent)
     if total == 1:
         return f"{group.inside[0].label} waits in {group.call}"
-    who = f"all {count}" if count == total else f"{count} of {total}"
-    return f"{who} {group.name}{which} {words.word(count, 'waits', 'wait')} in {group.call}"
+    who = ("both" if count == 2 else f"all {count}") if count == total else f"{count} of {total}"
+    calls = " calls" if group.inside[0].task_id else ""
+    return f"{who} {group.name}{calls}{which} {words.word(count, 'waits', 'wait')} in {group.call}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dstack.analysis.chains import Knot
+from dstack.analysis.findings import restarts
 from dstack.analysis.findings.open_chain import finding_of, steps, summary, to_inspect
-from dstack.analysis.findings.restarts import BOUND_THEM, is_repeated
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.sentences import is_cancelled
@@ -29,8 +29,8 @@ def advice(finding: Finding, teller: Teller) -> str:
             "Check whether the node reaches the package index, or install the packages on the nodes or in their image "
             "beforehand. Limit the setup with config={'setup_timeout_seconds': ...} in runtime_env."
         )
-    if is_repeated(finding, teller):
-        return BOUND_THEM
+    if restarts.is_repeated(finding, teller):
+        return restarts.advice(finding, teller)
     if any(is_cancelled(teller.observed, end) for end in ends):
         return (
             "To let the cancelled call end, do not catch asyncio.CancelledError, or raise it again (ray.cancel "

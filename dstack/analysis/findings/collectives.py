@@ -120,7 +120,7 @@ def advice(finding: Finding, teller: Teller) -> str | None:
         return None
     lost = [vertex for vertex in group_ranks.absent if _why_lost(teller, vertex)]
     if lost:
-        return _advice_for_lost(lost)
+        return _advice_for_lost(lost, names.ranks(sorted({one.absent.rank for one in lost if one.absent})))
     if fix := _advice_for_data({one.call.group.library for one in found}):
         return fix
     if any(one.call.transfer for one in found):
@@ -129,7 +129,7 @@ def advice(finding: Finding, teller: Teller) -> str | None:
             "the next: requests of two callers may arrive in a different order at each actor."
         )
     is_for_calls = bool(group_ranks.elsewhere) and not _are_mixed(found)
-    return _advice_for_calls(finding, teller, found) if is_for_calls else _advice_for_order(found)
+    return _advice_for_calls(finding, teller, group_ranks) if is_for_calls else _advice_for_order(found)
 
 
 def _are_mixed(found: Sequence[Gathering]) -> bool:
@@ -149,20 +149,20 @@ def _advice_for_data(libraries: set[str]) -> str | None:
     return None
 
 
-def _advice_for_lost(lost: Sequence[Vertex]) -> str:
+def _advice_for_lost(lost: Sequence[Vertex], ranks: str) -> str:
     if any(vertex.never for vertex in lost):
         return (
-            "Make the same calls on all ranks, the same number of times: look for a branch on the rank, an early "
-            "return or a shorter loop in the training function."
+            f"Find out why the training function of {ranks} ended: all ranks must make the same calls, the same number "
+            "of times. Look for a branch on the rank, an early return or a shorter loop."
         )
     if any(vertex.absent and vertex.absent.is_dead for vertex in lost):
         return (
-            "Restart all ranks of the group: the dead rank never joins. Fetch the results of all ranks with ray.wait, "
-            "so that the first error ends the run, and set a shorter timeout for the group."
+            f"Restart all ranks of the group: {ranks} died. Fetch the results of all ranks with "
+            "ray.wait, so that the first error ends the run, and set a shorter timeout for the group."
         )
     return (
-        "Fetch the results of all ranks with ray.wait (it returns a failed call first), and end the other ranks on an "
-        "error (ray.kill, or abort their process group)."
+        f"Correct the error of {ranks}. Fetch the results of all ranks with ray.wait (it returns a failed call first), "
+        "and end the other ranks on an error (ray.kill, or abort their process group)."
     )
 
 
@@ -175,26 +175,40 @@ def _advice_for_order(found: Sequence[Gathering]) -> str:
         )
     if _are_mixed(found):
         return (
-            "Make all ranks of a group call the same collectives in the same order: look for a branch on the rank, an "
-            "exception, or a shorter loop before these lines."
+            f"Call {_operations(found)} in the same order on all ranks: look for a branch on the rank, an exception, "
+            "or a shorter loop before these lines."
         )
     if len(found) > 1:
-        return "Call the collectives of these groups in the same order on all ranks."
+        return f"Call {_operations(found)} in the same order on all ranks."
+    missing = names.ranks(of_group(found[0].inside[0]).missing, found[0].call.group)
     return (
-        "Find out why a rank is missing: all ranks must make the same calls in the same order. Look for an early "
-        "return, a handled error, or a shorter loop on that rank."
+        f"Find out why {missing} {words.word(len(of_group(found[0].inside[0]).missing), 'is', 'are')} missing: all "
+        "ranks must make the same calls in the same order. Look for an early return, a handled error, or a shorter "
+        "loop there."
     )
 
 
-def _advice_for_calls(finding: Finding, teller: Teller, found: Sequence[Gathering]) -> str:
+def _operations(found: Sequence[Gathering]) -> str:
+    """``all_reduce of group tp and broadcast of group dp``."""
+    parts = dict.fromkeys(f"{one.operation} of {names.process_group(one.call.group)}" for one in found)
+    return words.shortly(list(parts), SHOWN_PARTS)
+
+
+def _advice_for_calls(finding: Finding, teller: Teller, group_ranks: Ranks) -> str:
     """A call to a rank that is in a collective waits until that ends."""
+    found = group_ranks.gatherings
     workers = {vertex.worker_id for one in found for vertex in one.inside}
     queued = {
         v.label for v in teller.vertices_of(finding.members) if v.worker_id is None and _worker_of(teller, v) in workers
     }
     what = words.listed(sorted(queued), " or ")
     if not what:
-        return "Let each rank enter the collective before it waits for something that another rank does after it."
+        targets = (key for vertex, _ in group_ranks.elsewhere for key in targets_of(vertex))
+        awaited = sorted({vertex.label for vertex in teller.vertices_of(targets)})
+        return (
+            f"Enter {_operations(found)} and wait for {words.shortly(awaited, SHOWN_PARTS)} in the same order on all "
+            "ranks: here each rank waits for what another rank does later."
+        )
     return (
         f"Do not wait for {what} while its rank is in a collective that needs the caller: fetch the value before it, "
         f"or give {what} its own concurrency group or thread."
@@ -238,7 +252,9 @@ def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
     parts = (
         f"{ranks[0].upper()}{ranks[1:]} {'is' if is_one else 'are'} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
-        f", and wait{'s' * is_one} for {names.ranks(missing, one.call.group)}" if missing else "",
+        f", and {words.word(len(one.inside), 'waits', 'wait')} for {names.ranks(missing, one.call.group)}"
+        if missing
+        else "",
         fails_in(teller.observed, one.call),
         f"; {'it is' if is_one else 'the first of them is'} {first.label}",
         f" ({who.place})" if who.place else "",
@@ -253,7 +269,7 @@ def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator
     for vertex, rank in group_ranks.elsewhere:
         alike[routes.in_words(vertex)].append(rank)
     for route, ranks in alike.items():
-        yield f"{names.ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} in {route}"
+        yield f"{names.ranks(ranks)} {words.word(len(ranks), 'is', 'are')} in {route}"
 
 
 class _Routes:

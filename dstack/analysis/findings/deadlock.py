@@ -175,7 +175,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     yield from collectives.with_ranks(finding, teller, map(teller.step, late))
     others = [key for key in finding.members if key not in inside.union(described, late)]
     own = [key for key in others if not situation.is_library_code(key)]
-    yield from teller.alike(own, "Also in it: ")
+    yield from teller.alike(own, "Also in the deadlock: ")
     yield from more(len(others) - len(own), "library threads in the same state")
 
 

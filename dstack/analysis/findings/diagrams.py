@@ -22,14 +22,17 @@ from dstack.analysis.members import Member
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Diagram, Entry, Finding, Step, Vertex
+from dstack.vertex_keys import UnknownKey
 from dstack.words import plural, shortly
 
 SHOWN_BRIEF = 3
 """So many entries between the first and the last have a line each; of more, only the first has."""
 SHOWN_REMARKS = 4
-SHOWN_BEHIND = 2
+SHOWN_BEHIND = 1
+SHOWN_ENDS = 2
 SHOWN_NAMES = 3
 MAX_PASSED_ON = 4
+SETUP = "installation of its runtime environment"
 QUEUES = ("actor slot", "event loop")
 """The waits of a call that has not begun, which are part of the wait that depends on it."""
 
@@ -75,7 +78,7 @@ class _Drawing:
         yield from collectives.absent_steps(self._finding, self._teller)
         groups = gatherings(self._finding, self._teller) if self._finding.final_blockers else []
         several = [one for one in groups if len(one.inside) > 1 or one.absent or one.idle]
-        yield from list(memberships(several, self._teller))[:SHOWN_REMARKS]
+        yield from list(memberships(several, self._teller, self._numbers))[:SHOWN_REMARKS]
 
     def behind(self) -> Iterator[Step]:
         """What is blocked behind a deadlock or hang, alike ones once; executions first, since they have lines."""
@@ -83,7 +86,9 @@ class _Drawing:
         vertices = [
             vertex for vertex in self._teller.vertices_of(keys) if not self._teller.situation.is_passed_on(vertex)
         ]
-        parts = _alike([vertex for vertex in vertices if vertex.kind == "execution"])[:SHOWN_BEHIND]
+        executions = [vertex for vertex in vertices if vertex.kind == "execution"]
+        executions.sort(key=lambda vertex: not self._teller.situation.is_in_users_code(vertex.key))
+        parts = _alike(executions)[:SHOWN_BEHIND]
         for part in parts:
             yield sentences.at(part.name, self._teller.member(part.first), part.first)
         shown = sum(len(part.vertices) for part in parts)
@@ -146,6 +151,8 @@ class _Drawing:
     def _entry(self, number: int, part: Part) -> Entry:
         vertex = part.first
         who = self._teller.member(vertex)
+        if _is_setup(vertex):  # its label is long, and in the headline
+            return Entry(number=number, name=SETUP, vertex=vertex.key)
         if vertex.kind == "lifetime":
             return Entry(number=number, name=vertex.label, vertex=vertex.key, does=self._does(vertex, who))
         return Entry(
@@ -163,11 +170,15 @@ class _Drawing:
     def _does(self, vertex: Vertex, who: Member) -> str:
         if following := self._following.get(vertex.key):
             vertex = self._teller.towards(vertex.key, following)
+        if vertex.wait is not None and vertex.wait.polls:
+            vertex = replace(vertex, wait=replace(vertex.wait, polls=""))  # its line is the entry's, or one of Ray's
         return sentences.deed(self._teller.observed, self._teller.vertices, vertex, who, self._name)
 
     def _name(self, vertex: Vertex) -> str:
         """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
         stands_for = self._behind_passed_on(vertex)
+        if _is_setup(vertex):
+            return SETUP
         if number := self._numbers.get(stands_for.key):
             is_running = stands_for.kind == "execution" and (stands_for.task_id or stands_for is not vertex)
             return f"{stands_for.label} ({'running as ' if is_running else ''}{number})"
@@ -212,7 +223,7 @@ class _Drawing:
         """The final blockers that are not in the chain that is drawn."""
         ends = [blocker for blocker in self._finding.final_blockers if blocker.vertex not in self._numbers]
         shown = [blocker for blocker in ends if not self._teller.vertices[blocker.vertex].other_side_of]
-        for blocker in shown[:SHOWN_BEHIND]:
+        for blocker in shown[:SHOWN_ENDS]:
             step = self._teller.step(blocker.vertex)
             yield Step(
                 text=f"Final blocker: {step.text}",
@@ -221,8 +232,8 @@ class _Drawing:
                 line=step.line,
                 source=step.source,
             )
-        if len(shown) > SHOWN_BEHIND:
-            yield Step(text=f"{plural(len(shown) - SHOWN_BEHIND, 'more final blocker')}")
+        if len(shown) > SHOWN_ENDS:
+            yield Step(text=f"{plural(len(shown) - SHOWN_ENDS, 'more final blocker')}")
 
     def _other_members(self) -> Iterator[Step]:
         """The members of a deadlock beside the cycle that is drawn, alike ones once."""
@@ -231,9 +242,9 @@ class _Drawing:
         others = [key for key in self._finding.members if key not in inside and situation.is_counted(key)]
         vertices = [vertex for vertex in self._teller.vertices_of(others) if not _is_queued(vertex)]
         own = _alike([vertex for vertex in vertices if situation.is_in_users_code(vertex.key)])
-        for part in own[:SHOWN_BEHIND]:
+        for part in own[:SHOWN_ENDS]:
             yield sentences.at(f"Also in the deadlock: {part.name}", self._teller.member(part.first), part.first)
-        rest = len(vertices) - sum(len(part.vertices) for part in own[:SHOWN_BEHIND])
+        rest = len(vertices) - sum(len(part.vertices) for part in own[:SHOWN_ENDS])
         if rest:
             yield Step(text=f"{rest:,} more in the deadlock")
 
@@ -255,6 +266,10 @@ def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:
             counts = Counter(one.name for one in rest)
             yield Step(text=f"{span}  {shortly([_times(*one) for one in counts.items()], SHOWN_NAMES)}")
     yield last
+
+
+def _is_setup(vertex: Vertex) -> bool:
+    return isinstance(vertex.key, UnknownKey) and vertex.key.is_setup
 
 
 def _times(name: str, count: int) -> str:

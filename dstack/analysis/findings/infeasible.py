@@ -33,4 +33,4 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 def advice(finding: Finding, teller: Teller) -> str:
     """Ask for less, or add more."""
     label = teller.vertices[finding.members[0]].label
-    return f"Let {label} ask for less, or add a node that has what it asks for: no node of the cluster can run it now."
+    return f"Reduce what {label} asks for, or add a node that has it: no node of the cluster can run it now."

@@ -21,14 +21,27 @@ from dstack.analysis.requirements import targets_of
 from dstack.analysis.running import call_in_words
 from dstack.analysis.sentences import at, cancellation, doing, introduced
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step, Vertex
-from dstack.model import Thread
-from dstack.vertex_keys import DriverKey, Key, UnknownKey
+from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
 
 SHOWN_BLOCKERS = 3
 SORTS = ("driver", "task", "thread", "asyncio task", "placement group")
 """What can wait, in the order of a summary."""
 MAX_ENDERS = 20
 """So many of those who can end something are looked at, of each thing that only stands for others."""
+
+
+OF_UNKNOWN: dict[Unknown, str] = {
+    "scheduler": (
+        "The resources are free, yet it is not placed: check its node affinity, label selector and runtime environment "
+        "(it may be in setup), and the raylet's log"
+    ),
+    "slot": (
+        "Find out why the actor does not start the call: native code may hold its GIL, or the arguments are still in "
+        "transfer"
+    ),
+    "retry": "Find out why the call fails: Ray is about to run it again",
+}
+"""What to inspect where a chain ends in something that is no execution, by what it is."""
 
 
 def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
@@ -96,7 +109,7 @@ def summary(finding: Finding, teller: Teller) -> str:
     if not blockers:
         return f"{waits} for each other's timeouts"
     first = teller.vertices[blockers[0].vertex]
-    rest = f" and {len(blockers) - 1:,} more" if len(blockers) > 1 else ""
+    rest = f", and {words.plural(len(blockers) - 1, 'other')}" if len(blockers) > 1 else ""
     scarce = _scarce(finding, first)
     if finding.waiters_total == 1:
         return f"{waits}{scarce} for {blocker_in_words(finding, teller, first)}{rest}"
@@ -135,8 +148,10 @@ def blocker_in_words(finding: Finding, teller: Teller, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
     if blocker.other_side_of and (waiter := _waiter_of(finding, teller, blocker)):
         return f"{teller.name(waiter)}, which waits in {blocker.other_side_of}{teller.spot(waiter)}"
-    running = ", running" if blocker.kind == "execution" and not blocker.coroutine_id else ""
-    return f"{teller.name(blocker)}{running}{teller.spot(blocker)}"
+    who = teller.member(blocker)
+    is_running = blocker.kind == "execution" and not who.coroutine
+    state = ", sleeping" if who.sleeps else ", running" if is_running else ""
+    return f"{teller.name(blocker)}{state}{teller.spot(blocker)}"
 
 
 def _waiter_of(finding: Finding, teller: Teller, blocker: Vertex) -> Vertex | None:
@@ -148,26 +163,29 @@ def to_inspect(finding: Finding, teller: Teller) -> str:
     """``Find out why Clerk.stamp does not leave app.py:12: it sleeps there, or ...``, by what the blocker does."""
     first = teller.vertices[finding.final_blockers[0].vertex]
     who = first.label if first.kind == "execution" else teller.name(first)
-    at_line = f"{who} takes long{teller.line(first)}"
     if first.other_side_of:
         waiter = _waiter_of(finding, teller, first)
         where = f" in {waiter.label}{teller.line(waiter)}" if waiter else ""
         return f"Find out what should end {first.other_side_of}{where}, and why it did not"
+    if isinstance(first.key, UnknownKey) and first.key.what in OF_UNKNOWN:
+        return OF_UNKNOWN[first.key.what]
     if first.unobserved:
-        return f"Find out what {who} does{teller.line(first)}: dstack could not read it"
+        return f"Find out why {who} could not be read (see the end of the report), and run dstack again"
+    if first.kind == "lifetime" and first.holder is None:
+        return f"Find out why {who} does not end the wait"
     if first.kind != "execution":
-        return f"Find out why {at_line}"
-    return f"Find out why {at_line}: {_doing(teller, first)}"
+        return f"Find out what delays {who}{teller.line(first)}"
+    return f"Find out why {who} takes long{teller.line(first)}: {_doing(teller, first)}"
 
 
 def _doing(teller: Teller, blocker: Vertex) -> str:
     """What a final blocker does at its line."""
-    execution = execution_of(teller.observed, blocker)
-    if not isinstance(execution, Thread):
+    who = teller.member(blocker)
+    if who.sleeps:
+        return "it sleeps there"
+    if who.coroutine:
         return "it sleeps there, or is ready to run"
-    if execution.on_cpu:
-        return "it is computing there"
-    return "it sleeps there" if execution.sleeps else "it sleeps there, or waits outside Python (network, file, C code)"
+    return "it is computing there" if who.on_cpu else "it sleeps there, or waits outside Python (network, file, C code)"
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:

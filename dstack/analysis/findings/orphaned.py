@@ -48,7 +48,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
             *collectives.described(finding, teller),
             *(key for key in finding.members if teller.vertices[key].never),
         }
-        yield from teller.alike([key for key in finding.members if key not in described], "Also in it: ")
+        yield from teller.alike([key for key in finding.members if key not in described], "Also waiting: ")
         return
     yield from submissions(finding, teller)
     parents = {teller.vertices[key].worker_id for key in finding.members if teller.vertices[key].child_pid is not None}

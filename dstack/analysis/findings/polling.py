@@ -56,10 +56,19 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 
 def advice(finding: Finding, teller: Teller) -> str:
-    """What to inspect: what is polled for."""
-    if not finding.final_blockers:
-        return "Each of these waits until the other's timeout ends: let one of them proceed without waiting."
-    return f"{open_chain.to_inspect(finding, teller)}. The polling continues without a result until then."
+    """What to inspect: what is polled for, or what happens when a timeout ends."""
+    first = teller.vertices[finding.final_blockers[0].vertex] if finding.final_blockers else None
+    if first and not first.other_side_of:
+        return f"{open_chain.to_inspect(finding, teller)}. The polling continues without a result until then."
+    members = teller.vertices_of(finding.members)
+    timed = [one for one in members if _is_timed(one) and (first is None or first.key in targets_of(one))]
+    waiter = min(timed, key=lambda one: not teller.situation.is_in_users_code(one.key), default=None)
+    if waiter is None or waiter.wait is None:
+        return f"{open_chain.to_inspect(finding, teller)}."
+    return (
+        f"No deadlock: {waiter.label} waits at most {waiter.wait.timeout_s:g} s in "
+        f"{waiter.wait.what or waiter.wait.kind}{teller.line(waiter)}. Inspect what it does when this timeout ends."
+    )
 
 
 def _ends_in_polls(situation: Situation, knot: Knot) -> bool:

@@ -8,15 +8,12 @@ from dstack.analysis import names
 from dstack.analysis.findings.telling import MAX_COMPARED, Teller
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import Actor, Task, actor_of_task
+from dstack.vertex_keys import UnknownKey
 from dstack.words import times
 
 SHOWN = 3
 REPEATED = 2
 """So many restarts or retries in a row are a reason to look for their cause."""
-BOUND_THEM = (
-    "Find out why it dies: read the end of its log (`ray logs actor --id ID`). Set max_restarts and max_task_retries, "
-    "so that the caller gets the error instead of waiting."
-)
 
 
 def restart_steps(finding: Finding, teller: Teller) -> Iterator[Step]:
@@ -28,10 +25,26 @@ def restart_steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 
 def is_repeated(finding: Finding, teller: Teller) -> bool:
-    """Whether an actor was restarted, or a call made again, several times."""
+    """Whether an actor was restarted, or a call made again, several times; or once, and all wait for the next time."""
     restarts = (actor.num_restarts for actor in _restarted(finding, teller))
     retries = (task.attempt for _, task in _retried(finding, teller))
-    return max((*restarts, *retries), default=0) >= REPEATED
+    ends = (blocker.vertex for blocker in finding.final_blockers)
+    is_pending = all(isinstance(end, UnknownKey) and end.is_scheduler for end in ends)
+    return max((*restarts, *retries), default=0) >= (1 if is_pending else REPEATED)
+
+
+def advice(finding: Finding, teller: Teller) -> str:
+    """How to find the cause, and to bound the restarts or attempts."""
+    if actors := _restarted(finding, teller):
+        return (
+            f"Find out why {names.actor(actors[0])} dies: read the end of its log (`ray logs actor --id "
+            f"{actors[0].actor_id}`). Limit max_restarts and max_task_retries, so that the caller gets the error."
+        )
+    label = next((vertex.label for vertex, _ in _retried(finding, teller)), "the call")
+    return (
+        f"Find out why {label} fails: read the end of its worker's log. Limit max_retries or max_task_retries, so that "
+        "the caller gets the error."
+    )
 
 
 def _vertices(finding: Finding, teller: Teller) -> Iterable[Vertex]:
@@ -57,7 +70,7 @@ def _retried(finding: Finding, teller: Teller) -> list[tuple[Vertex, Task]]:
 
 
 def _of_actor(actor: Actor) -> str:
-    limit = "no limit" if actor.max_restarts < 0 else f"at most {actor.max_restarts:,} times"
+    limit = "no limit" if actor.max_restarts < 0 else f"at most {times(actor.max_restarts)}"
     error = f"; its last process ended with: {actor.last_error}" if actor.last_error else ""
     return f"{names.actor(actor)} has been restarted {times(actor.num_restarts)} ({limit}){error}"
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import failures
 from dstack.analysis.findings.alike import gatherings, in_call, memberships
-from dstack.analysis.findings.open_chain import finding_of
+from dstack.analysis.findings.open_chain import finding_of, to_inspect
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
 from dstack.analysis.names import waiting
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
 from dstack.vertex_keys import Key
-from dstack.words import duration, listed, shortly, word
+from dstack.words import duration, shortly, word
 
 KIND: FindingKind = "stalled"
 VERDICT: Verdict = "stalled"
@@ -68,10 +68,7 @@ def advice(finding: Finding, teller: Teller) -> str:
             f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give "
             "it a concurrency group."
         )
-    calls = listed(_calls(finding, teller)[:SHOWN_NAMES], " or ")
-    return (
-        f"Find out what should end {calls}, and why it did not. A timeout there would turn the next hang into an error."
-    )
+    return f"{to_inspect(finding, teller)}. A timeout there would turn the next hang into an error."
 
 
 def _calls(finding: Finding, teller: Teller) -> list[str]:

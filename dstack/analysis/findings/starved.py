@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from dstack import words
 from dstack.analysis.chains import Knot
-from dstack.analysis.findings.open_chain import finding_of, steps, summary
+from dstack.analysis.findings.open_chain import finding_of, steps, summary, to_inspect
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.findings.ways_out import LET_GO, SHOWN_HOLDERS
 from dstack.analysis.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Verdict, Vertex
-from dstack.vertex_keys import UnknownKey
+from dstack.vertex_keys import AnyKey, UnknownKey
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]
 KIND: FindingKind = "starved"
@@ -28,30 +28,36 @@ def advice(finding: Finding, teller: Teller) -> str:
     """What would free the resources."""
     ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
     if ends and all(isinstance(end.key, UnknownKey) and end.key.is_scheduler for end in ends):
-        return (
-            "The resources are free, yet it is not placed: check its node affinity, label selector and runtime "
-            "environment (it may be in setup), and the raylet's log."
-        )
+        return f"{to_inspect(finding, teller)}."
     holders = _holders(finding, teller)
     are_for_life = any(holder.kind == "lifetime" for holder in holders)
     if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
         return f"Wait until one of the running tasks that hold {words.listed(finding.resources)} ends. {LET_GO}"
     if are_for_life:
-        return _end_one(holders, finding.resources)
+        return _end_one(teller, holders, finding.resources)
     names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
     scarce = words.listed(finding.resources)
     return f"No deadlock. Wait until {names} ends, cancel it, let it ask for less, or add {scarce}."
 
 
-def _end_one(holders: Sequence[Vertex], resources: Sequence[str]) -> str:
+def _end_one(teller: Teller, holders: Sequence[Vertex], resources: Sequence[str]) -> str:
     """Which actor or placement group to end."""
-    named = sorted({holder.holder for holder in holders if holder.holder})
+    named = {holder.holder: _how_to_end(teller, holder) for holder in holders if holder.holder}
     if not named:
         return LET_GO
     return (
-        f"Free {words.listed(resources)}: end {words.shortly(named, SHOWN_HOLDERS, ' or ')} (drop the last handle, "
-        "ray.kill, or remove_placement_group), let it ask for less, or add resources."
+        f"Free {words.listed(resources)}: end {words.shortly(sorted(named), SHOWN_HOLDERS, ' or ')} "
+        f"({words.listed(sorted(set(named.values())), ' or ')}), let it ask for less, or add resources."
     )
+
+
+def _how_to_end(teller: Teller, holder: Vertex) -> str:
+    """``ray.kill`` or what else ends an actor, or removes a placement group."""
+    ids = holder.key.ids if isinstance(holder.key, AnyKey) else ()
+    actor = next((actor for id_ in ids if (actor := teller.observed.actors.get(str(id_)))), None)
+    if actor is None:
+        return "ray.util.remove_placement_group"
+    return "ray.kill, since it is detached" if actor.is_detached else "drop its last handle, or ray.kill"
 
 
 def _holders(finding: Finding, teller: Teller) -> list[Vertex]:

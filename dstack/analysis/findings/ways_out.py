@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dstack import words
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
+from dstack.analysis.coroutines import EVENT_LOOP
 from dstack.analysis.links import BARRIER
+from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
+from dstack.vertex_keys import Key
 
 LET_GO = (
     "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
@@ -31,7 +34,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
         return _of_lifetimes(members)
     if kinds & {READ, WRITE, KEPT}:
-        return _of_graphs(kinds, cycle)
+        return _of_graphs(kinds, cycle, members)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources}, members)
     if any(vertex.wait and vertex.wait.kind == BARRIER for vertex in cycle):
@@ -39,9 +42,15 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
             "of the barrier in all of them, or give the called actor max_concurrency=2."
         )
+    created = next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"), None)
+    if created and (constructor := next((v for v in callers if _actor_of(v) == _actor_of(created)), None)):
+        return (
+            f"Do not wait in {constructor.label} for a call that needs its actor: run {created.label} after the "
+            "constructor has ended, or pass its result into the constructor."
+        )
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
-        return _of_locks(members, is_loop_blocked)
+        return _of_locks(cycle, members, is_loop_blocked)
     if is_loop_blocked:
         return _of_loop(cycle)
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
@@ -49,7 +58,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
         return (
             f"Call {queued[0].label} as a plain method (self.{queued[0].label.rpartition('.')[2]}()) instead of "
-            "through the actor's own handle, or let the actor run both: max_concurrency=2 or async methods."
+            "through the actor's own handle, or let the actor run both: raise max_concurrency, or make both async."
         )
     if "order" in kinds or "arguments" in kinds:
         return (
@@ -57,33 +66,67 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "the call starts without waiting for the value."
         )
     if queued:
-        labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
-        return (
-            f"Let {labels} run while its actor waits: make it async, or set max_concurrency=2 or a concurrency group; "
-            "or return the ObjectRef instead of getting it."
-        )
+        return _of_queued(queued, callers, kinds)
     if kinds == {"future"} and len(cycle) == 1 and not any(vertex.wait and vertex.wait.inferred for vertex in cycle):
         return (
             f"Make {_first_label(callers)} async def and await the coroutine or its future (asyncio.wrap_future): a "
             "blocking wait stops the event loop that must run it."
         )
+    if kinds == {"future"} and len(cycle) == 1:
+        return (
+            f"Do not wait in {_first_label(callers)} for another task of the same executor: give the executor more "
+            "threads (max_workers), or submit that task to another executor."
+        )
     if kinds & {"thread.join", "future"}:
         return (
-            "Do not wait for a thread in code that the thread itself waits for: start it, return, and join it later; "
-            "in an async method, await asyncio.to_thread(...)."
+            f"Do not wait in {_first_label(callers)} for a thread that itself waits for it: start the thread, return, "
+            "and join it later; in an async method, await asyncio.to_thread(...)."
         )
+    if releasing := _queued_beside(cycle, members):
+        return (
+            f"If {words.shortly(releasing, SHOWN_HOLDERS, ' or ')}, which is queued, would end the wait, let it run: "
+            "raise max_concurrency of its actor, or give it a concurrency group."
+        )
+    if callers and not any(vertex.task_id for vertex in callers):
+        labels = words.shortly(sorted({vertex.label for vertex in callers}), SHOWN_HOLDERS)
+        return f"Remove one of the waits between {labels}: each needs the result of the other."
     got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
     return f"Pass the ObjectRef on in one of these calls instead of {got} it."
 
 
-def _of_graphs(kinds: set[str], cycle: Sequence[Vertex]) -> str:
+def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[str]) -> str:
+    """How the calls that are queued on actors in the cycle can run; an async actor has no threads for them."""
+    labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
+    async_actors = {_actor_of(vertex) for vertex in callers if vertex.coroutine_id}
+    is_async = all(_actor_of(vertex) in async_actors for vertex in queued)
+    run = ["raise max_concurrency", "give it its own concurrency group", *["make both methods async"] * (not is_async)]
+    if "backpressure" in kinds:
+        streams = sorted({vertex.label for vertex in callers if vertex.wait and vertex.wait.kind == "backpressure"})
+        return (
+            f"Read the stream of {words.listed(streams)} to its end before waiting for {labels}; or let {labels} run "
+            f"meanwhile: {words.listed(run, ' or ')}."
+        )
+    return (
+        f"Let {labels} run while its actor waits: {words.listed(run, ' or ')}; or return the ObjectRef instead of "
+        "getting it."
+    )
+
+
+def _queued_beside(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> list[str]:
+    """The calls among the members that are queued on an actor behind a call in the cycle."""
+    inside = {vertex.key for vertex in cycle}
+    queued = (one for one in members if one.kind == "task" and one.wait and one.wait.kind == "actor slot")
+    return sorted({one.label for one in queued if not inside.isdisjoint(targets_of(one))})
+
+
+def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
     if KEPT in kinds:
         return (
             "Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy), or drop them before "
             "the next execute: they take up room in the graph's channels until they are dropped."
         )
-    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in cycle):
+    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
         return (
             "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
             "second: an actor runs the loop of one graph at a time."
@@ -107,8 +150,8 @@ def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
 
 def _of_loop(cycle: Sequence[Vertex]) -> str:
     """The fix for a blocking call on an event loop, by the method that makes it."""
-    blocking = [vertex for vertex in cycle if vertex.os_thread_id is not None and vertex.task_id and vertex.wait]
-    label = _first_label(blocking)
+    loops = {key for vertex in cycle for key in _loops_of(vertex)}
+    label = _first_label([vertex for vertex in cycle if vertex.key in loops])
     kinds = {vertex.wait.kind for vertex in cycle if vertex.wait}
     if kinds & set(REF_CALLS):
         return f"In {label}, await the ObjectRef (await ref) instead of ray.get: ray.get blocks the whole event loop."
@@ -118,8 +161,16 @@ def _of_loop(cycle: Sequence[Vertex]) -> str:
     )
 
 
-def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:
+def _of_locks(cycle: Sequence[Vertex], members: Sequence[Vertex], is_loop_blocked: bool) -> str:
     waits = [vertex.wait for vertex in members if vertex.wait and vertex.wait.kind == "lock"]
+    waiting = [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "lock"]
+    if len(waiting) == 1 and not is_loop_blocked:
+        targets = set(targets_of(waiting[0]))
+        holder = _first_label([vertex for vertex in cycle if vertex.key in targets])
+        return (
+            f"Do not hold the lock in {holder} while it waits for a value or a call: {waiting[0].label} needs the same "
+            "lock. Get the value first, then take the lock."
+        )
     if any((wait.what or "").startswith("asyncio.") for wait in waits):
         return (
             "Take the locks in the same order everywhere, and hold none while awaiting a value or a call: "
@@ -134,6 +185,14 @@ def _of_locks(members: Sequence[Vertex], is_loop_blocked: bool) -> str:
         "Take the locks in the same order everywhere, and hold none while waiting for a value or a call: "
         "get it first, then take the lock."
     )
+
+
+def _loops_of(vertex: Vertex) -> Iterator[Key]:
+    """The threads that block the event loop which a vertex needs."""
+    if vertex.wait is not None and vertex.wait.loop is not None:
+        yield vertex.wait.loop
+    elif vertex.wait is not None and vertex.wait.kind == EVENT_LOOP:
+        yield from targets_of(vertex)
 
 
 def _first_label(callers: Sequence[Vertex]) -> str:
@@ -164,14 +223,17 @@ def _of_requests(queued: Sequence[Vertex]) -> str:
 
 
 def _of_resources(resources: set[str], members: Sequence[Vertex]) -> str:
-    if resources <= {"CPU"}:
-        return (
-            "Let the waiting tasks ask for less (num_cpus=0 for those that only wait), return ObjectRefs instead of "
-            "waiting, or add CPUs: the waiting tasks hold the CPUs that the pending ones need."
-        )
     wanting = sorted(
         {vertex.label for vertex in members if vertex.wait and vertex.wait.resources and vertex.is_counted}
     )
+    if resources <= {"CPU"}:
+        holders = sorted({vertex.label for vertex in members if vertex.kind == "execution" and vertex.task_id})
+        what = words.shortly(wanting, SHOWN_HOLDERS) or "the pending tasks"
+        return (
+            f"Let {words.shortly(holders, SHOWN_HOLDERS) or 'the waiting tasks'} ask for less (num_cpus=0 for a task "
+            f"that only waits), return ObjectRefs instead of waiting, or add CPUs: {what} "
+            f"{words.word(len(wanting), 'needs', 'need')} the CPUs that are held there."
+        )
     what = words.shortly(wanting, SHOWN_HOLDERS, " or ") or "a task"
     return (
         f"Do not hold {words.listed(sorted(resources))} while waiting for {what}, which needs it too: start that "

@@ -158,7 +158,7 @@ class Members:
         if actor is None:
             sample = self._seen.seen.get(worker.worker_id)
             if not (sample and sample.running_task_ids):
-                label = "worker that runs nothing, and may be given a task or be ended"
+                label = "idle worker, which may receive a task or end"
                 yield self._graph.unknown("worker", worker.worker_id, "idle", label=label)
             return
         yield from self._lifetimes.pending_calls_in(worker.worker_id)
@@ -188,14 +188,10 @@ class Members:
         pending = [task for key, task in self._seen.creations.items() if self._is_like(key, classes, job)]
         if pending:
             targets = [Target(vertex=placing.key_of_task(self._seen, task.task_id)) for task in pending]
-            self._assumed[group_id(call.group), rank] = (
-                "will come from an actor of the same class that is to be created"
-            )
+            self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is not created yet"
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
         if call.operation in FORMING and len(late := self._not_yet(call.group, classes, job)) == count:
-            self._assumed[group_id(call.group), rank] = (
-                "will come from an actor of the same class that is in no group yet"
-            )
+            self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is in no group yet"
             return self._not_begun(call.group, rank, late)
         dead = [actor for actor in self._seen.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:

@@ -41,7 +41,7 @@ QUIET_SHARE = 0.03
 """CPU time of a process in which only Ray's own threads run, between two samples: this much, and this share of it."""
 STOPPED = ("T", "t")
 """States of a process that a signal or a debugger has stopped."""
-NOT_TWICE = "call of another rank, which was not seen twice"
+NOT_TWICE = "call of another rank, which was observed only once"
 
 
 def add_group_waits(graph: Graph, lifetimes: Lifetimes) -> None:
@@ -183,7 +183,7 @@ class _Meetings:
             shown is None or replace(shown, fails_at=call.fails_at) != call for shown in calls_shown(samples, vertex)
         ):
             return None
-        return (f"rank {call.group.rank} was in one and the same {call.operation} in all samples",)
+        return (f"rank {call.group.rank} was in the same {call.operation} in all samples",)
 
     def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...]:
         """Each of the missing members, or any of them; nothing where one may come that is not known."""

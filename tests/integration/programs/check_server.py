@@ -1,8 +1,8 @@
 """Answers questions about a cluster, one a line: check_server.py ADDRESS
 
-To ``check`` the answer is one line of JSON, what ``dstack check --json`` says; to ``left`` a list of all that keeps the
-cluster from being idle. As a process of its own it has the cluster's environment, and it saves the start of a command
-for each look.
+To ``check`` the answer is one line of JSON: what ``dstack check --json`` says, and the text report as ``report``. To
+``left`` it is a list of all that keeps the cluster from being idle. As a process of its own it has the cluster's
+environment, and it saves the start of a command for each snapshot.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dstack.analysis.diagnose import diagnose
 from dstack.probes.connect import connect
 from dstack.probes.control_plane import Inventory, take_inventory
 from dstack.report.check_json import check_json
+from dstack.report.text import report_text
 
 TIMEOUT_S = 10.0
 
@@ -31,7 +32,8 @@ def main() -> None:
 
 def check(address: str) -> Any:
     taken = capture.snapshot(address)
-    return json.loads(check_json(taken, diagnose(taken)))
+    diagnosis = diagnose(taken)
+    return {**json.loads(check_json(taken, diagnosis)), "report": report_text(taken, diagnosis)}
 
 
 def left(inventory: Inventory) -> Iterator[str]:
