@@ -40,7 +40,7 @@ def advice(finding: Finding, teller: Teller) -> str:
     names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
     scarce = words.listed(finding.resources)
     first = f"{to_inspect(finding, teller)}" if ends else f"Wait until {names} ends"
-    return f"No deadlock. {first}. Or cancel {names}, let it ask for less, or add {scarce}."
+    return f"{first}. Or cancel {names}, let it ask for less, or add {scarce}."
 
 
 def _end_one(teller: Teller, holders: Sequence[Vertex], resources: Sequence[str]) -> str:
