@@ -96,6 +96,7 @@ class DocumentMember(Ranked):
     function: str | None
     source: Annotated[str | None, Meta(description="Text of that line")]
     access: Annotated[Access | None, Meta(description="How the process was read")]
+    sleeps: Annotated[bool, Meta(description="It is in time.sleep or asyncio.sleep")]
     torn: Annotated[bool, Meta(description="The thread ran during every reading of its stack")]
     never: Annotated[str | None, Meta(description="Reason why this can never be given")]
     since_s: Bounds
