@@ -40,6 +40,7 @@ OF_UNKNOWN: dict[Unknown, str] = {
         "Find out why the actor does not start the call: native code may hold its GIL, or the arguments are still in "
         "transfer"
     ),
+    "executor": "Find out why the worker that received the call does not run it, and take another snapshot",
     "retry": "Find out why the call fails: Ray is about to run it again",
 }
 """What to inspect where a chain ends in something that is no execution, by what it is."""

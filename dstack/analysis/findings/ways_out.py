@@ -43,12 +43,8 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
             "of the barrier in all of them, or give the called actor max_concurrency=2."
         )
-    created = next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"), None)
-    if created and (constructor := next((v for v in callers if _actor_of(v) == _actor_of(created)), None)):
-        return (
-            f"Do not wait in {constructor.label} for a call that needs its actor: run {created.label} after the "
-            "constructor has ended, or pass its result into the constructor."
-        )
+    if fix := _of_constructor(cycle):
+        return fix
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
         return _of_locks(cycle, is_loop_blocked)
@@ -93,6 +89,18 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
         return f"Remove one of the waits between {labels}: each needs the result of the other."
     got = "awaiting" if callers and all(vertex.coroutine_id for vertex in callers) else "getting"
     return f"Pass the ObjectRef on in one of these calls instead of {got} it."
+
+
+def _of_constructor(cycle: Sequence[Vertex]) -> str | None:
+    """Where a call waits for its actor to be created, and the actor's constructor is in the same cycle."""
+    created = {_actor_of(vertex) for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"}
+    for vertex, following in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
+        if vertex.kind == "execution" and _actor_of(vertex) in created - {None}:
+            return (
+                f"Do not wait in {vertex.label} for {following.label}, which depends on this actor: make that call "
+                "after the constructor has ended, or pass its result in as an argument."
+            )
+    return None
 
 
 def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[str]) -> str:
