@@ -163,5 +163,10 @@ def _laid_out(row: Row, style: str, width: int, console: Console) -> list[Text]:
 
 def finding_text(finding: Finding, console: Console) -> str:
     """A finding as plain text, to be copied."""
-    rows = [Row("", "", SafeText(f"{finding.kind}: {finding.summary}")), *_rows(finding), fix_row(finding), *assumption_rows(finding)]
+    rows = [
+        Row("", "", SafeText(f"{finding.kind}: {finding.summary}")),
+        *_rows(finding),
+        fix_row(finding),
+        *assumption_rows(finding),
+    ]
     return "\n".join(line.plain for row in rows for line in row.lines(COPY_WIDTH, console))
