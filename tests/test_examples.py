@@ -25,6 +25,7 @@ def test_an_example_says_what_to_expect_and_knows_nothing_of_us(path: Path) -> N
     assert expected.line is None or text.count(expected.line) > 1  # where it stands, and where it is expected
     assert expected.members or expected.behind or "look_alikes" in path.parts
     assert expected.later or not expected.incomplete
+    assert expected.next_step
     assert "dstack" not in text
 
 

@@ -192,7 +192,8 @@ def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str |
     ):
         return f"training function {outermost.function}"
     name = f'thread "{libraries.thread_name(thread.name)}"' if thread.name else f"thread {thread.os_thread_id}"
-    return f"{name} of {place}" if owner and owner.is_driver else name
+    is_known = libraries.thread_name(thread.name) != thread.name
+    return f"{name} of {place}" if owner and owner.is_driver and not is_known else name
 
 
 def stage(observed: Observed, worker_id: str, os_thread_id: int) -> str | None:

@@ -23,6 +23,7 @@ FIRST, BETWEEN, LAST, OUTSIDE = "┌▶ ", "│  ", "└─ ", "   "
 """What a row of a cycle begins with: the bracket leads from its last entry back to its first."""
 SHORTEST_PATH = 24
 MIN_BODY = 20
+SHORT_REMARK = 60
 ALARMS = ("deadlock", "infeasible", "orphaned")
 """The kinds of findings that claim that something never ends, and so say how sure they are."""
 
@@ -131,9 +132,12 @@ def _entry_rows(entry: Entry) -> Iterator[Row]:
 
 
 def remark_rows(step: Step, bullet: str = "") -> Iterator[Row]:
-    """A sentence, and the line of code that it is about."""
+    """A sentence, and the line of code that it is about; a short one with its line in one row."""
     place = _place(step)
     indent = " " * (len(bullet) or 2)
+    if place and len(step.text) <= SHORT_REMARK:
+        yield Row(bullet, indent, SafeText(step.source or ""), step.vertex, place, _location(place), f"{step.text}  ")
+        return
     yield Row(bullet, indent, SafeText(step.text), step.vertex, place)
     if place:
         yield Row(indent, indent, SafeText(step.source or ""), step.vertex, place, _location(place))
@@ -168,8 +172,7 @@ def fix_row(finding: Finding) -> Row:
 def assumption_rows(finding: Finding) -> Iterator[Row]:
     """What a suspicion assumes, which :func:`status` leaves out."""
     if finding.kind in ALARMS and finding.assumed and not finding.confirmed:
-        lead = "Suspected, assuming that "
-        yield Row(lead, "  ", SafeText(listed(finding.assumed)))
+        yield Row("", "  ", SafeText(f"Suspected, assuming that {listed(finding.assumed)}"))
 
 
 def _place(row: Entry | Step) -> tuple[str, int] | None:

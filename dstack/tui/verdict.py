@@ -14,7 +14,7 @@ from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.members import member
 from dstack.diagnosis import Finding, Step
 from dstack.report.failures import failures_in_words
-from dstack.report.finding import Row, fix_row, picture, remark_rows, status
+from dstack.report.finding import Row, assumption_rows, fix_row, picture, remark_rows, status
 from dstack.report.headline import STYLES, headline
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line, Outline
@@ -105,6 +105,7 @@ def _finding(look: Look, number: int, finding: Finding) -> Line:
     children = [
         *_lines(look, f"{key}/row", finding, _rows(finding)),
         *_lines(look, f"{key}/fix", finding, [fix_row(finding)], "bold green"),
+        *_lines(look, f"{key}/assumed", finding, assumption_rows(finding)),
         *_lines(look, f"{key}/remark", finding, _remarks(finding.diagram.remarks)),
         _details(look, f"{key}/details", finding),
     ]
@@ -162,5 +163,10 @@ def _laid_out(row: Row, style: str, width: int, console: Console) -> list[Text]:
 
 def finding_text(finding: Finding, console: Console) -> str:
     """A finding as plain text, to be copied."""
-    rows = [Row("", "", SafeText(f"{finding.kind}: {finding.summary}")), *_rows(finding), fix_row(finding)]
+    rows = [
+        Row("", "", SafeText(f"{finding.kind}: {finding.summary}")),
+        *_rows(finding),
+        fix_row(finding),
+        *assumption_rows(finding),
+    ]
     return "\n".join(line.plain for row in rows for line in row.lines(COPY_WIDTH, console))

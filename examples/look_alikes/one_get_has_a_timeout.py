@@ -33,7 +33,7 @@ class Guest:
         try:
             name: str = ray.get(self.other.name.remote(), timeout=self.patience_s)
         except GetTimeoutError:
-            name = "somebody"
+            name = "a guest"
         return f"{self.own_name} meets {name}"
 
 

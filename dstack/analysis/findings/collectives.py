@@ -265,8 +265,11 @@ def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
 def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator[str]:
     """``rank 3 is in ray.get for Reward.score, which calls rank 0``; ranks in the same words as one."""
     routes = _Routes(finding, teller, group_ranks.gatherings)
+    inside = {vertex.worker_id for one in group_ranks.gatherings for vertex in one.inside}
     alike: dict[str, list[int]] = defaultdict(list)
     for vertex, rank in group_ranks.elsewhere:
+        if vertex.worker_id in inside:
+            continue
         alike[routes.in_words(vertex)].append(rank)
     for route, ranks in alike.items():
         yield f"{names.ranks(ranks)} {words.word(len(ranks), 'is', 'are')} in {route}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis import names, sentences
+from dstack.analysis import libraries, names, sentences
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.alike import gatherings, memberships
 from dstack.analysis.findings.deadlock import late_for_barrier
@@ -294,9 +294,19 @@ def _alike(vertices: Iterable[Vertex]) -> list[Part]:
     return [Part(some, _times(name, len(some))) for name, some in groups.items()]
 
 
+def _actor(who: Member) -> str:
+    """``actor "cashier"``; of a library only what its execution's name does not say: ``process 8dceef6a``."""
+    if who.actor_id is None:
+        return ""
+    part = libraries.part(who.actor_class or "", who.actor_name or "", who.actor_id)
+    if part and part.which and part.name in who.execution:
+        return part.which.strip(", ")
+    return names.short_actor(who.actor_class or "", who.actor_name or "", who.actor_id)
+
+
 def _place(who: Member, *, is_named: bool) -> tuple[str, ...]:
     """``('actor "cashier"', 'rank 3', 'pid 7621 on 192.0.2.2')``, as far as known; no rank that its name has."""
-    actor = names.short_actor(who.actor_class or "", who.actor_name or "", who.actor_id) if who.actor_id else ""
+    actor = _actor(who)
     process = f"pid {who.pid}{f' on {who.node_ip}' if who.node_ip else ''}" if who.pid else ""
     ranks = who.ranks.in_words
     return tuple(
