@@ -252,7 +252,7 @@ def test_what_is_inferred_or_assumed_says_why() -> None:
         await pilot.pause()
 
         assert "inferred" in cursor(app).text.plain
-        assert "Inferred: any of the 2 calls that run there may end first" in detail(app)
+        assert "Inferred: any of the 2 running calls may end first" in detail(app)
 
     scene = Scene()
     driver, clerk = scene.driver(), scene.threaded_actor(2, "Clerk")
