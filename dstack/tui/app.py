@@ -161,7 +161,7 @@ class DstackApp(App[int]):
 
     def _tell(self, **changes: Any) -> None:
         self.status = replace(self.status, **changes)
-        if self._view.is_mounted:
+        if self.screen_stack and self._view.is_mounted:  # a tick may come when the last screen is gone
             self._view.refresh_top()
 
     # Keys

@@ -203,6 +203,16 @@ def test_e_writes_what_is_shown(tmp_path: Path) -> None:
     run(body)
 
 
+def test_a_tick_after_the_last_screen_is_harmless() -> None:
+    async def body() -> None:
+        async with running(Files("f", [DEADLOCK])) as (app, _):
+            pass
+        assert not app.screen_stack
+        app._tick()
+
+    run(body)
+
+
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_the_help_of_a_view_is_in_plain_words(view: type[View]) -> None:
     assert banned([Text(view.__name__, view.__doc__ or "")]) == []
