@@ -98,7 +98,6 @@ class DocumentMember(Ranked):
     access: Annotated[Access | None, Meta(description="How the process was read")]
     sleeps: Annotated[bool, Meta(description="It is in time.sleep or asyncio.sleep")]
     torn: Annotated[bool, Meta(description="The thread ran during every reading of its stack")]
-    sleeps: Annotated[bool, Meta(description="It is in time.sleep or asyncio.sleep")]
     never: Annotated[str | None, Meta(description="Reason why this can never be given")]
     since_s: Bounds
     waits_for: list[DocumentWait]

@@ -71,6 +71,7 @@ class _Drawing:
         cycle = [key for key in finding.cycle if not teller.situation.is_helper(key)]
         self._following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True)) if len(cycle) > 1 else {}
         self._numbers = {vertex.key: number for number, part in enumerate(self._parts, 1) for vertex in part.vertices}
+        self._own = {*self._numbers, *finding.members, *finding.blocked_behind, *finding.helpers}
 
     def rows(self) -> Iterator[Entry | Step]:
         """The entries, folded where there are many; then who is in a call that others have not come to."""
@@ -176,9 +177,11 @@ class _Drawing:
 
     def _name(self, vertex: Vertex) -> str:
         """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
-        stands_for = self._behind_passed_on(vertex)
         if _is_setup(vertex):
             return SETUP
+        if vertex.key not in self._own:
+            return self._teller.name(vertex)
+        stands_for = self._behind_passed_on(vertex)
         if number := self._numbers.get(stands_for.key):
             is_running = stands_for.kind == "execution" and (stands_for.task_id or stands_for is not vertex)
             return f"{stands_for.label} ({'running as ' if is_running else ''}{number})"
@@ -187,7 +190,7 @@ class _Drawing:
             if numbers := [self._numbers[key] for key in before if key in self._numbers]:
                 limit = f", {vertex.wait.what} is reached" if vertex.wait.kind == SLOT and vertex.wait.what else ""
                 return f"{vertex.label} (queued behind {numbers[0]}{limit})"
-        return sentences.name(self._teller.observed, vertex)
+        return self._teller.name(vertex)
 
     def _behind_passed_on(self, vertex: Vertex) -> Vertex:
         """What a request stands for that Serve's own code passes on; the vertex itself if it is none."""

@@ -32,6 +32,7 @@ class Teller:
         self.vertices = situation.vertices
         self.teams = Teams(self.observed)
         self._sentences: dict[Key, Step] = {}
+        self._names: dict[Key, str] = {}
         self._made: dict[object, object] = {}
 
     def once(self, key: object, make: Callable[[], T]) -> T:
@@ -50,7 +51,9 @@ class Teller:
 
     def name(self, vertex: Vertex) -> str:
         """What it is called where others wait for it."""
-        return sentences.name(self.observed, vertex)
+        if vertex.key not in self._names:
+            self._names[vertex.key] = sentences.name(self.observed, vertex)
+        return self._names[vertex.key]
 
     def spot(self, vertex: Vertex) -> str:
         """`` at train.py:12 (rank 3, pid 7, node 10.0.0.1)``, as far as known."""
