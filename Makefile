@@ -54,8 +54,9 @@ soak: $(READY)
 	$(BIN)/python -m benchmarks.soak 5
 
 # Records a snapshot of every example on real Ray, which the tests and the documentation use; about 25 minutes.
-record: $(LIBRARIES)/.ready
-	$(LIBRARIES)/bin/python -m tests.record_examples
+record: $(READY) $(LIBRARIES)/.ready
+	$(BIN)/python -m tests.record_examples '^(?!.*libraries)'
+	$(LIBRARIES)/bin/python -m tests.record_examples libraries
 
 # Writes the documentation into site/. A broken link or anchor is an error.
 docs: $(READY)

@@ -76,11 +76,11 @@ class Model(Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_def
 
 
 class Frame(Model, frozen=True):
-    """One Python frame; ``origin`` is the kind of its code.
+    """One Python frame. ``origin`` says whether the code is the user's, Ray's, or another library's.
 
-    ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, by its source:
-    ``bounded`` if it ends by itself, since it counts or compares the time; ``busy`` if it makes other calls before what
-    it polls for has come; else ``plain``. None if the line is in no loop, or the source was unreadable.
+    ``loop`` is the kind of the innermost loop around the line, in code of the user or of Ray, from its source:
+    ``bounded`` if it ends by itself, because it counts or compares the time; ``busy`` if it makes other calls while the
+    polled value is missing; else ``plain``. It is None outside of loops, or if the source is unreadable.
     """
 
     function: str
@@ -91,14 +91,14 @@ class Frame(Model, frozen=True):
 
 
 class ProcessGroup(Model, frozen=True):
-    """The membership of a process in a group of processes, as its own memory has it.
+    """The membership of a process in a group of processes, read from its memory.
 
-    ``world`` identifies the set of processes to which ranks refer: the rendezvous address of torch.distributed, as
-    ``tcp://10.0.0.1:29500``, or what tells one run of another library from the next; empty where it is not known.
-    ``name`` is unique in that world, and ``description`` what the program calls the group, as ``default_pg`` or
-    ``mesh_tp``. ``rank`` is the process's own rank in the world; ``ranks`` are those of all members, in the order of
-    their ranks in the group. ``has_left`` says that the process has ended its part in the run, as a training function
-    that has returned: it makes no more calls on the group.
+    ``world`` identifies the set of processes that ranks refer to: the rendezvous address of torch.distributed, such as
+    ``tcp://10.0.0.1:29500``, or what distinguishes the runs of another library; empty if unknown. ``name`` is unique in
+    that world, and ``description`` is the program's name of the group, such as ``default_pg`` or ``mesh_tp``. ``rank``
+    is the rank of the process in the world; ``ranks`` are those of all members, in the order of their ranks in the
+    group. ``has_left`` says that the process has ended its part of the run, for example because its training function
+    returned: it makes no more calls on the group.
     """
 
     library: GroupLibrary
@@ -111,15 +111,14 @@ class ProcessGroup(Model, frozen=True):
 
 
 class GroupCall(Model, frozen=True):
-    """What a blocked call on a process group depends on: the calls of other members.
+    """The dependencies of a blocked call on a process group: the calls of its other members.
 
-    ``operation`` is the library's own name of it, as ``all_reduce``. ``group`` is the caller's membership; while the
-    group is being made, as in ``init_process_group`` and ``new_group``, its ``ranks`` are those that must come.
-    ``peer`` is the rank in the world of the one other member that a send or recv is for, or of the root of a broadcast,
-    reduce, gather or scatter. ``transfer`` is the id of the object whose tensors Ray Direct Transport sends or receives
-    in the call. ``mark`` changes whenever the caller's thread runs, so that equal ones show one call; empty where the
-    library polls inside of the call, so that the kernel cannot tell. ``fails_at`` is when the library will end the call
-    with an error, where that could be read.
+    ``operation`` is the library's name of the call, such as ``all_reduce``. ``group`` is the membership of the caller;
+    while the group is being created, as in ``init_process_group`` and ``new_group``, its ``ranks`` are those that must
+    join. ``peer`` is the other member of a send or recv, or the root of a broadcast, reduce, gather or scatter, by its
+    rank in the world. ``transfer`` is the id of the object whose tensors Ray Direct Transport sends or receives in the
+    call. ``mark`` changes whenever the thread of the caller runs, so equal marks belong to one call; it is empty if the
+    library polls inside the call. ``fails_at`` is when the library will end the call with an error, if readable.
     """
 
     operation: str
@@ -131,7 +130,7 @@ class GroupCall(Model, frozen=True):
 
 
 class ServeRequest(Model, frozen=True):
-    """A request to a method of a Ray Serve deployment; ``app`` is the application that the deployment is in."""
+    """A request to a method of a Ray Serve deployment; ``app`` is the application of the deployment."""
 
     app: str
     deployment: str
@@ -144,11 +143,12 @@ class ServeRequest(Model, frozen=True):
 
 
 class QueuedRequest(Model, frozen=True):
-    """A request that waits in a router, or in a replica, until a replica has less than its limit of ongoing requests.
+    """A request that waits in a router or replica, until a replica is below its limit of ongoing requests.
 
-    ``replicas`` are the limits (``max_ongoing_requests``) of those that may serve it, by the replica's id, which ends
-    the name of its actor. ``most_replicas`` is to how many the deployment may be scaled, None where that was not read.
-    No other replica can serve a request that is ``in_replica``. ``made_at`` is when it was made, by its host's clock.
+    ``replicas`` are the limits (``max_ongoing_requests``) of the replicas that may serve it, by the id of the replica,
+    which ends the name of its actor. ``most_replicas`` is the maximum number of replicas of the deployment, None if
+    unreadable. No other replica can serve a request that is ``in_replica``. ``made_at`` is its start, by the clock of
+    its host.
     """
 
     request: ServeRequest
@@ -159,12 +159,12 @@ class QueuedRequest(Model, frozen=True):
 
 
 class GraphChannel(Model, frozen=True):
-    """A channel of a compiled graph (``ray.dag``): an actor writes values to it that others read, each in turn.
+    """A channel of a compiled graph (``ray.dag``): one actor writes values to it, which other actors read in turn.
 
-    ``writer`` and ``readers`` are ids of actors. A writer is empty where it is the driver, that is, the process that
-    compiled the graph; as a reader, a small actor that the driver has made takes its place. ``refs`` are objects in
-    shared memory that hold the values; both ends of a channel have some in common. ``buffers`` is how many values it
-    holds at most before one is read, 0 where that is not known.
+    ``writer`` and ``readers`` are ids of actors. The writer is empty for the driver, the process that compiled the
+    graph. As a reader, the driver is represented by a small actor that it created. ``refs`` are objects in shared
+    memory that hold the values; both ends of a channel share some of them. ``buffers`` is the maximum number of unread
+    values, 0 if unknown.
     """
 
     writer: str
@@ -174,11 +174,12 @@ class GraphChannel(Model, frozen=True):
 
 
 class GraphStage(Model, frozen=True):
-    """A method that a thread of an actor calls in a compiled graph; the graph's driver if ``method`` is empty.
+    """A method that a thread of an actor runs in a compiled graph; with an empty ``method``, the driver of the graph.
 
-    ``os_thread_id`` is that thread, 0 for a driver; it is in this stage if ``is_current``. ``reader`` and ``writer``
-    identify the ends of its channels in the process, see :class:`ChannelCall`. ``reads`` and ``writes`` count the
-    executions whose input it has received, and whose output it has given; a driver receives the graph's output.
+    ``os_thread_id`` is that thread, 0 for a driver; ``is_current`` says that the thread is in this stage. ``reader``
+    and ``writer`` identify the ends of its channels in the process, see :class:`ChannelCall`. ``reads`` and ``writes``
+    count the executions whose input it has read, and whose output it has written. A driver reads the outputs of the
+    graph.
     """
 
     method: str
@@ -193,12 +194,12 @@ class GraphStage(Model, frozen=True):
 
 
 class ChannelCall(Model, frozen=True):
-    """What a wait in a channel of a compiled graph depends on.
+    """The dependency of a wait in a channel of a compiled graph.
 
-    ``end`` is the ``reader`` or ``writer`` of one of the process's :class:`GraphStage`, and ``pending`` are the places
-    among that one's inputs of which a value is still missing, or the output that has no room. ``count`` is how many
-    reads or writes were made there before, or for a coroutine the number of the execution whose result it awaits.
-    ``fails_after_s`` is the timeout of Ray's, after which an error ends the wait.
+    ``end`` is the ``reader`` or ``writer`` of one :class:`GraphStage` of the process. ``pending`` are the positions of
+    its inputs that have no value yet, or of the output that has no room. ``count`` is the number of earlier reads or
+    writes there, or for a coroutine the number of the execution whose result it awaits. ``fails_after_s`` is the
+    timeout of Ray after which an error ends the wait.
     """
 
     end: str
@@ -209,27 +210,27 @@ class ChannelCall(Model, frozen=True):
 
 
 class BlockedCall(Model, frozen=True):
-    """A blocked call of a thread or coroutine, with what it depends on.
+    """A blocking call of a thread or coroutine, with its dependencies.
 
     ``frame`` is the index, from the leaf, of the frame that called into Ray or the standard library. ``refs`` are
-    ObjectRefs in the order of the call; a generator's is its next item. ``owners`` are the ids of the workers that own
-    them, in the same order, ``""`` if unknown; or none. ``threads`` are OS ids of threads of this process of which one
-    must proceed: the joined thread, those that may run the future, or the holder of the lock; none if unknown.
-    ``all_of``, for a call that needs several futures at once, has such threads for each of them. ``coroutines`` are ids
-    of coroutines of this process; together with ``threads``, one of all of them must proceed.
+    ObjectRefs in the order of the call; for a generator, the ref of the next item. ``owners`` are the ids of the
+    workers that own them, in the same order, ``""`` if unknown; or empty. ``threads`` are OS ids of threads of this
+    process, one of which must proceed: the joined thread, those that may run the future, or the holder of the lock;
+    empty if unknown. If several futures are needed at once, ``all_of`` has such threads for each of them.
+    ``coroutines`` are ids of coroutines of this process: one of these, or of ``threads``, must proceed.
 
-    An ``await`` needs ``num_returns`` (all if that is None) of ``refs``, ``coroutines``, the futures in ``all_of``, and
-    ``others``, a number of things whose source is unknown. ``child_pids`` are processes below this one, of which one
-    must end or write. ``reached_by`` are OS ids of other threads of this process whose frames reach the object that the
-    call waits on, and ``reached_by_coroutines`` ids of such coroutines; ``reached_by_actor`` is true if the actor's
-    instance holds the object. All three may end the call. They come from a bounded search, so some may be missing.
-    ``inferred`` is the reason if the threads, or the number of refs, are not exact. ``object_id`` distinguishes locks,
-    futures or queues of one process. ``held`` is true if the refs could not be read, and are some of those that the
-    process holds; ``assumed`` is then the assumption about the call. ``what`` names the call in the user's words if its
-    kind does not, as ``queue.Queue.get`` or ``all_reduce of torch.distributed``. ``of_group`` is the dependency of a
-    call on a process group, ``queued`` the request to a Serve deployment that waits for a replica, ``channel`` the
-    dependency of a wait in a compiled graph. ``unread`` is the reason if the dependencies could not be read; then
-    ``refs`` and ``threads`` are empty.
+    An ``await`` needs ``num_returns`` (None for all) of ``refs``, ``coroutines``, the futures in ``all_of``, and
+    ``others``, which counts dependencies that are unknown. ``child_pids`` are processes below this one, one of which
+    must end or write. ``reached_by`` are OS ids of other threads of this process, and ``reached_by_coroutines`` ids of
+    its coroutines, whose frames hold the object of the wait, so they may end the call. ``reached_by_actor`` says that
+    the instance of the actor holds it, so its methods may end the call. All three come from a bounded search: they are
+    candidates, perhaps not all. ``inferred`` is the reason for ``threads``, or for the number of refs, if it is not
+    exact. ``object_id`` distinguishes two locks, futures or queues of one process. ``held`` says that the refs were
+    unreadable, and are among those that the process holds; ``assumed`` are then further assumptions about the call.
+    ``what`` is the user's name of the call if its kind is not enough, such as ``queue.Queue.get`` or ``all_reduce of
+    torch.distributed``. ``of_group`` are the dependencies of a call on a process group, if readable. ``queued`` is the
+    request to a Serve deployment that waits for a replica, and ``channel`` the dependency of a wait in a compiled
+    graph. ``unread`` is the reason why the dependencies are unreadable; ``refs`` and ``threads`` are then empty.
     """
 
     kind: CallKind
@@ -269,12 +270,12 @@ class Thread(Model, frozen=True):
     """One Python thread of a process.
 
     ``stack`` is an index into ``Snapshot.stacks``. ``role`` is the purpose of the thread: ``task`` executes Ray tasks,
-    ``loop`` runs an async actor's event loop, ``user`` was started by user code (or is a driver's main thread), ``ray``
-    belongs to Ray or to a library. ``still`` is true if the thread did not run at all while its stack and refs were
-    read, by the counters of the operating system: the reading is then exact. ``torn`` is true if the thread ran during
-    every reading of its stack: frames may not belong together, and its dependencies are unknown. ``sleeps`` is true if
-    the kernel shows it in ``time.sleep``. ``task_id`` is the Ray task that it runs, None for none; it is valid only if
-    ``Process.tasks_read`` is true.
+    ``loop`` runs the event loop of an async actor, ``user`` was started by user code (or is the main thread of a
+    driver), ``ray`` belongs to Ray or to a library. ``still`` is true if the thread did not run while its stack and
+    refs were read, as the operating system shows: the reading is exact. ``torn`` is true if the thread ran during every
+    reading of its stack: its frames may not belong together, and its wait is unknown. ``sleeps`` is true if the thread
+    is in ``time.sleep``, as the kernel shows. ``task_id`` is the Ray task that it runs, None for none; it is valid only
+    if ``Process.tasks_read`` is true.
     """
 
     os_thread_id: Int
@@ -291,15 +292,15 @@ class Thread(Model, frozen=True):
 
 
 class Coroutine(Model, frozen=True):
-    """A suspended asyncio task of a process; its stack is its await chain.
+    """A suspended asyncio task of a process, with its await chain instead of a stack.
 
     ``coroutine_id`` is the address of the asyncio task, in hex, and ``name`` its name. ``stack`` is an index into
     ``Snapshot.stacks``: the innermost coroutine first. ``os_thread_id`` is the thread that runs its event loop, None if
-    there is none or it is unknown. ``task_id`` is the Ray task in whose context it was created; ``is_task`` is true if
-    it is this task itself. ``still`` is true if two readings agree, or its event loop did not run meanwhile: only then
-    it has a ``call``. ``request`` is the Serve request that it executes as part of a replica.
-    ``cancel_requests`` counts the requests to cancel it, as by ``ray.cancel``, which it may have caught (CPython 3.11
-    and later).
+    there is none or it is unknown. ``task_id`` is the Ray task in whose context it was created; ``is_task`` says that
+    it is this task itself, not one that the task started. ``still`` is true if two readings agreed, or its event loop
+    did not run meanwhile; only then it has a ``call``. ``request`` is the request to a Serve deployment that it
+    executes in a replica. ``cancel_requests`` counts its cancellations, for example by ``ray.cancel``, which it may
+    have caught (CPython 3.11 and later).
     """
 
     coroutine_id: str
@@ -315,22 +316,23 @@ class Coroutine(Model, frozen=True):
 
 
 class Process(Model, frozen=True):
-    """The process of a worker or driver, or a Python process that such a process started.
+    """The process of a worker or driver, or a Python process below it.
 
-    ``access`` is how its threads were read, if it has any here. Figures are 0 if only its stacks came, as text.
-    ``paused_ms`` is an upper bound on the time for which dstack paused it: 0 without ``--pause`` and ``--native``.
-    ``tasks_read`` is true if the task of each thread could be read, ``coroutines_read`` if its event loops could be
-    read: then all of their suspended coroutines are included. ``concurrency_groups`` are those of an actor's methods,
-    by the method's name, as its class declares them; None if they were not read.
+    ``access`` is how its threads were read, if there are any. Figures are 0 if only its stacks are known, as text.
+    ``paused_ms`` is the maximum time for which dstack paused it: 0 unless ``--pause`` or ``--native`` was used.
+    ``tasks_read`` says whether the task of each thread could be read. ``coroutines_read`` says whether its event loops
+    could be read, if it has any: then all of their suspended coroutines are included. ``concurrency_groups`` are those
+    of an actor's methods, by the method's name, as its class declares them; None if unreadable.
 
-    ``children`` are all Python processes below it, as multiprocessing starts them, in one flat list: their
-    ``parent_pid`` is the process that started each, None for a worker or driver, and ``name`` is the operating
-    system's. They are read in the first sample, and in the second one if the wait of a child may matter.
-    ``children_left_out`` counts others, that run no Python or are too many. ``is_cut_off`` marks a child that was
-    forked from a process connected to Ray and has none of the threads of that connection: Ray does not work in it.
-    ``process_groups`` are its memberships. ``rank``, ``local_rank`` and ``world_size`` describe its place in a
-    distributed run, from its default group or as a launcher has set them in its environment. ``labels`` are those that
-    the program has set by ``dstack.label``. ``graph_stages`` are its stages of compiled graphs.
+    ``children`` are all Python processes below it, such as those of multiprocessing, in one list. Their ``parent_pid``
+    is the process that started each, None for a worker or driver, and ``name`` is that of the operating system. They
+    are read in the first sample, and in the second one if the wait of a child may matter. ``children_left_out`` counts
+    the other children, which do not run Python or are over the limit. ``is_cut_off`` marks a child that was forked from
+    a process connected to Ray, without the threads of that connection: Ray does not work in it.
+
+    ``process_groups`` are its memberships. ``rank``, ``local_rank`` and ``world_size`` are those of its distributed
+    run, from its default group or from the environment variables of its launcher. ``labels`` are those that the program
+    set with ``dstack.label``. ``graph_stages`` are its stages in compiled graphs.
     """
 
     pid: Int
@@ -379,12 +381,12 @@ class Process(Model, frozen=True):
 
 
 class Task(Model, frozen=True):
-    """A task as its owner knows it.
+    """A task, as reported by its owner.
 
-    ``state`` is Ray's TaskStatus by name. It does not tell running from queued: only the executing worker does
-    (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has given so far and
-    that its owner still has; all others give theirs when they end. ``environment`` names the parts of the runtime
-    environment that it asks for, as ``pip``.
+    ``state`` is Ray's TaskStatus by name. It does not distinguish running from queued: only the executing worker does
+    (``WorkerSample.running_task_ids``). ``items`` counts the values that a streaming generator has returned and its
+    owner still has; other tasks return their values when they end. ``environment`` names the parts of its runtime
+    environment, such as ``pip``.
     """
 
     task_id: str
@@ -405,10 +407,10 @@ class Task(Model, frozen=True):
 
 
 class TaskTimes(Model, frozen=True):
-    """When a task entered its states, by the clocks of the reporting hosts, which may differ.
+    """The times at which a task entered its states, by the clocks of the hosts that reported them.
 
-    ``states`` maps the name of Ray's TaskStatus to when the latest attempt entered it. ``submitted_at`` is when the
-    first attempt began, None if that is not kept any more.
+    ``states`` maps Ray's TaskStatus by name to the time when the latest ``attempt`` entered it. ``submitted_at`` is
+    when the first attempt was submitted, None if the GCS has dropped it.
     """
 
     attempt: Int = 0
@@ -417,11 +419,11 @@ class TaskTimes(Model, frozen=True):
 
 
 class Ref(Model, frozen=True):
-    """An ObjectRef as one process knows it; only refs that are waited for, or may be.
+    """An ObjectRef, as reported by a process that knows it. Only refs that are, or may be, awaited are included.
 
-    ``size_bytes`` is -1 while there is no value. ``argument_uses`` counts submitted tasks that take it, ``local_uses``
-    the variables of the process that hold it; ``is_contained`` is true if it is inside another object. Handles of
-    actors are refs too (:data:`ACTOR_HANDLE`).
+    ``size_bytes`` is -1 until the value is available. ``argument_uses`` counts the submitted tasks that take it,
+    ``local_uses`` the variables of the process that hold it; ``is_contained`` says that it is inside another object.
+    Handles of actors are refs too (:data:`ACTOR_HANDLE`).
     """
 
     ref: str
@@ -435,11 +437,11 @@ class Ref(Model, frozen=True):
 
 
 class WorkerSample(Model, frozen=True):
-    """One worker or driver in one sample.
+    """One worker or driver at one time.
 
-    ``running_task_ids`` is None if its core worker did not answer, ``process`` if its process was not read. ``held``
-    are the resources of its task, or of its actor for life, by their names on its node; those of an idle worker may be
-    from before. ``executed_tasks`` counts all tasks that it has ended since its start.
+    ``running_task_ids`` is None if its core worker did not answer; ``process`` is None if its process was not found.
+    ``held`` are the resources of its current task, or of its actor for life, by the resource names of its node; an idle
+    worker may show former ones. ``executed_tasks`` counts all tasks that it has finished since its start.
     """
 
     worker_id: str
@@ -450,14 +452,14 @@ class WorkerSample(Model, frozen=True):
 
 
 class Bundle(Model, frozen=True):
-    """One bundle of a placement group; ``node_id`` is None while it has no place."""
+    """One bundle of a placement group; ``node_id`` is None until it is placed."""
 
     resources: dict[str, float]
     node_id: str | None = None
 
 
 class PlacementGroup(Model, frozen=True):
-    """A placement group; ``scheduling_state`` is Ray's reason while it is pending, ``requested_at`` the GCS's time."""
+    """A placement group; ``scheduling_state`` is Ray's reason while it is pending. Times are those of the GCS."""
 
     placement_group_id: str
     state: str
@@ -473,12 +475,12 @@ class PlacementGroup(Model, frozen=True):
 
 
 class Sample(Model, frozen=True):
-    """One pass of reading. The second covers only workers that seemed stuck in the first.
+    """One pass of reading. The second sample covers only the workers that may be stuck.
 
-    ``began_s`` and ``ended_s`` count from the start of the snapshot, on dstack's own clock. ``total`` maps a node to
-    all its resources, including those of its placement groups, and ``available`` to the free ones. ``arrived`` are
-    queued actor calls that have reached their worker with all arguments, as task id to attempt; it is filled only if a
-    call seems to be queued.
+    ``began_s`` and ``ended_s`` count from the start of the snapshot, by dstack's clock. ``total`` maps a node to all
+    its resources, including those of the placement groups on it, and ``available`` to the free ones. ``arrived`` are
+    the actor calls that arrived with all their arguments, and do not run yet, as their executor reported: task id to
+    attempt. It is read only if a call may be queued.
     """
 
     began_s: float
@@ -493,11 +495,10 @@ class Sample(Model, frozen=True):
 
 
 class Node(Model, frozen=True):
-    """A Ray node.
+    """A Ray node. Host figures are None if no probe reached it; ``ended_at`` and ``death_cause`` unless it died.
 
-    Figures of the host are None if no probe reached it. ``ended_at`` and ``death_cause`` are None while it is alive.
-    ``clock_ahead_s`` is how much its clock is at least ahead of dstack's, negative if it is behind; 0 if the round trip
-    of a request may explain the whole difference.
+    ``clock_ahead_s`` is the minimum by which its clock is ahead of the clock of dstack, or behind it if negative. It is
+    0 if the time of a request may explain the difference.
     """
 
     node_id: str
@@ -522,7 +523,10 @@ class Node(Model, frozen=True):
 
 
 class Job(Model, frozen=True):
-    """A Ray job: one driver and everything that it submitted; ``submission_id`` is that of ``ray job submit``."""
+    """A Ray job: one driver and all tasks and actors that descend from it.
+
+    ``submission_id`` is set if ``ray job submit`` started the job.
+    """
 
     job_id: str
     entrypoint: str = ""
@@ -534,11 +538,11 @@ class Job(Model, frozen=True):
 
 
 class Actor(Model, frozen=True):
-    """An actor as the control plane knows it; ``state`` is the name of Ray's ActorState.
+    """An actor in the control plane; ``state`` is Ray's ActorState by name.
 
-    ``held`` are the resources that it holds for life, by their names on its node. ``death_reason`` is the name of Ray's
-    reason, as ``RAY_KILL``, or the kind of the cause if Ray gives no reason; None if unknown. ``last_error`` is the
-    reason why the previous process of a restarted actor ended; Ray 2.60 reports it, 2.46 does not.
+    ``held`` is what it holds for life, by the resource names of its node. ``death_reason`` is Ray's reason by name,
+    such as ``RAY_KILL``, or the kind of the cause if Ray gives no reason; None if unknown. ``last_error`` is the reason
+    why its previous process ended, if it was restarted; Ray 2.60 reports it, 2.46 does not.
     """
 
     actor_id: str
@@ -578,9 +582,9 @@ class Worker(Model, frozen=True):
 
 
 class GoneWorker(Model, frozen=True):
-    """A dead worker or driver that owned a ref which is still waited for.
+    """A dead worker or driver that owned an awaited ref.
 
-    The control plane reports the worker, or its node, as dead. ``cause`` is Ray's, in one sentence.
+    A worker is dead if the control plane reports that it, or its node, died. ``cause`` is Ray's cause, in one sentence.
     """
 
     worker_id: str
@@ -592,11 +596,11 @@ class GoneWorker(Model, frozen=True):
 
 
 class FailedTask(Model, frozen=True):
-    """A task whose last attempt failed, by the GCS's task events (Ray 2.46 to 2.60); the clock is its owner's.
+    """A task whose last attempt failed, from the task events of the GCS (Ray 2.46 to 2.60). Clocks are the owner's.
 
-    ``error`` is the exception with the first line of its message, ``file``, ``line`` and its ``source`` are where the
-    user's own code raised it. ``is_held`` says that a process still holds its result, which may never have been
-    fetched. Tasks also fail in healthy programs, which handle the exception.
+    ``error`` is the exception with the first line of its message. ``file``, ``line`` and ``source`` are where the
+    user's code raised it. ``is_held`` says that a process still holds its result, which may never have been fetched.
+    Tasks also fail in healthy programs, which handle the exception.
     """
 
     task_id: str
@@ -618,13 +622,13 @@ class FailedTask(Model, frozen=True):
 
 
 class RepeatedCall(Model, frozen=True):
-    """Calls of one caller to one method of one actor that ended at once, again and again: perhaps a poll or heartbeat.
+    """Repeated short calls of one caller to one method of one actor: perhaps a poll or heartbeat.
 
-    ``parent_task_id`` is the task that makes the calls (a driver's own task for its main thread). ``calls`` is how many
-    of the last 10 s the task events show, of which the last was made ``over_s`` after the first. ``first_at`` is when
-    the first known one of the whole row was made, ``last_at`` when the newest ended, and ``longest_s`` how long any of
-    them took. ``other_calls`` counts what else ended of the same caller in these 10 s. A caller that computes between
-    two calls looks the same: only its own state shows whether it does anything else. Clocks are the caller's.
+    ``parent_task_id`` is the task that makes the calls (a driver's own task for its main thread). ``calls`` is their
+    number in the last 10 s, according to the task events; the last was made ``over_s`` after the first. ``first_at`` is
+    when the first known call of the series was made, ``last_at`` when the newest ended, and ``longest_s`` the longest
+    duration of one call. ``other_calls`` counts the other finished calls of the same caller in these 10 s. A caller
+    that computes between two calls looks the same; only its own state shows what else it does. Clocks are the caller's.
     """
 
     name: str
@@ -640,13 +644,12 @@ class RepeatedCall(Model, frozen=True):
 
 
 class TaskEventWindow(Model, frozen=True):
-    """Which of the GCS's task events of finished tasks were read.
+    """The part of the GCS's task events of finished tasks that was read.
 
-    ``kept`` is the number of tasks that the GCS has events of, ``read`` the number of finished ones of live jobs that
-    were read, the newest. ``is_limited`` is true if there are older ones, and ``oldest_at`` is when the first of those
-    read ended. ``last_ended_at`` maps a job to the end of its newest task that is not in
-    :attr:`Snapshot.repeated_calls`, by the clock of its owner's host. Workers report an end up to a second late; jobs
-    without such a task are missing.
+    The GCS has ``kept`` tasks; the newest ``read`` finished ones of live jobs were read. ``is_limited`` says that there
+    are older ones, and ``oldest_at`` is when the first of those read ended. ``last_ended_at`` is, by job, when the
+    newest task ended that is in no :attr:`Snapshot.repeated_calls`, by the clock of its owner's host. Workers report an
+    end up to a second late. A job without finished tasks is missing.
     """
 
     kept: Natural
@@ -657,9 +660,9 @@ class TaskEventWindow(Model, frozen=True):
 
 
 class EnvironmentSetup(Model, frozen=True):
-    """A process that installs a runtime environment on a node, below Ray's runtime environment agent.
+    """A process that installs a runtime environment on a node, started by Ray's runtime environment agent.
 
-    ``output`` is its last line of output, empty where that is not readable.
+    ``output`` is its last line of output, empty if unreadable.
     """
 
     node_id: str
@@ -670,7 +673,7 @@ class EnvironmentSetup(Model, frozen=True):
 
 
 class Failure(Model, frozen=True):
-    """Something that was not observed: what, where, why, and after how long. ``sample`` counts from 1."""
+    """Something that could not be observed: what, where, why, and after how long. ``sample`` counts from 1."""
 
     stage: Stage
     reason: str

@@ -7,6 +7,7 @@ Expected: hang (finding: infeasible)
 Members: develop
 Behind: driver argument_never_comes.py
 Points at: print(ray.get(caption))
+Next step: Reduce what develop asks for
 """
 
 import os

@@ -1,7 +1,8 @@
 """Records the examples on real Ray: ``python -m tests.record_examples [PATTERN]``, about 25 minutes for all of them.
 
 Writes ``tests/recorded/FOLDER/NAME.json.gz`` for each example whose name matches the regular expression. A snapshot is
-kept only if its diagnosis is what the example's docstring expects. Ends with 1 where one of them was not recorded.
+taken until its diagnosis is what the example's docstring expects, for 90 s at most. Ends with 1 where one of them
+was not recorded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gzip
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,18 +21,17 @@ import msgspec
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, save
 from tests.clusters import EXAMPLES, REPOSITORY, RayCluster
-from tests.command import dstack
+from tests.command import CHECK_PAUSE_S, dstack
 from tests.expected import Expected, expected_of
 from tests.recorded_examples import NAMES, document_of, recorded
-from tests.shared_cluster import SharedCluster, shared_cluster
+from tests.shared_cluster import SETTLED_S, SharedCluster, shared_cluster
 
-ATTEMPTS = 6
 SHAPES = {
     None: {"nodes": 1, "num_cpus": 2, "num_gpus": 1, "resources": {"licence": 1}},
     "two nodes": {"nodes": 2, "num_cpus": 1},
 }
 """The cluster for what a program says it needs. Each program of a folder ``libraries`` has a cluster of its own."""
-PLACES = {f"{REPOSITORY}/": "", f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/"}
+PLACES = {f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/", f"{REPOSITORY}/": ""}
 """What recorded paths begin with instead of this machine's folders."""
 
 
@@ -56,11 +57,9 @@ def _record_all(names: list[str]) -> Iterator[tuple[str, bool]]:
 def _record_on(shared: SharedCluster, name: str, *, is_alone: bool = False) -> bool:
     expected = expected_of(EXAMPLES / f"{name}.py")
     with _running(shared, name, is_alone=is_alone):
-        try:
-            shared.settled(expected)
-        except AssertionError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-        is_recorded = any(_record(shared.cluster, name, expected) for _ in range(ATTEMPTS))
+        deadline = time.monotonic() + SETTLED_S
+        while not (is_recorded := _record(shared.cluster, name, expected)) and time.monotonic() < deadline:
+            time.sleep(CHECK_PAUSE_S)
     print(f"{name}: {'recorded' if is_recorded else 'not as expected'}", flush=True)
     return is_recorded
 

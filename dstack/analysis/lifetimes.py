@@ -35,6 +35,8 @@ EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 OWN_THREADS = ("ray_", "PythonGCThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
 
+REMOVAL = "removal"
+"""What the vertex of a placement group's removal is called in its key."""
 QUIET = "library code that was idle in every reading stays idle"
 
 
@@ -67,7 +69,7 @@ class Lifetimes:
     def removal_of(self, group: PlacementGroup) -> Target:
         """The removal of a placement group that has its place."""
         what = f"removal of {names.placement_group(group)}, which holds {names.bundles(group)}"
-        key = AnyKey("removal", (group.placement_group_id,))
+        key = AnyKey(REMOVAL, (group.placement_group_id,))
         vertex = Vertex(key=key, kind="lifetime", label=what, holder=names.placement_group(group))
         return self._build(vertex, lambda: self._removers(group))
 

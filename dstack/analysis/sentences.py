@@ -15,6 +15,7 @@ from dstack.analysis import names
 from dstack.analysis.calls import lock_in_words
 from dstack.analysis.members import Member, execution_of, member
 from dstack.analysis.observed import Observed
+from dstack.analysis.placing import IDLE_LOOP
 from dstack.diagnosis import GroupWait, Step, Target, Vertex, Wait
 from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import Key, UnknownKey
@@ -263,6 +264,7 @@ def _frees(loops: Sequence[Vertex]) -> str:
 
 def _lasting(call: str, wait: Wait) -> str:
     """``waits in ray.get``, and with which timeout, if any."""
+    call = "its event loop" if call == IDLE_LOOP else call
     return f"waits in {call}" + (f"{_timeout(wait)}," if wait.is_timed else "")
 
 

@@ -32,7 +32,7 @@ class Slots:
         """What a call waits for that was sent to its actor, and that nobody says to run."""
         actor = self._seen.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
-            label = "worker that received it, which does not report it as running"
+            label = "worker that received the call but does not report it as running"
             whose = task.actor_id or task.owner_id
             return waits_for("executor", self._graph.unknown("executor", whose, label=label, unobserved=True))
         worker = self._seen.seen.get(actor.worker_id)

@@ -81,11 +81,11 @@ class Attention:
         if now_s < self._not_before_s:
             return None
         if touched:
-            return "a member of a finding has moved"
+            return "a member of a finding has made progress"
         if new := picture - self._seen:
-            return f"not moved for {self._stuck_after_s:g} s: {_things(new)}"
+            return f"no progress for {self._stuck_after_s:g} s: {_things(new)}"
         if picture and now_s >= self._again_at_s:
-            return f"still not moved, {now_s - self._looked_s:.0f} s after the last full snapshot: {_things(picture)}"
+            return f"still no progress, {now_s - self._looked_s:.0f} s after the last snapshot: {_things(picture)}"
         return None
 
     def looked(self, picture: frozenset[Item], now_s: float, cost_s: float, *, is_doubtful: bool = False) -> None:

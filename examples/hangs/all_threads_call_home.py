@@ -6,6 +6,7 @@ both threads, so neither `rate` can start.
 Expected: deadlock
 Members: Exchange.quote, Exchange.rate
 Points at: rate: float = ray.get(exchange.rate.remote())
+Next step: Call Exchange.rate as a plain method (self.rate())
 """
 
 import os

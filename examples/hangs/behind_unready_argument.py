@@ -6,6 +6,7 @@ asks for a resource that no node has. The second needs nothing, and waits too.
 Expected: hang (finding: infeasible)
 Members: survey
 Points at: print(ray.get(size))
+Next step: Reduce what survey asks for
 """
 
 import os

@@ -6,6 +6,7 @@ Needs: two nodes
 Expected: hang (finding: infeasible)
 Members: placement group pair
 Points at: ray.get(group.ready())
+Next step: Reduce what placement group pair asks for
 """
 
 import os

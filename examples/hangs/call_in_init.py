@@ -6,6 +6,7 @@ calls on an actor start only after its `__init__` has ended.
 Expected: deadlock
 Members: plugin:Plugin.__init__, Registry.register, Plugin.version
 Points at: self.number: int = ray.get(registry.register.remote(me))
+Next step: Do not wait in plugin:Plugin.__init__ for a call that needs its actor: run Plugin.version after
 """
 
 import os

@@ -6,6 +6,7 @@ request of its own, for which the thread of `requests` is not free.
 Expected: deadlock
 Members: Server.handle, Server.write_log, Server.user
 Points at: user: str = ray.get(server.user.remote())
+Next step: Let Server.user run while its actor waits: raise max_concurrency
 """
 
 import os

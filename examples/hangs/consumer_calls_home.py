@@ -5,6 +5,7 @@
 Expected: deadlock
 Members: Service.run, Service.next_job
 Points at: job: str = ray.get(service.next_job.remote())
+Next step: Call Service.next_job as a plain method (self.next_job())
 """
 
 import os

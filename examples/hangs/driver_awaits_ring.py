@@ -3,6 +3,7 @@
 Expected: deadlock
 Members: Clerk.apply, Manager.decide
 Points at: print(await decision)
+Next step: Let Clerk.file run while its actor waits: raise max_concurrency
 """
 
 import asyncio

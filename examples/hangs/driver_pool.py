@@ -7,6 +7,7 @@ Expected: deadlock
 Members: Neighbour.vote, Neighbour.opinion
 Behind: driver driver_pool.py
 Points at: votes = [future.result() for future in futures]
+Next step: Let Neighbour.opinion run while its actor waits: raise max_concurrency
 """
 
 import os

@@ -5,6 +5,7 @@ A `threading.Event` blocks the thread of the event loop. With an `asyncio.Event`
 Expected: deadlock
 Members: Office.report, driver event_set_on_own_loop.py
 Points at: self.counted.wait()
+Next step: Make Office.report async def and await there
 """
 
 import asyncio

@@ -6,6 +6,7 @@ editor for the title; this call is queued, because the editor is busy.
 Expected: deadlock
 Members: Editor.publish, Printer.print, Editor.title
 Points at: pages: int = pool.submit(ray.get, printer.print.remote(editor)).result()
+Next step: Let Editor.title run while its actor waits: raise max_concurrency
 """
 
 import os

@@ -5,6 +5,7 @@
 Expected: deadlock
 Members: Office.report, driver future_set_on_own_loop.py
 Points at: return future.result()
+Next step: Make Office.report async def and await there
 """
 
 import asyncio

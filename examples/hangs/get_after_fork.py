@@ -5,6 +5,7 @@ Ray's connection does not survive a fork: the call is never sent, and its result
 Expected: hang (finding: orphaned)
 Behind: driver get_after_fork.py, Loader.load
 Points at: rows.put(ray.get(store.read.remote(index)))
+Next step: Start child processes with the spawn method (multiprocessing.get_context('spawn')
 """
 
 import multiprocessing

@@ -5,6 +5,7 @@ There are enough CPUs, but none of them is on a node with that label.
 Expected: hang (finding: infeasible)
 Members: station:Station.__init__
 Points at: print(ray.get(station.report.remote()))
+Next step: Change the label selector of station:Station.__init__ (zone: antarctica)
 """
 
 import os

@@ -6,6 +6,7 @@ Expected: deadlock
 Members: thread "debit" of driver locks_in_two_orders.py, thread "credit" of driver locks_in_two_orders.py
 Behind: driver locks_in_two_orders.py
 Points at: with second:
+Next step: Take the locks in the same order in thread "credit" of driver locks_in_two_orders.py and thread "debit"
 """
 
 import os

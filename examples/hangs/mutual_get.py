@@ -6,6 +6,7 @@ actor that is busy waiting.
 Expected: deadlock
 Members: Guest.introduce, Guest.name
 Points at: name: str = ray.get(self.other.name.remote())
+Next step: Let Guest.name run while its actor waits: raise max_concurrency
 """
 
 import os

@@ -6,6 +6,7 @@ that does nothing else.
 Expected: deadlock
 Members: Clerk.apply, Manager.decide
 Points at: done, _ = ray.wait([file], timeout=1.0)
+Next step: Let Clerk.file run while its actor waits: raise max_concurrency
 """
 
 import os

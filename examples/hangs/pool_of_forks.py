@@ -5,6 +5,7 @@ Ray's connection does not survive a fork: the pool never returns a result.
 Expected: hang (finding: orphaned)
 Behind: driver pool_of_forks.py
 Points at: value: int = ray.get(stores[0].read.remote(index))
+Next step: Start child processes with the spawn method (multiprocessing.get_context('spawn')
 """
 
 import multiprocessing

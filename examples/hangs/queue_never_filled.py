@@ -5,6 +5,7 @@ The producer first asks the consumer how many items to make. The consumer is bus
 Expected: stalled
 Members: Consumer.eat, Producer.cook
 Points at: wanted: int = ray.get(consumer.wanted.remote())
+Next step: If Consumer.wanted, which is queued, would end the wait, let it run: raise max_concurrency
 """
 
 import os

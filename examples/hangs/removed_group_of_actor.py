@@ -5,6 +5,7 @@ Calls on a dead actor raise an error. This actor is not dead: it stays pending i
 Expected: hang (finding: orphaned)
 Members: Singer.__init__
 Points at: print(ray.get(singer.sing.remote()))
+Next step: Create another placement group and create a new actor in it
 """
 
 import os

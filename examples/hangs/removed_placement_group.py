@@ -6,6 +6,7 @@ error.
 Expected: hang (finding: orphaned)
 Members: late
 Points at: print(ray.get(result))
+Next step: Create another placement group and submit the task again with it
 """
 
 import os

@@ -6,6 +6,7 @@ new till first asks the shop for the opening balance, in `__init__`, and the sho
 Expected: deadlock
 Members: Shop.sell, Till.__init__ (restart 1), Shop.balance, Till.take
 Points at: self.balance: int = ray.get(shop.balance.remote())
+Next step: Do not wait in Till.__init__ (restart 1) for a call that needs its actor: run Till.take after
 """
 
 import os

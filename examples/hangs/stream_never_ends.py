@@ -6,6 +6,7 @@ task that asks for a resource that no node has.
 Expected: hang (finding: infeasible)
 Members: approve
 Points at: for item in stream:
+Next step: Reduce what approve asks for
 """
 
 import os

@@ -6,6 +6,7 @@ Needs: two nodes
 Expected: hang (finding: infeasible)
 Members: placement group twins
 Points at: ray.get(group.ready())
+Next step: For placement group twins use the strategy PACK instead of STRICT_PACK
 """
 
 import os

@@ -6,6 +6,7 @@ Needs: two nodes
 Expected: hang (finding: infeasible)
 Members: placement group witnesses
 Points at: ray.get(group.ready())
+Next step: For placement group witnesses use the strategy SPREAD instead of STRICT_SPREAD
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Members: Desk.lend, Archive.find, Courier.fetch
 Behind: driver sync_and_async_ring.py
 Points at: permit = await desk.permit.remote()
+Next step: Let Desk.permit run while its actor waits: raise max_concurrency
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Members: asyncio task "left" of Scale.weigh, asyncio task "right" of Scale.weigh
 Behind: Scale.weigh, driver tasks_await_each_other.py
 Points at: return 1 + await other
+Next step: Remove one of the waits between asyncio task "left" of Scale.weigh and asyncio task "right" of Scale.weigh
 """
 
 import asyncio

@@ -5,6 +5,7 @@ Ray keeps the task pending, in case such a node joins later.
 Expected: hang (finding: infeasible)
 Members: render
 Points at: print(ray.get(render.remote()))
+Next step: Reduce what render asks for
 """
 
 import os

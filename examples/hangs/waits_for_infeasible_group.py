@@ -5,6 +5,7 @@ never be created.
 
 Expected: hang (finding: infeasible)
 Members: placement group pasture
+Next step: Reduce what placement group pasture asks for
 """
 
 import os

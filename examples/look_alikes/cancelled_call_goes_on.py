@@ -6,6 +6,7 @@ queued behind the loop, which sleeps and works. So no call is stuck for ever.
 Expected: blocked
 Members: driver cancelled_call_goes_on.py, Watch.status
 Points at: await asyncio.sleep(0.5)
+Next step: To let the cancelled call end, do not catch asyncio.CancelledError, or raise it again
 """
 
 import asyncio

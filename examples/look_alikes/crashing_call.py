@@ -6,6 +6,7 @@ here one succeeds after a quarter of an hour.
 Expected: blocked
 Members: driver crashing_call.py
 Points at: print(ray.get(parser.parse.remote("page", ready_at)))
+Next step: Find out why actor Parser "parser" dies: read the end of its log
 """
 
 import os

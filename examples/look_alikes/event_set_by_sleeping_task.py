@@ -6,6 +6,7 @@ opens the gate later.
 Expected: blocked
 Members: Gate.enter
 Points at: await self.opened.wait()
+Next step: Find out what should end asyncio.Event.wait in Gate.enter at event_set_by_sleeping_task.py
 """
 
 import asyncio

@@ -5,6 +5,7 @@
 Expected: blocked
 Members: driver free_concurrency_group.py
 Points at: time.sleep(seconds)
+Next step: Find out why Server.user takes long at free_concurrency_group.py: it sleeps there
 """
 
 import os

@@ -5,6 +5,7 @@ file in between.
 
 Expected: blocked (finding: polling)
 Points at: done.wait()
+Next step: thread "watcher" waits at most 0.3 s in threading.Event.wait at main_awaits_file_watcher.py
 """
 
 import os

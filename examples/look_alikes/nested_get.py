@@ -6,6 +6,7 @@ CPU, so the innermost task is running.
 Expected: blocked
 Members: driver nested_get.py, descend
 Points at: time.sleep(seconds)
+Next step: Find out why descend takes long at nested_get.py: it sleeps there
 """
 
 import os

@@ -6,6 +6,7 @@ give one, though slowly.
 Expected: blocked
 Members: driver other_branch_can_give.py, Caller.ask
 Points at: time.sleep(seconds)
+Next step: Find out why look_up takes long at other_branch_can_give.py: it sleeps there
 """
 
 import os

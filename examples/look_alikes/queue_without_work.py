@@ -5,6 +5,7 @@ The queue is empty. Any program that knows the name of the queue may put somethi
 Expected: blocked
 Members: Consumer.run
 Points at: return str(jobs.get())
+Next step: Find out what should end Queue.get of ray.util.queue in Consumer.run at queue_without_work.py
 """
 
 import os

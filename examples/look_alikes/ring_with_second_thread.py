@@ -6,6 +6,7 @@ payment is slow.
 Expected: blocked
 Members: Cashier.order, Kitchen.cook
 Points at: time.sleep(seconds)
+Next step: Find out why Cashier.is_paid takes long at ring_with_second_thread.py: it sleeps there
 """
 
 import os

@@ -6,6 +6,7 @@ quarter of an hour. Until then the task has a CPU, but no worker.
 Expected: blocked
 Members: driver slow_environment.py, train
 Points at: print(ray.get(train.remote()))
+Next step: Check whether the node reaches the package index, or install the packages on the nodes
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: blocked, incomplete
 Later: blocked, once it can be seen to which worker a task was sent
 Members: driver slow_start.py, work
 Points at: print(ray.get(work.remote()))
+Next step: inspect the worker that received it, which does not report it as running
 """
 
 import os

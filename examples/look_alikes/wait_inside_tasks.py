@@ -5,6 +5,7 @@
 Expected: blocked
 Members: driver wait_inside_tasks.py, outer
 Points at: time.sleep(seconds)
+Next step: Find out why inner takes long at wait_inside_tasks.py: it sleeps there
 """
 
 import os

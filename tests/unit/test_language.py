@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+import msgspec
 import pytest
 
 import dstack
 from dstack.analysis.diagnose import diagnose
 from dstack.cli import main
 from dstack.pytest_plugin.fixture import Dstack, Watch
+from dstack.report.check_schema import check_schema
 from dstack.report.text import report_text
 from dstack.snapshot_file import load
 
@@ -79,6 +81,21 @@ def public_docstrings() -> Iterator[Text]:
                 yield Text(f"docstring of {name}.{part}", inspect.getdoc(member) or "")
 
 
+def schema_texts() -> Iterator[Text]:
+    """The descriptions in the JSON Schemas of snapshots and of ``check --json``."""
+    for name, schema in {"snapshot": msgspec.json.schema(dstack.Snapshot), "check": check_schema()}.items():
+        yield from (Text(f"schema of {name}", text) for text in descriptions(schema))
+
+
+def descriptions(schema: object) -> Iterator[str]:
+    match schema:
+        case dict():
+            yield from (value for key, value in schema.items() if key == "description" and isinstance(value, str))
+            yield from (text for value in schema.values() for text in descriptions(value))
+        case list():
+            yield from (text for value in schema for text in descriptions(value))
+
+
 def paragraphs(path: Path) -> Iterator[Text]:
     """The paragraphs of a document, or its whole tables."""
     for match in re.finditer(r"(?:.+\n?)+", path.read_text(encoding="utf-8")):
@@ -105,6 +122,7 @@ def all_texts() -> Iterator[Text]:
     yield from (text for path in SOURCES for text in strings(path))
     yield from help_texts()
     yield from public_docstrings()
+    yield from schema_texts()
     yield from (text for path in DOCUMENTS for text in paragraphs(path))
     yield from (text for path in EXAMPLES for text in docstrings(path))
 
@@ -119,6 +137,10 @@ def test_help_texts_have_no_banned_word() -> None:
 
 def test_public_docstrings_have_no_banned_word() -> None:
     assert banned(public_docstrings()) == []
+
+
+def test_schemas_have_no_banned_word() -> None:
+    assert banned(schema_texts()) == []
 
 
 def test_documents_have_no_banned_word() -> None:
@@ -155,6 +177,7 @@ def test_every_kind_of_text_is_found() -> None:
     assert "Internal error in dstack: " in found  # a part of an f-string
     assert "Maximum number of snapshots to keep." in found
     assert any(text.startswith("Take a snapshot and return its diagnosis") for text in found)
+    assert any(text.startswith("A suspended asyncio task of a process") for text in found)  # in a schema
     assert any("| `Cancelled.` |" in text for text in found)
     assert not any(text.startswith("Texts for users") for text in found)
 

@@ -172,11 +172,11 @@ def test_the_reason_is_told_in_words() -> None:
     one = {("driver", (1,))}
     more = one | {("driver", "t", "SUBMITTED_TO_WORKER"), ("w", "t"), ("w", "u"), ("w", (2,))}
 
-    assert attention.reason(frozenset(one), 0) == "not moved for 60 s: 1 driver or busy worker"
-    assert attention.reason(frozenset(more), 0) == "not moved for 60 s: 2 calls and 2 drivers or busy workers"
+    assert attention.reason(frozenset(one), 0) == "no progress for 60 s: 1 driver or busy worker"
+    assert attention.reason(frozenset(more), 0) == "no progress for 60 s: 2 calls and 2 drivers or busy workers"
     attention.looked(frozenset({("w", "t")}), 0, 0.0)
     assert attention.reason(frozenset({("w", "t")}), 300) == (
-        "still not moved, 300 s after the last full snapshot: 1 call"
+        "still no progress, 300 s after the last snapshot: 1 call"
     )
 
 

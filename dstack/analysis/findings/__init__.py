@@ -63,10 +63,16 @@ KIND_OF: dict[FindingKind, Kind] = {kind.KIND: kind for kind in (*STUCK, *OPEN)}
 def find_all(situation: Situation) -> Iterator[Finding]:
     """Everything that is wrong, worst verdict first, in words."""
     found = [*_stuck(situation), *_open(situation)]
-    found.sort(key=lambda finding: VERDICTS.index(verdict_of(finding)))
+    found.sort(key=lambda finding: (VERDICTS.index(verdict_of(finding)), _is_vague(finding, situation)))
     teller = Teller(situation)
     failures = Failures(situation)
     return (_told(finding, teller, failures) for finding in found)
+
+
+def _is_vague(finding: Finding, situation: Situation) -> bool:
+    """Whether it is about a wait that nothing known ends, so that others are more useful to a reader."""
+    first = situation.vertices[finding.final_blockers[0].vertex] if finding.final_blockers else None
+    return first is not None and first.kind == "lifetime" and first.holder is None
 
 
 def verdict_of(finding: Finding) -> Verdict:

@@ -36,4 +36,4 @@ def advice(finding: Finding, teller: Teller) -> str:
             "To let the cancelled call end, do not catch asyncio.CancelledError, or raise it again (ray.cancel "
             "requests it once). ray.kill ends an actor at once."
         )
-    return f"No deadlock. {to_inspect(finding, teller)}."
+    return f"{to_inspect(finding, teller)}."

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dstack import words
 from dstack.analysis import reduction
+from dstack.analysis.coroutines import EVENT_LOOP
 from dstack.analysis.digraph import Digraph, lightest_cycle
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more
-from dstack.analysis.findings.ways_out import way_out
+from dstack.analysis.findings.ways_out import until, way_out
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
@@ -140,6 +141,8 @@ def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
     """Why what is waited for cannot start before ``first`` ends."""
     if any(vertex.wait and vertex.wait.kind == ACTOR_SLOT for vertex in cycle):
         return f"which is queued behind {first} on the same actor"
+    if any(vertex.wait and vertex.wait.kind == EVENT_LOOP for vertex in cycle):
+        return f"which needs the event loop that {first} blocks"
     return f"which cannot start before {first} ends"
 
 
@@ -150,7 +153,7 @@ def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | N
     if wanted is None or not any(situation.is_open_to_many(vertex.key) for vertex in cycle):
         return None
     holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
-    held = f"held by {holder.holder} until it ends" if holder.holder else f"held by {teller.name(holder)}"
+    held = f"held by {holder.holder} {until([holder])}" if holder.holder else f"held by {teller.name(holder)}"
     needed = f"needs {words.listed(finding.resources)} {held}"
     waiter = next((vertex for vertex in cycle if situation.is_in_users_code(vertex.key)), request)
     if waiter is request:

@@ -92,8 +92,8 @@ class _Drawing:
         for part in parts:
             yield sentences.at(part.name, self._teller.member(part.first), part.first)
         shown = sum(len(part.vertices) for part in parts)
-        if shown < len(vertices):
-            yield Step(text=f"{len(vertices) - shown:,}{' more' * bool(shown)}")
+        if rest := len(vertices) - shown:
+            yield Step(text=plural(rest, "pending call") if not shown else plural(rest, "more waiter"))
 
     # Which vertices are entries
 
@@ -246,7 +246,7 @@ class _Drawing:
             yield sentences.at(f"Also in the deadlock: {part.name}", self._teller.member(part.first), part.first)
         rest = len(vertices) - sum(len(part.vertices) for part in own[:SHOWN_ENDS])
         if rest:
-            yield Step(text=f"{rest:,} more in the deadlock")
+            yield Step(text=f"{plural(rest, 'more member')} of the deadlock")
 
 
 def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:

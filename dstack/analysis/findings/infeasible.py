@@ -8,10 +8,12 @@ from dstack.analysis.findings.never_given import find_alike, sentence, submissio
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.sentences import reason
-from dstack.diagnosis import Finding, FindingKind, Step, Verdict
+from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
+from dstack.words import listed
 
 KIND: FindingKind = "infeasible"
 VERDICT: Verdict = "hang"
+OTHER_STRATEGIES = {"STRICT_PACK": "PACK", "STRICT_SPREAD": "SPREAD"}
 
 
 def find(situation: Situation) -> Iterator[Finding]:
@@ -32,5 +34,23 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def advice(finding: Finding, teller: Teller) -> str:
     """Ask for less, or add more."""
-    label = teller.vertices[finding.members[0]].label
-    return f"Reduce what {label} asks for, or add a node that has it: no node of the cluster can run it now."
+    first = teller.vertices[finding.members[0]]
+    if change := _of_strategy(teller, first) or _of_selector(teller, first):
+        return f"{change}, reduce what it asks for, or add a node that has it."
+    return f"Reduce what {first.label} asks for, or add a node that has it: no node of the cluster can run it now."
+
+
+def _of_strategy(teller: Teller, vertex: Vertex) -> str | None:
+    """Which other strategy a placement group might fit in."""
+    group = teller.observed.groups.get(vertex.placement_group_id or "") if vertex.task_id is None else None
+    other = OTHER_STRATEGIES.get(group.strategy) if group and len(group.bundles) > 1 else None
+    return f"For {vertex.label} use the strategy {other} instead of {group.strategy}" if group and other else None
+
+
+def _of_selector(teller: Teller, vertex: Vertex) -> str | None:
+    """Which labels something asks for."""
+    task = teller.observed.tasks.get(vertex.task_id or "")
+    actor = teller.observed.actors.get(task.actor_id or "") if task else None
+    asked = {**(task.label_selector if task else {}), **(actor.label_selector if actor else {})}
+    labels = listed([f"{name}: {value}" for name, value in asked.items()])
+    return f"Change the label selector of {vertex.label} ({labels})" if asked else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +40,7 @@ OF_UNKNOWN: dict[Unknown, str] = {
         "Find out why the actor does not start the call: native code may hold its GIL, or the arguments are still in "
         "transfer"
     ),
+    "executor": "Find out why the worker that received the call does not run it, and take another snapshot",
     "retry": "Find out why the call fails: Ray is about to run it again",
 }
 """What to inspect where a chain ends in something that is no execution, by what it is."""
@@ -113,6 +115,9 @@ def summary(finding: Finding, teller: Teller) -> str:
     scarce = _scarce(finding, first)
     if finding.waiters_total == 1:
         return f"{waits}{scarce} for {blocker_in_words(finding, teller, first)}{rest}"
+    if first.other_side_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(finding, teller, first)):
+        where = f"{teller.name(waiter.vertex)}{teller.spot(waiter.vertex)}"
+        return f"{waits}; the chains end in {waiter.call}, as in {where}{rest}"
     depend = "they depend" if rest else "all depend"
     return f"{waits}{scarce}; {depend} on {blocker_in_words(finding, teller, first)}{rest}"
 
@@ -146,17 +151,32 @@ def _sort(vertex: Vertex, teller: Teller) -> str:
 
 def blocker_in_words(finding: Finding, teller: Teller, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
-    if blocker.other_side_of and (waiter := _waiter_of(finding, teller, blocker)):
-        return f"{teller.name(waiter)}, which waits in {blocker.other_side_of}{teller.spot(waiter)}"
+    if blocker.other_side_of and (waiter := waiter_of(finding, teller, blocker)):
+        return f"{teller.name(waiter.vertex)}, which waits in {waiter.call}{teller.spot(waiter.vertex)}"
     who = teller.member(blocker)
     is_running = blocker.kind == "execution" and not who.coroutine
     state = ", sleeping" if who.sleeps else ", running" if is_running else ""
     return f"{teller.name(blocker)}{state}{teller.spot(blocker)}"
 
 
-def _waiter_of(finding: Finding, teller: Teller, blocker: Vertex) -> Vertex | None:
-    """A member that waits for this blocker itself."""
-    return next((one for one in teller.vertices_of(finding.members) if blocker.key in targets_of(one)), None)
+class Waiter(NamedTuple):
+    """A member of a finding, and the call that it waits in."""
+
+    vertex: Vertex
+    call: str
+
+
+def waiter_of(finding: Finding, teller: Teller, blocker: Vertex) -> Waiter | None:
+    """A member that waits for this blocker; where that is a library's code, what waits for it in the user's."""
+    members = teller.vertices_of(finding.members)
+    last = next((one for one in members if blocker.key in targets_of(one)), None)
+    if last is None:
+        return None
+    own = (one for one in members if teller.situation.is_in_users_code(one.key))
+    shown = last
+    if not teller.situation.is_in_users_code(last.key):
+        shown = next((one for one in own if last.key in targets_of(one) and one.wait and one.wait.what), last)
+    return Waiter(shown, (shown.wait.what or shown.wait.kind) if shown.wait else blocker.label)
 
 
 def to_inspect(finding: Finding, teller: Teller) -> str:
@@ -164,15 +184,16 @@ def to_inspect(finding: Finding, teller: Teller) -> str:
     first = teller.vertices[finding.final_blockers[0].vertex]
     who = first.label if first.kind == "execution" else teller.name(first)
     if first.other_side_of:
-        waiter = _waiter_of(finding, teller, first)
-        where = f" in {waiter.label}{teller.line(waiter)}" if waiter else ""
-        return f"Find out what should end {first.other_side_of}{where}, and why it did not"
+        waiter = waiter_of(finding, teller, first)
+        where = f"{waiter.call} in {waiter.vertex.label}{teller.line(waiter.vertex)}" if waiter else first.other_side_of
+        return f"Find out what should end {where}, and why it did not"
     if isinstance(first.key, UnknownKey) and first.key.what in OF_UNKNOWN:
-        return OF_UNKNOWN[first.key.what]
+        line = teller.line(first)
+        return f"{OF_UNKNOWN[first.key.what]}{f'; it is{line}' if line else ''}"
     if first.unobserved:
-        return f"Find out why {who} could not be read (see the end of the report), and run dstack again"
+        return f"Run dstack again. If the report is the same, inspect the {first.label}"
     if first.kind == "lifetime" and first.holder is None:
-        return f"Find out why {who} does not end the wait"
+        return f"Find out what should end the wait: only {who} can"
     if first.kind != "execution":
         return f"Find out what delays {who}{teller.line(first)}"
     return f"Find out why {who} takes long{teller.line(first)}: {_doing(teller, first)}"

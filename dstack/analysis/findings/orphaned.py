@@ -88,7 +88,7 @@ def advice(finding: Finding, teller: Teller) -> str:
     actor = teller.observed.actors.get(task.actor_id or "")
     if _is_of_removed_group(teller.observed, task, actor):
         what = "create a new actor in it" if task.actor_id else "submit the task again with it"
-        return f"Create a new placement group and {what}: a removed placement group cannot be restored."
+        return f"Create another placement group and {what}: a removed placement group cannot be restored."
     if actor is not None:
         return (
             f"Create a new actor of class {actor.class_name} and repeat its calls there, or handle the error in the "

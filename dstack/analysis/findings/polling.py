@@ -66,7 +66,7 @@ def advice(finding: Finding, teller: Teller) -> str:
     if waiter is None or waiter.wait is None:
         return f"{open_chain.to_inspect(finding, teller)}."
     return (
-        f"No deadlock: {waiter.label} waits at most {waiter.wait.timeout_s:g} s in "
+        f"{waiter.label} waits at most {waiter.wait.timeout_s:g} s in "
         f"{waiter.wait.what or waiter.wait.kind}{teller.line(waiter)}. Inspect what it does when this timeout ends."
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dstack.analysis.chains import Knot
 from dstack.analysis.findings import failures
 from dstack.analysis.findings.alike import gatherings, in_call, memberships
-from dstack.analysis.findings.open_chain import finding_of, to_inspect
+from dstack.analysis.findings.open_chain import Waiter, finding_of, to_inspect, waiter_of
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
@@ -39,7 +39,12 @@ def _ends_in_words(finding: Finding, teller: Teller) -> str:
     first = next(iter(gatherings(finding, teller)), None)
     if first is None:
         return f"{waiting(finding.waiters_total)} in {shortly(_calls(finding, teller), SHOWN_NAMES)}"
-    return in_call(first) + (teller.spot(first.inside[0]) if len(first.inside) + len(first.absent) == 1 else "")
+    if len(first.inside) + len(first.absent) > 1:
+        return in_call(first)
+    ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
+    waiter = next((found for end in ends if (found := waiter_of(finding, teller, end))), None)
+    shown = waiter or Waiter(first.inside[0], first.call)
+    return f"{shown.vertex.label} waits in {shown.call}{teller.spot(shown.vertex)}"
 
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:

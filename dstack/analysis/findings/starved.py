@@ -34,10 +34,13 @@ def advice(finding: Finding, teller: Teller) -> str:
     if are_for_life and any(holder.kind in ("execution", "task") for holder in holders):
         return f"Wait until one of the running tasks that hold {words.listed(finding.resources)} ends. {LET_GO}"
     if are_for_life:
-        return _end_one(teller, holders, finding.resources)
+        running = next((end for end in ends if end.kind == "execution"), None)
+        rest = f" Otherwise wait for {running.label}{teller.line(running)}." if running else ""
+        return f"{_end_one(teller, holders, finding.resources)}{rest}"
     names = words.shortly(sorted({holder.label for holder in holders}), SHOWN_HOLDERS, " or ") or "a holder"
     scarce = words.listed(finding.resources)
-    return f"No deadlock. Wait until {names} ends, cancel it, let it ask for less, or add {scarce}."
+    first = f"{to_inspect(finding, teller)}" if ends else f"Wait until {names} ends"
+    return f"{first}. Or cancel {names}, let it ask for less, or add {scarce}."
 
 
 def _end_one(teller: Teller, holders: Sequence[Vertex], resources: Sequence[str]) -> str:
@@ -45,19 +48,24 @@ def _end_one(teller: Teller, holders: Sequence[Vertex], resources: Sequence[str]
     named = {holder.holder: _how_to_end(teller, holder) for holder in holders if holder.holder}
     if not named:
         return LET_GO
+    end = "end" if any(teller.observed.groups.get(_id(holder)) is None for holder in holders) else "remove"
     return (
-        f"Free {words.listed(resources)}: end {words.shortly(sorted(named), SHOWN_HOLDERS, ' or ')} "
+        f"Free {words.listed(resources)}: {end} {words.shortly(sorted(named), SHOWN_HOLDERS, ' or ')} "
         f"({words.listed(sorted(set(named.values())), ' or ')}), let it ask for less, or add resources."
     )
 
 
 def _how_to_end(teller: Teller, holder: Vertex) -> str:
     """``ray.kill`` or what else ends an actor, or removes a placement group."""
-    ids = holder.key.ids if isinstance(holder.key, AnyKey) else ()
-    actor = next((actor for id_ in ids if (actor := teller.observed.actors.get(str(id_)))), None)
+    actor = teller.observed.actors.get(_id(holder))
     if actor is None:
         return "ray.util.remove_placement_group"
     return "ray.kill, since it is detached" if actor.is_detached else "drop its last handle, or ray.kill"
+
+
+def _id(holder: Vertex) -> str:
+    """The id of the actor or placement group whose end or removal a vertex is."""
+    return str(holder.key.ids[0]) if isinstance(holder.key, AnyKey) and holder.key.ids else ""
 
 
 def _holders(finding: Finding, teller: Teller) -> list[Vertex]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dstack import words
 from dstack.analysis.channels import KEPT, LOOP, READ, WRITE
 from dstack.analysis.coroutines import EVENT_LOOP
+from dstack.analysis.lifetimes import REMOVAL
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import AnyKey, Key
 
 LET_GO = (
     "End an actor that is done (drop its last handle, or ray.kill), remove a placement group, create fewer of them, "
@@ -42,15 +43,11 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
             "of the barrier in all of them, or give the called actor max_concurrency=2."
         )
-    created = next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"), None)
-    if created and (constructor := next((v for v in callers if _actor_of(v) == _actor_of(created)), None)):
-        return (
-            f"Do not wait in {constructor.label} for a call that needs its actor: run {created.label} after the "
-            "constructor has ended, or pass its result into the constructor."
-        )
+    if fix := _of_constructor(cycle):
+        return fix
     is_loop_blocked = _is_loop_blocked(cycle)
     if "lock" in kinds:
-        return _of_locks(cycle, members, is_loop_blocked)
+        return _of_locks(cycle, is_loop_blocked)
     if is_loop_blocked:
         return _of_loop(cycle)
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
@@ -94,6 +91,18 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     return f"Pass the ObjectRef on in one of these calls instead of {got} it."
 
 
+def _of_constructor(cycle: Sequence[Vertex]) -> str | None:
+    """Where a call waits for its actor to be created, and the actor's constructor is in the same cycle."""
+    created = {_actor_of(vertex) for vertex in cycle if vertex.wait and vertex.wait.kind == "actor creation"}
+    for vertex, following in zip(cycle, (*cycle[1:], *cycle[:1]), strict=True):
+        if vertex.kind == "execution" and _actor_of(vertex) in created - {None}:
+            return (
+                f"Do not wait in {vertex.label} for {following.label}, which depends on this actor: make that call "
+                "after the constructor has ended, or pass its result in as an argument."
+            )
+    return None
+
+
 def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[str]) -> str:
     """How the calls that are queued on actors in the cycle can run; an async actor has no threads for them."""
     labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
@@ -122,9 +131,12 @@ def _queued_beside(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> list[s
 def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
     if KEPT in kinds:
+        held = {key for vertex in cycle if vertex.wait and vertex.wait.kind == KEPT for key in targets_of(vertex)}
+        keeping = sorted({vertex.label for vertex in cycle if vertex.key in held and vertex.kind == "execution"})
+        where = f" in {words.listed(keeping)}" if keeping else ""
         return (
-            "Copy the arrays that you keep from a compiled graph (array.copy(), copy.deepcopy), or drop them before "
-            "the next execute: they take up room in the graph's channels until they are dropped."
+            f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
+            "before the next execute: they take up room in its channels."
         )
     if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
         return (
@@ -161,29 +173,21 @@ def _of_loop(cycle: Sequence[Vertex]) -> str:
     )
 
 
-def _of_locks(cycle: Sequence[Vertex], members: Sequence[Vertex], is_loop_blocked: bool) -> str:
-    waits = [vertex.wait for vertex in members if vertex.wait and vertex.wait.kind == "lock"]
+def _of_locks(cycle: Sequence[Vertex], is_loop_blocked: bool) -> str:
     waiting = [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "lock"]
-    if len(waiting) == 1 and not is_loop_blocked:
-        targets = set(targets_of(waiting[0]))
-        holder = _first_label([vertex for vertex in cycle if vertex.key in targets])
-        return (
-            f"Do not hold the lock in {holder} while it waits for a value or a call: {waiting[0].label} needs the same "
-            "lock. Get the value first, then take the lock."
-        )
-    if any((wait.what or "").startswith("asyncio.") for wait in waits):
-        return (
-            "Take the locks in the same order everywhere, and hold none while awaiting a value or a call: "
-            "release it first, then await."
-        )
+    held = {key for vertex in waiting for key in targets_of(vertex)}
+    holders = words.shortly(sorted({vertex.label for vertex in cycle if vertex.key in held}), SHOWN_HOLDERS)
+    wanting = words.shortly(sorted({vertex.label for vertex in waiting}), SHOWN_HOLDERS)
     if is_loop_blocked:
         return (
-            "Release the lock before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in an async method "
-            "blocks the event loop that must run the lock's holder."
+            f"Release the lock in {holders} before awaiting, or use an asyncio.Lock: waiting for a threading.Lock in "
+            "an async method blocks the event loop that must run the lock's holder."
         )
+    if len(waiting) == len(cycle):
+        return f"Take the locks in the same order in {holders}."
     return (
-        "Take the locks in the same order everywhere, and hold none while waiting for a value or a call: "
-        "get it first, then take the lock."
+        f"Do not hold a lock in {holders} while waiting for a value or a call: {wanting} needs that lock. Get the "
+        "value first, then take the lock."
     )
 
 
@@ -246,15 +250,24 @@ def _of_lifetimes(members: Sequence[Vertex]) -> str:
     requests = (vertex for vertex in members if vertex.wait and vertex.wait.resources)
     wanting = sorted({vertex.label for vertex in requests if vertex.task_id or vertex.placement_group_id})
     needed = sorted({name for vertex in members if vertex.wait for name in vertex.wait.resources})
-    holders = sorted({vertex.holder for vertex in members if vertex.kind == "lifetime" and vertex.holder})
+    lifetimes = [vertex for vertex in members if vertex.kind == "lifetime" and vertex.holder]
+    holders = sorted({vertex.holder for vertex in lifetimes if vertex.holder})
     if not wanting or not holders:
         return LET_GO
-    hold, end = (words.word(len(holders), *pair) for pair in (("holds", "hold"), ("it ends", "they end")))
+    hold = words.word(len(holders), "holds", "hold")
     return (
         f"Leave {words.listed(needed)} for {words.shortly(wanting, SHOWN_HOLDERS, ' or ')}: "
-        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it until {end}. Start fewer of them, let them ask for less, "
-        "reserve a bundle, or add resources."
+        f"{words.shortly(holders, SHOWN_HOLDERS)} {hold} it {until(lifetimes)}. Start fewer of them, let them ask for "
+        "less, reserve a bundle, or add resources."
     )
+
+
+def until(lifetimes: Sequence[Vertex]) -> str:
+    """``until it ends``, or of placement groups ``until they are removed``."""
+    is_one = len(lifetimes) == 1
+    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == REMOVAL for vertex in lifetimes):
+        return "until it is removed" if is_one else "until they are removed"
+    return "until it ends" if is_one else "until they end"
 
 
 def _actor_of(vertex: Vertex) -> str | None:

@@ -4,6 +4,7 @@ Expected: deadlock
 Members: Rank.train
 Points at: gradient *= ray.get(first.weight.remote())
 Needs: torch
+Next step: Do not wait for Rank.weight while its rank is in a collective that needs the caller
 """
 
 import os

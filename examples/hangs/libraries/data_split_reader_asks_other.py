@@ -6,6 +6,7 @@ Expected: deadlock
 Members: Reader.count, Reader.scale, driver data_split_reader_asks_other.py
 Points at: scale: int = ray.get(first.scale.remote()) if first else 1
 Needs: ray[data]
+Next step: let no reader wait for another before it iterates
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Members: Reader.count, driver data_split_without_reader.py
 Points at: rows = [ray.get(reader.count.remote(split)) for reader, split in zip(readers, splits, strict=True)]
 Needs: ray[data]
+Next step: Read all splits at the same time: start every reader before waiting for one of them
 """
 
 import os

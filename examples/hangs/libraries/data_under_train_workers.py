@@ -7,6 +7,7 @@ Expected: deadlock
 Members: ReadRange
 Points at: rows = ray.data.range(10).materialize()
 Needs: ray[data,train]
+Next step: Leave CPU for ReadRange: placement group
 """
 
 import os

@@ -6,6 +6,7 @@ Expected: deadlock
 Members: start of Serve deployment Model of app default
 Points at: handle = serve.run(model.bind(), route_prefix=None)
 Needs: ray[serve]
+Next step: Leave CPU for start of Serve deployment Model of app default: actor Trainer
 """
 
 import os

@@ -6,6 +6,7 @@ Expected: hang (finding: infeasible)
 Members: start of Serve deployment Model of app default
 Points at: handle = serve.run(model.bind(), route_prefix=None)
 Needs: ray[serve]
+Next step: Reduce what start of Serve deployment Model of app default asks for
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Members: Owner.copy, Worker.load
 Points at: ray.get(sink.load.remote(source.weights.remote()))
 Needs: torch
+Next step: Let one process request all transfers between these actors, or wait for each transfer
 """
 
 import os

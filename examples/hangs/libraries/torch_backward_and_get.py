@@ -6,6 +6,7 @@ Expected: deadlock
 Members: Rank.train
 Points at: loss.backward()
 Needs: torch
+Next step: Do not wait for Rank.weight while its rank is in a collective that needs the caller
 """
 
 import os

@@ -4,6 +4,7 @@ Expected: deadlock
 Members: Rank.exchange
 Points at: dist.recv(theirs, src=1 - self.rank)
 Needs: torch
+Next step: Let one rank send while the other receives: order both by rank, or start both with isend and irecv
 """
 
 import os

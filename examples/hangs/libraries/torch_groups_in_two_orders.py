@@ -6,6 +6,7 @@ Expected: deadlock
 Members: Rank.train
 Points at: dist.all_reduce(gradient, group=group)
 Needs: torch
+Next step: Call all_reduce of group mesh_tp and all_reduce of group mesh_dp in the same order on all ranks
 """
 
 import os

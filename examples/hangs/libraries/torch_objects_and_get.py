@@ -4,6 +4,7 @@ Expected: deadlock
 Members: Rank.gather
 Points at: dist.all_gather_object(scores, self.rank)
 Needs: torch
+Next step: Do not wait for Rank.score while its rank is in a collective that needs the caller
 """
 
 import os

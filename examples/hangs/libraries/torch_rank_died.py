@@ -4,6 +4,7 @@ Expected: hang (finding: orphaned)
 Members: Rank.start
 Points at: dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
 Needs: torch
+Next step: Restart all ranks of the group: rank 2 died
 """
 
 import os

@@ -4,6 +4,7 @@ Expected: deadlock
 Members: Rank.train
 Points at: dist.barrier()
 Needs: torch
+Next step: Find out why rank 2 is missing
 """
 
 import os

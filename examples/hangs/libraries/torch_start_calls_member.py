@@ -4,6 +4,7 @@ Expected: deadlock
 Members: Rank.start
 Points at: host = ray.get(first.address.remote())
 Needs: torch
+Next step: Do not wait for Rank.address while its rank is in a collective that needs the caller
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Points at: dist.barrier()
 Members: training function step
 Needs: ray[train], torch
+Next step: Call ray.train.report of the worker group and barrier of group default_pg in the same order on all ranks
 """
 
 import os

@@ -4,6 +4,7 @@ Expected: deadlock
 Members: Rank.train
 Points at: dist.broadcast(gradient, src=0)
 Needs: torch
+Next step: Call all_reduce of group default_pg and broadcast of group default_pg in the same order on all ranks
 """
 
 import os

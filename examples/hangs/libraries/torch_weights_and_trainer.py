@@ -6,6 +6,7 @@ Expected: deadlock
 Members: Trainer.step, Engine.update
 Points at: dist.broadcast(weight, src=1, group=self.group)
 Needs: torch
+Next step: Do not wait for Trainer.version while its rank is in a collective that needs the caller
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Members: training function step
 Points at: train.report({"loss": 0.5})
 Needs: ray[data,train]
+Next step: Make all ranks read their data and call collectives (such as ray.train.report) in the same order
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Members: broadcast_from_rank_zero of Train's barrier, Barrier.arrive
 Points at: ray.get(barrier.arrive.remote())
 Needs: ray[train]
+Next step: Enter ray.train.report of the worker group and wait for Barrier.arrive in the same order on all ranks
 """
 
 import os

@@ -7,6 +7,7 @@ Expected: deadlock
 Members: Simulator.run
 Points at: scores = ray.get([simulator.run.remote() for simulator in simulators])
 Needs: ray[tune]
+Next step: Leave CPU for Simulator.__init__: Tune trial
 """
 
 import os

@@ -8,6 +8,7 @@ Members: Ranks.update, Reward.score
 Behind: driver verl_rank_awaits_reward.py
 Points at: rewards: float = ray.get(self.reward.score.remote())
 Needs: verl
+Next step: Do not wait for Ranks.get_loss while its rank is in a collective that needs the caller
 """
 
 import os

@@ -4,6 +4,7 @@ The controller checks the health of the replica periodically.
 
 Expected: clear
 Needs: ray[serve]
+Next step: CLEAR no waits
 """
 
 import os

@@ -2,6 +2,7 @@
 
 Expected: clear
 Needs: ray[serve]
+Next step: CLEAR no waits
 """
 
 import os

@@ -4,6 +4,7 @@ Expected: blocked
 Members: driver torch_backward_late.py
 Points at: time.sleep(900.0)
 Needs: torch
+Next step: Find out why Rank.train takes long at torch_backward_late.py: it sleeps there
 """
 
 import os

@@ -1,0 +1,47 @@
+"""The generated pages of the documentation have every example, and reports as the commands print them."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from docs_hooks import documents, examples, schemas
+from dstack.cli import main
+from tests.recorded_examples import NAMES, recorded
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return examples.pages()
+
+
+def test_every_example_has_a_heading_and_a_line_in_the_index(pages: dict[str, str]) -> None:
+    headings = [line for text in pages.values() for line in text.splitlines() if line.startswith("## ")]
+
+    for name in NAMES:
+        assert sum(line.startswith(f"## {name} {{") for line in headings) == 1
+        assert f"- [{name}](" in pages["examples/index.md"]
+
+
+@pytest.mark.parametrize("name", ["two_actors", "hangs/too_many_gpus", "look_alikes/polling_get"])
+def test_a_report_on_a_page_is_what_the_command_prints(name: str, pages: dict[str, str]) -> None:
+    printed = CliRunner().invoke(main, ["show", str(recorded(name))], env={"TZ": "UTC"}).stdout
+    report = printed.partition("\nRay ")[2].partition("\n")[2]  # below the time, which is in the local time zone
+
+    assert "Observed: " in report
+    assert report.rstrip() in "\n".join(pages.values())
+
+
+def test_links_of_documents_lead_to_pages(pages: dict[str, str]) -> None:
+    text = documents.pages()["reported_hangs.md"]
+
+    assert "](examples/hangs.md#mutual_get)" in text
+    assert ".py)" not in text
+    assert "](security.md)" in documents.pages()["index.md"]
+
+
+def test_the_page_of_the_schemas_has_every_type() -> None:
+    made = schemas.pages()
+
+    assert all(f"{{ #{name} }}" in made["schema.md"] for name in ("Document", "DocumentFinding", "Snapshot", "Thread"))
+    assert {"schema/check-1.json", "schema/snapshot-1.json"} < made.keys()
