@@ -15,7 +15,7 @@ from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from dstack.errors import DstackError, UsageError
+from dstack.errors import DstackError, UsageError, as_dstack_error
 from dstack.probes.node.stacks.source_lines import find_source
 from dstack.snapshot_file import save
 from dstack.tui.dialogs import AskPath, Help
@@ -113,10 +113,9 @@ class DstackApp(App[int]):
         try:
             taken = self.source.take(progress, early)
             self.post_message(Taken(Look.of(number + 1, taken)))
-        except DstackError as error:
-            self.post_message(Failed(error.message, error.remedy))
         except Exception as error:
-            self.post_message(Failed(f"Internal error: {type(error).__name__}: {error}", "Please report it."))
+            known = as_dstack_error(error)
+            self.post_message(Failed(known.message, known.remedy))
         finally:
             self.post_message(Ended())
 
