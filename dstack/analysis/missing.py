@@ -14,8 +14,8 @@ from dstack.diagnosis import Vertex
 from dstack.model import Actor, Worker
 from dstack.vertex_keys import Key
 
-Why = Literal["not read", "unreadable", "idle", "dead", "not there"]
-WHYS: tuple[Why, ...] = ("not read", "unreadable", "dead", "not there", "idle")
+Why = Literal["not read", "unreadable", "idle", "dead", "without a process"]
+WHYS: tuple[Why, ...] = ("not read", "unreadable", "dead", "without a process", "idle")
 """The gravest first: a process that was not seen, or a call whose stack was unreadable, may be anywhere."""
 
 
@@ -133,7 +133,7 @@ def _actor(observed: Observed, lull: Lull, actor: Actor, kind: str) -> Missing:
         return Missing(kind, actor.job_id, name, "dead", f"is dead: {actor.death_cause or 'no cause given'}")
     worker = observed.workers.get(actor.worker_id or "")
     if worker is None:
-        return Missing(kind, actor.job_id, name, "not there", f"has no process: it is {actor.state}")
+        return Missing(kind, actor.job_id, name, "without a process", f"has no process: it is {actor.state}")
     return Missing(kind, actor.job_id, name, *lull.why(worker), worker.worker_id)
 
 

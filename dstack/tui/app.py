@@ -15,7 +15,7 @@ from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from dstack.errors import DstackError, UsageError
+from dstack.errors import DstackError, UsageError, as_dstack_error
 from dstack.probes.node.stacks.source_lines import find_source
 from dstack.snapshot_file import save
 from dstack.tui.dialogs import AskPath, Help
@@ -30,6 +30,8 @@ from dstack.words import plural
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
 """What ``a`` goes through: the time between looks by itself."""
+HELPED = ("own", "view", "outline", "app")
+"""The groups of keys in the help, by the first part of their ids: those of the view itself first."""
 KEPT_LOOKS = 50
 TICK_S = 1.0
 PALETTE_GONE_S = 0.1
@@ -50,7 +52,7 @@ class DstackApp(App[int]):
                 f"switch_mode('{name}')",
                 name.capitalize(),
                 id=f"app.{name}",
-                tooltip=f"The {name} view",
+                tooltip=f"Go to the {name.capitalize()} view",
                 show=False,  # they have a line of their own
             )
             for number, name in enumerate(VIEWS, 1)
@@ -111,10 +113,9 @@ class DstackApp(App[int]):
         try:
             taken = self.source.take(progress, early)
             self.post_message(Taken(Look.of(number + 1, taken)))
-        except DstackError as error:
-            self.post_message(Failed(error.message, error.remedy))
         except Exception as error:
-            self.post_message(Failed(f"Internal error: {type(error).__name__}: {error}", "Please report it."))
+            known = as_dstack_error(error)
+            self.post_message(Failed(known.message, known.remedy))
         finally:
             self.post_message(Ended())
 
@@ -213,7 +214,9 @@ class DstackApp(App[int]):
 
     def action_help(self) -> None:
         """Shows what the keys do in this view."""
-        bindings = sorted(self.screen.active_bindings.values(), key=lambda one: one.binding.id or "")
+        ids = {one: (one.binding.id or "").partition(".") for one in self.screen.active_bindings.values()}
+        known = [one for one, (group, _, _) in ids.items() if one.enabled and group in HELPED]
+        bindings = sorted(known, key=lambda one: (HELPED.index(ids[one][0]), ids[one][2]))
         keys = {
             binding.binding.description: (
                 binding.binding.key_display or self.get_key_display(binding.binding),
@@ -221,7 +224,6 @@ class DstackApp(App[int]):
                 binding.tooltip,
             )
             for binding in bindings
-            if binding.enabled and (binding.binding.id or "").partition(".")[0] in ("app", "view", "outline", "own")
         }
         text = " ".join((type(self.screen).__doc__ or "").split())
         self.push_screen(Help(f"dstack: {self.current_mode}", text, list(keys.values())))

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from dstack.analysis.comparing import Comparison, Moved, Taken, Waited, compare
-from dstack.errors import DstackError
+from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
 from dstack.tui.history_lines import Lines, look_lines
 from dstack.tui.outline import Line, Outline
@@ -158,11 +158,8 @@ class HistoryView(OutlineView):
         before, after = (Taken(look.snapshot, look.diagnosis) for look in pair)
         try:
             self.post_message(Compared(pair, compare(before, after)))
-        except DstackError as error:
-            self.post_message(Compared(pair, None, str(error)))
         except Exception as error:
-            reason = f"Internal error: {type(error).__name__}: {error}. Please report it."
-            self.post_message(Compared(pair, None, reason))
+            self.post_message(Compared(pair, None, str(as_dstack_error(error))))
 
     def on_compared(self, message: Compared) -> None:
         """Shows a comparison, unless others have been picked meanwhile."""

@@ -239,7 +239,7 @@ def _doing(vertex: Vertex, who: Member) -> str:
         return vertex.never
     if vertex.kind != "execution" or vertex.wait is not None:
         return ""
-    return "runs" if who.on_cpu else "sleeps, or is about to continue" if who.coroutine else "runs, off CPU"
+    return sentences.doing(vertex, who)
 
 
 def cycle_rails(count: int) -> list[tuple[str, str]]:

@@ -345,7 +345,7 @@ def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
 
     assert [(one.why, one.detail) for one in lost(scene)] == [
         ("dead", "is dead: out of memory"),
-        ("not there", "has no process: it is PENDING_CREATION"),
+        ("without a process", "has no process: it is PENDING_CREATION"),
     ]
 
 
