@@ -97,6 +97,7 @@ class DocumentMember(Ranked):
     source: Annotated[str | None, Meta(description="Text of that line")]
     access: Annotated[Access | None, Meta(description="How the process was read")]
     torn: Annotated[bool, Meta(description="The thread ran during every reading of its stack")]
+    sleeps: Annotated[bool, Meta(description="It is in time.sleep or asyncio.sleep")]
     never: Annotated[str | None, Meta(description="Reason why this can never be given")]
     since_s: Bounds
     waits_for: list[DocumentWait]
