@@ -23,7 +23,7 @@ from dstack.snapshot_file import load, save
 from tests.clusters import EXAMPLES, REPOSITORY, RayCluster
 from tests.command import CHECK_PAUSE_S, dstack
 from tests.expected import Expected, expected_of
-from tests.recorded_examples import NAMES, document_of, recorded
+from tests.recorded_examples import NAMES, document_with_report, recorded
 from tests.shared_cluster import SETTLED_S, SharedCluster, shared_cluster
 
 SHAPES = {
@@ -87,7 +87,7 @@ def keep(file: Path, name: str, expected: Expected, places: Mapping[str, str]) -
     target = recorded(name)
     target.parent.mkdir(parents=True, exist_ok=True)
     save(_without_ended_jobs(load(file)), file, force=True)
-    if not expected.is_met_by(document_of(file)):
+    if not expected.is_met_by(document_with_report(file)):
         return False
     target.write_bytes(file.read_bytes())
     return True

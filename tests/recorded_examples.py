@@ -58,3 +58,10 @@ def document_of(path: Path) -> Json:
     snapshot = load(path)
     document: Json = json.loads(check_json(snapshot, diagnose(snapshot)))
     return document
+
+
+def document_with_report(path: Path) -> Json:
+    """The same, and the text report as ``report``: what :class:`tests.expected.Expected` is compared with."""
+    snapshot = load(path)
+    diagnosis = diagnose(snapshot)
+    return {**json.loads(check_json(snapshot, diagnosis)), "report": report_text(snapshot, diagnosis)}

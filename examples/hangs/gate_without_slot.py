@@ -6,7 +6,7 @@ snapshot shows that only the actor has the event, and that only the queued call 
 Expected: deadlock
 Members: Gate.enter, Gate.open
 Points at: await self.opened.wait()
-Next step: If Gate.open, which is queued, would end the wait, let it run: raise max_concurrency
+Next step: Let Gate.open start while its actor awaits: raise max_concurrency
 """
 
 import asyncio

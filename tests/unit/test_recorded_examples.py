@@ -8,12 +8,12 @@ import pytest
 
 from tests.clusters import EXAMPLES
 from tests.expected import expected_of
-from tests.recorded_examples import NAMES, RECORDED, document_of, recorded
+from tests.recorded_examples import NAMES, RECORDED, document_with_report, recorded
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_example_is_judged_as_it_expects(name: str) -> None:
-    assert not list(expected_of(EXAMPLES / f"{name}.py").differences(document_of(recorded(name))))
+    assert not list(expected_of(EXAMPLES / f"{name}.py").differences(document_with_report(recorded(name))))
 
 
 def test_no_record_is_of_an_example_that_is_gone() -> None:

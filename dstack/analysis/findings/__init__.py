@@ -72,7 +72,7 @@ def find_all(situation: Situation) -> Iterator[Finding]:
 def _is_vague(finding: Finding, situation: Situation) -> bool:
     """Whether it is about a wait that nothing known ends, so that others are more useful to a reader."""
     first = situation.vertices[finding.final_blockers[0].vertex] if finding.final_blockers else None
-    return first is not None and first.kind == "lifetime" and first.holder is None
+    return first is not None and bool(first.other_side_of or (first.kind == "lifetime" and first.holder is None))
 
 
 def verdict_of(finding: Finding) -> Verdict:

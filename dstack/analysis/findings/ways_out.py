@@ -51,7 +51,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     if is_loop_blocked:
         return _of_loop(cycle)
     if callers and queued and all(vertex.coroutine_id for vertex in callers):
-        return _of_slots(queued)
+        return _of_slots(queued, callers)
     if len(callers) == 1 and queued and _actor_of(queued[0]) == _actor_of(callers[0]):
         return (
             f"Call {queued[0].label} as a plain method (self.{queued[0].label.rpartition('.')[2]}()) instead of "
@@ -203,11 +203,12 @@ def _first_label(callers: Sequence[Vertex]) -> str:
     return callers[0].label if callers else "the method"
 
 
-def _of_slots(queued: Sequence[Vertex]) -> str:
+def _of_slots(queued: Sequence[Vertex], callers: Sequence[Vertex]) -> str:
     labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
+    gets = any(vertex.wait and vertex.wait.kind == "await" and not vertex.wait.assumed for vertex in callers)
+    rest = "; or return the ObjectRef instead of awaiting it" if gets else ""
     return (
-        f"Let {labels} start while its actor awaits: raise max_concurrency or give it a concurrency group; or return "
-        "the ObjectRef instead of awaiting it."
+        f"Let {labels} start while its actor awaits: raise max_concurrency or give it its own concurrency group{rest}."
     )
 
 
