@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.clusters import EXAMPLES
-from tests.recorded_examples import NAMES, recorded, report_of
+from tests.recorded_examples import NAMES, report_of
 
 FOLDERS = {
     "": ("top_level", "Examples at the top level"),
@@ -61,7 +61,7 @@ def _example(name: str) -> str:
         first,
         description,
         f"```text\n{expected}\n```",
-        report_block(name) if recorded(name).exists() else "",
+        report_block(name),
     )
     return "\n\n".join(part for part in parts if part)
 
