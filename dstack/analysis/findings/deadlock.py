@@ -49,13 +49,18 @@ def find(situation: Situation) -> Iterator[Finding]:
 def _cycle(core: Digraph[Key], situation: Situation) -> list[Key]:
     """A cycle that explains a core: a shortest one, or where many could end a wait, one that shows the cause.
 
-    The cause is a request for resources where there is one, and code of the user rather than that of a library.
+    The cause is a request for resources where there is one. Code of the user explains more than that of a library.
     """
-    if not any(map(situation.is_open_to_many, core)) or core.number_of_edges() > MAX_WEIGHED:
+    if core.number_of_edges() > MAX_WEIGHED:
         return reduction.shortest_cycle(core)
     weights = {key: situation.weight(key) for key in core}
-    requests = [key for key in core if situation.is_counted(key) and situation.resources([key])][:MAX_STARTS]
     own = [key for key in core if situation.is_in_users_code(key)][:MAX_STARTS]
+    if not any(map(situation.is_open_to_many, core)):
+        shortest = reduction.shortest_cycle(core)
+        is_users = not any(map(situation.is_library_code, shortest))
+        after_own = list(dict.fromkeys(after for key in own for after in core.successors(key)))[:MAX_STARTS]
+        return shortest if is_users else lightest_cycle(core, own, after_own, weights) or shortest
+    requests = [key for key in core if situation.is_counted(key) and situation.resources([key])][:MAX_STARTS]
     found = lightest_cycle(core, requests, own, weights) if requests and own else []
     return found or reduction.shortest_cycle(core, requests or own)
 
