@@ -22,16 +22,16 @@ def longest_chain(
         for target in targets_of(vertices[key]):
             before[target].append(key)
     after: dict[Key, Key | None] = {end: None}
-    level, last = [end], [end]
+    level = [end]
+    farthest, in_users_code = end, None
     while level:
-        found = dict.fromkeys(
-            (waiter, key) for key in level for waiter in sorted(before[key], key=str) if waiter not in after
-        )
+        farthest = level[0]
+        found = [(waiter, key) for key in level for waiter in sorted(before[key], key=str) if waiter not in after]
         for waiter, key in found:
             after.setdefault(waiter, key)
-        last = [key for key in dict.fromkeys(waiter for waiter, _ in found) if is_users(key)] or last
         level = list(dict.fromkeys(waiter for waiter, _ in found))
-    return _followed(after, last[0])
+        in_users_code = next(filter(is_users, level), in_users_code)
+    return _followed(after, in_users_code or farthest)
 
 
 def _followed(after: Mapping[Key, Key | None], start: Key) -> list[Key]:

@@ -1,0 +1,55 @@
+"""The chain of waits that a diagram draws, against networkx."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstack.analysis.findings.paths import longest_chain
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.vertex_keys import Key, TaskKey
+from tests.effort import examples
+
+END = 0
+SIZE = 8
+
+
+def key_of(number: int) -> Key:
+    return TaskKey(f"{number:048x}")
+
+
+def vertices_of(edges: set[tuple[int, int]]) -> dict[Key, Vertex]:
+    found: dict[Key, Vertex] = {}
+    for number in range(SIZE):
+        targets = tuple(Target(vertex=key_of(to)) for one, to in sorted(edges) if one == number)
+        wait = Wait(kind="ray.get", groups=(Group(needs=1, targets=targets),)) if targets else None
+        found[key_of(number)] = Vertex(key=key_of(number), kind="task", label=str(number), wait=wait)
+    return found
+
+
+number = st.integers(0, SIZE - 1)
+edges_of = st.sets(st.tuples(number.filter(bool), number).filter(lambda edge: edge[0] != edge[1]), max_size=20)
+
+
+@given(edges_of, st.sets(number))
+@examples(300)
+def test_it_leads_from_the_farthest_waiter_in_the_users_code_by_the_fewest_waits(
+    edges: set[tuple[int, int]], users: set[int]
+) -> None:
+    vertices = vertices_of(edges)
+    graph = nx.DiGraph(edges)
+    graph.add_node(END)
+    distance = nx.single_source_shortest_path_length(graph.reverse(), END)
+
+    path = longest_chain(vertices, vertices, key_of(END), {key_of(one) for one in users}.__contains__)
+
+    numbers = [next(one for one in range(SIZE) if key_of(one) == key) for key in path]
+    assert numbers[-1] == END
+    assert edges.issuperset(pairwise(numbers))
+    assert len(numbers) - 1 == distance[numbers[0]]
+    own = [distance[one] for one in distance if one in users and one != END]
+    assert distance[numbers[0]] == max(own or distance.values())
+    assert numbers[0] in users or not own
