@@ -16,7 +16,7 @@ import click
 from dstack import __version__
 from dstack.ending import Tidying, end
 from dstack.errors import DstackError, UsageError, as_dstack_error
-from dstack.visible import visible, visible_lines
+from dstack.visible import encodable, visible, visible_lines
 
 if TYPE_CHECKING:
     from dstack.diagnosis import Diagnosis, FailOn
@@ -380,7 +380,7 @@ def _report(
         if isinstance(text, bytes):
             sys.stdout.buffer.write(text)
         else:
-            sys.stdout.write(text)
+            sys.stdout.write(encodable(text, sys.stdout.encoding or "utf-8"))
         sys.stdout.flush()
     except BrokenPipeError:
         _stop_printing()

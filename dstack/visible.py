@@ -9,6 +9,9 @@ UNSEEN = re.compile(
     r"\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 """Control characters, escape sequences' beginnings, and what turns or hides the text around it."""
+DRAWN_IN_ASCII = str.maketrans(
+    {"┌": "+", "▶": ">", "│": "|", "└": "+", "─": "-", "→": "->", "…": "...", "×": "x", "•": "*"}
+)
 LONGEST = 4_000
 """Of a longer text both ends are shown: enough for any name, and bounded for what is none."""
 
@@ -23,3 +26,12 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """The same for each line of a text."""
     return "\n".join(map(visible, text.split("\n")))
+
+
+def encodable(text: str, encoding: str) -> str:
+    """The text if it can be encoded so, else with ASCII in place of the characters that a report draws with."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(DRAWN_IN_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -323,6 +326,23 @@ def test_nothing_of_a_strangers_text_drives_the_terminal(name: str) -> None:
         assert not UNSEEN.search(text.replace("\n", ""))
         assert "[bold red]x[/]" in text, "markup is shown, not obeyed"
     assert "\\x1b" in text_of(attacked), "what was there is shown"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_the_report_is_printed_in_any_encoding(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "taken.json"
+    save(confirmed(deadlocked()).snapshot(), file)
+
+    result = subprocess.run(
+        [sys.executable, "-m", "dstack", "show", str(file)],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=True,
+    )
+
+    text = result.stdout.decode(encoding)
+    assert "+> 1  Left.ping" in text
+    assert "+-    waits in ray.get for Left.back (queued behind 1)" in text
 
 
 def test_visible_keeps_what_one_can_see() -> None:
