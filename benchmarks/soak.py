@@ -155,7 +155,7 @@ def show(taken: Snapshot, diagnosis: Diagnosis, keep: Path, tally: Tally) -> Non
         path = keep / f"false-alarm-{int(taken.taken_at * 1000)}.json.gz"
         save(taken, path)
         tally.saved.append(path)
-        print(f"Saved. Look again with: dstack show {path}", flush=True)
+        print(f"Saved. Show it again with: dstack show {path}", flush=True)
 
 
 def require_alive(workload: Example) -> None:

@@ -162,7 +162,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Snapshot,
 
         snapshot = wait_until(taken, deadline_s=60, what=lambda: "both waiting")
         told = check(example.address, example.environment)
-        report = dstack("show", str(file)).stdout
+        report = dstack("show", str(file), "--details").stdout
         yield snapshot, told, report, said
 
 

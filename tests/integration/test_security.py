@@ -136,7 +136,7 @@ def test_the_terminal_ui_listens_nowhere(hanging: Example) -> None:
         terminal([*DSTACK, "tui", "--address", hanging.address], watched.environment) as screen,
     ):
         screen.wait_for("DEADLOCK")
-        screen.wait_for("confirmed by a second look")
+        screen.wait_for("Confirmed by 2 samples")
         screen.press("q")
         screen.wait_for("ended 0")
 
