@@ -6,7 +6,7 @@ calls that would release it never start.
 Expected: deadlock
 Members: Semaphore.acquire, Semaphore.release
 Points at: await self.semaphore.acquire()
-Next step: If Semaphore.release, which is queued, would end the wait, let it run: raise max_concurrency
+Next step: Let Semaphore.release start while its actor awaits: raise max_concurrency
 """
 
 import asyncio
