@@ -45,26 +45,28 @@ class StitchedStack:
 
     def _branches(self, node: StackNode, indent: int) -> Iterator[SafeText]:
         """A single dependency at the same indentation; several indented; those printed before in one line."""
-        known = [child for child in node.children if child.vertex in self._numbers]
         new = [child for child in node.children if child.vertex not in self._numbers]
         deeper = indent if len(new) == 1 else indent + INDENT
-        lead = " " * (deeper + INDENT)
+        room = SHOWN_BRANCHES if deeper <= MAX_INDENT else 0
+        hidden = node.left_out
+        for child in new:
+            if child.vertex in self._numbers:  # printed below one of the others
+                continue
+            if room <= 0 or self._left <= 0:
+                hidden += child.count
+                continue
+            room -= 1
+            yield from self.lines(child, deeper, node.wait_kind)
+        yield from self._known(node, [child for child in node.children if child not in new], indent)
+        if hidden or node.goes_on:
+            text = plural(hidden, "more wait") if hidden else "more waits"
+            yield _line(" " * (deeper + INDENT)).append(f"{text} below, not shown", "dim")
+
+    def _known(self, node: StackNode, known: Sequence[StackNode], indent: int) -> Iterator[SafeText]:
         if known:
             called = [f"{child.who.execution} ({self._numbers[child.vertex]})" for child in known]
             text = f"{node.wait_kind} → {shortly(called, SHOWN_NAMES)}, as above"
             yield _line(" " * (indent + INDENT)).append(text, "dim")
-        room = SHOWN_BRANCHES if deeper <= MAX_INDENT else 0
-        shown = 0
-        for child in new[:room]:
-            if self._left <= 0:
-                break
-            shown += 1
-            yield from self.lines(child, deeper, node.wait_kind)
-        hidden = node.left_out + sum(child.count for child in new[shown:])
-        if hidden or node.goes_on:
-            yield _line(lead).append(
-                f"{plural(hidden, 'more wait') if hidden else 'more waits'} below, not shown", "dim"
-            )
 
 
 def frame_text(frame: Frame, sources: Sources, text: SafeText) -> SafeText:

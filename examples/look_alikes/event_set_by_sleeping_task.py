@@ -6,7 +6,7 @@ opens the gate later.
 Expected: blocked
 Members: Gate.enter
 Points at: await self.opened.wait()
-Next step: Find out what should end asyncio.Event.wait in Gate.enter at event_set_by_sleeping_task.py
+Next step: takes long at event_set_by_sleeping_task.py: it sleeps there
 """
 
 import asyncio
