@@ -137,6 +137,14 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
+def is_rays(process: psutil.Process) -> bool:
+    """Whether it is a worker process of Ray that has not ended meanwhile."""
+    try:
+        return process.name().startswith("ray::")
+    except psutil.Error:
+        return False
+
+
 def kill_all(family: Callable[[], list[psutil.Process]], *, deadline_s: float = 10.0) -> None:
     """Send SIGKILL to all whom ``family`` finds, and to those who appear meanwhile, until it finds nobody."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.clusters import Example, run_example
 from tests.command import Json, settled_check
-from tests.processes import carrying, wait_until
+from tests.processes import carrying, is_rays, wait_until
 
 IN_A_NAMESPACE = (
     '#!/bin/sh\nexec setpriv --bounding-set=-sys_ptrace unshare --pid --fork --kill-child --mount-proc {python} "$@"\n'
@@ -50,7 +50,7 @@ def test_it_is_looked_at_from_within(contained: Example) -> None:
     told = settled_check(contained.address, contained.environment, lambda told: told["verdict"] == "deadlock")
 
     (finding,) = (one for one in told["findings"] if one["kind"] == "deadlock")
-    inner = {numbers(process.pid)[-1] for process in carrying(tag) if process.name().startswith("ray::")}
+    inner = {numbers(process.pid)[-1] for process in carrying(tag) if is_rays(process)}
     assert finding["confirmed"]
     assert {member["pid"] for member in finding["members"]} <= inner
     assert told["coverage"]["workers"] == {"seen": 2, "total": 3}

@@ -15,7 +15,7 @@ from ray.core.generated import gcs_pb2
 from tests.clusters import EXAMPLES
 from tests.command import Json
 from tests.expected import ALARMS, expected_of
-from tests.processes import carrying, woken_all_the_time
+from tests.processes import carrying, is_rays, woken_all_the_time
 from tests.shared_cluster import SharedCluster, shared_cluster
 
 pytestmark = pytest.mark.ray
@@ -135,6 +135,6 @@ def test_who_is_woken_all_the_time_is_judged_alike(
     with cluster.running(name) as example:
         cluster.settled(expected)
         tag = ("RAY_TMPDIR", example.environment["RAY_TMPDIR"])
-        workers = [process.pid for process in carrying(tag) if process.name().startswith("ray::")]
+        workers = [process.pid for process in carrying(tag) if is_rays(process)]
         with woken_all_the_time(example.pid, *workers, every_s=0.03):
             cluster.settled(expected)
