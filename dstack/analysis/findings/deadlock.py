@@ -54,15 +54,23 @@ def _cycle(core: Digraph[Key], situation: Situation) -> list[Key]:
     if core.number_of_edges() > MAX_WEIGHED:
         return reduction.shortest_cycle(core)
     weights = {key: situation.weight(key) for key in core}
-    own = [key for key in core if situation.is_in_users_code(key)][:MAX_STARTS]
+    own = _varied([key for key in core if situation.is_in_users_code(key)], situation)
     if not any(map(situation.is_open_to_many, core)):
         shortest = reduction.shortest_cycle(core)
         is_users = not any(map(situation.is_library_code, shortest))
         after_own = list(dict.fromkeys(after for key in own for after in core.successors(key)))[:MAX_STARTS]
         return shortest if is_users else lightest_cycle(core, own, after_own, weights) or shortest
-    requests = [key for key in core if situation.is_counted(key) and situation.resources([key])][:MAX_STARTS]
+    requests = _varied([key for key in core if situation.is_counted(key) and situation.resources([key])], situation)
     found = lightest_cycle(core, requests, own, weights) if requests and own else []
     return found or reduction.shortest_cycle(core, requests or own)
+
+
+def _varied(keys: Sequence[Key], situation: Situation) -> list[Key]:
+    """As many as are tried: the first of each name, so that no cycle is missed for many alike, then others."""
+    first: dict[str, Key] = {}
+    for key in keys:
+        first.setdefault(situation.vertices[key].label, key)
+    return list(dict.fromkeys((*first.values(), *keys)))[:MAX_STARTS]
 
 
 def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> tuple[Key, ...]:
