@@ -186,16 +186,16 @@ def test_the_command_gets_the_document_and_what_it_says_is_told(tmp_path: Path) 
         ("exit 3", "exited with code 3"),
         ("kill -TERM $$", "was ended by signal 15"),
         ("no-such-command-anywhere", r"exited with code 127; output: .*not found"),
-        ("sleep 1000", "timed out after 0.3 s and was killed"),
-        ("sleep 1000 &", "timed out after 0.3 s and was killed"),
-        ("exec > /dev/null 2>&1; sleep 1000", "timed out after 0.3 s and was killed"),
-        ("yes", rf"timed out after 0.3 s and was killed; output: [y\n]{{{MOST_OUTPUT - 1}}}"),
+        ("sleep 1000", "timed out after 1 s and was killed"),
+        ("sleep 1000 &", "timed out after 1 s and was killed"),
+        ("exec > /dev/null 2>&1; sleep 1000", "timed out after 1 s and was killed"),
+        ("yes", rf"timed out after 1 s and was killed; output: [y\n]{{{MOST_OUTPUT - 1}}}"),
     ],
 )
 def test_a_command_that_fails_or_hangs_is_told_and_does_not_keep_the_next(line: str, told: str, tmp_path: Path) -> None:
     heard = Heard()
     pid = tmp_path / "pid"
-    command = Command(f"echo $$ > {pid}; {line}", heard, deadline_s=0.3)
+    command = Command(f"echo $$ > {pid}; {line}", heard, deadline_s=1.0 if "timed out" in told else SOON_S)
 
     command.give(b"1")
     command.give(b"2")
