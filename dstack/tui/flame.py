@@ -20,7 +20,7 @@ from dstack.analysis.running import Place as Step
 from dstack.report.safe_text import SafeText
 from dstack.tui.chart import NOTHING, Chart
 from dstack.tui.detail import Detail
-from dstack.tui.grouped_view import TOOLTIP, GroupedView
+from dstack.tui.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import ORIGINS, at, doing_in_words, short
 from dstack.tui.stacks import StacksView
@@ -52,15 +52,8 @@ class FlameView(GroupedView):
             id="own.measure",
             tooltip="Width by all executions, by waiting ones or by running ones",
         ),
-        Binding("b", "group", "Group", id="own.group", tooltip=TOOLTIP),
-        Binding(
-            "w",
-            "whole",
-            "Whole",
-            show=False,
-            id="own.whole",
-            tooltip="Show whole stacks, or only the application's frames",
-        ),
+        GROUP,
+        WHOLE,
         Binding("n", "found(1)", "Next", show=False, id="own.next", tooltip="Go to the next match"),
         Binding("N", "found(-1)", "Previous", show=False, id="own.before", tooltip="Go to the previous match"),
         Binding("t", "stacks", "Stacks", id="own.stacks", tooltip="Show this branch in the Stacks view"),

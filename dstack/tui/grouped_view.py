@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from textual.binding import Binding
+
 from dstack.analysis.merging import GROUPINGS, Grouping, grouping_in_words
 from dstack.tui.view import Choice, View
 
-TOOLTIP = "Group by class, node, job, rank, dimension or label"
+GROUP = Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node, job, rank, dimension or label")
+WHOLE = Binding(
+    "w", "whole", "Whole", show=False, id="own.whole", tooltip="Show whole stacks, or only the application's frames"
+)
+"""The keys of these views; each class has them in the place that they have in its footer."""
 
 
 class GroupedView(View):
     """A view of merged stacks, in groups of a class, node or job, or of one rank, dimension or label.
 
-    Its class binds a key to ``group``, in the place that this has in its footer.
+    Its class has :data:`GROUP` and :data:`WHOLE` among its bindings.
     """
 
     def __init__(self, grouping: Grouping | None) -> None:

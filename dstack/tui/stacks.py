@@ -16,7 +16,7 @@ from dstack.analysis.outliers import Marked
 from dstack.analysis.running import Execution, Running
 from dstack.analysis.running import Place as Step
 from dstack.report.safe_text import SafeText
-from dstack.tui.grouped_view import TOOLTIP, GroupedView
+from dstack.tui.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Look
 from dstack.tui.stack_lines import About
@@ -53,15 +53,8 @@ class StacksView(GroupedView):
             "m", "merge", "Merge", id="own.merge", tooltip="Merge all stacks into one tree, or list them by process"
         ),
         Binding("t", "mark", "Mark", id="own.mark", tooltip="Mark these workers; only marked ones are merged"),
-        Binding("b", "group", "Group", id="own.group", tooltip=TOOLTIP),
-        Binding(
-            "w",
-            "whole",
-            "Whole",
-            show=False,
-            id="own.whole",
-            tooltip="Show whole stacks, or only the application's frames",
-        ),
+        GROUP,
+        WHOLE,
         Binding(
             "n",
             "outlier(1)",
