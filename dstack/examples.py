@@ -14,20 +14,20 @@ _FOLDERS = (_PACKAGE / "_examples", _PACKAGE.parent / "examples")
 
 def find(name: str) -> Path:
     """The file of an example, named with or without its folder. Raises :class:`UsageError` where there is none."""
-    files = _files()
-    path = files.get(name) or {path.stem: path for path in files.values()}.get(name)
+    known = files()
+    path = known.get(name) or {path.stem: path for path in known.values()}.get(name)
     if path is None:
-        raise UsageError(f"There is no example {name!r}.", f"Choose one of: {', '.join(files)}.")
+        raise UsageError(f"There is no example {name!r}.", f"Choose one of: {', '.join(known)}.")
     return path
 
 
 def summaries() -> dict[str, str]:
     """The first line of each example's docstring, by name; those of a folder stand together."""
-    docs = {name: ast.get_docstring(ast.parse(path.read_text())) or "" for name, path in _files().items()}
+    docs = {name: ast.get_docstring(ast.parse(path.read_text())) or "" for name, path in files().items()}
     return {name: doc.partition("\n")[0] for name, doc in docs.items()}
 
 
-def _files() -> dict[str, Path]:
+def files() -> dict[str, Path]:
     """By name, which for an example in a folder is ``folder/name``; first those in none."""
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), None)
     if folder is None:

@@ -74,9 +74,9 @@ class Expected:
 
     def differences(self, document: Json) -> Iterator[str]:
         """What ``dstack check --json`` does not say, or says otherwise."""
-        told = (document["verdict"], document["incomplete"])
-        if told != (self.verdict, self.incomplete):
-            yield f"verdict and incomplete are {told}"
+        found = (document["verdict"], document["incomplete"])
+        if found != (self.verdict, self.incomplete):
+            yield f"verdict and incomplete are {found}"
         findings = [one for one in document["findings"] if one["kind"] == self.finding]
         if self.verdict in ALARMS:
             findings = [one for one in findings if one["confirmed"] or one["assumed"]]  # seen in two looks
@@ -113,24 +113,24 @@ def expected_of(path: Path) -> Expected:
     """Reads the docstring of an example; an :class:`AssertionError` says what is wrong with it."""
     last = (ast.get_docstring(ast.parse(path.read_text())) or "").rpartition("\n\n")[2]
     pairs = [line.partition(": ") for line in last.splitlines()]
-    told = {key: value for key, _, value in pairs}
-    assert [key for key in told if key in _KEYS] == [key for key, _, _ in pairs], f"{path} ends with {last!r}"
-    match = _EXPECTED.fullmatch(told.get("Expected", ""))
+    stated = {key: value for key, _, value in pairs}
+    assert [key for key in stated if key in _KEYS] == [key for key, _, _ in pairs], f"{path} ends with {last!r}"
+    match = _EXPECTED.fullmatch(stated.get("Expected", ""))
     assert match, f"{path} says not what to expect: {last!r}"
-    ends_in = _ENDS_IN.fullmatch(told.get("Ends in", ""))
+    ends_in = _ENDS_IN.fullmatch(stated.get("Ends in", ""))
     return Expected(
         verdict=match[1],
         finding=match[3] or match[1],
         incomplete=match[2] is not None,
-        members=_names(told.get("Members")),
-        behind=_names(told.get("Behind")),
-        line=told.get("Points at"),
+        members=_names(stated.get("Members")),
+        behind=_names(stated.get("Behind")),
+        line=stated.get("Points at"),
         blocker=(ends_in[1], int(ends_in[2]), int(ends_in[3])) if ends_in else None,
-        failed=told.get("Failed before"),
-        outside=told.get("Outside"),
-        needs=told.get("Needs"),
-        later=re.split(r"\W", told["Later"])[0] if "Later" in told else None,
-        next_step=told.get("Next step"),
+        failed=stated.get("Failed before"),
+        outside=stated.get("Outside"),
+        needs=stated.get("Needs"),
+        later=re.split(r"\W", stated["Later"])[0] if "Later" in stated else None,
+        next_step=stated.get("Next step"),
     )
 
 

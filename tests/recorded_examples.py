@@ -12,19 +12,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dstack import examples
 from dstack.analysis.diagnose import diagnose
+from dstack.diagnosis import Diagnosis
+from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import load
-from tests.clusters import EXAMPLES
 from tests.command import Json
 
 RECORDED = Path(__file__).with_name("recorded")
-NAMES = sorted(
-    path.relative_to(EXAMPLES).with_suffix("").as_posix()
-    for path in EXAMPLES.rglob("*.py")
-    if not path.stem.startswith("test_")
-)
+NAMES = sorted(examples.files())
 """All examples, as ``dstack demo`` names them."""
 
 
@@ -35,9 +33,8 @@ def recorded(name: str) -> Path:
 
 def report_of(name: str) -> str:
     """The report on the snapshot of an example, as ``dstack show`` prints it where the time zone is UTC."""
-    snapshot = load(recorded(name))
     with _utc():
-        return report_text(snapshot, diagnose(snapshot))
+        return report_text(*_diagnosed(recorded(name)))
 
 
 @contextmanager
@@ -55,13 +52,16 @@ def _utc() -> Iterator[None]:
 
 def document_of(path: Path) -> Json:
     """What ``dstack check --json`` prints for a snapshot file."""
-    snapshot = load(path)
-    document: Json = json.loads(check_json(snapshot, diagnose(snapshot)))
+    document: Json = json.loads(check_json(*_diagnosed(path)))
     return document
 
 
 def document_with_report(path: Path) -> Json:
     """The same, and the text report as ``report``: what :class:`tests.expected.Expected` is compared with."""
-    snapshot = load(path)
-    diagnosis = diagnose(snapshot)
+    snapshot, diagnosis = _diagnosed(path)
     return {**json.loads(check_json(snapshot, diagnosis)), "report": report_text(snapshot, diagnosis)}
+
+
+def _diagnosed(path: Path) -> tuple[Snapshot, Diagnosis]:
+    snapshot = load(path)
+    return snapshot, diagnose(snapshot)

@@ -16,6 +16,7 @@ from tests.clusters import EXAMPLES
 from tests.command import Json
 from tests.expected import ALARMS, expected_of
 from tests.processes import carrying, is_rays, woken_all_the_time
+from tests.recorded_examples import NAMES
 from tests.shared_cluster import SharedCluster, shared_cluster
 
 pytestmark = pytest.mark.ray
@@ -55,11 +56,7 @@ VARIANTS = (
 TIMES = 10
 """How often a look-alike is checked once it is what it seems to be."""
 
-PROGRAMS = sorted(
-    path.relative_to(EXAMPLES).with_suffix("").as_posix()
-    for path in EXAMPLES.rglob("*.py")
-    if not path.stem.startswith("test_") and path.parent.name != "libraries"
-)
+PROGRAMS = [name for name in NAMES if "libraries" not in name.split("/")]
 
 
 def needs(name: str) -> str | None:

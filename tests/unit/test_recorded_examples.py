@@ -6,14 +6,35 @@ import gzip
 
 import pytest
 
+from dstack.report.text import WIDTH
 from tests.clusters import EXAMPLES
-from tests.expected import expected_of
+from tests.expected import ALARMS, FIRST_LINES, expected_of, first_lines
 from tests.recorded_examples import NAMES, RECORDED, document_with_report, recorded
+
+MOST_LINES = 25
+"""A deadlock or hang is reported in no more; in one of Ray's libraries its own threads and loops are in the way."""
+MOST_LINES_OF_LIBRARIES = 28
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recorded_example_is_judged_as_it_expects(name: str) -> None:
-    assert not list(expected_of(EXAMPLES / f"{name}.py").differences(document_with_report(recorded(name))))
+def test_a_recorded_example_is_judged_as_it_expects_and_its_report_shows_the_next_step(name: str) -> None:
+    expected = expected_of(EXAMPLES / f"{name}.py")
+    document = document_with_report(recorded(name))
+
+    assert not list(expected.differences(document))
+    report = document["report"]
+    assert expected.shows_next_step(report), f"{expected.next_step!r} is not in\n{report}"
+    assert all(len(line) <= WIDTH for line in report.splitlines())
+    if expected.verdict in ALARMS:
+        first = report.partition("\n2. ")[0].splitlines()
+        assert len(first) <= (MOST_LINES_OF_LIBRARIES if "libraries" in name else MOST_LINES)
+
+
+def test_a_next_step_is_found_across_the_lines_and_marks_of_a_report() -> None:
+    head = "┌▶ 1  A.go   a.py:21   ray.get(b)\n└─    waits in ray.get\n      for B.go\n"
+    report = f"{head}{chr(10) * FIRST_LINES}Fix: late"
+
+    assert first_lines(report) == "1 A.go a.py ray.get(b) waits in ray.get for B.go"
 
 
 def test_no_record_is_of_an_example_that_is_gone() -> None:

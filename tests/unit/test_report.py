@@ -469,7 +469,10 @@ class JsonTiming(msgspec.Struct):
 
 
 class JsonCheck(msgspec.Struct):
-    """The contract of ``check --json``; a key that is missing fails the decoding."""
+    """The contract of ``check --json``; a key that is missing fails the decoding.
+
+    It is apart from :mod:`dstack.report.check_schema` on purpose: a field that is removed there fails here.
+    """
 
     schema: Literal["dstack.check/1"]
     verdict: Literal["deadlock", "hang", "stalled", "blocked", "clear"]
