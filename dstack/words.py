@@ -15,6 +15,11 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {word(count, one, many)}"
 
 
+def capitalised(text: str) -> str:
+    """The text with its first letter in upper case, and all others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def times(count: int) -> str:
     """``once`` or ``6 times``."""
     return "once" if count == 1 else f"{count:,} times"

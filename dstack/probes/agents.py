@@ -187,9 +187,9 @@ def _objection(reply: Any) -> Refused | None:
     if reply.success:
         return None
     lines = [line.strip() for line in reply.output[:4000].splitlines()]
-    told = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "no reason given")
+    line = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "no reason given")
     refused = any("permission denied" in line.lower() for line in lines)
-    reason = told.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
+    reason = line.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
     return Refused(reason, "permission" if refused else "other")
 
 

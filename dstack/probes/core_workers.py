@@ -132,9 +132,9 @@ def _objection(worker: Worker, reply: Any) -> Refused | None:
         return reply
     if not is_from(worker, reply):
         return Refused("it has ended: another worker uses its port", "ended")
-    told, total = len(reply.owned_task_info_entries), reply.tasks_total
-    if told < total:
-        return Refused(f"it returned only {told} of its {total} tasks", "truncated")
+    listed, total = len(reply.owned_task_info_entries), reply.tasks_total
+    if listed < total:
+        return Refused(f"it returned only {listed} of its {total} tasks", "truncated")
     refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
     return Refused(f"it returned only {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
 

@@ -14,7 +14,7 @@ import pytest
 
 from dstack.analysis.coverage import has_holes
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.findings import verdict_of
+from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.errors import ClusterError, SnapshotFileError
@@ -41,7 +41,7 @@ class Seen:
     @property
     def stuck(self) -> list[Finding]:
         """What is stuck for good, suspected too."""
-        return [one for one in self.diagnosis.findings if verdict_of(one) in ("deadlock", "hang")]
+        return [one for one in self.diagnosis.findings if is_stuck(one)]
 
     def awaits(self) -> str:
         """Where the coroutines of this process stand, one a line; empty where none was seen."""

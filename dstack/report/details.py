@@ -9,13 +9,15 @@ from rich.console import Console
 from rich.tree import Tree
 
 from dstack.analysis import names
+from dstack.analysis.findings import is_stuck
 from dstack.analysis.observed import Observed
 from dstack.analysis.sentences import TORN_STACK
 from dstack.analysis.stacks import Stacks, Strand
 from dstack.analysis.stitching import alike, roots, stitch, vertices_in
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
-from dstack.report.finding import ALARMS, remark_rows
+from dstack.report.finding import remark_rows
+from dstack.report.rows import print_lines, print_rows
 from dstack.report.safe_text import SafeText
 from dstack.report.stitched_stack import Sources, StitchedStack, frame_text
 from dstack.vertex_keys import Key
@@ -32,9 +34,7 @@ def print_details(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
         console.print()
         console.print(SafeText(f"Details of finding {number}" if len(diagnosis.findings) > 1 else "Details", "bold"))
         for step in finding.explanation:
-            for row in remark_rows(step, bullet="- "):
-                for line in row.lines(console.width, console):
-                    console.print(line, no_wrap=True, overflow="ellipsis")
+            print_rows(console, remark_rows(step, bullet="- "))
     if diagnosis.findings:
         _print_stacks(console, snapshot, diagnosis, diagnosis.findings, SHOWN_STEPS_IN_DETAILS)
         _print_children(console, snapshot, diagnosis)
@@ -43,7 +43,7 @@ def print_details(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) ->
 def print_stacks(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
     """Prints the stitched stacks of open chains; the diagram of a deadlock or hang shows its lines already."""
     first = diagnosis.findings[:1]
-    if first and first[0].kind not in ALARMS and not _is_drawn(first[0], diagnosis):
+    if first and not is_stuck(first[0]) and not _is_drawn(first[0], diagnosis):
         _print_stacks(console, snapshot, diagnosis, first, SHOWN_STEPS)
 
 
@@ -72,8 +72,7 @@ def _print_stacks(
         node = msgspec.structs.replace(stitch(observed, diagnosis.vertices, key), count=1 + len(others))
         shown |= vertices_in(node)
         printed += 1
-        for line in stack.lines(node):
-            console.print(line, no_wrap=True, overflow="ellipsis")
+        print_lines(console, stack.lines(node))
     if left_out:
         console.print(SafeText(f"{plural(left_out, 'more waiter')} not shown", "dim"))
 

@@ -1,71 +1,28 @@
 """The one renderer of findings, for the report, the TUI and the pytest plugin: diagram, what is blocked behind it, fix.
 
-It makes rows, each with the vertex and the line of code that it is about; the front ends wrap and print them.
+It makes rows, which the front ends print.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-from rich.console import Console
-from rich.text import Text
 
 from dstack.analysis import names
+from dstack.analysis.findings import is_stuck
 from dstack.diagnosis import Diagram, Entry, Finding, Step
-from dstack.report.paths import short_path, shortened_left
+from dstack.report.paths import short_path
+from dstack.report.rows import Row
 from dstack.report.safe_text import SafeText
-from dstack.report.wrapping import wrapped
-from dstack.vertex_keys import Key
-from dstack.words import listed
+from dstack.words import capitalised, listed, word
 
 FIRST, BETWEEN, LAST, OUTSIDE = "┌▶ ", "│  ", "└─ ", "   "
 """What a row of a cycle begins with: the bracket leads from its last entry back to its first."""
-SHORTEST_PATH = 24
-MIN_BODY = 20
 SHORT_REMARK = 60
-ALARMS = ("deadlock", "infeasible", "orphaned")
-"""The kinds of findings that claim that something never ends, and so say how sure they are."""
-
-
-class Row(NamedTuple):
-    """One row: what it begins with, also where it is wrapped, and its text.
-
-    ``place`` is the file and line that it is about. With ``location``, the text is a source line, and the row is cut
-    to the width: the location from the left, so that its file name and line stay, the source from the right. Of these
-    rows, ``title`` stands before the location.
-    """
-
-    lead: str
-    follow: str
-    body: SafeText
-    vertex: Key | None = None
-    place: tuple[str, int] | None = None
-    location: str = ""
-    title: str = ""
-
-    def lines(self, width: int, console: Console) -> list[Text]:
-        """The row in lines of at most so many cells."""
-        room = max(MIN_BODY, width - max(len(self.lead), len(self.follow)))
-        if self.location:
-            return [self._source_line(width, room)]
-        lines = wrapped(self.body, console, room)
-        return [SafeText(self.follow if at else self.lead, "dim") + line for at, line in enumerate(lines)]
-
-    def _source_line(self, width: int, room: int) -> Text:
-        text = SafeText(self.lead, "dim")
-        if self.title:
-            text.append(f"{self.title} ")
-        location = shortened_left(self.location, max(SHORTEST_PATH, room // 2 - len(self.title)))
-        text.append(location, "cyan").append("   ").append_text(self.body)
-        text.truncate(width, overflow="ellipsis")
-        text.rstrip()
-        return text
 
 
 def certainty(finding: Finding) -> str:
     """``confirmed by 2 samples``, or why it is only suspected; empty for kinds that claim nothing for good."""
-    if finding.kind not in ALARMS:
+    if not is_stuck(finding):
         return ""
     if finding.confirmed:
         return "confirmed by 2 samples"
@@ -87,12 +44,17 @@ def status(finding: Finding) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def status_sentence(finding: Finding) -> str:
+    """The same as a sentence; empty where there is nothing to say."""
+    return f"{capitalised(text)}." if (text := status(finding)) else ""
+
+
 def _impact(finding: Finding) -> str:
     """``3 more are blocked behind it``."""
     count = finding.waiters_total
-    if finding.kind not in ALARMS or not count:
+    if not is_stuck(finding) or not count:
         return ""
-    return f"{count:,} more {'is' if count == 1 else 'are'} blocked behind it"
+    return f"{count:,} more {word(count, 'is', 'are')} blocked behind it"
 
 
 def picture(finding: Finding) -> Iterator[Row]:
@@ -171,7 +133,7 @@ def fix_row(finding: Finding) -> Row:
 
 def assumption_rows(finding: Finding) -> Iterator[Row]:
     """What a suspicion assumes, which :func:`status` leaves out."""
-    if finding.kind in ALARMS and finding.assumed and not finding.confirmed:
+    if is_stuck(finding) and finding.assumed and not finding.confirmed:
         yield Row("", "  ", SafeText(f"Suspected, assuming that {listed(finding.assumed)}"))
 
 

@@ -25,7 +25,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if not count:
         return _clear(diagnosis)
     first = diagnosis.findings[0]
-    certain = ("" if first.confirmed else "suspected: ") if diagnosis.verdict in ("deadlock", "hang") else ""
+    certain = ("" if first.confirmed else "suspected: ") if diagnosis.is_stuck else ""
     if diagnosis.verdict == "blocked":
         certain = "no deadlock; " if not diagnosis.incomplete else "no deadlock observed, but not everything was read; "
     return f"{certain}{first.summary}"

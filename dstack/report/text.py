@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from time import localtime, strftime
 
 from rich.console import Console
@@ -15,8 +15,9 @@ from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
 from dstack.report.details import print_details, print_stacks
 from dstack.report.failures import failures_in_words
-from dstack.report.finding import Row, assumption_rows, fix_row, picture, remark_rows, status
+from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status, status_sentence
 from dstack.report.headline import STYLES, headline
+from dstack.report.rows import Row, lines_of, print_lines, print_rows
 from dstack.report.safe_text import SafeText
 from dstack.report.wrapping import wrapped
 from dstack.words import plural, word
@@ -34,7 +35,7 @@ def print_report(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, *, 
     """Prints the report, 100 columns wide at most; with ``details`` all members, stacks and failures."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     head = list(_head(console, snapshot, diagnosis))
-    _print_lines(console, head)
+    print_lines(console, head)
     _print_failed_before(console, diagnosis)
     shown = diagnosis.findings if details else diagnosis.findings[:SHOWN_FINDINGS]
     for number, finding in enumerate(shown, 1):
@@ -66,13 +67,12 @@ def _head(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) -> Iterato
     line = SafeText(sure)
     if _fits(console, sure, origin):
         line.append(" " * bool(sure)).append(origin, "dim")
-    yield from _lines(console, [Row("", "", line)])
-    yield from _lines(console, (Row("", "", SafeText(note, "yellow")) for note in snapshot.notes))
+    yield from lines_of(console, [Row("", "", line)])
+    yield from lines_of(console, (Row("", "", SafeText(note, "yellow")) for note in snapshot.notes))
 
 
 def _status(diagnosis: Diagnosis) -> str:
-    sure = status(diagnosis.findings[0]) if diagnosis.findings else ""
-    text = f"{sure[0].upper()}{sure[1:]}." if sure else ""
+    text = status_sentence(diagnosis.findings[0]) if diagnosis.findings else ""
     if len(diagnosis.findings) > 1:
         text += f" This is the first of {len(diagnosis.findings):,} findings."
     return text.strip()
@@ -95,7 +95,7 @@ def _print_failed_before(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.failed_before:
         console.print()
     for failed in diagnosis.failed_before:
-        _print_rows(console, remark_rows(step_of_failure(failed)))
+        print_rows(console, remark_rows(step_of_failure(failed)))
 
 
 def _print_finding(console: Console, finding: Finding, number: int, above: int) -> None:
@@ -108,28 +108,15 @@ def _print_finding(console: Console, finding: Finding, number: int, above: int) 
         lead = f"{number}. {finding.kind}: "
         sure = f" ({text})" if (text := status(finding)) else ""
         title = SafeText(f"{finding.summary}{sure}", "bold")
-        _print_rows(console, [Row(lead, " " * len(lead), title)])
+        print_rows(console, [Row(lead, " " * len(lead), title)])
         console.print()
-    drawn, fix = _lines(console, picture(finding)), _lines(console, [fix_row(finding)])
+    drawn, fix = lines_of(console, picture(finding)), lines_of(console, [fix_row(finding)])
     is_late = number == 1 and above + 1 + len(drawn) + 1 + len(fix) > FIRST_LINES
     remarks = [row for step in finding.diagram.remarks for row in remark_rows(step)]
-    rest = _lines(console, [*assumption_rows(finding), *remarks])
+    rest = lines_of(console, [*assumption_rows(finding), *remarks])
     parts = (fix, drawn, rest) if is_late else (drawn, fix, rest)
     for at, lines in enumerate(filter(None, parts)):
-        _print_lines(console, [*[Text()] * (at > 0), *lines])
-
-
-def _print_rows(console: Console, rows: Iterable[Row]) -> None:
-    _print_lines(console, _lines(console, rows))
-
-
-def _lines(console: Console, rows: Iterable[Row]) -> list[Text]:
-    return [line for row in rows for line in row.lines(console.width, console)]
-
-
-def _print_lines(console: Console, lines: Iterable[Text]) -> None:
-    for line in lines:
-        console.print(line, no_wrap=True, overflow="ellipsis")
+        print_lines(console, [*[Text()] * (at > 0), *lines])
 
 
 def _print_rest(console: Console, count: int) -> None:
@@ -143,7 +130,7 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, show
     console.print()
     failures = failures_in_words(snapshot, coverage.failures)
     for failure in failures[:shown]:
-        _print_rows(console, [Row("Not observed: ", " " * 14, SafeText(failure, "yellow"))])
+        print_rows(console, [Row("Not observed: ", " " * 14, SafeText(failure, "yellow"))])
     if len(failures) > shown:
         console.print(SafeText(f"{' ' * 14}and {plural(len(failures) - shown, 'more failure')} (--details)", "yellow"))
     observed = (
@@ -152,7 +139,7 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, show
     )
     if not _fits(console, _status(diagnosis), origin := _origin(snapshot, diagnosis)):
         console.print(SafeText(origin, "dim"))
-    _print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{observed}; {', '.join(_timing(snapshot))}", "dim"))])
+    print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{observed}; {', '.join(_timing(snapshot))}", "dim"))])
 
 
 def _access(diagnosis: Diagnosis) -> str:

@@ -14,8 +14,9 @@ from dstack.analysis.findings.failures import step as step_of_failure
 from dstack.analysis.members import member
 from dstack.diagnosis import Finding, Step
 from dstack.report.failures import failures_in_words
-from dstack.report.finding import Row, assumption_rows, fix_row, picture, remark_rows, status
+from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
 from dstack.report.headline import STYLES, headline
+from dstack.report.rows import Row
 from dstack.report.safe_text import SafeText
 from dstack.tui.outline import Line, Outline
 from dstack.tui.outline_view import OutlineView
@@ -115,8 +116,8 @@ def _finding(look: Look, number: int, finding: Finding) -> Line:
 
 def _rows(finding: Finding) -> Iterator[Row]:
     """How sure it is, and the diagram, as in the report."""
-    if sure := status(finding):
-        yield Row("", "", SafeText(f"{sure[0].upper()}{sure[1:]}."))
+    if sure := status_sentence(finding):
+        yield Row("", "", SafeText(sure))
     yield from picture(finding)
 
 

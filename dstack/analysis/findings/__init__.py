@@ -80,6 +80,11 @@ def verdict_of(finding: Finding) -> Verdict:
     return KIND_OF[finding.kind].VERDICT
 
 
+def is_stuck(finding: Finding) -> bool:
+    """Whether the finding claims that something never proceeds: a deadlock or a hang, though it be suspected."""
+    return verdict_of(finding) in ("deadlock", "hang")
+
+
 def _stuck(situation: Situation) -> Iterator[Finding]:
     for kind in STUCK:
         for finding in kind.find(situation):

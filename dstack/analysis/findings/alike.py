@@ -94,8 +94,8 @@ def memberships(groups: Sequence[Gathering], teller: Teller, drawn: Container[Ke
     Where one of them is among those ``drawn``, its place is known already.
     """
     for group in groups[:SHOWN_GROUPS]:
-        step = _inside(group, teller)
-        yield Step(text=_in_call(group, teller)) if any(one.key in drawn for one in group.inside) else step
+        is_drawn = any(one.key in drawn for one in group.inside)
+        yield Step(text=_in_call(group, teller)) if is_drawn else _inside(group, teller)
         if group.is_most:
             for vertex in group.absent[:SHOWN_ABSENT]:
                 step = teller.step(vertex.key)
@@ -122,8 +122,7 @@ def _inside(group: Gathering, teller: Teller) -> Step:
 
 def _in_call(group: Gathering, teller: Teller) -> str:
     ranks = teller.teams.slice_of(group.inside)
-    text = in_call(group, f" {ranks.aside}" if ranks else "")
-    return f"{text[0].upper()}{text[1:]}"
+    return words.capitalised(in_call(group, f" {ranks.aside}" if ranks else ""))
 
 
 def in_call(group: Gathering, which: str = "") -> str:

@@ -10,7 +10,15 @@ from msgspec.structs import replace
 from dstack import words
 from dstack.analysis import names
 from dstack.analysis.findings.failures import RAISED, SHOWN_ERROR
-from dstack.analysis.findings.group_ranks import Gathering, Ranks, failure_of, has_lost_rank, of_group, rank_of
+from dstack.analysis.findings.group_ranks import (
+    Gathering,
+    Ranks,
+    failure_of,
+    has_lost_rank,
+    of_group,
+    rank_of,
+    ranks_in,
+)
 from dstack.analysis.findings.telling import Teller, more
 from dstack.analysis.process_groups.calls import GroupId, is_between_two
 from dstack.analysis.requirements import targets_of
@@ -37,12 +45,12 @@ FOLLOWED = 6
 
 def described(finding: Finding, teller: Teller) -> set[Key]:
     """The vertices that the steps about calls on groups describe."""
-    return Ranks(finding, teller).described
+    return ranks_in(finding, teller).described
 
 
 def headline(finding: Finding, teller: Teller) -> str | None:
     """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get for Reward.score, which calls rank 0``."""
-    group_ranks = Ranks(finding, teller)
+    group_ranks = ranks_in(finding, teller)
     found = group_ranks.gatherings
     if not found:
         return None
@@ -56,7 +64,7 @@ def headline(finding: Finding, teller: Teller) -> str | None:
 
 def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """Each call with the ranks in it and where the first of them is, then the ranks that are lost or idle."""
-    group_ranks = Ranks(finding, teller)
+    group_ranks = ranks_in(finding, teller)
     found = [one for one in group_ranks.gatherings if of_group(one.inside[0]).missing]
     yield from (_step_inside(one, group_ranks.caller(one.inside[0]), teller) for one in found[:SHOWN_CALLS])
     yield from more(len(found) - SHOWN_CALLS, "such calls")
@@ -65,7 +73,7 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
 
 def absent_steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     """The ranks that are lost or idle, and why."""
-    for vertex in Ranks(finding, teller).absent:
+    for vertex in ranks_in(finding, teller).absent:
         if text := _why_lost(teller, vertex) or _why_idle(teller, vertex):
             yield _step_of_absent(teller, vertex, text)
 
@@ -75,7 +83,7 @@ def parts(finding: Finding, teller: Teller) -> Iterator[tuple[list[Vertex], str,
 
     As ``ranks 0-2 of 4: Worker.step`` and ``in all_reduce of group dp, waiting for rank 3``.
     """
-    ranks = Ranks(finding, teller)
+    ranks = ranks_in(finding, teller)
     for one in ranks.gatherings:
         first = ranks.caller(one.inside[0])
         call, missing = one.call, of_group(one.inside[0]).missing
@@ -95,7 +103,7 @@ def _ranks_of(one: Gathering) -> str:
 
 def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
     """The steps, with the ranks of executions that others wait for in a call on a group."""
-    ranks = {vertex.key: rank for vertex, rank in Ranks(finding, teller).elsewhere}
+    ranks = {vertex.key: rank for vertex, rank in ranks_in(finding, teller).elsewhere}
     for step in steps_:
         rank = ranks.get(step.vertex) if step.vertex else None
         yield step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
@@ -109,12 +117,12 @@ def without_described(finding: Finding, teller: Teller) -> Finding:
 
 def late_executions(finding: Finding, teller: Teller) -> list[Key]:
     """The executions among the members that belong to a missing rank."""
-    return [vertex.key for vertex, _ in Ranks(finding, teller).elsewhere]
+    return [vertex.key for vertex, _ in ranks_in(finding, teller).elsewhere]
 
 
 def advice(finding: Finding, teller: Teller) -> str | None:
     """How to make the ranks come together; None where no member is in a call of a group."""
-    group_ranks = Ranks(finding, teller)
+    group_ranks = ranks_in(finding, teller)
     found = group_ranks.gatherings
     if not found:
         return None
@@ -248,9 +256,8 @@ def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
     """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
     is_one, missing = len(one.inside) == 1, of_group(one.inside[0]).missing
     who = teller.member(first)
-    ranks = _ranks_of(one)
     parts = (
-        f"{ranks[0].upper()}{ranks[1:]} {'is' if is_one else 'are'} in ",
+        f"{words.capitalised(_ranks_of(one))} {words.word(len(one.inside), 'is', 'are')} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and {words.word(len(one.inside), 'waits', 'wait')} for {names.ranks(missing, one.call.group)}"
         if missing
@@ -352,9 +359,8 @@ def _why_idle(teller: Teller, vertex: Vertex) -> str | None:
 
 def _step_of_absent(teller: Teller, vertex: Vertex, text: str) -> Step:
     failed = failure_of(teller.situation, vertex)
-    text = f"{text[0].upper()}{text[1:]}"
     return Step(
-        text=text,
+        text=words.capitalised(text),
         vertex=vertex.key,
         file=failed.file if failed else None,
         line=failed.line if failed else None,

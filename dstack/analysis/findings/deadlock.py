@@ -15,12 +15,12 @@ from dstack.analysis.findings.ways_out import until, way_out
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
+from dstack.analysis.slots import ACTOR_SLOT
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
 
 KIND: FindingKind = "deadlock"
 VERDICT: Verdict = "deadlock"
-ACTOR_SLOT = "actor slot"
 SHOWN_CYCLE = 24
 MAX_STARTS = 16
 MAX_WEIGHED = 20_000

@@ -9,11 +9,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dstack.analysis import libraries, names, sentences
+from dstack.analysis.coroutines import EVENT_LOOP
 from dstack.analysis.findings.never_given import submission
 from dstack.analysis.findings.telling import Teller
 from dstack.analysis.members import Member
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
+from dstack.analysis.slots import ACTOR_SLOT
 from dstack.diagnosis import Entry, Finding, Step, Vertex
 from dstack.vertex_keys import Key, UnknownKey
 from dstack.words import shortly
@@ -23,7 +25,7 @@ SHOWN_BRIEF = 3
 SHOWN_NAMES = 3
 MAX_PASSED_ON = 4
 SETUP = "installation of its runtime environment"
-QUEUES = ("actor slot", "event loop")
+QUEUES = (ACTOR_SLOT, EVENT_LOOP)
 """The waits of a call that has not begun, which are part of the wait that depends on it."""
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from dstack.analysis import sentences
 from dstack.analysis.findings import collectives
 from dstack.analysis.findings.alike import gatherings, memberships
 from dstack.analysis.findings.deadlock import late_for_barrier
 from dstack.analysis.findings.diagram_entries import Entries, Part, alike, is_queued
 from dstack.analysis.findings.failures import step as step_of_failure
-from dstack.analysis.findings.group_ranks import Ranks
+from dstack.analysis.findings.group_ranks import ranks_in
 from dstack.analysis.findings.paths import longest_chain
 from dstack.analysis.findings.restarts import restart_steps
 from dstack.analysis.findings.telling import Teller
@@ -98,7 +100,7 @@ class _Drawing:
 
     def _of_ranks(self) -> list[Part]:
         """The calls on process groups with the ranks in them, then the ranks that are elsewhere."""
-        ranks = Ranks(self._finding, self._teller)
+        ranks = ranks_in(self._finding, self._teller)
         inside = [Part(*part) for part in collectives.parts(self._finding, self._teller)]
         elsewhere = [Part([vertex], f"rank {rank}: {vertex.label}") for vertex, rank in ranks.elsewhere]
         return [*inside, *elsewhere] if inside else []
@@ -140,13 +142,7 @@ class _Drawing:
         shown = [blocker for blocker in ends if not self._teller.vertices[blocker.vertex].other_side_of]
         for blocker in shown[:SHOWN_ENDS]:
             step = self._teller.step(blocker.vertex)
-            yield Step(
-                text=f"Final blocker: {step.text}",
-                vertex=step.vertex,
-                file=step.file,
-                line=step.line,
-                source=step.source,
-            )
+            yield replace(step, text=f"Final blocker: {step.text}")
         if len(shown) > SHOWN_ENDS:
             yield Step(text=f"{plural(len(shown) - SHOWN_ENDS, 'more final blocker')}")
 

@@ -43,6 +43,12 @@ class Gathering(NamedTuple):
         return operation_in_words(self.call)
 
 
+def ranks_in(finding: Finding, teller: Teller) -> Ranks:
+    """The calls on process groups and the ranks of a finding, which are found once."""
+    key = (ranks_in, finding.members, finding.blocked_behind, finding.helpers)
+    return teller.once(key, lambda: Ranks(finding, teller))
+
+
 def operation_in_words(call: GroupCall) -> str:
     """``all_reduce``; of a send or receive with the other rank: ``recv from rank 1``."""
     if call.peer is None or not is_between_two(call):

@@ -214,8 +214,8 @@ def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
     yield from collectives.steps(finding, teller)
     groups = gatherings(finding, teller)
     yield from memberships(groups, teller)
-    told = {vertex.key for group in groups if group.is_most for vertex in group.absent}
-    blockers = [b for b in finding.final_blockers if b.vertex not in told and not _is_other_side(b, teller)]
+    absent = {vertex.key for group in groups if group.is_most for vertex in group.absent}
+    blockers = [b for b in finding.final_blockers if b.vertex not in absent and not _is_other_side(b, teller)]
     yield from _blocker_steps(blockers, teller)
     yield from restart_steps(finding, teller)
     yield from _candidates(finding, groups, teller)

@@ -11,7 +11,9 @@ from dstack.analysis.findings.open_chain import Waiter, finding_of, to_inspect, 
 from dstack.analysis.findings.situation import Situation
 from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
 from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
+from dstack.analysis.findings.ways_out import let_queued_run
 from dstack.analysis.names import waiting
+from dstack.analysis.slots import is_queued
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
 from dstack.vertex_keys import Key
 from dstack.words import duration, shortly, word
@@ -68,11 +70,7 @@ def advice(finding: Finding, teller: Teller) -> str:
             "a shorter loop in those that are missing."
         )
     if queued := _queued(finding, teller):
-        label = teller.vertices[queued[0]].label
-        return (
-            f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give "
-            "it a concurrency group."
-        )
+        return let_queued_run(teller.vertices[queued[0]].label)
     return f"{to_inspect(finding, teller)}. A timeout there would turn the next hang into an error."
 
 
@@ -84,4 +82,4 @@ def _calls(finding: Finding, teller: Teller) -> list[str]:
 def _queued(finding: Finding, teller: Teller) -> list[Key]:
     """The actor calls that are sent and cannot begin."""
     members = teller.vertices_of(finding.members)
-    return [v.key for v in members if v.worker_id is None and v.wait and v.wait.kind == "actor slot"]
+    return [vertex.key for vertex in members if is_queued(vertex)]

@@ -11,6 +11,7 @@ from dstack.analysis.lifetimes import REMOVAL
 from dstack.analysis.links import BARRIER
 from dstack.analysis.requirements import targets_of
 from dstack.analysis.serve_requests import SLOT
+from dstack.analysis.slots import is_queued
 from dstack.diagnosis import Vertex
 from dstack.model import REF_CALLS, actor_of_task
 from dstack.vertex_keys import AnyKey, Key
@@ -80,10 +81,7 @@ def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
             "and join it later; in an async method, await asyncio.to_thread(...)."
         )
     if releasing := _queued_beside(cycle, members):
-        return (
-            f"If {words.shortly(releasing, SHOWN_HOLDERS, ' or ')}, which is queued, would end the wait, let it run: "
-            "raise max_concurrency of its actor, or give it a concurrency group."
-        )
+        return let_queued_run(words.shortly(releasing, SHOWN_HOLDERS, " or "))
     if callers and not any(vertex.task_id for vertex in callers):
         labels = words.shortly(sorted({vertex.label for vertex in callers}), SHOWN_HOLDERS)
         return f"Remove one of the waits between {labels}: each needs the result of the other."
@@ -124,8 +122,15 @@ def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[s
 def _queued_beside(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> list[str]:
     """The calls among the members that are queued on an actor behind a call in the cycle."""
     inside = {vertex.key for vertex in cycle}
-    queued = (one for one in members if one.kind == "task" and one.wait and one.wait.kind == "actor slot")
-    return sorted({one.label for one in queued if not inside.isdisjoint(targets_of(one))})
+    return sorted({one.label for one in members if is_queued(one) and not inside.isdisjoint(targets_of(one))})
+
+
+def let_queued_run(label: str) -> str:
+    """The fix where a call that is queued may be what would end a wait."""
+    return (
+        f"If {label}, which is queued, would end the wait, let it run: raise max_concurrency of its actor, or give it "
+        "a concurrency group."
+    )
 
 
 def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
@@ -143,7 +148,7 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Verte
             "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
             "second: an actor runs the loop of one graph at a time."
         )
-    if queued := sorted({v.label for v in cycle if v.kind == "task" and v.wait and v.wait.kind == "actor slot"}):
+    if queued := sorted({vertex.label for vertex in cycle if is_queued(vertex)}):
         return (
             f"Let {words.listed(queued, ' or ')} run while its actor waits for the compiled graph (max_concurrency=2 "
             "or a concurrency group), or pass the value into the graph as an input."
@@ -157,7 +162,7 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Verte
 def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
     """Whether a member of the cycle waits for an event loop that another one blocks."""
     keys = {vertex.key for vertex in cycle}
-    return any(vertex.wait and (vertex.wait.kind == "event loop" or vertex.wait.loop in keys) for vertex in cycle)
+    return any(vertex.wait and (vertex.wait.kind == EVENT_LOOP or vertex.wait.loop in keys) for vertex in cycle)
 
 
 def _of_loop(cycle: Sequence[Vertex]) -> str:
