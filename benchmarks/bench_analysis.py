@@ -17,8 +17,8 @@ from functools import partial
 from statistics import median
 
 from benchmarks.tables import Results
-from dstack.analysis import reduction
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.solve import reduction
 from dstack.model import (
     Actor,
     BlockedCall,

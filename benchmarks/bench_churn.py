@@ -25,8 +25,8 @@ from statistics import median
 from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
-from dstack.analysis.coverage import holes_of
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.evidence.coverage import holes_of
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
 from dstack.model import Snapshot

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.icicle import Weights, icicle, weigh_by
-from dstack.analysis.merging import Branch, merge
-from dstack.analysis.missing import missing
-from dstack.analysis.observed import Observed
-from dstack.analysis.outliers import outliers
-from dstack.analysis.running import running
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.stacks.absent_workers import missing
+from dstack.analysis.stacks.app_threads import running
+from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
+from dstack.analysis.stacks.outliers import outliers
+from dstack.analysis.stacks.stack_tree import Branch, merge
 from dstack.model import Actor, BlockedCall, Frame, Job, Node, Process, Sample, Snapshot, Thread, Worker, WorkerSample
 
 JOB = "01000000"

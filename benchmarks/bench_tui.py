@@ -27,7 +27,7 @@ from dstack.model import Snapshot
 from dstack.snapshot_file import load, save
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files, Look
-from dstack.tui.views import VIEWS
+from dstack.tui.views.registry import VIEWS
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) == 2 else 5
 EXECUTIONS = (100, 1_000, 10_000)

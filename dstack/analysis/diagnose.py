@@ -6,22 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from dstack.analysis.changes import with_reach
-from dstack.analysis.confirm import confirmed_graph
-from dstack.analysis.coverage import coverage_of, has_holes
-from dstack.analysis.environments import pending_setups
+from dstack.analysis.evidence.confirmation import confirmed_graph
+from dstack.analysis.evidence.coverage import coverage_of, has_holes
+from dstack.analysis.evidence.polling_loops import find_polls, with_polls_shown
+from dstack.analysis.evidence.sample_changes import with_reach
+from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
-from dstack.analysis.findings.failures import Failures
-from dstack.analysis.findings.situation import Situation
+from dstack.analysis.findings.outside_waits import outside_waits
+from dstack.analysis.findings.reduced_graph import Situation
 from dstack.analysis.findings.standstill import may_stand_still
-from dstack.analysis.jobs import find_job
-from dstack.analysis.lasting import with_bounds
-from dstack.analysis.observed import Observed
-from dstack.analysis.outside import outside_waits
-from dstack.analysis.polls import find_polls, with_polls_shown
-from dstack.analysis.process_groups.calls import BY_CALLS
-from dstack.analysis.requirements import doubtful, targets_of
-from dstack.analysis.waits import wait_for_graph
+from dstack.analysis.findings.wording.failures import Failures
+from dstack.analysis.graph.pending.runtime_environments import pending_setups
+from dstack.analysis.graph.process_groups.calls import BY_CALLS
+from dstack.analysis.graph.wait_graph import wait_for_graph
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming.job_selection import find_job
+from dstack.analysis.solve.requirements import doubtful, targets_of
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Cause, Snapshot, actor_of_task
 from dstack.vertex_keys import Key, UnknownKey

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dstack.analysis.coverage import has_holes
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.evidence.coverage import has_holes
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis, Finding

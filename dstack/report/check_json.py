@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from dstack.analysis import names
-from dstack.analysis.members import Member, member, source_line
-from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import Ranks
-from dstack.analysis.running import call_in_words
-from dstack.analysis.stitching import alike
+from dstack.analysis.index.ranks import Ranks
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming import names
+from dstack.analysis.naming.vertex_details import Member, member, source_line
+from dstack.analysis.stacks.app_threads import call_in_words
+from dstack.analysis.views.distributed_stack import alike
 from dstack.diagnosis import Diagnosis, FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Sample, Snapshot, Thread
 from dstack.snapshot_file import to_json

@@ -8,12 +8,12 @@ import msgspec
 from rich.console import Console
 from rich.tree import Tree
 
-from dstack.analysis import names
 from dstack.analysis.findings import is_stuck
-from dstack.analysis.observed import Observed
-from dstack.analysis.sentences import TORN_STACK
-from dstack.analysis.stacks import Stacks, Strand
-from dstack.analysis.stitching import alike, roots, stitch, vertices_in
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming import names
+from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.views.distributed_stack import alike, roots, stitch, vertices_in
+from dstack.analysis.views.thread_pages import Stacks, Strand
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
 from dstack.report.finding import remark_rows

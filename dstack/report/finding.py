@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dstack.analysis import names
 from dstack.analysis.findings import is_stuck
+from dstack.analysis.naming import names
 from dstack.diagnosis import Diagram, Entry, Finding, Step
 from dstack.report.paths import short_path
 from dstack.report.rows import Row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dstack.analysis import names
-from dstack.analysis.findings.failures import headline as failures_in_headline
+from dstack.analysis.findings.wording.failures import headline as failures_in_headline
+from dstack.analysis.naming import names
 from dstack.diagnosis import Diagnosis, OutsideWait, Verdict
 from dstack.words import listed, plural, word
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dstack.analysis import names
-from dstack.analysis.sentences import TORN_STACK
-from dstack.analysis.stitching import StackNode
+from dstack.analysis.naming import names
+from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.views.distributed_stack import StackNode
 from dstack.model import Frame
 from dstack.report.paths import short_path, shortened_left
 from dstack.report.safe_text import SafeText

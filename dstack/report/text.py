@@ -9,7 +9,7 @@ from time import localtime, strftime
 from rich.console import Console
 from rich.text import Text
 
-from dstack.analysis.findings.failures import step as step_of_failure
+from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from dstack.analysis.confirm import merged
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.observed import Observed
-from dstack.analysis.stacks import Stacks
+from dstack.analysis.evidence.confirmation import merged
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
 

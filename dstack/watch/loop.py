@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings import verdict_of
-from dstack.analysis.sightings import Changes, Sightings
-from dstack.analysis.standing import Attention, Item, Standing
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Ratio
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
@@ -21,11 +19,13 @@ from dstack.probes.connect import Cluster, connect
 from dstack.probes.glances import take_glance
 from dstack.report.check_json import check_json
 from dstack.snapshot_file import to_json
+from dstack.watch.alerts import Changes, Sightings
 from dstack.watch.command import Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures, spent_s, waits_of
 from dstack.watch.ring import Ring
 from dstack.watch.settings import Settings
+from dstack.watch.trigger import Attention, Item, Standing
 from dstack.words import duration, plural
 
 SCHEMA = "dstack.watch/1"

@@ -12,10 +12,10 @@ from textual.pilot import Pilot
 
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.cluster import ClusterView
-from dstack.tui.detail import Detail
-from dstack.tui.outline import Outline
 from dstack.tui.source import Files, Source
+from dstack.tui.views.cluster.view import ClusterView
+from dstack.tui.widgets.detail import Detail
+from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key, ThreadKey
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import assert_pinned

@@ -10,14 +10,14 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from benchmarks.bench_merging import snapshot_of
-from dstack.analysis.icicle import Cell
+from dstack.analysis.stacks.icicle import Cell
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.chart import Chart
-from dstack.tui.detail import Detail
-from dstack.tui.flame import FlameView
 from dstack.tui.source import Files
-from dstack.tui.stacks import StacksView
+from dstack.tui.views.flame.view import FlameView
+from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.widgets.chart import Chart
+from dstack.tui.widgets.detail import Detail
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.sources import Scripted, recorded
 from tests.tui.test_stacks import at, press, team, tree

@@ -12,9 +12,9 @@ from textual.pilot import Pilot
 
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.history import HistoryView
-from dstack.tui.outline import Outline
 from dstack.tui.source import Files, Source
+from dstack.tui.views.history.view import HistoryView
+from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
@@ -193,5 +193,5 @@ def test_it_looks_as_it_did(size: tuple[int, int], monkeypatch: pytest.MonkeyPat
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
         assert_pinned(app, f"history-{size[0]}x{size[1]}")
 
-    monkeypatch.setattr("dstack.tui.history_lines.clock", lambda look: "2026-01-02 03:04:05")
+    monkeypatch.setattr("dstack.tui.views.history.lines.clock", lambda look: "2026-01-02 03:04:05")
     in_history(three()[1], body, size)

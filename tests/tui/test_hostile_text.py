@@ -16,9 +16,9 @@ from textual.widgets import Input
 
 from dstack.errors import ClusterError
 from dstack.tui.app import DstackApp
-from dstack.tui.outline import Outline
 from dstack.tui.source import Files
-from dstack.tui.views import VIEWS
+from dstack.tui.views.registry import VIEWS
+from dstack.tui.widgets.outline import Outline
 from dstack.visible import UNSEEN
 from tests.hostile_text import HOSTILE, hostile
 from tests.tui.pilots import running, screen_text, until

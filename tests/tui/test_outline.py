@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.text import Text
 from textual.app import App, ComposeResult
 
-from dstack.tui.outline import MAX_INDENTED, Line, Outline
+from dstack.tui.widgets.outline import MAX_INDENTED, Line, Outline
 
 
 class Holder(App[None]):

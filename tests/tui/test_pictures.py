@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dstack.tui.source import Files
-from dstack.tui.views import VIEWS
+from dstack.tui.views.registry import VIEWS
 from tests.tui.pilots import running
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import recorded

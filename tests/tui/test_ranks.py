@@ -11,16 +11,16 @@ from textual.pilot import Pilot
 
 from dstack.model import Process, Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.cluster import ClusterView
-from dstack.tui.flame import FlameView
-from dstack.tui.history import HistoryView
-from dstack.tui.outline import Outline
 from dstack.tui.source import Files
-from dstack.tui.stacks import StacksView
-from dstack.tui.verdict import VerdictView
-from dstack.tui.view import View
-from dstack.tui.views import VIEWS
-from dstack.tui.waits import WaitsView
+from dstack.tui.views.base import View
+from dstack.tui.views.cluster.view import ClusterView
+from dstack.tui.views.flame.view import FlameView
+from dstack.tui.views.history.view import HistoryView
+from dstack.tui.views.registry import VIEWS
+from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.views.verdict.view import VerdictView
+from dstack.tui.views.waits.view import WaitsView
+from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.test_stacks import at, page, press, texts, tree

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.merging import Words, merge
-from dstack.analysis.observed import Observed
-from dstack.analysis.outliers import Marked
-from dstack.analysis.sentences import TORN_STACK
-from dstack.analysis.stacks import Stacks
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.stacks.outliers import Marked
+from dstack.analysis.stacks.stack_tree import Words, merge
+from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
-from dstack.tui.outline import Line
-from dstack.tui.stack_lines import source_lines
-from dstack.tui.stack_pages import branch_page, stack_in_words, stack_page
-from dstack.tui.stack_trees import Processes, Tree
+from dstack.tui.views.stacks.lines import source_lines
+from dstack.tui.views.stacks.pages import branch_page, stack_in_words, stack_page
+from dstack.tui.views.stacks.trees import Processes, Tree
+from dstack.tui.widgets.outline import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene

@@ -13,9 +13,9 @@ from textual.pilot import Pilot
 from benchmarks.bench_merging import snapshot_of
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.outline import Outline
 from dstack.tui.source import Files
-from dstack.tui.stacks import StacksView
+from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.sources import Scripted, recorded
 from tests.unit.scenes import Proc, Scene

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.analysis.wait_tree import Branch
+from dstack.analysis.views.wait_tree import Branch
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
-from dstack.tui.detail import Detail
-from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Files, Source
+from dstack.tui.widgets.detail import Detail
+from dstack.tui.widgets.outline import Line, Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import assert_pinned

@@ -18,14 +18,14 @@ from textual.widget import Widget
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
-from dstack.tui.detail import Detail
-from dstack.tui.dialogs import Help
-from dstack.tui.outline import Line, Outline
 from dstack.tui.source import Files, Look
-from dstack.tui.stacks import StacksView
-from dstack.tui.verdict import VerdictView, lines_of
-from dstack.tui.view import View
-from dstack.tui.views import VIEWS
+from dstack.tui.views.base import View
+from dstack.tui.views.registry import VIEWS
+from dstack.tui.views.stacks.view import StacksView
+from dstack.tui.views.verdict.view import VerdictView, lines_of
+from dstack.tui.widgets.detail import Detail
+from dstack.tui.widgets.dialogs import Help
+from dstack.tui.widgets.outline import Line, Outline
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
 from tests.tui.test_outline import Holder

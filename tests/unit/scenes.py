@@ -25,8 +25,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.observed import Observed
-from dstack.analysis.waits import wait_for_graph
+from dstack.analysis.graph.wait_graph import wait_for_graph
+from dstack.analysis.index.sample_index import Observed
 from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import (
     ACTOR_HANDLE,

@@ -8,7 +8,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.chains import MAX_RANKED, open_knots
+from dstack.analysis.solve.open_chains import MAX_RANKED, open_knots
 from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
 from dstack.vertex_keys import Key, TaskKey
 from tests.effort import examples

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dstack.analysis.channels import DROPPED, KEPT, READ, WRITE, add_channel_waits
-from dstack.analysis.executions import add_executions
-from dstack.analysis.graph import Graph as WaitGraph
-from dstack.analysis.observed import Observed
-from dstack.analysis.pending import Pending
+from dstack.analysis.graph.builder import Graph as WaitGraph
+from dstack.analysis.graph.channels import DROPPED, KEPT, READ, WRITE, add_channel_waits
+from dstack.analysis.graph.executions import add_executions
+from dstack.analysis.graph.pending.pending_tasks import Pending
+from dstack.analysis.index.sample_index import Observed
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
 from dstack.vertex_keys import UnknownKey

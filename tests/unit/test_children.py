@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.observed import Observed
-from dstack.analysis.stacks import Stacks
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
 from dstack.model import BlockedCall, Coroutine, Frame, Process, Ref, Snapshot, Thread

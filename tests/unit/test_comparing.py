@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.comparing import Comparison, Taken, compare
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.snapshot_diff import Comparison, Taken, compare
 from dstack.diagnosis import Since
 from dstack.errors import UsageError
 from dstack.model import Failure, Snapshot

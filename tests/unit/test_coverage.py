@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.coverage import coverage_of, has_holes, holes_of, seen_workers
-from dstack.analysis.inventory import Inventory
-from dstack.analysis.merging import merge
+from dstack.analysis.evidence.coverage import coverage_of, has_holes, holes_of, seen_workers
+from dstack.analysis.stacks.stack_tree import merge
+from dstack.analysis.views.inventory import Inventory
 from dstack.diagnosis import Ratio
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.source import Look
-from dstack.tui.stack_pages import branch_page
-from dstack.tui.top import Status, coverage_line
+from dstack.tui.views.stacks.pages import branch_page
+from dstack.tui.widgets.top_bar import Status, coverage_line
 from tests.unit.scenes import Proc, Scene
 
 

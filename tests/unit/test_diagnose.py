@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 
-from dstack.analysis.chains import MAX_RANKED
 from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.analysis.findings.deadlock import SHOWN_CYCLE
+from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save

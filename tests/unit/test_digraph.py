@@ -6,7 +6,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.digraph import Digraph, strong_components, unique, weak_components
+from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
 from tests.effort import examples
 
 Ahead = dict[int, list[int]]

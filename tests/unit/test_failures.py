@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.findings.failures import HELD, NOT_HELD, SHOWN
+from dstack.analysis.findings.wording.failures import HELD, NOT_HELD, SHOWN
 from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
 from dstack.report.text import report_text

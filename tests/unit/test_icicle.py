@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
-from dstack.analysis.merging import Branch, merge
-from dstack.analysis.running import Execution, Place
+from dstack.analysis.stacks.app_threads import Execution, Place
+from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
+from dstack.analysis.stacks.stack_tree import Branch, merge
 from dstack.vertex_keys import Key, ThreadKey
 from tests.unit.test_merging import execution, executions
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.inventory import Inventory, Occupant, alike
-from dstack.analysis.observed import Observed
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.views.inventory import Inventory, Occupant, alike
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import load
 from tests.unit.scenes import Scene

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.jobs import find_job
+from dstack.analysis.naming.job_selection import find_job
 from dstack.cli import main
 from dstack.errors import UsageError
 from dstack.model import Job, Snapshot

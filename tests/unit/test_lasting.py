@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.names import bounds, lasting
+from dstack.analysis.naming.names import bounds, lasting
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
 from dstack.vertex_keys import GroupKey

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.reduction import cores, residue, stuck_graph
+from dstack.analysis.solve.reduction import cores, residue, stuck_graph
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import print_report

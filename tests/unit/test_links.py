@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dstack.analysis.lifetimes import QUIET
-from dstack.analysis.links import NO_OTHERS
+from dstack.analysis.graph.in_process_links import NO_OTHERS
+from dstack.analysis.graph.resources.lifetimes import QUIET
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame
 from tests.unit.scenes import Call, Coro, Proc, Scene, Strand

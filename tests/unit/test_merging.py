@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.merging import Branch, Grouping, merge
-from dstack.analysis.missing import Missing, company, missing
-from dstack.analysis.observed import Observed
-from dstack.analysis.outliers import Marked, Outlier, outliers
-from dstack.analysis.running import Doing, Execution, Likeness, Place, Running, running
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.stacks.absent_workers import Missing, company, missing
+from dstack.analysis.stacks.app_threads import Doing, Execution, Likeness, Place, Running, running
+from dstack.analysis.stacks.outliers import Marked, Outlier, outliers
+from dstack.analysis.stacks.stack_tree import Branch, Grouping, merge
 from dstack.model import Failure, Frame, Snapshot
 from dstack.snapshot_file import load
 from dstack.vertex_keys import ThreadKey

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from dstack.analysis.names import ranks_in_words
+from dstack.analysis.naming.names import ranks_in_words
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import of_interest
-from dstack.analysis.polls import ENTRIES, find_polls, with_polls_shown
+from dstack.analysis.evidence.polling_loops import ENTRIES, find_polls, with_polls_shown
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame
 from tests.unit.scenes import APP, JOB, RAY_WORKER, Call, Coro, Proc, Scene

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.progress import progress_of
+from dstack.analysis.evidence.progress import progress_of
 from dstack.diagnosis import Progress
 from dstack.model import TaskEventWindow
 from tests.unit.scenes import JOB, Call, Proc, Scene

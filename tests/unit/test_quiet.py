@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.observed import Observed
+from dstack.analysis.index.sample_index import Observed
 from dstack.model import BlockedCall, Frame, Snapshot, Thread
 from tests.unit.scenes import Scene
 

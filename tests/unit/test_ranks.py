@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.merging import ByRanks, Words, grouping_in_words, groupings, merge
-from dstack.analysis.observed import Observed
-from dstack.analysis.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
-from dstack.analysis.running import Execution
-from dstack.analysis.stacks import Stacks
+from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.stacks.app_threads import Execution
+from dstack.analysis.stacks.stack_tree import ByRanks, Words, grouping_in_words, groupings, merge
+from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Process, ProcessGroup
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text

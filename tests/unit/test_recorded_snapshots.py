@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.ranks import ranks_of
+from dstack.analysis.index.ranks import ranks_of
 from dstack.diagnosis import Diagnosis
 from dstack.report.headline import headline
 from dstack.report.text import report_text

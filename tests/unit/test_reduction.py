@@ -9,8 +9,8 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.digraph import Digraph
-from dstack.analysis.reduction import Waits, behind, cores, dead_ends, residue, shortest_cycle, stuck_graph
+from dstack.analysis.solve.digraph import Digraph
+from dstack.analysis.solve.reduction import Waits, behind, cores, dead_ends, residue, shortest_cycle, stuck_graph
 from tests.effort import examples
 
 Graph = dict[int, list[tuple[int, list[int]]]]

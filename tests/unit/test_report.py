@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.sentences import TORN_STACK
+from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import of_interest
-from dstack.analysis.graph import MANY
-from dstack.analysis.groups import cannot_hold
-from dstack.analysis.labels import match as labels_match
+from dstack.analysis.graph.builder import MANY
+from dstack.analysis.graph.resources.label_selectors import match as labels_match
+from dstack.analysis.graph.resources.placement_groups import cannot_hold
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import Bundle, Node
 from dstack.vertex_keys import GroupKey, Key

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dstack.analysis.observed import OTHER_LOOP
+from dstack.analysis.index.sample_index import OTHER_LOOP
 from dstack.diagnosis import Diagnosis
 from dstack.model import Actor, Frame, QueuedRequest, ServeRequest
 from dstack.vertex_keys import CoroutineKey, UnknownKey

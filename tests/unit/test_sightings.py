@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.sightings import Changes, Sightings
 from dstack.model import Snapshot
+from dstack.watch.alerts import Changes, Sightings
 from tests.unit.scenes import Proc, Scene
 
 

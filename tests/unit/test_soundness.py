@@ -14,7 +14,7 @@ import msgspec
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from dstack.analysis.links import NO_OTHERS
+from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.diagnosis import Diagnosis
 from dstack.vertex_keys import Key
 from tests.effort import examples

@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.merging import Words
-from dstack.analysis.observed import Observed
-from dstack.analysis.stacks import MAX_ONWARD, Stack, Stacks
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.stacks.stack_tree import Words
+from dstack.analysis.views.thread_pages import MAX_ONWARD, Stack, Stacks
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey, UnknownKey

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.standing import SLOW, SLOWEST_S, Attention, Standing
 from dstack.glance import Glance, WorkerGlance
+from dstack.watch.trigger import SLOW, SLOWEST_S, Attention, Standing
 
 STUCK_AFTER_S = 60.0
 SHARE = 0.01

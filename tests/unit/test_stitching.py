@@ -7,8 +7,8 @@ import re
 
 from rich.console import Console
 
-from dstack.analysis.observed import Observed
-from dstack.analysis.stitching import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.views.distributed_stack import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
 from dstack.report.stitched_stack import SHOWN_BRANCHES
 from dstack.report.text import WIDTH, print_report
 from tests.unit.scenes import Proc, Scene

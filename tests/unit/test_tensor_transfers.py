@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from dstack.analysis.names import execution
-from dstack.analysis.observed import Observed
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming.names import execution
 from dstack.model import BlockedCall, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess

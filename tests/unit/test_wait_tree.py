@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.observed import Observed
-from dstack.analysis.requirements import targets_of
-from dstack.analysis.wait_tree import Branch, WaitTree
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.solve.requirements import targets_of
+from dstack.analysis.views.wait_tree import Branch, WaitTree
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
 from dstack.snapshot_file import load

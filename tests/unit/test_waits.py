@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.graph import MANY
+from dstack.analysis.graph.builder import MANY
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.vertex_keys import AnyKey, Key
 from tests.unit.scenes import Proc, Scene, groups_of

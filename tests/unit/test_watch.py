@@ -20,12 +20,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.sightings import Changes
 from dstack.diagnosis import Ratio
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
 from dstack.visible import UNSEEN
+from dstack.watch.alerts import Changes
 from dstack.watch.command import MOST_OUTPUT, MOST_WAITING, Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures

@@ -10,16 +10,17 @@ from typing import Protocol
 
 import msgspec
 
-from dstack.analysis import names
-from dstack.analysis.chains import Knot
-from dstack.analysis.findings import blocked, collectives, deadlock, infeasible, orphaned, polling, stalled, starved
-from dstack.analysis.findings.diagrams import diagram
-from dstack.analysis.findings.failures import Failures
-from dstack.analysis.findings.failures import step as step_of_failure
-from dstack.analysis.findings.situation import Situation
+from dstack.analysis.evidence.wait_durations import of_all
+from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
+from dstack.analysis.findings.diagrams.diagram import diagram
+from dstack.analysis.findings.reduced_graph import Situation
 from dstack.analysis.findings.standstill import is_idle
-from dstack.analysis.findings.telling import Teller
-from dstack.analysis.lasting import of_all
+from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording.failures import Failures
+from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.naming import names
+from dstack.analysis.solve.open_chains import Knot
 from dstack.diagnosis import VERDICTS, Finding, FindingKind, Since, Step, Verdict
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dstack.analysis.chains import Knot
-from dstack.analysis.findings import restarts
 from dstack.analysis.findings.open_chain import finding_of, steps, summary, to_inspect
-from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller
-from dstack.analysis.sentences import is_cancelled
+from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.wording import restarts
+from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.naming.sentences import is_cancelled
+from dstack.analysis.solve.open_chains import Knot
 from dstack.diagnosis import Finding, FindingKind, Verdict
 from dstack.vertex_keys import UnknownKey
 

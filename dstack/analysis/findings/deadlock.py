@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dstack import words
-from dstack.analysis import reduction
-from dstack.analysis.coroutines import EVENT_LOOP
-from dstack.analysis.digraph import Digraph, lightest_cycle
-from dstack.analysis.findings import collectives
-from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import SHOWN_NAMES, Teller, more
-from dstack.analysis.findings.ways_out import until, way_out
-from dstack.analysis.links import BARRIER
-from dstack.analysis.requirements import targets_of
-from dstack.analysis.serve_requests import SLOT
-from dstack.analysis.slots import ACTOR_SLOT
+from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording.fixes import until, way_out
+from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Teller, more
+from dstack.analysis.graph.coroutines import EVENT_LOOP
+from dstack.analysis.graph.in_process_links import BARRIER
+from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
+from dstack.analysis.graph.serve_requests import SLOT
+from dstack.analysis.solve import reduction
+from dstack.analysis.solve.digraph import Digraph, lightest_cycle
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.vertex_keys import Key
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
-from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller
-from dstack.analysis.sentences import reason
+from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.naming.sentences import reason
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.words import listed
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from dstack.analysis import names, reduction
-from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller
-from dstack.analysis.sentences import at, introduced, reason
+from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.naming import names
+from dstack.analysis.naming.sentences import at, introduced, reason
+from dstack.analysis.solve import reduction
 from dstack.diagnosis import Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
 

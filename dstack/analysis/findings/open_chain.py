@@ -9,18 +9,18 @@ from typing import NamedTuple
 import msgspec
 
 from dstack import words
-from dstack.analysis import names
-from dstack.analysis.chains import Knot
-from dstack.analysis.findings import collectives
-from dstack.analysis.findings.alike import Gathering, gatherings, memberships
-from dstack.analysis.findings.restarts import restart_steps
-from dstack.analysis.findings.situation import Situation
+from dstack.analysis.findings.reduced_graph import Situation
 from dstack.analysis.findings.standstill import others
-from dstack.analysis.findings.telling import Teller, alike_steps, more
-from dstack.analysis.members import execution_of
-from dstack.analysis.requirements import targets_of
-from dstack.analysis.running import call_in_words
-from dstack.analysis.sentences import at, cancellation, doing, introduced
+from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording.narration import Teller, alike_steps, more
+from dstack.analysis.findings.wording.restarts import restart_steps
+from dstack.analysis.findings.wording.unknown_wakers import Gathering, gatherings, memberships
+from dstack.analysis.naming import names
+from dstack.analysis.naming.sentences import at, cancellation, doing, introduced
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.solve.open_chains import Knot
+from dstack.analysis.solve.requirements import targets_of
+from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import DriverKey, Key, Unknown, UnknownKey
 

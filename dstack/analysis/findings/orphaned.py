@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis import reduction
-from dstack.analysis.findings import collectives
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
-from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller
-from dstack.analysis.observed import Observed
-from dstack.analysis.requirements import targets_of
+from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.wording import collectives
+from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.solve import reduction
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.model import Actor, Task
 

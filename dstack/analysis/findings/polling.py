@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack import words
-from dstack.analysis import names
-from dstack.analysis.chains import Knot
 from dstack.analysis.findings import open_chain
 from dstack.analysis.findings.open_chain import finding_of
-from dstack.analysis.findings.situation import Situation, is_outside
-from dstack.analysis.findings.telling import Teller
-from dstack.analysis.requirements import targets_of
+from dstack.analysis.findings.reduced_graph import Situation, is_outside
+from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.naming import names
+from dstack.analysis.solve.open_chains import Knot
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 
 __all__ = ["KIND", "VERDICT", "advice", "find_in", "steps", "summary"]

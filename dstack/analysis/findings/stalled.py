@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.chains import Knot
-from dstack.analysis.findings import failures
-from dstack.analysis.findings.alike import gatherings, in_call, memberships
 from dstack.analysis.findings.open_chain import Waiter, finding_of, to_inspect, waiter_of
-from dstack.analysis.findings.situation import Situation
+from dstack.analysis.findings.reduced_graph import Situation
 from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
-from dstack.analysis.findings.telling import SHOWN_NAMES, Teller
-from dstack.analysis.findings.ways_out import let_queued_run
-from dstack.analysis.names import waiting
-from dstack.analysis.slots import is_queued
+from dstack.analysis.findings.wording import failures
+from dstack.analysis.findings.wording.fixes import let_queued_run
+from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Teller
+from dstack.analysis.findings.wording.unknown_wakers import gatherings, in_call, memberships
+from dstack.analysis.graph.pending.actor_queues import is_queued
+from dstack.analysis.naming.names import waiting
+from dstack.analysis.solve.open_chains import Knot
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
 from dstack.vertex_keys import Key
 from dstack.words import duration, shortly, word

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dstack.analysis.chains import Knot
-from dstack.analysis.child_processes import may_run_code
-from dstack.analysis.findings.situation import Situation, is_outside
-from dstack.analysis.observed import Observed
-from dstack.analysis.requirements import targets_of
+from dstack.analysis.findings.reduced_graph import Situation, is_outside
+from dstack.analysis.graph.child_processes import may_run_code
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.solve.open_chains import Knot
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FinalBlocker, Vertex
 from dstack.vertex_keys import Key
 

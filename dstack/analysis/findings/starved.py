@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dstack import words
-from dstack.analysis.chains import Knot
 from dstack.analysis.findings.open_chain import finding_of, steps, summary, to_inspect
-from dstack.analysis.findings.situation import Situation
-from dstack.analysis.findings.telling import Teller
-from dstack.analysis.findings.ways_out import LET_GO, SHOWN_HOLDERS
-from dstack.analysis.requirements import targets_of
+from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.wording.fixes import LET_GO, SHOWN_HOLDERS
+from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.solve.open_chains import Knot
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Finding, FindingKind, Verdict, Vertex
 from dstack.vertex_keys import AnyKey, UnknownKey
 

@@ -1,0 +1,287 @@
+"""Which waits of the first sample stand again in the second, so that they all held at one common instant.
+
+ObjectRefs are written once: a ref pending in the second sample was pending all the while, and a thread or coroutine in
+the same call for the same refs has not left it. The second sample begins after the first has ended everywhere, so all
+waits that stand in both overlap: together they are a consistent cut of the cluster, taken without stopping anything.
+
+A wait whose dependency changed in between was transient: its vertex counts as able to proceed. A deadlock that stood
+from the beginning of the first sample loses no wait by that, since none of its waits or their dependencies changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dstack.analysis.evidence.sample_changes import Changes, are_equal, carried_over, ended_workers, is_known, usable
+from dstack.analysis.graph.builder import waits_for
+from dstack.analysis.graph.process_groups.waits import with_proven_calls
+from dstack.analysis.graph.wait_graph import wait_for_graph
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.diagnosis import Target, Vertex, Wait
+from dstack.model import Sample, Snapshot, Task, WorkerSample
+from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
+
+Graph = Mapping[Key, Vertex]
+
+
+def confirmed_graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
+    """The wait-for graph of the first sample, and of what the second one leaves of it, if there is one."""
+    before = wait_for_graph(first)
+    if len(snapshot.samples) == 1:
+        return with_proven_calls(before)
+    sample = usable(first.sample, snapshot.samples[1])
+    second = Observed(snapshot, sample, polls=first.polls)
+    changes = Changes(first, second)
+    remembered = _without(first.sample, ended_workers(snapshot))
+    latest = completed(remembered, carried_over(first.sample, sample))
+    both = Observed(snapshot, latest, given=changes.given, polls=first.polls)
+    return with_proven_calls(_Confirmation(first, before, second, wait_for_graph(both), changes).graph())
+
+
+class _Confirmation:
+    """What is known to hold at that instant, and what the second sample could not show.
+
+    A wait that stands is taken from the second sample and marked so; one that was transient is dropped. One that the
+    second sample could not show stays unmarked, for what of its dependencies is still not given; so does one with a
+    timeout that moved, while what it polls is still not there, and one that could only be read in the second.
+    """
+
+    def __init__(self, first: Observed, before: Graph, second: Observed, after: Graph, changes: Changes) -> None:
+        self._first = first
+        self._before = before
+        self._second = second
+        self._after = after
+        self._changes = changes
+
+    def graph(self) -> dict[Key, Vertex]:
+        found = self._found_at_last()
+        graph: dict[Key, Vertex] = {}
+        for key, vertex in self._before.items():
+            graph[key] = self._confirmed(vertex)
+        for key, vertex in self._after.items():
+            if key not in self._before:
+                is_kept = isinstance(key, AnyKey) or self._changes.was_hidden(vertex)
+                graph[key] = self._seen_once(vertex) if is_kept else _proceeding(vertex)
+        for key, task in found.items():
+            graph[key] = graph[key] if graph[key].wait else self._seen_once(self._after[key])
+            graph[task] = _running_as(graph[task], key)
+        for key, vertex in self._before.items():
+            lost = TaskKey(vertex.task_id or "")
+            if vertex.kind == "execution" and lost in self._after and lost not in self._before and graph[key].wait:
+                graph[lost] = _running_as(graph[lost], key)  # only the first sample could tell what runs it
+        return graph
+
+    def _found_at_last(self) -> dict[Key, Key]:
+        """The executions of running tasks that the first sample could not find, with the vertices of the tasks there.
+
+        Those were running, or their workers had not answered: they may have been where they are all the while.
+        """
+        unresolved = {
+            vertex.task_id: key
+            for key, vertex in self._before.items()
+            if isinstance(key, TaskKey) and self._is_unobserved(vertex, self._before) and self._may_have_run(vertex)
+        }
+        executions = ((key, vertex) for key, vertex in self._after.items() if vertex.kind == "execution")
+        return {key: unresolved[vertex.task_id] for key, vertex in executions if vertex.task_id in unresolved}
+
+    def _may_have_run(self, vertex: Vertex) -> bool:
+        if vertex.worker_id is not None:
+            return not self._changes.has_ended(vertex)
+        worker_id = self._second.running_on.get(vertex.task_id or "")
+        return worker_id in self._first.seen and self._first.is_silent(worker_id)
+
+    def _confirmed(self, vertex: Vertex) -> Vertex:
+        again = self._after.get(vertex.key)
+        if vertex.wait is None and vertex.never is None:
+            return self._without_wait(vertex, again)
+        if self._changes.has_ended(vertex):
+            return _proceeding(vertex)
+        if not self._is_shown_again(vertex):
+            return self._as_far_as_known(vertex, again)
+        if again is not None and self._is_same(vertex, again):
+            return msgspec.structs.replace(again, label=vertex.label, stands=True)
+        if again is not None and self._is_read_at_last(vertex, again):
+            return self._seen_once(again)
+        return vertex if self._may_come_back(vertex) else _proceeding(vertex)
+
+    def _without_wait(self, vertex: Vertex, again: Vertex | None) -> Vertex:
+        """What seemed to proceed in the first sample, unless only the second could read what it waits for."""
+        if again is None:
+            return vertex
+        if vertex.kind == "execution" and self._is_read_at_last(vertex, again):
+            return self._seen_once(again)
+        has_begun = again.task_id not in (None, vertex.task_id)
+        return _proceeding(again) if has_begun else vertex
+
+    def _seen_once(self, vertex: Vertex) -> Vertex:
+        """A wait that only the second sample shows, though it may have stood in the first."""
+        return _proceeding(vertex) if self._changes.is_new_wait(vertex) else vertex
+
+    def _as_far_as_known(self, vertex: Vertex, again: Vertex | None) -> Vertex:
+        """A wait that the second sample could not show, for what of its dependencies is still not given then."""
+        if vertex.kind != "execution" or again is None or again.wait is None:
+            return vertex
+        execution = execution_of(self._first, vertex)
+        if execution is not None and execution.call is not None and not is_known(execution.call):
+            return vertex  # what it waits for is not known, nor whether it was something that came
+        return _proceeding(vertex) if _is_over(again.wait) else msgspec.structs.replace(again, label=vertex.label)
+
+    def _is_shown_again(self, vertex: Vertex) -> bool:
+        """Whether the second sample could have shown the wait."""
+        if vertex.kind == "execution":
+            is_shown = self._changes.is_readable_again(vertex) or self._changes.has_left(vertex)
+            return is_shown or (_is_for_held(self._first, vertex) and _is_for_held(self._second, vertex))
+        if vertex.kind == "task" and vertex.task_id is not None:
+            task = self._first.tasks.get(vertex.task_id)
+            owner = self._second.seen.get(task.owner_id) if task else None
+            return task is None or (owner is not None and owner.running_task_ids is not None)
+        return True
+
+    def _is_read_at_last(self, vertex: Vertex, again: Vertex) -> bool:
+        """Whether its dependencies are known only from the second sample: they were seen once."""
+        if vertex.kind == "execution":
+            before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
+            if before is None or after is None or self._changes.has_left(vertex):
+                return False
+            was_unread = not before.still if before.call is None else not is_known(before.call)
+            return was_unread and after.still and is_known(after.call)
+        if again.wait is None or not self._is_unobserved(vertex, self._before):
+            return False
+        has_begun = vertex.worker_id is None and again.worker_id is not None
+        may_have_run = not has_begun or self._first.is_silent(again.worker_id or "")
+        known = {target for target in _targets(vertex) if not self._before[target.vertex].unobserved}
+        is_same = _instances(known, self._before) <= _instances(_targets(again), self._after)
+        return may_have_run and self._has_not_moved(vertex) and is_same
+
+    def _is_same(self, vertex: Vertex, again: Vertex) -> bool:
+        """Whether two samples show one instance of a wait."""
+        if (vertex.wait is None) != (again.wait is None) or (vertex.never is None) != (again.never is None):
+            return False
+        if vertex.wait and again.wait and vertex.wait.kind != again.wait.kind:
+            return False
+        if vertex.task_id != again.task_id and (
+            vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)
+        ):
+            return False  # of an execution, one sample may not know the task
+        if not self._has_not_moved(vertex):
+            return False
+        if vertex.kind == "execution":
+            is_for_the_same = not _is_for_held(self._second, vertex) or _targets(vertex) == _targets(again)
+            return is_for_the_same and self._is_same_call(vertex)
+        return self._depends_on_the_same(vertex, again)
+
+    def _has_not_moved(self, vertex: Vertex) -> bool:
+        """Whether the task of a wait has come as far in the one sample as in the other."""
+        before, after = self._first.tasks.get(vertex.task_id or ""), self._second.tasks.get(vertex.task_id or "")
+        return before is None or after is None or _progress(before) == _progress(after)
+
+    def _is_same_call(self, vertex: Vertex) -> bool:
+        was, now = execution_of(self._first, vertex), execution_of(self._second, vertex)
+        return (
+            was is not None and now is not None and not self._changes.has_left(vertex) and are_equal(was.call, now.call)
+        )
+
+    def _depends_on_the_same(self, vertex: Vertex, again: Vertex) -> bool:
+        """Whether all that something pending waits for is still what it waits for.
+
+        Without one of these it may be about to proceed, whatever its state says. A thread that runs another task by
+        now is another dependency, except in a request for resources: its holders change, the request stands.
+        """
+        before, after = _targets(vertex), _targets(again)
+        if vertex.wait and vertex.wait.resources and before <= after:
+            return True
+        return _instances(before, self._before) <= _instances(after, self._after)
+
+    def _may_come_back(self, vertex: Vertex) -> bool:
+        """Whether it waited with a timeout for what is still not there: it moves between its readings of that."""
+        if vertex.wait is None or not vertex.wait.is_timed or self._is_unobserved(vertex, self._before):
+            return False
+        targets = _targets(vertex)
+        is_there = all(target.vertex in self._after for target in targets)
+        return is_there and _instances(targets, self._before) == _instances(targets, self._after)
+
+    @staticmethod
+    def _is_unobserved(vertex: Vertex, graph: Graph) -> bool:
+        return any(graph[target.vertex].unobserved for target in _targets(vertex))
+
+
+def completed(first: Sample, second: Sample) -> Sample:
+    """The second sample, with what the first saw of the processes and states it does not have."""
+    before = {worker.worker_id: worker for worker in first.workers}
+    looked_at = {worker.worker_id for worker in second.workers}
+    answered = {worker.worker_id for worker in second.workers if worker.running_task_ids is not None}
+    kept = (worker for worker in first.workers if worker.worker_id not in looked_at)
+    return msgspec.structs.replace(
+        second,
+        workers=(*(_completed(before.get(worker.worker_id), worker) for worker in second.workers), *kept),
+        tasks=(*second.tasks, *(task for task in first.tasks if task.owner_id not in answered)),
+        refs=(*second.refs, *(ref for ref in first.refs if ref.holder_id not in answered)),
+    )
+
+
+def merged(snapshot: Snapshot) -> Sample:
+    """The first sample, with what only the second has: workers that had just started, and what was unreadable."""
+    if not snapshot.samples:
+        return Sample(began_s=0.0, ended_s=0.0)
+    first, *second = snapshot.samples
+    return completed(second[0], first) if second else first
+
+
+def _completed(before: WorkerSample | None, after: WorkerSample) -> WorkerSample:
+    if before is None:
+        return after
+    return msgspec.structs.replace(
+        after,
+        process=after.process if after.process and after.process.threads else before.process,
+        running_task_ids=before.running_task_ids if after.running_task_ids is None else after.running_task_ids,
+        held=before.held if after.running_task_ids is None else after.held,
+    )
+
+
+def _without(sample: Sample, workers: frozenset[str]) -> Sample:
+    return msgspec.structs.replace(
+        sample,
+        workers=tuple(worker for worker in sample.workers if worker.worker_id not in workers),
+        tasks=tuple(task for task in sample.tasks if task.owner_id not in workers),
+        refs=tuple(ref for ref in sample.refs if ref.holder_id not in workers),
+    )
+
+
+def _proceeding(vertex: Vertex) -> Vertex:
+    return msgspec.structs.replace(vertex, wait=None, never=None)
+
+
+def _running_as(task: Vertex, execution: Key) -> Vertex:
+    """The vertex of a running task, which proceeds when the execution does that was found to run it."""
+    return msgspec.structs.replace(task, wait=waits_for("thread", Target(vertex=execution)), stands=False)
+
+
+def _is_for_held(observed: Observed, vertex: Vertex) -> bool:
+    """Whether nothing of its call is known by the call itself: which refs those are, only the workers' states tell."""
+    execution = execution_of(observed, vertex)
+    return execution is not None and execution.call is not None and execution.call.held
+
+
+def _is_over(wait: Wait) -> bool:
+    """Whether all that it waited for is there."""
+    return all(
+        sum(isinstance(t.vertex, UnknownKey) and t.vertex.is_given for t in group.targets) >= group.needs
+        for group in wait.groups
+    )
+
+
+def _progress(task: Task) -> tuple[str, int, int]:
+    """How far a task has come, by what its owner knows."""
+    return task.state, task.attempt, task.items
+
+
+def _targets(vertex: Vertex) -> set[Target]:
+    return {target for group in vertex.wait.groups for target in group.targets} if vertex.wait else set()
+
+
+def _instances(targets: set[Target], graph: Graph) -> set[str | Key]:
+    """The tasks that are waited for, whatever they run on, and all other vertices by their keys."""
+    return {graph[target.vertex].task_id or target.vertex for target in targets}

@@ -1,0 +1,371 @@
+"""Loops that only poll: threads and coroutines that several readings show at the same place, for the same things.
+
+A wait with a timeout ends by itself, so formally its thread can proceed. In a loop that does nothing but wait again it
+can not. Which is which is not proven but observed: over all samples and quick readings of a snapshot, which span more
+than the timeout, the thread is in the same loop and polls for the same dependencies, and its process neither ends nor
+submits a task. What follows rests on the assumption that the loop only polls.
+
+Some loops poll by calls that succeed: the same method of the same actor, again and again (``repeated_calls``). Such a
+loop depends on what can change the actor's state. Others, in controllers of Ray's libraries, sleep and ask without a
+wait whether their own tasks have ended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dstack import words
+from dstack.analysis.evidence.progress import Upkeep, progress_of
+from dstack.analysis.index.sample_index import Poll, Polls
+from dstack.model import (
+    ACTOR_HANDLE,
+    BlockedCall,
+    Coroutine,
+    Frame,
+    Process,
+    RepeatedCall,
+    Sample,
+    Snapshot,
+    Thread,
+    Worker,
+    WorkerSample,
+    actor_of_task,
+    producer_task_id,
+)
+from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
+
+MIN_READINGS = 4
+"""Fewer observations of a loop prove nothing."""
+ENTRIES = (
+    "/threading.py",
+    "/asyncio/base_events.py",
+    "/asyncio/events.py",
+    "/asyncio/runners.py",
+    "/concurrent/futures/thread.py",
+    "ray/_private/function_manager.py",
+    "ray/_private/worker.py",
+    "ray/_private/workers/default_worker.py",
+    "ray/util/tracing/tracing_helper.py",
+)
+"""Files whose loops run any code that comes: a thread that is there is between two pieces of work."""
+
+WRAPPERS = ("ray/_private/client_mode_hook.py", "ray/_private/auto_init_hook.py")
+
+RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
+"""Libraries' loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
+
+
+class _Observation(NamedTuple):
+    """A thread or coroutine in one sample or reading, which was taken within this time."""
+
+    began_s: float
+    ended_s: float
+    one: Thread | Coroutine
+
+
+def find_polls(snapshot: Snapshot) -> dict[Key, Poll]:
+    """The loops that only poll, by the vertex of their thread or coroutine; none without readings."""
+    samples = sorted((*snapshot.samples[:2], *snapshot.readings), key=lambda sample: sample.began_s)
+    if len(samples) < MIN_READINGS or len(snapshot.samples) < 2:
+        return {}
+    return dict(_Finder(snapshot, samples).polls())
+
+
+def with_polls_shown(snapshot: Snapshot, polls: Polls) -> Snapshot:
+    """The snapshot with each polling loop at its poll in both samples, though one may have seen it between two."""
+    if not polls:
+        return snapshot
+    samples = tuple(
+        replace(sample, workers=tuple(_shown(worker, polls) for worker in sample.workers))
+        for sample in snapshot.samples
+    )
+    return replace(snapshot, samples=samples)
+
+
+def moved_workers(snapshot: Snapshot, samples: Sequence[Sample]) -> set[str]:
+    """The workers that have executed or submitted a task, or of which one has ended, beside polls and machinery."""
+    upkeep = Upkeep(snapshot)
+    shown: dict[str, set[object]] = defaultdict(set)
+    counts: dict[str, set[object]] = defaultdict(set)
+    for sample in samples:
+        for worker_id, tasks in _unfinished(sample, upkeep).items():
+            shown[worker_id].add(tasks)
+        for worker in sample.workers:
+            if worker.executed_tasks is not None and not upkeep.are_all(worker):
+                counts[worker.worker_id].add(worker.executed_tasks)
+    return {worker_id for seen in (shown, counts) for worker_id, values in seen.items() if len(values) > 1}
+
+
+def _unfinished(sample: Sample, upkeep: Upkeep) -> dict[str, frozenset[tuple[str, str]]]:
+    """The unfinished tasks, with their states, of each worker that answered; without upkeep."""
+    found: dict[str, set[tuple[str, str]]] = {
+        worker.worker_id: set() for worker in sample.workers if worker.running_task_ids is not None
+    }
+    for task in sample.tasks:
+        if task.owner_id in found and not upkeep.is_one(task):
+            found[task.owner_id].add((task.task_id, task.state))
+    return {owner: frozenset(tasks) for owner, tasks in found.items()}
+
+
+class _Finder:
+    def __init__(self, snapshot: Snapshot, samples: Sequence[Sample]) -> None:
+        self._snapshot = snapshot
+        self._samples = samples
+        self._workers = {worker.worker_id: worker for worker in snapshot.workers}
+        self._repeated: dict[str, list[RepeatedCall]] = defaultdict(list)
+        for call in snapshot.repeated_calls:
+            self._repeated[call.parent_task_id].append(call)
+
+    def polls(self) -> Iterator[tuple[Key, Poll]]:
+        """All of them, in processes that have not moved, of jobs in which nothing has."""
+        moved = moved_workers(self._snapshot, self._samples)
+        jobs = {worker.job_id for worker in self._workers.values() if worker.job_id}
+        busy_jobs = {job for job in jobs if (found := progress_of(self._snapshot, (job,))) and found.has_moved}
+        for worker_id in {worker.worker_id for reading in self._snapshot.readings for worker in reading.workers}:
+            worker = self._workers.get(worker_id)
+            if worker is None or worker_id in moved:
+                continue
+            if worker.job_id not in busy_jobs if worker.job_id else not busy_jobs:
+                yield from self._in_worker(worker)
+
+    def _in_worker(self, worker: Worker) -> Iterator[tuple[Key, Poll]]:
+        processes = [
+            (sample, one.process)
+            for sample in self._samples
+            for one in sample.workers
+            if one.worker_id == worker.worker_id and one.process is not None and one.process.threads
+        ]
+        if len(processes) < MIN_READINGS or len({process.started_at for _, process in processes}) > 1:
+            return
+        series = _series(processes)
+        threads = {one.one.task_id for several in series.values() for one in several}
+        for identity, several in series.items():
+            may_run = isinstance(identity, str)  # a coroutine is not listed while its event loop runs it
+            is_there = len(several) * 3 >= len(processes) * 2 if may_run else len(several) == len(processes)
+            if is_there and len(several) >= MIN_READINGS and _is_one(several):
+                key: Key = (
+                    ThreadKey(worker.worker_id, identity)
+                    if isinstance(identity, int)
+                    else CoroutineKey(worker.worker_id, identity)
+                )
+                poll = self._timed(several) or self._heartbeat(worker, identity, several, threads)
+                poll = poll or self._controller(several)
+                if poll is not None:
+                    yield key, poll
+
+    def _timed(self, several: Sequence[_Observation]) -> Poll | None:
+        """A loop around a wait with a timeout for the same things, seen at least every second time."""
+        inside = [one for one in several if one.one.call is not None and one.one.call.timeout_s is not None]
+        if len(inside) * 2 < len(several) or any(one.one.call for one in several if one not in inside):
+            return None
+        calls = [one.one.call for one in inside if one.one.call is not None]
+        if any(call.unread is not None or call.held for call in calls) or len(set(map(_identity, calls))) > 1:
+            return None
+        longest_s = max(call.timeout_s or 0.0 for call in calls)
+        is_one = inside[-1].began_s - inside[0].ended_s <= longest_s and not self._is_retried(inside[-1].one)
+        if is_one or _runs_out(calls):
+            return None  # it may be one call that has not timed out yet, or have a deadline of its own
+        if self._does_more(several, inside):
+            return None
+        shown = inside[-1].one
+        innermost = len(self._snapshot.stacks[shown.stack]) - 2 - calls[-1].frame + self._is_own_frame(shown)
+        return self._poll(several, shown, calls[-1], innermost)
+
+    def _is_retried(self, one: Thread | Coroutine) -> bool:
+        """Whether a library is known to wait again when the wait has timed out."""
+        return any(frame.file.endswith(RETRYING) for frame in self._snapshot.frames_of(one))
+
+    def _is_own_frame(self, shown: Thread | Coroutine) -> bool:
+        """Whether a call's frame is that of the loop: one that calls into C, or a function of Ray's that sleeps."""
+        frames = self._snapshot.frames_of(shown)
+        at = shown.call.frame if shown.call else 0
+        is_of_rays = shown.call is not None and shown.call.kind == "other" and at == 0 and frames[0].origin == "ray"
+        return is_of_rays or (at < len(frames) and frames[at].origin == "user")
+
+    def _does_more(self, several: Sequence[_Observation], inside: Sequence[_Observation]) -> bool:
+        """Whether the loop was seen in code of the user's that it does not poll from."""
+        polling = {_place(frame) for one in inside for frame in self._snapshot.frames_of(one.one)}
+        others = (frame for one in several if one not in inside for frame in self._snapshot.frames_of(one.one))
+        return any(frame.origin == "user" and _place(frame) not in polling for frame in others)
+
+    def _heartbeat(
+        self, worker: Worker, identity: int | str, several: Sequence[_Observation], tasks: Iterable[str | None]
+    ) -> Poll | None:
+        """A loop around calls that succeed: of all that it was seen in, each was such a call or none."""
+        task_id = several[0].one.task_id
+        repeated = self._repeated.get(task_id or "", [])
+        if not repeated and worker.actor_id and self._runs_alone(worker, task_id):
+            repeated = self._repeated.get(ACTOR_HANDLE + worker.actor_id, [])
+        if not repeated and worker.is_driver and identity == worker.pid:
+            parents = (p for p, calls in self._repeated.items() if calls[0].job_id == worker.job_id)
+            repeated = [c for p in parents if _is_of_driver(p) and p not in tasks for c in self._repeated[p]]
+        actors = {call.actor_id for call in repeated}
+        refs = (ref for one in several if one.one.call for ref in one.one.call.refs)
+        if not repeated or any(actor_of_task(producer_task_id(ref)) not in actors for ref in refs):
+            return None
+        if any(one.one.call and not one.one.call.refs and one.one.call.timeout_s is None for one in several):
+            return None
+        if _is_one_wait(several) or not all(self._is_between_polls(one.one) for one in several):
+            return None
+        call = BlockedCall(kind="other", frame=0, what=f"polls {self._rates(repeated)}", timeout_s=0.0)
+        shown = several[-1].one
+        poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
+        return poll._replace(actors=tuple(sorted(actors))) if poll else None
+
+    def _is_between_polls(self, one: Thread | Coroutine) -> bool:
+        """Whether it is in a call, asleep, or in Ray's own code, which makes the calls: it does nothing else."""
+        leaf = self._snapshot.frames_of(one)[0]
+        is_asleep = one.sleeps if isinstance(one, Thread) else _is_sleep(leaf)
+        return one.call is not None or is_asleep or leaf.origin == "ray"
+
+    def _rates(self, repeated: Sequence[RepeatedCall]) -> str:
+        """``Buffer.size (2.0 calls per second for 3 min)``, of each method; those of several actors together."""
+        by_name: dict[str, list[RepeatedCall]] = defaultdict(list)
+        for call in repeated:
+            by_name[call.name].append(call)
+        return words.listed([f"{name} ({self._rate(calls)})" for name, calls in sorted(by_name.items())])
+
+    def _rate(self, calls: Sequence[RepeatedCall]) -> str:
+        per_second = sum((call.calls - 1) / call.over_s for call in calls if call.over_s > 0)
+        began = [call.first_at for call in calls if call.first_at is not None]
+        seconds = self._snapshot.taken_at - min(began) if began and self._snapshot.has_one_time else 0.0
+        return f"{per_second:.1f} calls per second" + (f" for {words.duration(seconds)}" if seconds > 0 else "")
+
+    def _runs_alone(self, worker: Worker, task_id: str | None) -> bool:
+        """Whether an actor runs this task and no other: Ray names the actor's creation as what makes its calls.
+
+        So it does for calls in coroutines; seen on Ray 2.60.
+        """
+        running = (
+            one.running_task_ids
+            for sample in self._samples
+            for one in sample.workers
+            if one.worker_id == worker.worker_id
+        )
+        return task_id is not None and set(running) == {(task_id,)}
+
+    def _controller(self, several: Sequence[_Observation]) -> Poll | None:
+        """A task of code of Ray's libraries alone that sleeps at the same place each time."""
+        shown = several[-1].one
+        frames = self._snapshot.frames_of(shown)
+        is_rays = any(frame.origin == "ray" for frame in frames) and {f.origin for f in frames} <= {"ray", "stdlib"}
+        if shown.task_id is None or not is_rays or len({one.one.stack for one in several}) > 1:
+            return None
+        is_asleep = _is_sleep(frames[0]) or all(isinstance(one.one, Thread) and one.one.sleeps for one in several)
+        if not is_asleep or any(one.one.call or not one.one.still for one in several):
+            return None
+        call = BlockedCall(kind="other", frame=0, what="polls its own tasks", timeout_s=0.0)
+        poll = self._poll(several, shown, call, len(frames) - 1)
+        return poll._replace(own_tasks=True) if poll else None
+
+    def _poll(
+        self, several: Sequence[_Observation], shown: Thread | Coroutine, call: BlockedCall, innermost: int
+    ) -> Poll | None:
+        """The poll with the frame of its loop, which is at most so deep, counted from the outermost frame."""
+        stacks = [self._snapshot.stacks[one.one.stack] for one in several]
+        depth = min(_depth_of_loop(stacks, self._snapshot.frames), innermost)
+        if depth < 0:
+            return None
+        outward = [self._snapshot.frames[index] for index in self._snapshot.stacks[shown.stack][::-1][depth::-1]]
+        at = next((frame for frame in outward if not _is_wrapper(frame)), None)
+        if at is None or at.file.endswith(ENTRIES) or _is_weak(outward, call):
+            return None
+        return Poll(call, shown.stack, at)
+
+
+def _series(processes: Iterable[tuple[Sample, Process]]) -> dict[int | str, list[_Observation]]:
+    """The observations of each thread and coroutine, without those of torn stacks."""
+    series: dict[int | str, list[_Observation]] = defaultdict(list)
+    for sample, process in processes:
+        for thread in process.threads:
+            if not thread.torn:
+                series[thread.os_thread_id].append(_Observation(sample.began_s, sample.ended_s, thread))
+        for coroutine in process.coroutines:
+            series[coroutine.coroutine_id].append(_Observation(sample.began_s, sample.ended_s, coroutine))
+    return series
+
+
+def _is_one(several: Sequence[_Observation]) -> bool:
+    """Whether they are of one thread or coroutine, in one task: addresses of coroutines are used again."""
+    return len({(one.one.name, one.one.task_id) for one in several}) == 1
+
+
+def _is_one_wait(several: Sequence[_Observation]) -> bool:
+    """Whether all show one and the same wait that has no timeout, and so no poll that ends at once."""
+    calls = [one.one.call for one in several if one.one.call and one.one.call.timeout_s is None]
+    return len(calls) == len(several) and len(set(map(_identity, calls))) == 1
+
+
+def _is_sleep(leaf: Frame) -> bool:
+    return leaf.function == "sleep" and leaf.file.endswith("/asyncio/tasks.py")
+
+
+def _runs_out(calls: Sequence[BlockedCall]) -> bool:
+    """Whether the timeouts become ever shorter, as those of a loop do that has a deadline of its own."""
+    timeouts = [call.timeout_s or 0.0 for call in calls]
+    return timeouts[-1] < timeouts[0] and timeouts == sorted(timeouts, reverse=True)
+
+
+def _is_wrapper(frame: Frame) -> bool:
+    """Whether no loop of an application is there: in the standard library, or where Ray wraps its functions."""
+    return frame.file.endswith(WRAPPERS) or (frame.origin == "stdlib" and not frame.file.endswith(ENTRIES))
+
+
+def _place(frame: Frame) -> tuple[str, str]:
+    return frame.function, frame.file
+
+
+def _is_of_driver(task_id: str) -> bool:
+    """Whether it is the id of a driver's own task, which is all ones but for its job."""
+    return not task_id[:40].strip("f")
+
+
+def _identity(call: BlockedCall) -> tuple[object, ...]:
+    """What it waits for."""
+    return (call.kind, frozenset(call.refs), call.num_returns, call.object_id, call.threads, call.coroutines, call.what)
+
+
+def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -> int:
+    """How deep the innermost frame is that all stacks share, whatever its line; -1 for none."""
+    rows = [stack[::-1] for stack in stacks]
+    depth = 0
+    while all(len(row) > depth for row in rows) and len({row[depth] for row in rows}) == 1:
+        depth += 1
+    places = {_place(frames[row[depth]]) for row in rows if len(row) > depth}
+    is_same = len(places) == 1 and all(len(row) > depth for row in rows)
+    return depth if is_same else depth - 1
+
+
+def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
+    """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
+
+    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for
+    something outside each time it is not woken.
+    """
+    loop = next((frame for frame in frames if frame.loop is not None), None)
+    if loop is None or loop.origin != "user":
+        return False
+    return loop.loop == "bounded" or (loop.loop == "busy" and not call.refs)
+
+
+def _shown(worker: WorkerSample, polls: Polls) -> WorkerSample:
+    process = worker.process
+    if process is None or not any(getattr(key, "worker_id", "") == worker.worker_id for key in polls):
+        return worker
+    threads = tuple(
+        replace(one, stack=poll.stack, call=poll.call, still=True, on_cpu=False, torn=False)
+        if (poll := polls.get(ThreadKey(worker.worker_id, one.os_thread_id)))
+        else one
+        for one in process.threads
+    )
+    coroutines = tuple(
+        replace(one, stack=poll.stack, call=poll.call, still=True)
+        if (poll := polls.get(CoroutineKey(worker.worker_id, one.coroutine_id)))
+        else one
+        for one in process.coroutines
+    )
+    return replace(worker, process=replace(process, threads=threads, coroutines=coroutines))

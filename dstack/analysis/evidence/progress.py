@@ -1,0 +1,117 @@
+"""What has moved in a job while it was observed: tasks started, finished and submitted, and CPU time.
+
+Calls that only poll, and those of Ray's libraries for themselves, are no progress. Core workers count the tasks that
+they have executed, so one that began and ended between the samples counts as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
+from dstack.analysis.naming.ray_libraries import is_machinery_actor
+from dstack.diagnosis import Progress
+from dstack.model import Sample, Snapshot, Task, WorkerSample, job_of_task
+
+
+def progress_of(snapshot: Snapshot, jobs: Collection[str]) -> Progress | None:
+    """What has moved in these jobs from the first sample to the second; None without a second one."""
+    if len(snapshot.samples) < 2:
+        return None
+    first, last = snapshot.samples[:2]
+    return _Observer(snapshot, jobs).progress(first, last)
+
+
+class Upkeep:
+    """Which calls are no progress: polls that succeed at once, and those of Ray's libraries for themselves."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._actor_of = {worker.worker_id: worker.actor_id for worker in snapshot.workers}
+        self._polled = {(call.actor_id, call.name) for call in snapshot.repeated_calls}
+        self._actors = {call.actor_id for call in snapshot.repeated_calls}
+        self._actors |= {actor.actor_id for actor in snapshot.actors if is_machinery_actor(actor)}
+
+    def is_one(self, task: Task) -> bool:
+        """Whether a task is such a call."""
+        return (task.actor_id, task.name) in self._polled or task.actor_id in self._actors
+
+    def are_all(self, worker: WorkerSample) -> bool:
+        """Whether the tasks that a worker ends are such calls."""
+        return self._actor_of.get(worker.worker_id) in self._actors
+
+
+class _Observer:
+    def __init__(self, snapshot: Snapshot, jobs: Collection[str]) -> None:
+        self._snapshot = snapshot
+        self._jobs = jobs
+        self._workers = {worker.worker_id: worker for worker in snapshot.workers}
+        self._came_or_went = ended_workers(snapshot) | new_workers(snapshot)
+        self._upkeep = Upkeep(snapshot)
+
+    def progress(self, first: Sample, last: Sample) -> Progress:
+        """The differences of two samples, as far as workers answered in both."""
+        before = {one.worker_id: one for one in first.workers if self._counts(one)}
+        pairs = [(before[one.worker_id], one) for one in last.workers if one.worker_id in before]
+        ran, runs = self._running(first, last), self._running(last, first)
+        executed = sum(_executed(*pair) for pair in pairs if not self._upkeep.are_all(pair[1]))
+        new = (one for one in last.workers if one.worker_id in self._came_or_went and self._counts(one))
+        executed += sum(one.executed_tasks or 0 for one in new if not self._upkeep.are_all(one))
+        return Progress(
+            watched_s=round(max(0.0, last.ended_s - first.began_s), 3),
+            started=max(len(runs - ran), executed - len(ran - runs)),
+            finished=max(len(ran - runs), executed),
+            submitted=len(self._owned(last, first) - self._owned(first, last)),
+            cpu_s=_cpu_s(pairs),
+            idle_s=self._idle_s(first),
+        )
+
+    def _idle_s(self, first: Sample) -> float | None:
+        """How long before the first sample the last task of the jobs ended, by hosts' clocks that agree."""
+        window = self._snapshot.task_event_window
+        if window is None or not self._snapshot.has_one_time:
+            return None
+        ends = [ended_at for job, ended_at in window.last_ended_at.items() if job in self._jobs]
+        return round(max(0.0, self._snapshot.taken_at + first.began_s - max(ends)), 1) if ends else None
+
+    def _counts(self, one: WorkerSample) -> bool:
+        worker = self._workers.get(one.worker_id)
+        return worker is not None and worker.job_id in self._jobs
+
+    def _running(self, sample: Sample, other: Sample) -> set[str]:
+        """The tasks of the jobs that run, on workers that answered in both samples, or are only in this one."""
+        answered = self._answered(sample, other)
+        ids = {task for one in sample.workers if one.worker_id in answered for task in one.running_task_ids or ()}
+        polls = {task.task_id for s in (sample, other) for task in s.tasks if self._upkeep.is_one(task)}
+        return {task_id for task_id in ids - polls if job_of_task(task_id) in self._jobs}
+
+    def _owned(self, sample: Sample, other: Sample) -> set[str]:
+        answered = self._answered(sample, other)
+        return {task.task_id for task in sample.tasks if task.owner_id in answered and self._is_of_jobs(task)}
+
+    def _answered(self, sample: Sample, other: Sample) -> set[str]:
+        return _answered(sample) & (_answered(other) | self._came_or_went)
+
+    def _is_of_jobs(self, task: Task) -> bool:
+        return task.job_id in self._jobs and not self._upkeep.is_one(task)
+
+
+def _answered(sample: Sample) -> set[str]:
+    return {worker.worker_id for worker in sample.workers if worker.running_task_ids is not None}
+
+
+def _executed(before: WorkerSample, after: WorkerSample) -> int:
+    if before.executed_tasks is None or after.executed_tasks is None:
+        return 0
+    return max(0, after.executed_tasks - before.executed_tasks)
+
+
+def _cpu_s(pairs: Collection[tuple[WorkerSample, WorkerSample]]) -> float | None:
+    """CPU time of the processes that both samples have; None where there is none."""
+    used = list(_used(pairs))
+    return round(sum(used), 2) if used else None
+
+
+def _used(pairs: Collection[tuple[WorkerSample, WorkerSample]]) -> Iterator[float]:
+    for before, after in pairs:
+        if before.process and after.process and before.process.started_at == after.process.started_at:
+            yield max(0.0, after.process.cpu_s - before.process.cpu_s)

@@ -1,0 +1,324 @@
+"""What has changed between the two samples: which processes and tasks ended, which values came, which waits moved.
+
+A wait whose dependency changed was transient. A change is only claimed where the second sample proves it: a process
+that is not listed any more, a task that its worker does not run or its owner does not list any more, another stack or
+call. What the second sample could not read has not changed; what the first sample showed of it still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import zip_longest
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.refs.placement_group_refs import is_returned
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.diagnosis import Target, Vertex
+from dstack.model import (
+    BlockedCall,
+    Coroutine,
+    Process,
+    Sample,
+    Snapshot,
+    Thread,
+    WorkerSample,
+    actor_of_task,
+    producer_task_id,
+)
+from dstack.vertex_keys import TaskKey
+
+Execution = TypeVar("Execution", Thread, Coroutine)
+
+
+class Changes:
+    """The differences of two samples of one snapshot."""
+
+    def __init__(self, first: Observed, second: Observed) -> None:
+        self._first = first
+        self._second = second
+
+    # Processes
+
+    @cached_property
+    def ended_workers(self) -> frozenset[str]:
+        """The workers that ended between the samples."""
+        return ended_workers(self._first.snapshot)
+
+    def is_new(self, worker_id: str) -> bool:
+        """Whether a worker started after the first sample had begun."""
+        return worker_id not in self._first.seen and worker_id in self._second.seen
+
+    def _has_restarted(self, worker_id: str) -> bool:
+        before, after = self._first.process(worker_id), self._second.process(worker_id)
+        return before is not None and after is not None and before.started_at != after.started_at
+
+    # Tasks
+
+    def has_ended(self, vertex: Vertex) -> bool:
+        """Whether what waited is gone: its process, the task that it ran, or the process that submitted it."""
+        worker_id = vertex.worker_id
+        if worker_id is None:
+            task = self._first.tasks.get(vertex.task_id or "")
+            return isinstance(vertex.key, TaskKey) and task is not None and task.owner_id in self.ended_workers
+        if worker_id in self.ended_workers or self._has_restarted(worker_id):
+            return True
+        sample = self._second.seen.get(worker_id)
+        if sample is None or sample.running_task_ids is None or vertex.kind not in ("execution", "task"):
+            return False
+        task_id = self._task_of(vertex)
+        if task_id is None:
+            return self._is_for_tasks(vertex) and sample.running_task_ids == ()
+        return task_id not in sample.running_task_ids
+
+    def _task_of(self, vertex: Vertex) -> str | None:
+        """The task with whose end the execution ends, also where its worker did not list it when it was asked."""
+        if vertex.task_id is not None:
+            return vertex.task_id
+        execution = execution_of(self._first, vertex)
+        if isinstance(execution, Coroutine):
+            return execution.task_id if execution.is_task else None
+        knows = self._is_for_tasks(vertex) and self._first.knows_tasks(vertex.worker_id or "")
+        return execution.task_id if knows and execution and self._may_run(vertex, execution.task_id) else None
+
+    def _is_for_tasks(self, vertex: Vertex) -> bool:
+        thread = self._first.thread(vertex.worker_id, vertex.os_thread_id)
+        worker = self._first.workers.get(vertex.worker_id or "")
+        return thread is not None and thread.role == "task" and worker is not None and not worker.is_driver
+
+    def _may_run(self, vertex: Vertex, task_id: str | None) -> bool:
+        """Whether the task's id names its worker's actor, or none: Ray makes up ids for threads of the user's own."""
+        worker = self._first.workers[vertex.worker_id or ""]
+        return task_id is not None and actor_of_task(task_id) == worker.actor_id
+
+    # Values
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The refs that were waited for in the first sample and whose tasks have ended since, by their owners.
+
+        An owner lists all of its unfinished tasks, and the ref was made before it was waited for.
+        """
+        executions = _executions(self._second.sample.workers)
+        again = {ref for _, one in executions if one.call and is_readable(one) for ref in one.call.refs}
+        pairs = (pair for where, one in _executions(self._first.sample.workers) for pair in _owned(one.call, where))
+        return frozenset(ref for ref, owner in pairs if ref not in again and self._has_ended(ref, owner))
+
+    def _has_ended(self, ref: str, owner_id: str) -> bool:
+        known = self._first.tasks.get(producer_task_id(ref))
+        owner_id = owner_id or (known.owner_id if known else "")
+        return is_returned(ref) and _denies(self._second, owner_id, producer_task_id(ref))
+
+    def is_new_wait(self, vertex: Vertex) -> bool:
+        """Whether a wait of the second sample needs a task that its owner did not list in the first: it began later."""
+        execution = execution_of(self._second, vertex)
+        owners = dict(_owned(execution.call, vertex.worker_id or "")) if execution else {}
+        groups = vertex.wait.groups if vertex.wait else ()
+        return any(all(self._is_new(target, owners) for target in group.targets) for group in groups if group.targets)
+
+    def _is_new(self, target: Target, owners: Mapping[str, str]) -> bool:
+        if target.ref is None or not is_returned(target.ref):
+            return False
+        task_id = producer_task_id(target.ref)
+        known = self._second.tasks.get(task_id)
+        return _denies(self._first, known.owner_id if known else owners.get(target.ref, ""), task_id)
+
+    # Threads and coroutines
+
+    def has_left(self, vertex: Vertex) -> bool:
+        """Whether a thread or coroutine was seen elsewhere, or would have been seen if it were still there."""
+        before, after = execution_of(self._first, vertex), execution_of(self._second, vertex)
+        if after is None:
+            return self._reads(vertex)
+        return before is not None and _differ(before, after)
+
+    def is_readable_again(self, vertex: Vertex) -> bool:
+        """Whether the second sample shows what a thread or coroutine does."""
+        execution = execution_of(self._second, vertex)
+        return execution is not None and is_readable(execution)
+
+    def _reads(self, vertex: Vertex) -> bool:
+        worker_id = vertex.worker_id or ""
+        is_coroutine = vertex.coroutine_id is not None
+        return self._second.reads_coroutines(worker_id) if is_coroutine else bool(self._second.threads(worker_id))
+
+    # What only the second sample shows
+
+    def was_hidden(self, vertex: Vertex) -> bool:
+        """Whether the first sample could not have shown what only the second one does."""
+        worker_id = vertex.worker_id
+        if vertex.kind == "execution" and worker_id is not None:
+            if self.is_new(worker_id) or self._has_restarted(worker_id):
+                return False
+            if vertex.coroutine_id is not None:
+                return not self._first.reads_coroutines(worker_id)
+            return not self._first.threads(worker_id)
+        if not isinstance(vertex.key, TaskKey):
+            return False
+        task = self._second.tasks.get(vertex.task_id or "")
+        teller = worker_id or (task.owner_id if task else None)
+        return teller is not None and not self.is_new(teller) and self._first.is_silent(teller)
+
+
+def ended_workers(snapshot: Snapshot) -> frozenset[str]:
+    """The workers that were there in the first sample and ended before the second.
+
+    The second sample has all workers that are listed by then but those of which the first waited for an answer in vain.
+    """
+    if len(snapshot.samples) < 2:
+        return frozenset()
+    before, after = ({worker.worker_id for worker in sample.workers} for sample in snapshot.samples[:2])
+    not_asked = {f.worker_id for f in snapshot.failures if f.stage == "core worker" and f.cause == "timeout"}
+    return frozenset(before - after - not_asked)
+
+
+def new_workers(snapshot: Snapshot) -> frozenset[str]:
+    """The workers that started after the first sample had begun."""
+    if len(snapshot.samples) < 2:
+        return frozenset()
+    before, after = ({worker.worker_id for worker in sample.workers} for sample in snapshot.samples[:2])
+    return frozenset(after - before)
+
+
+def is_readable(execution: Thread | Coroutine) -> bool:
+    """Whether it was read while it did not run, and so was what it waits for."""
+    return execution.still and (execution.call is None or is_known(execution.call))
+
+
+def is_known(call: BlockedCall | None) -> bool:
+    """Whether what a call waits for was read."""
+    return call is not None and call.unread is None and not call.held
+
+
+def usable(first: Sample, second: Sample) -> Sample:
+    """The second sample without processes of which it shows less than the first: those were not read again."""
+    before = {worker.worker_id: worker.process for worker in first.workers}
+    workers = (
+        replace(worker, process=None) if _shows_less(worker.process, before.get(worker.worker_id)) else worker
+        for worker in second.workers
+    )
+    return replace(second, workers=tuple(workers))
+
+
+def carried_over(first: Sample, second: Sample) -> Sample:
+    """The second sample, with the first one's calls of executions that are at the same place and were not readable."""
+    before = {worker.worker_id: worker.process for worker in first.workers}
+    return replace(
+        second, workers=tuple(_with_calls(worker, before.get(worker.worker_id)) for worker in second.workers)
+    )
+
+
+def with_reach(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with what the second sample found to reach the objects of waits that the first one shows, too."""
+    if len(snapshot.samples) < 2:
+        return snapshot
+    first, second = snapshot.samples[:2]
+    later = {worker.worker_id: worker.process for worker in second.workers if worker.process}
+    workers = tuple(
+        replace(one, process=_reached(one.process, later[one.worker_id]))
+        if one.process and one.worker_id in later
+        else one
+        for one in first.workers
+    )
+    return replace(snapshot, samples=(replace(first, workers=workers), *snapshot.samples[1:]))
+
+
+def _reached(before: Process, after: Process) -> Process:
+    if before.started_at != after.started_at:
+        return before
+    threads = {thread.os_thread_id: thread.call for thread in after.threads}
+    coroutines = {coroutine.coroutine_id: coroutine.call for coroutine in after.coroutines}
+    return replace(
+        before,
+        threads=tuple(_with_reach_of(one, threads.get(one.os_thread_id)) for one in before.threads),
+        coroutines=tuple(_with_reach_of(one, coroutines.get(one.coroutine_id)) for one in before.coroutines),
+    )
+
+
+def _with_reach_of(before: Execution, later: BlockedCall | None) -> Execution:
+    if before.call is None or later is None or not before.call.is_same_as(later):
+        return before
+    return replace(before, call=later)
+
+
+def _shows_less(process: Process | None, before: Process | None) -> bool:
+    if process is None or before is None or process.started_at != before.started_at:
+        return False
+    pairs = (
+        (before.threads, process.threads),
+        (before.tasks_read, process.tasks_read),
+        (before.coroutines_read, process.coroutines_read),
+    )
+    return any(had and not has for had, has in pairs)
+
+
+def _with_calls(worker: WorkerSample, before: Process | None) -> WorkerSample:
+    process = worker.process
+    if process is None or before is None or process.started_at != before.started_at:
+        return worker
+    threads = {thread.os_thread_id: thread for thread in before.threads}
+    coroutines = {coroutine.coroutine_id: coroutine for coroutine in before.coroutines}
+    process = replace(
+        process,
+        threads=tuple(_with_call(thread, threads.get(thread.os_thread_id)) for thread in process.threads),
+        coroutines=tuple(_with_call(one, coroutines.get(one.coroutine_id)) for one in process.coroutines),
+    )
+    return replace(worker, process=process)
+
+
+def _with_call(after: Execution, before: Execution | None) -> Execution:
+    if before is None or before.call is None or is_readable(after) or _differ(before, after):
+        return after
+    if is_known(after.call) or not is_known(before.call):
+        return after
+    return replace(after, call=before.call, still=before.still)
+
+
+def _differ(before: Thread | Coroutine, after: Thread | Coroutine) -> bool:
+    """Whether it is not where it was; only what was read can differ."""
+    if before.stack != after.stack or _identity(before) != _identity(after):
+        return True
+    if None not in (before.task_id, after.task_id) and before.task_id != after.task_id:
+        return True
+    return is_known(before.call) and is_known(after.call) and not are_equal(before.call, after.call)
+
+
+def are_equal(before: BlockedCall | None, after: BlockedCall | None) -> bool:
+    """Whether two readings of a call are equal, but for a clock by which one on a process group would time out."""
+    if before is None or after is None or before.of_group is None:
+        return before == after
+    return before.is_same_as(after)
+
+
+def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
+    """What distinguishes a coroutine from a later one at the same address; a thread has its id."""
+    if isinstance(execution, Coroutine):
+        return execution.name, execution.task_id, execution.is_task, execution.os_thread_id
+    return ()
+
+
+def _denies(observed: Observed, owner_id: str, task_id: str) -> bool:
+    """Whether a worker that lists all its unfinished tasks does not list this one, and nothing runs it."""
+    owner = observed.seen.get(owner_id)
+    if owner is None or owner.running_task_ids is None or owner_id in observed.cut_short:
+        return False
+    return task_id not in observed.tasks and task_id not in observed.running_on
+
+
+def _executions(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, Thread | Coroutine]]:
+    """All threads and coroutines, each with the id of its worker."""
+    for worker in workers:
+        if worker.process is not None:
+            executions: tuple[Thread | Coroutine, ...] = (*worker.process.threads, *worker.process.coroutines)
+            yield from ((worker.worker_id, execution) for execution in executions)
+
+
+def _owned(call: BlockedCall | None, worker_id: str) -> Iterator[tuple[str, str]]:
+    """The refs of a call with their owners, as far as known; only its owner can take from a generator."""
+    if call is None:
+        return
+    owners = call.owners or (worker_id,) * (call.kind == "generator")
+    yield from zip_longest(call.refs, owners[: len(call.refs)], fillvalue="")

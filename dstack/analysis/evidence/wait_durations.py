@@ -1,0 +1,107 @@
+"""For how long each wait has lasted, at least and at most.
+
+What stood in both looks lasted from the one to the other. A task is in its state since the moment its owner reported.
+A call that waits for a value began after the value's task was submitted, and after its own task began to run. Those
+moments are by other hosts' clocks: where any is known to differ from dstack's, only what was watched counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from dstack.analysis.index.sample_index import Observed
+from dstack.diagnosis import Since, Vertex
+from dstack.model import Snapshot, TaskTimes, producer_task_id
+from dstack.vertex_keys import Key
+
+UNKNOWN = TaskTimes()
+
+
+def with_bounds(snapshot: Snapshot, first: Observed, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
+    """The same vertices, with the bounds of those that wait; none for waits with a timeout, which begin ever anew."""
+    bounds = _Bounds(snapshot, first)
+    return {key: bounds.added_to(vertex) for key, vertex in vertices.items()}
+
+
+def of_all(several: Sequence[Since]) -> Since:
+    """For how long all of these have lasted together: since the last of them began."""
+    at_least = [since.at_least_s for since in several]
+    at_most = [since.at_most_s for since in several if since.at_most_s is not None]
+    known = [bound for bound in at_least if bound is not None]
+    return Since(
+        at_least_s=min(known) if known and len(known) == len(at_least) else None,
+        at_most_s=min(at_most, default=None),
+    )
+
+
+def of_any(several: Sequence[Since]) -> Since:
+    """Bounds that hold for each of these."""
+    at_least = [since.at_least_s for since in several if since.at_least_s is not None]
+    at_most = [since.at_most_s for since in several if since.at_most_s is not None]
+    return Since(
+        at_least_s=min(at_least) if len(at_least) == len(several) else None,
+        at_most_s=max(at_most) if len(at_most) == len(several) else None,
+    )
+
+
+class _Bounds:
+    def __init__(self, snapshot: Snapshot, first: Observed) -> None:
+        self._has_one_time = snapshot.has_one_time
+        self._times = snapshot.task_times if self._has_one_time else {}
+        self._first = first
+        last = snapshot.samples[-1]
+        self._watched_s = max(0.0, last.began_s - snapshot.samples[0].ended_s) if len(snapshot.samples) > 1 else None
+        self._looked_at = {stands: self._look(snapshot, stands) for stands in (False, True)}
+
+    @staticmethod
+    def _look(snapshot: Snapshot, stands: bool) -> tuple[float, float]:
+        """Between which moments a wait was seen for the last time."""
+        sample = snapshot.samples[-1 if stands else 0]
+        return snapshot.taken_at + sample.began_s, snapshot.taken_at + sample.ended_s
+
+    def added_to(self, vertex: Vertex) -> Vertex:
+        if (vertex.wait is None and vertex.never is None) or (vertex.wait and vertex.wait.is_timed):
+            return vertex
+        since = self._since(vertex)
+        if since.at_least_s is None and since.at_most_s is None:
+            return vertex
+        return msgspec.structs.replace(vertex, since=since)
+
+    def _since(self, vertex: Vertex) -> Since:
+        began, ended = self._looked_at[vertex.stands]
+        watched_s = self._watched_s if vertex.stands else None
+        entered = self._entered(vertex)
+        if entered is not None:
+            return _since(max(began - entered, watched_s or 0.0), ended - entered)
+        earliest = max(self._not_before(vertex), default=None)
+        return _since(watched_s, None if earliest is None else ended - earliest)
+
+    def _entered(self, vertex: Vertex) -> float | None:
+        """When something that does not run entered the state it is in."""
+        if vertex.placement_group_id is not None:
+            group = self._first.groups.get(vertex.placement_group_id)
+            return group.requested_at if group and self._has_one_time else None
+        task = self._first.tasks.get(vertex.task_id or "")
+        if task is None or vertex.worker_id is not None:
+            return None
+        times = self._times.get(task.task_id, UNKNOWN)
+        return times.states.get(task.state) if times.attempt >= task.attempt else None
+
+    def _not_before(self, vertex: Vertex) -> Iterator[float]:
+        """Moments at which the wait cannot have begun yet."""
+        own = self._times.get(vertex.task_id or "", UNKNOWN)
+        if vertex.worker_id is not None:
+            yield from filter(None, [own.states.get("RUNNING")])
+        for group in vertex.wait.groups if vertex.wait else ():
+            for target in group.targets:
+                maker = self._times.get(producer_task_id(target.ref), UNKNOWN) if target.ref else UNKNOWN
+                yield from filter(None, [maker.submitted_at])
+
+
+def _since(at_least_s: float | None, at_most_s: float | None) -> Since:
+    """Bounds that fit each other, whatever the clocks say."""
+    if at_most_s is not None:
+        at_most_s = round(max(at_most_s, at_least_s or 0.0), 3)
+    return Since(at_least_s=None if at_least_s is None else round(at_least_s, 3), at_most_s=at_most_s)

@@ -1,0 +1,1 @@
+"""The diagram of a finding: a cycle or a chain as a few numbered entries."""

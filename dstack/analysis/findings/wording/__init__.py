@@ -1,0 +1,1 @@
+"""What findings say: narration, process groups, failures, restarts, and fixes."""

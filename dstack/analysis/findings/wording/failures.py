@@ -1,0 +1,222 @@
+"""Tasks that failed and actors that died, named beside the waits that may depend on them.
+
+A failure is no finding of its own: healthy programs handle exceptions and let actors go. Beside a wait it may be the
+cause: a call that raised, and whose result is never fetched, does not come to the collective that others wait in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from dstack import words
+from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.graph.refs.dead_producers import RELEASED
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming import names
+from dstack.analysis.solve.requirements import targets_of
+from dstack.diagnosis import FailedBefore, Finding, Step
+from dstack.model import Actor, FailedTask, actor_of_task
+from dstack.vertex_keys import Key
+
+SHOWN = 3
+SHOWN_ERROR = 80
+"""Characters of an error in a headline."""
+RAISED = "TASK_EXECUTION_EXCEPTION"
+"""Ray's type of an error that the user's code raised."""
+INTENDED = ("RAY_KILL", "TASK_CANCELLED")
+"""What a program does on purpose counts only where a wait depends on it."""
+HELD = "; its result may never have been fetched"
+NOT_HELD = "; its error may have been handled"
+
+
+@dataclass
+class _Involved:
+    """The processes, actors and tasks that take part in waits, and the classes of these actors."""
+
+    workers: set[str] = field(default_factory=set)
+    actors: set[str] = field(default_factory=set)
+    tasks: set[str] = field(default_factory=set)
+    classes: set[str] = field(default_factory=set)
+
+
+class Failures:
+    """All failures of a snapshot, of which some are beside a wait."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self._observed: Observed = situation.observed
+
+    def beside(self, finding: Finding) -> tuple[FailedBefore, ...]:
+        """Those of the finding's jobs that its waits may depend on.
+
+        They are on an actor or process that takes part, or on an actor of the same class, or their results are held.
+        Where a chain ends outside of Ray, what is awaited is not known, so it may be any failed call of the job.
+        """
+        ends = [blocker.vertex for blocker in finding.final_blockers]
+        keys = (*finding.members, *finding.blocked_behind, *finding.polled_by, *finding.helpers, *ends)
+        is_open = any(self._situation.vertices[end].other_side_of for end in ends)
+        return self._of(finding.jobs, keys, is_open=is_open)
+
+    def beside_outside(self, job_id: str | None = None) -> tuple[FailedBefore, ...]:
+        """Those beside waits that do not depend on Ray, of one job if given."""
+        waiters = [key for knot in self._situation.knots for key in knot.waiters]
+        jobs = self._situation.jobs_of(waiters)
+        return self._of([job for job in jobs if job_id in (None, job)], waiters, is_open=True)
+
+    def _of(self, jobs: Iterable[str], keys: Sequence[Key], *, is_open: bool) -> tuple[FailedBefore, ...]:
+        jobs = set(jobs)
+        if not any(task.job_id in jobs for task in self._observed.snapshot.failed_tasks) and not self._dead(jobs):
+            return ()
+        involved = self._involved(keys)
+        found = [*self._failed_calls(jobs, involved), *self._deaths(jobs, involved)]
+        chosen = [one for one in found if one.is_related or one.is_held or is_open]
+        chosen.sort(key=lambda one: (not one.is_related, not one.is_held, -(one.failed_at or 0.0), one.name))
+        return tuple(_folded(chosen))
+
+    def _involved(self, keys: Iterable[Key]) -> _Involved:
+        """What the vertices of these keys, and what they wait for, are about."""
+        involved = _Involved()
+        vertices = self._situation.vertices
+        reached = {target for key in keys for target in (key, *targets_of(vertices[key]))}
+        for vertex in map(vertices.__getitem__, reached):
+            worker = self._observed.workers.get(vertex.worker_id or "")
+            actors = (worker.actor_id if worker else None, actor_of_task(vertex.task_id) if vertex.task_id else None)
+            involved.workers.update(worker_id for worker_id in (vertex.worker_id,) if worker_id)
+            involved.tasks.update(task_id for task_id in (vertex.task_id,) if task_id)
+            involved.actors.update(actor_id for actor_id in actors if actor_id)
+        known = (self._observed.actors.get(actor_id) for actor_id in involved.actors)
+        involved.classes.update(actor.class_name for actor in known if actor)
+        return involved
+
+    def _failed_calls(self, jobs: set[str], involved: _Involved) -> Iterator[FailedBefore]:
+        """The failed tasks; not those that failed since their actor died, which stands for them."""
+        dead = {actor.actor_id for actor in self._dead(jobs)}
+        for task in self._observed.snapshot.failed_tasks:
+            actor = self._observed.actors.get(task.actor_id or "")
+            is_related = _is_about(task, actor, involved)
+            is_of_dead = task.actor_id in dead and task.error_type != RAISED
+            if task.job_id in jobs and not is_of_dead and (is_related or task.error_type not in INTENDED):
+                yield self._failed_call(task, actor, is_related=is_related)
+
+    def _failed_call(self, task: FailedTask, actor: Actor | None, *, is_related: bool) -> FailedBefore:
+        node = self._observed.nodes.get(task.node_id or "")
+        return FailedBefore(
+            name=task.name,
+            error=task.error or task.error_type,
+            error_type=task.error_type,
+            task_id=task.task_id,
+            actor_id=task.actor_id,
+            actor=names.actor(actor) if actor else None,
+            job_id=task.job_id,
+            pid=task.pid,
+            node_ip=node.ip if node else None,
+            file=task.file,
+            line=task.line,
+            source=task.source,
+            failed_at=task.failed_at,
+            ago_s=self._ago_s(task.failed_at),
+            is_held=task.is_held,
+            is_related=is_related,
+        )
+
+    def _dead(self, jobs: set[str]) -> list[Actor]:
+        """The actors of these jobs that ended otherwise than by being released."""
+        return [one for one in self._dead_actors if one.job_id in jobs]
+
+    @cached_property
+    def _dead_actors(self) -> list[Actor]:
+        actors = self._observed.snapshot.actors
+        return [one for one in actors if one.state == "DEAD" and one.death_reason not in (None, *RELEASED)]
+
+    def _deaths(self, jobs: set[str], involved: _Involved) -> Iterator[FailedBefore]:
+        for actor in self._dead(jobs):
+            is_related = actor.actor_id in involved.actors or actor.class_name in involved.classes
+            if is_related or actor.death_reason not in INTENDED:
+                node = self._observed.nodes.get(actor.node_id or "")
+                yield FailedBefore(
+                    name=names.actor(actor),
+                    error=actor.death_cause or "",
+                    error_type=actor.death_reason or "",
+                    actor_id=actor.actor_id,
+                    actor=names.actor(actor),
+                    job_id=actor.job_id,
+                    pid=actor.pid or None,
+                    node_ip=node.ip if node else None,
+                    failed_at=actor.ended_at,
+                    ago_s=self._ago_s(actor.ended_at),
+                    is_death=True,
+                    is_related=is_related,
+                )
+
+    def _ago_s(self, failed_at: float | None) -> float | None:
+        """How long ago it was, where no clock of a node is known to differ."""
+        if failed_at is None or not self._observed.snapshot.has_one_time:
+            return None
+        ago = self._observed.looked_at - failed_at
+        return round(ago, 3) if ago >= 0 else None
+
+
+def step(failed: FailedBefore) -> Step:
+    """``Failed before: Worker.run (actor Worker "a", pid 7, node 10.0.0.1) raised ValueError: 3, 40 s ago``."""
+    return Step(text=_sentence(failed), file=failed.file, line=failed.line, source=failed.source)
+
+
+def headline(failures: Sequence[FailedBefore]) -> str:
+    """What the first failure adds to a sentence about waits, where nothing may have fetched its error."""
+    held = [failed for failed in failures if failed.is_held]
+    if not held:
+        return ""
+    first = held[0]
+    verb = "raised" if first.error_type == RAISED else "failed:"
+    return f"; {first.name} {verb} {first.error[:SHOWN_ERROR]}"
+
+
+def advice(failures: Sequence[FailedBefore]) -> str:
+    """What to do about an error that nothing may have fetched; empty if there is none."""
+    held = [failed for failed in failures if failed.is_held]
+    if not held:
+        return ""
+    return (
+        f"{held[0].name} failed, and these may wait for it: fetch its result together with those of the other"
+        " calls (ray.wait returns the first that is ready), so that its error is raised at once."
+    )
+
+
+def _is_about(task: FailedTask, actor: Actor | None, involved: _Involved) -> bool:
+    """Whether a task ran where something waits, was called by it, or is of an actor like those that take part."""
+    return (
+        task.actor_id in involved.actors
+        or task.worker_id in involved.workers
+        or task.parent_task_id in involved.tasks
+        or (actor is not None and actor.class_name in involved.classes)
+    )
+
+
+def _folded(found: Sequence[FailedBefore]) -> Iterator[FailedBefore]:
+    """The first of each that failed alike, with their number; no more than are shown."""
+    alike: dict[tuple[object, ...], list[FailedBefore]] = defaultdict(list)
+    for one in found:
+        alike[one.error, (one.name, one.file, one.line) if not one.is_death else None].append(one)
+    for group in list(alike.values())[:SHOWN]:
+        yield replace(group[0], count=len(group))
+
+
+def _sentence(failed: FailedBefore) -> str:
+    parts = (
+        failed.actor if not failed.is_death else None,
+        f"pid {failed.pid}" if failed.pid else None,
+        f"node {failed.node_ip}" if failed.node_ip else None,
+    )
+    place = ", ".join(part for part in parts if part)
+    is_raised = failed.error_type == RAISED
+    verb = "died" if failed.is_death else "raised" if is_raised else "failed"
+    what = f"{verb}{' ' if is_raised else ': '}{failed.error or 'no cause given'}"
+    ago = f", {words.duration(failed.ago_s)} ago" if failed.ago_s is not None else ""
+    alike = f" ({failed.count:,} alike)" if failed.count > 1 else ""
+    held = "" if failed.is_death else HELD if failed.is_held else NOT_HELD
+    return f"Failed before: {failed.name}{f' ({place})' if place else ''} {what}{ago}{held}{alike}"

@@ -1,0 +1,80 @@
+"""The coroutines of a worker that take part, and what each of them waits for."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.blocked_calls import is_for_somebody, wait_of_call
+from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.serve_requests import as_passed_on
+from dstack.analysis.index import task_assignment
+from dstack.analysis.index.sample_index import OTHER_LOOP, Observed
+from dstack.analysis.naming import names
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import BlockedCall, Coroutine
+from dstack.vertex_keys import CoroutineKey, ThreadKey
+
+EVENT_LOOP = "event loop"
+
+
+def taking_part(observed: Observed, worker_id: str) -> list[Coroutine]:
+    """Those that are tasks, run somebody's code, wait for somebody or are waited for; others serve a library."""
+    process = observed.process(worker_id)
+    if process is None or not process.coroutines:
+        return []
+    awaited = {one for call in process.calls() for one in (*call.coroutines, *call.reached_by_coroutines)}
+    return [
+        coroutine
+        for coroutine in process.coroutines
+        if coroutine.coroutine_id in awaited
+        or task_assignment.is_task(observed, worker_id, coroutine)
+        or ((call := call_of(coroutine)) and is_for_somebody(call))
+        or task_assignment.is_users(observed, coroutine)
+    ]
+
+
+def call_of(coroutine: Coroutine) -> BlockedCall | None:
+    """What a coroutine is blocked in, unless it moved while it was read."""
+    return coroutine.call if coroutine.still else None
+
+
+def add_coroutine(graph: Graph, worker_id: str, coroutine: Coroutine, backpressure: Wait | None = None) -> None:
+    """Enters the vertex of one that takes part; a generator may wait for its consumer."""
+    is_task = task_assignment.is_task(graph.observed, worker_id, coroutine)
+    key = CoroutineKey(worker_id, coroutine.coroutine_id)
+    vertex = Vertex(
+        key=key,
+        kind="execution",
+        label=names.coroutine(graph.observed, worker_id, coroutine),
+        worker_id=worker_id,
+        coroutine_id=coroutine.coroutine_id,
+        task_id=coroutine.task_id if is_task else None,
+        wait=_wait(graph, key, coroutine, backpressure),
+    )
+    graph.add(vertex)
+
+
+def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine, backpressure: Wait | None) -> Wait | None:
+    """What its call needs, and its event loop's thread while that keeps the loop to itself.
+
+    While it does, no timeout ends a call.
+    """
+    loop = task_assignment.blocked_loop(graph.observed, key.worker_id, coroutine)
+    call = call_of(coroutine)
+    if loop is None:
+        wait = wait_of_call(graph, key, call) if call else None
+        return backpressure or (_named(graph, coroutine, wait) if wait else None)
+    thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
+    by_loop = Group(needs=1, targets=(thread,))
+    if call is None or call.timeout_s is not None:
+        return Wait(kind=EVENT_LOOP, groups=(by_loop,))
+    wait = wait_of_call(graph, key, call, thread)
+    if_not = tuple(dict.fromkeys((*wait.if_not, by_loop))) if wait.is_suspected else ()
+    return replace(wait, groups=tuple(dict.fromkeys((*wait.groups, by_loop))), if_not=if_not, loop=thread.vertex)
+
+
+def _named(graph: Graph, coroutine: Coroutine, wait: Wait) -> Wait:
+    """The wait under its own name, where it is for another event loop, or only passes a request on."""
+    if coroutine.call is not None and coroutine.call.what == OTHER_LOOP:
+        return replace(wait, kind=EVENT_LOOP, what=None)
+    return as_passed_on(graph.observed, coroutine, wait)

@@ -1,0 +1,210 @@
+"""What a wait on an object of its own process depends on, and what a loop depends on that only polls.
+
+A queue, an event or a semaphore does not name what will end a wait on it. It is ended by a thread, coroutine or call
+that can reach the object. Where such are known (``BlockedCall.reached_by``, calls of the actor that are pending), the
+wait is for any of these, and to be safe, for anything that can proceed in the process or call into it. That nothing
+else can reach the object, as a native thread might, is an assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.backpressure import BACKPRESSURE
+from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.idle_services import idle_links
+from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.index.sample_index import Poll
+from dstack.analysis.naming.ray_libraries import polled_actors
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import BlockedCall
+from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
+
+BARRIER = "threading.Barrier.wait"
+NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
+
+
+def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
+    """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
+    executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
+    linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
+    enders = _known_enders(graph, lifetimes, executions, linked)
+    idle = idle_links(graph.vertices, enders, lifetimes.workers_with_idle_libraries())
+    for vertex in executions:
+        poll = graph.observed.polls.get(vertex.key)
+        wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
+        graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
+
+
+def _known_enders(
+    graph: Graph, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
+) -> dict[Key, tuple[Key, ...]]:
+    """By waiter: what can reach the object of its wait, of those waits that are linked to such."""
+    found: dict[Key, tuple[Key, ...]] = {}
+    for vertex in executions:
+        execution = execution_of(graph.observed, vertex) if linked[vertex.key] is not vertex.wait else None
+        if execution is not None and execution.call is not None and has_enders(execution.call):
+            enders = _enders(graph, lifetimes, vertex, execution.call)
+            found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
+    return {key: enders for key, enders in found.items() if enders}
+
+
+def has_known_enders(call: BlockedCall | None) -> bool:
+    """Whether threads or coroutines are known that can reach what a call waits on."""
+    return call is not None and bool(call.reached_by or call.reached_by_coroutines)
+
+
+def has_enders(call: BlockedCall | None) -> bool:
+    """Whether anything is known that can reach it: such a thread or coroutine, or the actor's instance."""
+    return call is not None and (has_known_enders(call) or call.reached_by_actor)
+
+
+def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
+    """The wait with its unknown ends replaced by what can reach the object, where any such is known."""
+    assert vertex.wait is not None, "only executions that wait are linked"
+    if vertex.wait.kind == BACKPRESSURE:
+        return _for_consumer(graph, lifetimes, vertex.wait)
+    wait, execution = vertex.wait, execution_of(graph.observed, vertex)
+    call = execution.call if execution else None
+    is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
+    if call is None or wait.of_group is not None or not any(is_open):
+        return wait
+    if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
+        return wait  # any of these calls may end it
+    several = tuple(_all_enders(graph, lifetimes, vertex, call))
+    if not several:
+        return wait
+    others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
+    linked = Group(needs=1, targets=others)
+    groups = tuple(dict.fromkeys(linked if open_ else group for group, open_ in zip(wait.groups, is_open, strict=True)))
+    return replace(
+        wait,
+        groups=groups,
+        total=len(linked.targets) if len(groups) == 1 else wait.total,
+        is_linked=True,
+        assumed=tuple(dict.fromkeys((*wait.assumed, NO_OTHERS))),
+        if_not=wait.if_not if wait.assumed else wait.groups,
+    )
+
+
+def _for_consumer(graph: Graph, lifetimes: Lifetimes, wait: Wait) -> Wait:
+    """The wait of a producer for anything that can proceed in the process of its consumer, or call into it."""
+    consumers = [graph.vertices[target.vertex] for target in _targets(wait.groups)]
+    owner = next((one.worker_id for one in consumers if isinstance(one.key, UnknownKey)), None)
+    if owner is None:
+        return wait
+    users = tuple(dict.fromkeys(lifetimes.users_of_process(owner)))
+    return replace(wait, groups=(Group(needs=1, targets=users),), total=len(users))
+
+
+def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
+    actors = polled_actors(graph.observed, call.what)
+    for actor in actors:
+        yield from lifetimes.tasks_of_actor(actor)
+        yield from lifetimes.users_of_actor(actor)
+    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
+    is_unlisted = any(
+        _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
+    )
+    if enders or is_unlisted or _is_at_barrier(call):
+        yield from enders
+        yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+
+
+def _is_at_barrier(call: BlockedCall) -> bool:
+    """Whether it waits at a barrier of its actor: no service rests there, and only further calls can come to it."""
+    return call.reached_by_actor and call.what == BARRIER
+
+
+def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
+    """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
+    is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
+    users = graph.observed.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
+    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "") and any(one.call for one in users)
+
+
+def _is_called_again_and_again(graph: Graph, vertex: Vertex) -> bool:
+    worker = graph.observed.workers.get(vertex.worker_id or "")
+    called = {call.actor_id for call in graph.observed.snapshot.repeated_calls}
+    return worker is not None and worker.actor_id in called
+
+
+def _is_open(group: Group) -> bool:
+    return any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "other side" for t in group.targets)
+
+
+def _enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+    """The threads, coroutines and pending calls that can reach the object, besides the waiter."""
+    worker_id = vertex.worker_id or ""
+    keys: list[Key] = [ThreadKey(worker_id, thread) for thread in call.reached_by]
+    keys += [CoroutineKey(worker_id, coroutine) for coroutine in call.reached_by_coroutines]
+    yield from (Target(vertex=key) for key in keys if key in graph.vertices and key != vertex.key)
+    if call.reached_by_actor:
+        yield from lifetimes.pending_calls_in(worker_id)
+
+
+def _polled(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
+    """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
+    place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
+    groups = wait.groups
+    if poll.own_tasks:
+        tasks = tuple(dict.fromkeys(lifetimes.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
+        if not tasks:
+            return wait
+        groups = (Group(needs=1, targets=tasks),)
+    elif poll.actors:
+        users = tuple(dict.fromkeys(target for one in poll.actors for target in lifetimes.users_of_actor(one)))
+        if not _has_other_users(graph, users):
+            return wait
+        groups = (Group(needs=1, targets=users),)
+    elif wait.kind == "ray.wait":  # which gives what is ready when it times out
+        groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
+    return replace(wait, groups=groups, polls=place, if_not=())
+
+
+def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
+    """Whether an actor is used by more than loops that poll actors, and what waits for these loops to end.
+
+    If not, the loops ask for nothing that must come from a call: the actor may look at a file, or at a process.
+    """
+    ahead = [target.vertex for target in users]
+    seen = set(ahead)
+    others: list[Vertex] = []
+    while ahead:
+        vertex = graph.vertices[ahead.pop()]
+        if isinstance(vertex.key, AnyKey):
+            new = {target.vertex for target in _targets(vertex.wait.groups if vertex.wait else ())} - seen
+            seen |= new
+            ahead += new
+        elif vertex.key not in graph.observed.polls or not graph.observed.polls[vertex.key].actors:
+            others.append(vertex)
+    return not _wait_for(graph, others, {key for key, poll in graph.observed.polls.items() if poll.actors})
+
+
+def _wait_for(graph: Graph, several: Sequence[Vertex], loops: set[Key]) -> bool:
+    """Whether all of these can only proceed after one of the loops has ended."""
+    behind = set(loops)
+    left = list(several)
+    while left:
+        rest = [vertex for vertex in left if not _is_behind(vertex, behind)]
+        if len(rest) == len(left):
+            return False
+        behind.update(vertex.key for vertex in left)
+        behind.difference_update(vertex.key for vertex in rest)
+        left = rest
+    return True
+
+
+def _is_behind(vertex: Vertex, behind: set[Key]) -> bool:
+    """Whether an execution waits for what it can only get from one of those."""
+    if vertex.kind != "execution" or vertex.wait is None or vertex.wait.is_timed:
+        return False
+    return any(all(target.vertex in behind for target in group.targets) for group in vertex.wait.groups)
+
+
+def _targets(groups: Iterable[Group]) -> Iterator[Target]:
+    return (target for group in groups for target in group.targets)

@@ -1,0 +1,135 @@
+"""What waits without running: tasks and actor calls, actors to be created, placement groups."""
+
+from __future__ import annotations
+
+from dstack.analysis.graph.builder import MANY, Graph, waits_for
+from dstack.analysis.graph.pending.actor_queues import Slots
+from dstack.analysis.graph.pending.runtime_environments import wait_for_setup
+from dstack.analysis.graph.refs.dead_producers import cause_of, why_gone
+from dstack.analysis.graph.refs.placement_group_refs import PENDING
+from dstack.analysis.graph.refs.producers import maker
+from dstack.analysis.graph.resources.placement_groups import wait_of_group
+from dstack.analysis.graph.resources.requests import Resources, Why
+from dstack.analysis.index import task_assignment
+from dstack.analysis.naming import names
+from dstack.diagnosis import Target, Vertex, Wait
+from dstack.model import Actor, PlacementGroup, Task, producer_task_id
+from dstack.vertex_keys import GroupKey, TaskKey
+
+
+class Pending:
+    """Adds pending tasks and placement groups to the graph of one sample."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._seen = graph.observed
+        self._resources = Resources(graph)
+        self._slots = Slots(graph)
+        self.lifetimes = self._resources.holders.lifetimes
+
+    def add_task(self, task: Task) -> None:
+        """A task or actor call that nobody is known to run."""
+        gone = why_gone(self._seen, task)
+        wait, never = (None, gone) if gone else self._why_pending(task)
+        vertex = Vertex(
+            key=TaskKey(task.task_id),
+            kind="task",
+            label=names.task(self._seen, task.task_id),
+            task_id=task.task_id,
+            wait=wait,
+            never=never,
+            never_kind="orphaned" if gone else "infeasible",
+        )
+        self._graph.add(vertex)
+
+    def add_group(self, group: PlacementGroup) -> None:
+        """A placement group, if it has no place yet."""
+        if group.state not in PENDING:
+            return
+        wait, never = wait_of_group(self._resources, group)
+        vertex = Vertex(
+            key=GroupKey(group.placement_group_id),
+            kind="placement group",
+            label=names.placement_group(group),
+            placement_group_id=group.placement_group_id,
+            wait=wait,
+            never=never,
+        )
+        self._graph.add(vertex)
+
+    def _why_pending(self, task: Task) -> Why:
+        if task.state == "PENDING_ARGS_AVAIL":
+            return self._wait_for_arguments(task), None
+        if task.state == "SUBMITTED_TO_WORKER":
+            return self._slots.wait_for(task), None
+        if task.state != "PENDING_NODE_ASSIGNMENT":
+            state = self._graph.unknown("scheduler state", task.state, label=f"scheduler ({task.state})")
+            return waits_for("scheduler", state), None
+        if task.kind == "ACTOR_TASK":
+            return self._wait_for_actor(task)
+        wait, never = self._resources.wait_of_task(task)
+        return wait_for_setup(self._graph, task, wait), never
+
+    def _wait_for_arguments(self, task: Task) -> Wait:
+        """One of the refs that its owner knows as arguments and that are not there; which, Ray does not tell."""
+        refs = self._seen.arguments_of_owner.get(task.owner_id, [])
+        if len(refs) <= MANY:
+            refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
+        if not refs and task.attempt > 0:
+            return self._wait_for_attempt(task)
+        if not refs:
+            argument = self._graph.unknown(
+                "argument", task.owner_id, label="argument, which was not observed", unobserved=True
+            )
+            return waits_for("arguments", argument)
+        return self._graph.one_of(
+            "arguments",
+            lambda: (maker(self._graph, ref) for ref in refs),
+            f"any of the {len(refs)} pending refs that its owner passed as arguments",
+            task.owner_id,
+        )
+
+    def _wait_for_attempt(self, task: Task) -> Wait:
+        """A task that failed and will be run again has this state until then, on Ray 2.60; its actor comes first."""
+        actor = self._seen.actors.get(task.actor_id or "")
+        if actor is not None and actor.state == "RESTARTING":
+            return self._wait_for_creation(actor)
+        label = f"next attempt of {names.task(self._seen, task.task_id)}, which Ray is about to make"
+        return waits_for("retry", self._graph.unknown("retry", task.task_id, label=label))
+
+    # Actor calls
+
+    def _wait_for_actor(self, task: Task) -> Why:
+        """A call not yet sent: its actor is not there yet, or an earlier call of the same caller is not ready."""
+        actor = self._seen.actors.get(task.actor_id or "")
+        if actor is None:
+            label = "actor that the control plane does not list"
+            unlisted = self._graph.unknown("actor", task.actor_id, label=label, unobserved=True)
+            return waits_for("actor creation", unlisted), None
+        if actor.state == "DEAD":
+            label = f"error for its caller, because {names.actor(actor)} has just died: {cause_of(actor)}"
+            error = self._graph.unknown("error", actor.actor_id, label=label)
+            return waits_for("actor creation", error), None
+        if actor.state != "ALIVE":
+            return self._wait_for_creation(actor), None
+        return self._wait_for_order(task, actor), None
+
+    def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
+        earlier = self._seen.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
+        if not earlier:
+            caller = self._graph.unknown("caller", task.owner_id, label="caller, which has not sent it yet")
+            return waits_for("order", caller)
+        return self._graph.one_of(
+            "order",
+            lambda: (Target(vertex=TaskKey(call.task_id)) for call in earlier),
+            f"any of {len(earlier)} earlier calls of the same caller that wait for arguments",
+            task.owner_id,
+            actor.actor_id,
+        )
+
+    def _wait_for_creation(self, actor: Actor) -> Wait:
+        creation = self._seen.creations.get(actor.actor_id)
+        if creation is None:
+            label = f"creation of {names.actor(actor)} ({actor.state})"
+            return waits_for("actor creation", self._graph.unknown("creation", actor.actor_id, label=label))
+        return waits_for("actor creation", Target(vertex=task_assignment.key_of_task(self._seen, creation.task_id)))

@@ -1,0 +1,70 @@
+"""Tasks and actors that cannot start before their runtime environment is installed on a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dstack import words
+from dstack.analysis.graph.builder import Graph
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming import names
+from dstack.diagnosis import Group, Target, Wait
+from dstack.model import EnvironmentSetup, Task
+from dstack.vertex_keys import UnknownKey
+
+KIND = "runtime environment"
+UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
+"""Parts of a runtime environment for which nothing is installed; the names of others are of plugins."""
+UNEXPLAINED = ("scheduler", "holder", "executor")
+"""What a start waits for, as far as that is known, while Ray installs its environment."""
+LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
+
+
+def may_wait_for_setup(task: Task) -> bool:
+    """Whether a task or actor that has no worker yet asks for an environment that must be installed."""
+    is_pending = task.state == "PENDING_NODE_ASSIGNMENT" and task.kind != "ACTOR_TASK"
+    return is_pending and any(part not in UNINSTALLED for part in task.environment)
+
+
+def pending_setups(observed: Observed) -> Iterator[Task]:
+    """The tasks and actors of a sample that may wait for such an installation."""
+    return (task for task in observed.tasks.values() if may_wait_for_setup(task))
+
+
+def wait_for_setup(graph: Graph, task: Task, wait: Wait | None) -> Wait | None:
+    """The wait for the installations that run, in place of one for a scheduler that could place the task.
+
+    Ray does not say to which task an installation belongs.
+    """
+    setups = graph.observed.snapshot.environment_setups
+    if wait is None or not setups or not may_wait_for_setup(task) or not _is_unexplained(wait):
+        return wait
+    targets = tuple(_target(graph, setup) for setup in setups)
+    reason = "Ray does not say for which task an environment is installed"
+    return Wait(kind=KIND, groups=(Group(needs=1, targets=targets),), inferred=reason, total=len(targets))
+
+
+def _is_unexplained(wait: Wait) -> bool:
+    targets = [target.vertex for group in wait.groups for target in group.targets]
+    return any(isinstance(key, UnknownKey) and key.what in UNEXPLAINED for key in targets)
+
+
+def _target(graph: Graph, setup: EnvironmentSetup) -> Target:
+    return graph.unknown("setup", setup.node_id, setup.pid, label=setup_in_words(graph.observed, setup))
+
+
+def setup_in_words(observed: Observed, setup: EnvironmentSetup) -> str:
+    """``installation of a runtime environment by pip install torch (pid 7, node 10.0.0.1), which has run for 41 s``."""
+    node = observed.nodes.get(setup.node_id)
+    ahead_s = (node.clock_ahead_s if node else None) or 0.0
+    age_s = max(0.0, observed.snapshot.taken_at + observed.snapshot.total_s - (setup.started_at - ahead_s))
+    where = f"pid {setup.pid}" + (f", {names.node(node)}" if node else "")
+    parts = (word.rpartition("/")[2] if word.startswith("/") else word for word in setup.command.split())
+    command = _shortened(" ".join(parts), LONGEST_COMMAND)
+    output = f"; its last output: {_shortened(setup.output, LONGEST_OUTPUT)}" if setup.output else ""
+    age = words.duration(age_s)
+    return f"installation of a runtime environment by {command} ({where}), which has run for {age}{output}"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

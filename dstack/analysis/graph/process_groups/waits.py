@@ -1,0 +1,207 @@
+"""The waits in calls on process groups: which ranks are in the call, and which of the others have to come."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.builder import MANY, Graph
+from dstack.analysis.graph.process_groups.calls import (
+    BETWEEN_TWO,
+    BY_CALLS,
+    FORMING,
+    Calls,
+    calls_of,
+    calls_shown,
+    group_id,
+    group_of,
+    is_between_two,
+    is_for_all,
+    kind_of,
+    ranks_in_same,
+)
+from dstack.analysis.graph.process_groups.members import Members
+from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.naming import names
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.solve import reduction
+from dstack.analysis.solve.requirements import waits_of
+from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
+from dstack.model import Coroutine, GroupCall
+from dstack.vertex_keys import AnyKey, Key, UnknownKey
+
+ONE_SENDS = ("scatter", "scatter_object_list")
+"""Each member receives from the root itself, not through others; so it is in gather, the other way round."""
+TO_ROOT = ("gather", "gather_object")
+
+QUIET_CPU_S = 0.02
+QUIET_SHARE = 0.03
+"""CPU time of a process in which only Ray's own threads run, between two samples: this much, and this share of it."""
+STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
+NOT_TWICE = "call of another rank, which was observed only once"
+
+
+def add_group_waits(graph: Graph, lifetimes: Lifetimes) -> None:
+    """Completes the waits in calls on process groups by the members that they depend on."""
+    waiting = [vertex for vertex in graph.vertices.values() if vertex.wait and vertex.wait.of_group]
+    if not waiting:
+        return
+    meetings = _Meetings(graph, lifetimes)
+    for vertex in waiting:
+        graph.add(replace(vertex, wait=meetings.wait_of(vertex)))
+
+
+def with_proven_calls(vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
+    """The graph in which no claim rests on a call on a process group that was not seen twice.
+
+    One sample is no consistent cut: a rank that has left the call since looks as one that has not entered it. Where
+    such a call could never end, it waits for something that was not observed instead.
+    """
+    found = dict(vertices)
+    unproven = [key for key, vertex in vertices.items() if _is_unproven(vertex)]
+    stuck = reduction.residue(waits_of(vertices.values())) if unproven else set()
+    for key in stuck.intersection(unproven):
+        unseen = UnknownKey("target", (key,))
+        found[unseen] = Vertex(key=unseen, kind="unknown", label=NOT_TWICE, unobserved=True)
+        wait = vertices[key].wait
+        assert wait is not None, "only waits are unproven"
+        group = Group(needs=1, targets=(Target(vertex=unseen),))
+        found[key] = replace(vertices[key], wait=replace(wait, groups=(group,), of_group=None, assumed=(), if_not=()))
+    return found
+
+
+def _is_unproven(vertex: Vertex) -> bool:
+    of_group = vertex.wait.of_group if vertex.wait else None
+    return of_group is not None and bool(of_group.missing) and not vertex.stands
+
+
+class _Meeting(NamedTuple):
+    """A call on a group as one sample shows it: the ranks in it, those of which one must come, and how they may."""
+
+    inside: tuple[int, ...]
+    missing: tuple[int, ...]
+    groups: tuple[Group, ...]
+    doubts: tuple[str, ...]
+
+
+class _Meetings:
+    """The calls on groups in one sample."""
+
+    def __init__(self, graph: Graph, lifetimes: Lifetimes) -> None:
+        self._graph = graph
+        self._seen = graph.observed
+        self._calls = calls_of(graph.observed.sample)
+        self._members = Members(graph, lifetimes)
+        self._meetings: dict[object, _Meeting] = {}
+
+    def wait_of(self, vertex: Vertex) -> Wait:
+        """The wait with the members that have to come, where it is known that any has to."""
+        wait = vertex.wait
+        assert wait is not None, "only waits are completed"
+        assert wait.of_group is not None, "only those in calls on groups are"
+        call = wait.of_group.call
+        meeting = self._meeting(vertex, call)
+        wait = replace(wait, of_group=GroupWait(call=call, inside=meeting.inside))
+        proof = self._proof(vertex, call)
+        if not meeting.groups or proof is None or self._may_go_on(vertex.worker_id or "", call):
+            return wait
+        others = tuple(group for group in wait.groups if not _is_open(group))
+        of_group = GroupWait(call=call, inside=meeting.inside, missing=meeting.missing)
+        found = replace(wait, groups=(*meeting.groups, *others), of_group=of_group, total=len(meeting.missing))
+        doubts = tuple(dict.fromkeys((*proof, *meeting.doubts)))
+        return replace(found, assumed=doubts, if_not=wait.groups) if doubts else found
+
+    def _meeting(self, vertex: Vertex, call: GroupCall) -> _Meeting:
+        """Which members are in the call, and what those have to do that are not; the same for all that are in it."""
+        of_one = call.group.rank if is_between_two(call) or call.peer == call.group.rank else None
+        job = self._members.job_of(vertex.worker_id)
+        key = (group_of(call), kind_of(call), call.peer, of_one, job, call.group.ranks)
+        if key not in self._meetings:
+            inside = ranks_in_same(call, self._calls)
+            missing = self._missing(vertex, call, inside)
+            groups = self._groups_for(vertex, call, missing) if missing else ()
+            doubts = tuple(self._members.doubts(call, missing))
+            self._meetings[key] = _Meeting(tuple(sorted({*inside, call.group.rank})), missing, groups, doubts)
+        return self._meetings[key]
+
+    def _missing(self, vertex: Vertex, call: GroupCall, inside: Collection[int]) -> tuple[int, ...]:
+        """The members of which one has to come; none where the call may end by itself, or that is not known."""
+        group = call.group
+        if not group.world or group.rank not in group.ranks or self._members.is_ambiguous(vertex, group):
+            return ()
+        needed = self._needed(call, inside)
+        missing = tuple(rank for rank in needed if rank not in inside)
+        is_enough = len(missing) < len(needed) and is_between_two(call)
+        ever = {rank for calls in self._calls_of_all for rank in ranks_in_same(call, calls)}
+        return () if is_enough or not ever.isdisjoint(missing) else missing
+
+    def _needed(self, call: GroupCall, inside: Collection[int]) -> list[int]:
+        """The other members that may be what the call waits for; none where its root has come, and gives it."""
+        others = [rank for rank in call.group.ranks if rank != call.group.rank]
+        if call.peer is None or call.peer == call.group.rank:
+            return others
+        if call.operation in (*BETWEEN_TWO, *ONE_SENDS, *TO_ROOT):
+            return [call.peer]
+        return [] if call.peer in inside else others
+
+    @cached_property
+    def _calls_of_all(self) -> list[Calls]:
+        """The calls on groups that each sample and reading shows."""
+        snapshot = self._seen.snapshot
+        return [calls_of(sample) for sample in (*snapshot.samples[:2], *snapshot.readings)]
+
+    def _may_go_on(self, worker_id: str, call: GroupCall) -> bool:
+        """Whether a process may end its call by itself: it was stopped, or used CPU time between the samples.
+
+        Its library does while it sends or receives; no data are moved where a group is made, but some poll then.
+        """
+        shown = [one.process for one in self._members.samples_of(worker_id)]
+        processes = [process for process in shown if process is not None]
+        if any(process.state in STOPPED for process in processes):
+            return True
+        if len(processes) < 2 or call.operation in FORMING:
+            return False
+        first, second = self._seen.snapshot.samples[:2]
+        between_s = max(0.0, second.ended_s - first.began_s)
+        return processes[1].cpu_s - processes[0].cpu_s > QUIET_CPU_S + QUIET_SHARE * between_s
+
+    def _proof(self, vertex: Vertex, call: GroupCall) -> tuple[str, ...] | None:
+        """What is assumed to take equal readings for one call, nothing where they are; None where they are not equal.
+
+        A call without a mark is one that polls; a task that is a coroutine makes one call, and so does one of Train or
+        Data that a rank has called for it.
+        """
+        execution = execution_of(self._seen, vertex)
+        is_task = isinstance(execution, Coroutine) and execution.is_task
+        if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
+            return ()
+        samples = (*self._seen.snapshot.samples[:2], *self._seen.snapshot.readings)
+        if any(
+            shown is None or replace(shown, fails_at=call.fails_at) != call for shown in calls_shown(samples, vertex)
+        ):
+            return None
+        return (f"rank {call.group.rank} was in the same {call.operation} in all samples",)
+
+    def _groups_for(self, vertex: Vertex, call: GroupCall, missing: tuple[int, ...]) -> tuple[Group, ...]:
+        """Each of the missing members, or any of them; nothing where one may come that is not known."""
+        found = [self._members.target(vertex, call, rank) for rank in missing]
+        known = tuple(dict.fromkeys(target for target in found if target is not None))
+        is_each = is_for_all(call)
+        if not known or (not is_each and None in found):
+            return ()
+        groups = tuple(Group(needs=1, targets=(one,)) for one in known) if is_each else (Group(needs=1, targets=known),)
+        if len(known) <= MANY:
+            return groups
+        whole = AnyKey("ranks", (*group_id(call.group), call.operation, missing))
+        wait = Wait(kind="ranks", groups=groups, total=len(known))
+        label = f"call of {names.ranks(missing)} in {names.process_group(call.group)}"
+        self._graph.add(Vertex(key=whole, kind="task", label=label, wait=wait))
+        return (Group(needs=1, targets=(Target(vertex=whole),)),)
+
+
+def _is_open(group: Group) -> bool:
+    return any(isinstance(target.vertex, UnknownKey) and target.vertex.what == "other side" for target in group.targets)

@@ -1,0 +1,86 @@
+"""Waits of processes whose memory could not be read: for some of the refs that they hold, and Ray does not say which.
+
+A blocked ``ray.get`` keeps its refs alive, so they are among those that the process's own core worker counts as held.
+It waits for at least one of these, so it is stuck if nobody of them all can go on. As long as one ref might be another
+one than those that are known to be pending, that one counts as able to be given.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.refs.producers import maker
+from dstack.analysis.naming import names
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import BlockedCall, is_at_hand
+from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
+
+PERHAPS = "perhaps ray.get"
+"""The kind of wait of which nobody could see whether it is one."""
+AMONG_HELD = "the refs that it waits for are among those that its process holds"
+
+
+def wait_for_held(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedCall) -> Wait:
+    """The wait of a thread that is seen in a call for refs, of which none was read."""
+    worker_id = waiter.worker_id
+    targets = _pending(graph, worker_id)
+    label = f"target of {call.kind}, which is unreadable"
+    unknown = graph.unknown("target", waiter, label=label, unobserved=True)
+    wait = Wait(
+        kind=call.kind,
+        groups=(Group(needs=1, targets=targets or (unknown,)),),
+        inferred=f"{_those(len(targets))} that its process holds",
+        timeout_s=call.timeout_s,
+        total=max(1, len(targets)),
+        what=call.what,
+    )
+    if not targets or _may_hold_others(graph, worker_id):
+        return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
+    wait = graph.shared(AnyKey("held", (worker_id,)), wait)
+    return replace(wait, assumed=(call.assumed or AMONG_HELD,), if_not=(Group(needs=1, targets=(unknown,)),))
+
+
+def add_unseen_driver(graph: Graph, worker_id: str) -> None:
+    """A driver of which no stack could be read, where it holds what is not there; Ray says of none what it runs."""
+    worker = graph.observed.workers.get(worker_id)
+    if worker is None or not worker.is_driver or graph.observed.threads(worker_id):
+        return
+    label = names.worker(graph.observed, worker)
+    wait = wait_of_unseen(graph, worker_id, label)
+    if wait.kind == PERHAPS:
+        key = DriverKey(worker_id)
+        graph.add(Vertex(key=key, kind="task", label=label, worker_id=worker_id, wait=wait))
+
+
+def wait_of_unseen(graph: Graph, worker_id: str, name: str, task_id: str | None = None) -> Wait:
+    """The wait of something that runs where no stack could be read: it may be for any ref, or for none at all."""
+    stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which is unreadable", unobserved=True)
+    targets = _pending(graph, worker_id)
+    if not targets:
+        return Wait(kind="thread", groups=(Group(needs=1, targets=(stack,)),))
+    wait = Wait(
+        kind=PERHAPS,
+        groups=(Group(needs=1, targets=targets),),
+        inferred="its process holds pending refs, and its stack is unreadable",
+        total=len(targets),
+    )
+    shared = graph.shared(AnyKey("held", (worker_id,)), wait)
+    return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
+
+
+def _those(count: int) -> str:
+    return "the only pending ref" if count == 1 else f"any of the {count} pending refs"
+
+
+def _pending(graph: Graph, worker_id: str) -> tuple[Target, ...]:
+    """Who makes the refs that a worker holds and that are not there."""
+    refs = (held.ref for held in graph.observed.held_refs(worker_id))
+    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.observed.is_given(ref)))
+
+
+def _may_hold_others(graph: Graph, worker_id: str) -> bool:
+    """Whether it might wait for a value that is there and has to come to it, or for a ref that it did not tell of."""
+    observed = graph.observed
+    given = (held for held in observed.held_refs(worker_id) if observed.is_given(held.ref))
+    return observed.is_silent(worker_id) or worker_id in observed.cut_short or not all(map(is_at_hand, given))

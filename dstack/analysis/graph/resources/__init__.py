@@ -1,0 +1,1 @@
+"""Waits for resources: requests, their holders, and what ends the lifetime of a holder."""

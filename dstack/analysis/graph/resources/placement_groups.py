@@ -1,0 +1,104 @@
+"""What a placement group waits for that has no place yet, by its strategy.
+
+Only what must hold in any case is said: that some node has room for each bundle, or one for all of them (STRICT_PACK).
+Where that is so and the bundles still do not go together, somebody must let go, whoever it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+
+from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, fits, summed, wanted
+from dstack.analysis.graph.resources.requests import Resources, Why
+from dstack.analysis.naming import names
+from dstack.diagnosis import Wait
+from dstack.model import PlacementGroup
+from dstack.vertex_keys import AnyKey
+
+MAX_PAIRS = 50_000
+"""So many pairs of bundle and node are looked at to prove that bundles do not go on different nodes."""
+
+
+def wait_of_group(resources: Resources, group: PlacementGroup) -> Why:
+    """Why a placement group has no place, or why it can never have one."""
+    missing = [wanted(bundle.resources) for bundle in group.bundles if bundle.node_id is None]
+    bundles = missing or [wanted(bundle.resources) for bundle in group.bundles]
+    asked = f"{names.bundles(group)} ({group.strategy})"
+    never = cannot_hold(group.strategy, bundles, [resources.holders.total(node) for node in resources.nodes])
+    if group.scheduling_state == "INFEASIBLE":
+        never = never or "the nodes of the cluster cannot hold it"
+    if never:
+        autoscaler = resources.wait_for_autoscaler(summed(bundles))
+        return (autoscaler, None) if autoscaler else (None, f"asks for {asked}, but {never}")
+    return _wait(resources, group, bundles, asked), None
+
+
+def _wait(resources: Resources, group: PlacementGroup, bundles: Sequence[Amounts], asked: str) -> Wait:
+    units = [summed(bundles)] if group.strategy == "STRICT_PACK" else bundles
+    short = [unit for unit in _distinct(units) if not resources.is_free(unit)]
+    waits = [wait for unit in short if (wait := resources.wait_of(unit)[0])]
+    if waits:
+        groups = tuple(dict.fromkeys(part for wait in waits for part in wait.groups))
+        if len(waits) == 1:
+            return waits[0]
+        named = tuple(sorted({name for wait in waits for name in wait.resources}))
+        return Wait(kind="resources", groups=groups, needed=len(groups), total=len(groups), resources=named)
+    free = [resources.holders.available(node) for node in resources.nodes]
+    if cannot_hold(group.strategy, bundles, free):
+        key = AnyKey("holders", (group.strategy, *(tuple(one.items()) for one in bundles)))
+        wait = resources.wait_for_any_holder(summed(bundles), key)
+        if wait:
+            return wait
+    return resources.not_placed(asked, "there is room for each bundle", group.placement_group_id)
+
+
+def cannot_hold(strategy: str, bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str | None:
+    """Why nodes with so much each cannot hold the bundles, where that can be proven."""
+    if strategy == "STRICT_PACK":
+        whole = summed(bundles)
+        return None if any(fits(whole, node) for node in nodes) else "no single node can hold all of it"
+    homeless = next((one for one in _distinct(bundles) if not any(fits(one, node) for node in nodes)), None)
+    if homeless is not None:
+        return f"no node can hold {names.amounts(homeless)}"
+    if strategy == "STRICT_SPREAD":
+        return _cannot_spread(bundles, nodes)
+    have = summed(nodes)
+    for name, amount in summed(bundles).items():
+        if have.get(name, 0.0) < amount - EPSILON:
+            return f"all nodes together have {names.amounts({name: have.get(name, 0.0)})}"
+    alike = _distinct(bundles)
+    if len(alike) == 1 and (room := sum(_room(alike[0], node, len(bundles)) for node in nodes)) < len(bundles):
+        return f"there is room for {room} of them"
+    return None
+
+
+def _distinct(bundles: Sequence[Amounts]) -> list[Amounts]:
+    return list({tuple(sorted(bundle.items())): bundle for bundle in bundles}.values())
+
+
+def _room(bundle: Amounts, node: Amounts, most: int) -> int:
+    """How many such bundles a node can hold, up to so many."""
+    times = ((node.get(name, 0.0) + EPSILON) / amount for name, amount in bundle.items())
+    return floor(max(0.0, min([most, *times])))
+
+
+def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str | None:
+    """Whether each bundle has a node of its own, which is a matching."""
+    if len(bundles) > len(nodes):
+        return f"there are {len(nodes)} nodes for {len(bundles)} bundles"
+    alike = _distinct(bundles)
+    if len(alike) == 1:
+        room = sum(fits(alike[0], node) for node in nodes)
+        return None if room >= len(bundles) else f"only {room} of them fit on different nodes"
+    if len(bundles) * len(nodes) > MAX_PAIRS:
+        return None
+    import networkx as nx  # takes 0.1 s, and is seldom needed
+
+    pairs: nx.Graph[tuple[str, int]] = nx.Graph()
+    pairs.add_nodes_from(("bundle", i) for i in range(len(bundles)))
+    for i, bundle in enumerate(bundles):
+        pairs.add_edges_from((("bundle", i), ("node", j)) for j, node in enumerate(nodes) if fits(bundle, node))
+    matched = nx.bipartite.hopcroft_karp_matching(pairs, [("bundle", i) for i in range(len(bundles))])
+    placed = sum(kind == "bundle" for kind, _ in matched)
+    return None if placed == len(bundles) else f"only {placed} of them fit on different nodes"

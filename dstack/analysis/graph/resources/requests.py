@@ -1,0 +1,253 @@
+"""Who waits for which resources, which nodes could ever give them, and who must let go first.
+
+A request is satisfied by any one node that could ever fit it. On a node, everything that is missing must be freed: of
+each resource so many of its holders must let go, those of the largest parts first, since no fewer can be enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dstack import words
+from dstack.analysis.graph.builder import FEW, Graph, waits_for
+from dstack.analysis.graph.resources import label_selectors
+from dstack.analysis.graph.resources.amounts import (
+    EPSILON,
+    Amounts,
+    bundle_of,
+    fits,
+    in_group,
+    is_implied,
+    plain,
+    wanted,
+)
+from dstack.analysis.graph.resources.holders import Holders
+from dstack.analysis.naming import names
+from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.model import Node, Task
+from dstack.vertex_keys import AnyKey, GroupKey, Id
+
+AWAITED_GROUP = ("PENDING", "PREPARED")
+Why = tuple[Wait | None, str | None]
+"""What something waits for, or why it can never be given."""
+
+
+class Resources:
+    """The cluster's resources in one sample."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._seen = graph.observed
+        self.nodes = [node for node in self._seen.snapshot.nodes if node.alive]
+        self.holders = Holders(graph)
+        self._known: dict[Id, Why] = {}
+
+    def wait_of_task(self, task: Task) -> Why:
+        """Why a task, or the creation of an actor, has no node yet."""
+        selector = task.label_selector
+        if task.kind == "ACTOR_CREATION_TASK" and (actor := self._seen.actors.get(task.actor_id or "")):
+            selector = {**selector, **actor.label_selector}
+        places = map(in_group, task.required_resources)
+        group_id = task.placement_group_id or next((place.group for place in places if place), None)
+        wait = self._wait_for_group(group_id) if group_id else None
+        return (wait, None) if wait else self.wait_of(task.required_resources, selector, group_id)
+
+    def wait_of(self, required: Amounts, selector: Mapping[str, str] | None = None, group_id: str | None = None) -> Why:
+        """Why nothing gives ``required`` now: on one node, which has the labels, perhaps in a placement group."""
+        request, selector = wanted(required), selector or {}
+        key = (tuple(request.items()), tuple(sorted(selector.items())), group_id)
+        if key not in self._known:
+            self._known[key] = self._find(request, selector, group_id)
+        return self._known[key]
+
+    def _find(self, request: Amounts, selector: Mapping[str, str], group_id: str | None) -> Why:
+        able = [
+            n for n in self.nodes if fits(request, self.holders.total(n)) and label_selectors.match(selector, n.labels)
+        ]
+        asked = self._asked(request, group_id)
+        if not able:
+            return self._nowhere(request, selector, group_id, asked)
+        free = next((node for node in able if not self.missing(request, node)), None)
+        if free is not None:
+            because = f"it is free on {names.node(free)}" if request else "it asks for no resources"
+            return self.not_placed(
+                asked if request else "it", because, free.node_id, tuple(request.items()), group_id
+            ), None
+        rooms = [self._shortages(node, self.missing(request, node)) for node in able]
+        return self._any_of(rooms, tuple(request.items()), group_id), None
+
+    def _asked(self, request: Amounts, group_id: str | None) -> str:
+        """``1 CPU in bundle 0 of placement group trainers``."""
+        asked = names.amounts(plain(request))
+        if group_id is None:
+            return asked
+        group = self._seen.groups.get(group_id)
+        bundle = bundle_of(request)
+        where = names.placement_group(group) if group else "its placement group"
+        return f"{asked} in {f'bundle {bundle} of ' if bundle is not None else ''}{where}"
+
+    def _nowhere(self, request: Amounts, selector: Mapping[str, str], group_id: str | None, asked: str) -> Why:
+        """What no node that is there could ever give."""
+        if group_id and not self._is_known(group_id):
+            room = self._graph.unknown("room", group_id, tuple(request.items()), label=f"room for {asked}")
+            return waits_for("resources", room), None
+        autoscaler = None if group_id else self.wait_for_autoscaler(request)
+        if autoscaler:
+            return autoscaler, None
+        offer = "no bundle has that much" if group_id else self._best_offer(request, selector)
+        return None, f"asks for {asked if request else 'a node'}, but {offer}"
+
+    def _is_known(self, group_id: str) -> bool:
+        """Whether all nodes of a placement group show its resources."""
+        group = self._seen.groups.get(group_id)
+        totals = {node.node_id: self.holders.total(node) for node in self.nodes}
+        places = {bundle.node_id for bundle in group.bundles} if group else set()
+        return bool(places) and all(
+            node_id in totals and any((place := in_group(name)) and place.group == group_id for name in totals[node_id])
+            for node_id in places
+        )
+
+    def _best_offer(self, request: Amounts, selector: Mapping[str, str]) -> str:
+        """The first resource that rules out every node, with the most any node has of it."""
+        for name, amount in request.items():
+            most = max((self.holders.total(node).get(name, 0.0) for node in self.nodes), default=0.0)
+            if most < amount - EPSILON:
+                told = names.amounts({name: most})
+                return f"no node has any {name}" if most <= EPSILON else f"the most a node has is {told}"
+        if selector:
+            asked = words.listed([f"{name}: {value}" for name, value in selector.items()])
+            return f"no node {'with that ' * bool(request)}has the labels {asked}"
+        return "no single node has all of it"
+
+    # What is missing, and who has it
+
+    def missing(self, request: Amounts, node: Node) -> dict[str, float]:
+        """How much of what has to be freed on a node; of what is missing in a bundle, not also in all of its group."""
+        free = self.holders.available(node)
+        amounts = ((name, amount - free.get(name, 0.0)) for name, amount in request.items())
+        short = {name: amount for name, amount in amounts if amount > EPSILON}
+        return {name: amount for name, amount in short.items() if not is_implied(name, short)}
+
+    def _shortages(self, node: Node, missing: Amounts) -> list[tuple[Node, str, int]]:
+        """What is missing on a node: of which resource how many holders must let go."""
+        return [(node, name, self.holders.needed(node, name, amount)) for name, amount in missing.items()]
+
+    def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: Id, group_id: str | None) -> Wait:
+        """The wait for everything missing on any one node."""
+        autoscaler = None if group_id else self._seen.snapshot.autoscaler
+        resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
+        if len(rooms) == 1 and not autoscaler:
+            return self._room(rooms[0], resources)
+        targets: list[Target] = []
+        for room in rooms:
+            targets += self._targets(room)
+        if autoscaler:
+            targets.append(self._autoscaler(autoscaler))
+        wait = self._resource_wait(targets, 1, resources)
+        return self._shared(AnyKey("room", (key,)), "room on any node", wait)
+
+    def _targets(self, room: list[tuple[Node, str, int]]) -> Sequence[Target]:
+        """Any of which makes room on a node: the holders themselves, or what stands for their going together."""
+        node, name, needs = room[0]
+        holdings = self.holders.of(node, name)
+        if len(room) == 1 and (needs == 1 or len(holdings) == 1) and len(holdings) <= FEW:
+            return [held.target for held in holdings]
+        key = AnyKey("room", (node.node_id, *((name, needs) for _, name, needs in room)))
+        if key not in self._graph.vertices:
+            wait = self._room(room, plain(dict.fromkeys((name for _, name, _ in room), 0.0)))
+            self._graph.add(Vertex(key=key, kind="room", label=f"room on {names.node(node)}", wait=wait))
+        return [Target(vertex=key)]
+
+    def _room(self, room: list[tuple[Node, str, int]], resources: Amounts) -> Wait:
+        """The wait for all that is missing on one node."""
+        groups = tuple(self._held(node, name, needs) for node, name, needs in room)
+        total = sum(len(self.holders.of(node, name)) for node, name, _ in room)
+        wait = self._resource_wait([], sum(needs for _, _, needs in room), resources, total)
+        return msgspec.structs.replace(wait, groups=groups)
+
+    def _held(self, node: Node, name: str, needs: int) -> Group:
+        """``needs`` of those who hold a resource on a node."""
+        targets = [held.target for held in self.holders.of(node, name)]
+        if len(targets) <= FEW:
+            return Group(needs=needs, targets=tuple(targets))
+        key = AnyKey("holders", (node.node_id, name, needs))
+        if key not in self._graph.vertices:
+            (resource,) = plain({name: 0.0}) or {name: 0.0}
+            label = f"{needs} of the {len(targets)} holders of {resource} on {names.node(node)}"
+            wait = self._resource_wait(targets, needs, {resource: 0.0})
+            self._graph.add(Vertex(key=key, kind="room", label=label, wait=wait))
+        return Group(needs=1, targets=(Target(vertex=key),))
+
+    def _resource_wait(self, targets: Sequence[Target], needs: int, resources: Amounts, total: int = 0) -> Wait:
+        several = tuple(dict.fromkeys(targets)) if needs == 1 else tuple(targets)
+        total = total or len(several)
+        wait = Wait(
+            kind="resources",
+            groups=(Group(needs=needs, targets=several),),
+            needed=needs,
+            total=total,
+            resources=tuple(sorted(resources)),
+        )
+        if total <= needs:
+            return wait
+        reason = (
+            f"any {needs} of the {total} holders may release first" if needs > 1 else "any holder may release first"
+        )
+        return msgspec.structs.replace(wait, inferred=reason)
+
+    def _shared(self, key: AnyKey, label: str, wait: Wait) -> Wait:
+        if len(wait.groups[0].targets) <= FEW:
+            return wait
+        if key not in self._graph.vertices:
+            self._graph.add(Vertex(key=key, kind="room", label=label, wait=wait))
+        return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
+
+    # What is not a matter of holders
+
+    def not_placed(self, asked: str, because: str, *whose: Id) -> Wait:
+        """The wait for the scheduler, which could place it: an anomaly once two looks have shown the same.
+
+        Ray tells of no task which node it is bound to by affinity, so that one may be what it waits for.
+        """
+        label = f"scheduler, which has not placed {asked}"
+        if len(self._seen.snapshot.samples) > 1:
+            label = f"scheduler, which has not placed {asked} although {because}"
+        return waits_for("resources", self._graph.unknown("scheduler", *whose, label=label))
+
+    def _autoscaler(self, name: str) -> Target:
+        return self._graph.unknown("autoscaler", label=f"{name}, which may add a node")
+
+    def _wait_for_group(self, group_id: str) -> Wait | None:
+        """A task inside of a placement group waits for that first."""
+        group = self._seen.groups.get(group_id)
+        if group is None:
+            label = "placement group that Ray does not list"
+            unlisted = self._graph.unknown("placement group", group_id, label=label, unobserved=True)
+            return waits_for("placement group", unlisted)
+        if group.state in AWAITED_GROUP:
+            return waits_for("placement group", Target(vertex=GroupKey(group_id)))
+        if group.state != "CREATED":
+            label = f"room in {names.placement_group(group)} ({group.state})"
+            return waits_for("placement group", self._graph.unknown("room", group_id, label=label))
+        return None
+
+    # For placement groups
+
+    def is_free(self, request: Amounts) -> bool:
+        """Whether some node has all of it to give."""
+        return any(fits(request, self.holders.available(node)) for node in self.nodes)
+
+    def wait_for_autoscaler(self, request: Amounts) -> Wait | None:
+        """The wait for a new node, where something may add one."""
+        name = self._seen.snapshot.autoscaler
+        return self._resource_wait([self._autoscaler(name)], 1, plain(request)) if name else None
+
+    def wait_for_any_holder(self, request: Amounts, key: AnyKey) -> Wait | None:
+        """The wait for one of all who hold any of these on any node, or for a new node."""
+        held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
+        name = self._seen.snapshot.autoscaler
+        targets = [*held, self._autoscaler(name)] if name else held
+        wait = self._resource_wait(targets, 1, plain(request))
+        return self._shared(key, "a holder of any of it", wait) if targets else None

@@ -1,0 +1,132 @@
+"""Requests to Ray Serve deployments: what one depends on that is queued, and what executions of requests are called.
+
+A replica has at most ``max_ongoing_requests`` ongoing requests. A request that finds all replicas full stays in the
+router of its caller until one of the ongoing requests ends, or another replica starts. Seen on Ray 2.60.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dstack.analysis.graph.builder import Graph
+from dstack.analysis.index import task_assignment
+from dstack.analysis.index.sample_index import Observed
+from dstack.diagnosis import SERVE_REQUEST, Group, Target, Wait
+from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
+from dstack.vertex_keys import AnyKey
+
+SLOT = "Serve slot"
+"""The kind of wait of a queued request."""
+NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
+UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
+"""States of a replica that waits for its place. A further one would need the same, so it would wait as well."""
+HANDLES = re.compile(r"handle_request\w*")
+"""The methods of a replica that execute requests; others serve Serve itself."""
+
+
+class _Replica(NamedTuple):
+    replica_id: str
+    actor: Actor
+
+
+def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
+    """The wait of a queued request: for any of the ongoing ones of its deployment, or for what may serve it besides."""
+    request = queued.request
+    limits = tuple(sorted(queued.replicas.items()))
+    key = AnyKey(SLOT, (request.app, request.deployment, limits, queued.most_replicas, str(queued.in_replica)))
+    known = graph.vertices.get(key)
+    return graph.shared(key, known.wait if known and known.wait else _wait_for_any(graph, queued))
+
+
+def _wait_for_any(graph: Graph, queued: QueuedRequest) -> Wait:
+    replicas = list(_replicas(graph.observed, queued.request))
+    known = [one for one in replicas if one.replica_id in queued.replicas]
+    targets: list[Target] = []
+    for one in known:
+        targets += _slots(graph, one, queued.replicas[one.replica_id])
+    if not queued.in_replica:
+        targets += _further(graph, queued, [one for one in replicas if one not in known])
+    several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
+    return Wait(
+        kind=SLOT,
+        groups=(Group(needs=1, targets=several),),
+        what=_limits(queued),
+        total=len(several),
+    )
+
+
+def _replicas(observed: Observed, request: ServeRequest) -> Iterator[_Replica]:
+    """The replicas of a request's deployment that are there or start."""
+    for actor in observed.serve_replicas.get(f"ServeReplica:{request.app}:{request.deployment}", ()):
+        if name := NAME.fullmatch(actor.name):
+            yield _Replica(name["replica"], actor)
+
+
+def _slots(graph: Graph, replica: _Replica, limit: int) -> Iterator[Target]:
+    """The ongoing requests of a replica, and a free slot where these are fewer than its limit."""
+    observed, actor = graph.observed, replica.actor
+    worker = observed.seen.get(actor.worker_id or "")
+    running = worker.running_task_ids if worker else None
+    if running is None:
+        label = f"replica {replica.replica_id} of the deployment, which was not observed"
+        yield graph.unknown("actor", actor.actor_id, "requests", label=label, unobserved=True)
+        return
+    ongoing = [task_id for task_id in running if _may_be_request(observed, task_id)]
+    yield from (Target(vertex=task_assignment.key_of_task(observed, task_id)) for task_id in ongoing)
+    if sum(_is_request(observed, task_id) for task_id in ongoing) < limit:
+        label = f"free slot of replica {replica.replica_id}, which the router has not found yet"
+        yield graph.unknown("slot", actor.actor_id, "requests", label=label)
+
+
+def _may_be_request(observed: Observed, task_id: str) -> bool:
+    return task_id not in observed.tasks or _is_request(observed, task_id)
+
+
+def _is_request(observed: Observed, task_id: str) -> bool:
+    task = observed.tasks.get(task_id)
+    return task_id in observed.request_of_task or bool(task and HANDLES.fullmatch(task.name.rpartition(".")[2]))
+
+
+def _further(graph: Graph, queued: QueuedRequest, starting: Sequence[_Replica]) -> Iterator[Target]:
+    """The starts of replicas that the router does not know yet, and replicas that may be added."""
+    observed, deployment = graph.observed, queued.request.deployment
+    for one in starting:
+        creation = observed.creations.get(one.actor.actor_id)
+        worker = observed.seen.get(one.actor.worker_id or "")
+        running = (worker.running_task_ids if worker else None) or ()
+        own = [task_id for task_id in running if not _is_request(observed, task_id)]
+        if creation is not None:
+            yield Target(vertex=task_assignment.key_of_task(observed, creation.task_id))
+        elif own:
+            yield from (Target(vertex=task_assignment.key_of_task(observed, task_id)) for task_id in own)
+        else:
+            label = f"start or end of replica {one.replica_id} of Serve deployment {deployment}"
+            yield graph.unknown("start of actor", one.actor.actor_id, "replica", label=label)
+    is_full = queued.most_replicas is not None and len(starting) + len(queued.replicas) >= queued.most_replicas
+    if not is_full and not any(one.actor.state in UNPLACED for one in starting):
+        label = f"new replica of Serve deployment {deployment}, which Serve's controller may start"
+        yield graph.unknown("start of actor", queued.request.app, deployment, label=label)
+
+
+def _no_replica(graph: Graph, queued: QueuedRequest) -> Target:
+    label = f"first replica of Serve deployment {queued.request.deployment}"
+    return graph.unknown("start of actor", queued.request.app, queued.request.deployment, label=label)
+
+
+def _limits(queued: QueuedRequest) -> str | None:
+    """What is full: ``max_ongoing_requests (now 1) of Serve deployment Shop``; None where no replica runs."""
+    if not queued.replicas:
+        return None
+    limits = sorted(set(queued.replicas.values()))
+    of = f"Serve deployment {queued.request.deployment}"
+    return f"max_ongoing_requests (now {limits[0]}) of {of}" if len(limits) == 1 else f"max_ongoing_requests of {of}"
+
+
+def as_passed_on(observed: Observed, coroutine: Coroutine, wait: Wait) -> Wait:
+    """The wait of a coroutine, marked where it only passes a request on, as the main loop of a replica does."""
+    is_own = coroutine.request is not None and not task_assignment.is_users(observed, coroutine)
+    return replace(wait, kind=SERVE_REQUEST) if is_own and wait.kind == "await" else wait

@@ -1,0 +1,1 @@
+"""What things are called: Ray's names, Ray's libraries, and sentences about vertices."""

@@ -1,0 +1,132 @@
+"""A vertex with all that a person or a script wants to know of it: where it runs, at which line, what it waits for."""
+
+from __future__ import annotations
+
+from dstack.analysis.index.ranks import NO_RANKS, Ranks
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.naming import names
+from dstack.diagnosis import Vertex
+from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
+
+
+class Member(Model, frozen=True):
+    """Who and where; everything is None that does not apply, as for a pending task, or was not seen.
+
+    ``line`` is that of the user's own frame nearest the leaf, or else of a library's; ``frames`` are leaf first. Of a
+    ``coroutine`` they are those of its awaits, and ``thread`` is the one that runs its event loop. ``torn`` is that of
+    the thread; ``sleeps`` is true in ``time.sleep`` or ``asyncio.sleep``. ``ranks`` are those of the process.
+    """
+
+    execution: str
+    task_id: str | None = None
+    task_name: str | None = None
+    attempt: int | None = None
+    actor_id: str | None = None
+    actor_class: str | None = None
+    actor_name: str | None = None
+    job_id: str | None = None
+    node_id: str | None = None
+    node_ip: str | None = None
+    pid: int | None = None
+    ranks: Ranks = NO_RANKS
+    thread: str | None = None
+    coroutine: bool = False
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    source: str | None = None
+    access: Access | None = None
+    on_cpu: bool = False
+    sleeps: bool = False
+    torn: bool = False
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """``actor Left "left", rank 3 (tp 1), pid 2907, node 10.0.0.1``, as far as known."""
+        actor = None
+        if self.actor_id:
+            actor = names.actor_in_words(self.actor_class or "", self.actor_name or "", self.actor_id)
+            actor = f"coroutine of {actor}" if self.coroutine else actor
+        node = f"node {self.node_ip}" if self.node_ip else None
+        parts = (actor, self.ranks.in_words, f"pid {self.pid}" if self.pid else None, node)
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def short_place(self) -> str:
+        """The same for where room is scarce: ``"left", rank 3 (tp 1), pid 2907, 10.0.0.1``."""
+        actor = None
+        if self.actor_id:
+            actor = f'"{self.actor_name}"' if self.actor_name else names.short(self.actor_id)
+        parts = (actor, self.ranks.in_words, f"pid {self.pid}" if self.pid else None, self.node_ip)
+        return ", ".join(part for part in parts if part)
+
+
+def member(observed: Observed, vertex: Vertex) -> Member:
+    """What is known of a vertex."""
+    task = observed.tasks.get(vertex.task_id or "")
+    worker = observed.workers.get(vertex.worker_id or "")
+    actor_id = actor_of_task(vertex.task_id) if vertex.task_id else worker.actor_id if worker else None
+    actor = observed.actors.get(actor_id or "")
+    host = worker or observed.workers.get((actor.worker_id if actor else None) or "")
+    node = observed.nodes.get(host.node_id) if host else None
+    execution = execution_of(observed, vertex)
+    frames = observed.snapshot.frames_of(execution) if execution else ()
+    thread = observed.thread(vertex.worker_id, execution.os_thread_id) if execution else None
+    is_coroutine = isinstance(execution, Coroutine)
+    own = names.user_frame(frames) or names.library_frame(frames)
+    group = observed.groups.get(vertex.placement_group_id or "")
+    return Member(
+        execution=vertex.label,
+        task_id=vertex.task_id,
+        task_name=task.name if task else None,
+        attempt=task.attempt if task else None,
+        actor_id=actor.actor_id if actor else None,
+        actor_class=actor.class_name if actor else None,
+        actor_name=actor.name or None if actor else None,
+        job_id=(task.job_id if task else None)
+        or (worker.job_id if worker else None)
+        or (group.job_id if group else None),
+        node_id=node.node_id if node else None,
+        node_ip=node.ip if node else None,
+        pid=vertex.child_pid or (host.pid if host else None),
+        ranks=observed.ranks(host.worker_id, vertex.child_pid) if host else NO_RANKS,
+        thread=thread.name or str(thread.os_thread_id) if thread else None,
+        coroutine=is_coroutine,
+        file=own.file if own else None,
+        line=own.line if own else None,
+        function=own.function if own else None,
+        source=source_line(observed, own) if own else None,
+        access=observed.access(host.worker_id) if host else None,
+        on_cpu=thread.on_cpu if thread and not is_coroutine else False,
+        sleeps=_sleeps(execution, frames),
+        torn=is_torn(execution),
+        frames=frames,
+    )
+
+
+def source_line(observed: Observed, frame: Frame) -> str | None:
+    """The text of a frame's line, where some node had the file."""
+    text = observed.snapshot.sources.get(frame.file, {}).get(frame.line)
+    return text.strip() if text else None
+
+
+def _sleeps(execution: Thread | Coroutine | None, frames: tuple[Frame, ...]) -> bool:
+    """Whether it is in ``time.sleep`` or ``asyncio.sleep``."""
+    if isinstance(execution, Thread):
+        return execution.sleeps
+    return bool(frames) and frames[0].function == "sleep" and frames[0].file.endswith("/asyncio/tasks.py")
+
+
+def is_torn(execution: Thread | Coroutine | None) -> bool:
+    """Whether it is a thread that ran during every reading of its stack."""
+    return isinstance(execution, Thread) and execution.torn
+
+
+def execution_of(observed: Observed, vertex: Vertex) -> Thread | Coroutine | None:
+    """The thread or coroutine of an execution, or the thread of a child process, if it was seen."""
+    if vertex.child_pid is not None:
+        return observed.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
+    if vertex.coroutine_id is not None:
+        return observed.coroutine(vertex.worker_id, vertex.coroutine_id)
+    return observed.thread(vertex.worker_id, vertex.os_thread_id)

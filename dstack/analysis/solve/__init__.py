@@ -1,0 +1,1 @@
+"""Graph algorithms: reduction, components, cycles and open chains."""

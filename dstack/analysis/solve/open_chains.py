@@ -1,0 +1,106 @@
+"""Open chains: waits that may still end, and the executions at their ends on which all of it hangs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
+from dstack.diagnosis import FinalBlocker, Vertex
+from dstack.vertex_keys import Key
+
+MAX_RANKED = 20
+"""Final blockers counted exactly in each knot; further ones are fewer waited for."""
+
+Parts = Sequence[set[Key]]
+"""Strongly connected components, those waited for before those who wait for them."""
+
+
+class Knot(NamedTuple):
+    """Open waits that hang together: who waits, and the final blockers, most waited for first."""
+
+    waiters: list[Key]
+    blockers: list[FinalBlocker]
+
+
+def open_knots(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> list[Knot]:
+    """The separate knots of open waits, the largest first."""
+    graph = _open_graph(vertices, stuck)
+    counted = {key for key in graph if vertices[key].is_counted}
+    number_of = weak_components(graph)
+    knots: dict[int, list[set[Key]]] = defaultdict(list)
+    for part in strong_components(graph):
+        knots[number_of[part[0]]].append(set(part))
+    found = [
+        Knot(sorted((k for part in parts for k in part if graph.successors(k)), key=str), _rank(graph, parts, counted))
+        for _, parts in sorted(knots.items())
+    ]
+    return sorted(found, key=lambda knot: len(knot.waiters), reverse=True)
+
+
+def _open_graph(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> Digraph[Key]:
+    """Who waits, and may go on, and those among the others for whom; who waits for the stuck alone is an end."""
+    ahead: dict[Key, list[Key]] = {}
+    for vertex in vertices.values():
+        if vertex.wait is None or vertex.key in stuck or vertex.kind == "lifetime":
+            continue  # a lifetime may end in many ways: it is told as it is, not all who could end it
+        targets = [t.vertex for group in vertex.wait.groups for t in group.targets if t.vertex not in stuck]
+        if targets:
+            ahead[vertex.key] = unique(targets)
+    for target in unique(target for targets in ahead.values() for target in targets):
+        ahead.setdefault(target, [])
+    return Digraph(ahead)
+
+
+def _rank(graph: Digraph[Key], parts: Parts, counted: Set[Key]) -> list[FinalBlocker]:
+    """The vertices that wait for nothing, by how many of the counted wait on them in all, then directly."""
+    ends = [key for part in parts for key in part if not graph.successors(key)]
+    if len(ends) > MAX_RANKED:
+        shares = _shares(graph, parts)
+        ends = sorted(ends, key=lambda key: (-shares[key], str(key)))[:MAX_RANKED]
+    blockers = [
+        FinalBlocker(vertex=key, waiters_direct=_direct(graph, key, counted), waiters_total=total)
+        for key, total in zip(ends, _waiters(graph, parts, ends, counted), strict=True)
+    ]
+    return sorted(blockers, key=lambda b: (-b.waiters_total, -b.waiters_direct, str(b.vertex)))
+
+
+def _direct(graph: Digraph[Key], end: Key, counted: Set[Key]) -> int:
+    """How many of the counted wait for an end, or for a helper that does."""
+    found: set[Key] = set()
+    ahead = [end]
+    while ahead:
+        new = set(graph.predecessors(ahead.pop())) - found
+        found |= new
+        ahead += new - counted
+    return len(found & counted)
+
+
+def _waiters(graph: Digraph[Key], parts: Parts, ends: Sequence[Key], counted: Set[Key]) -> list[int]:
+    """How many wait for each end in all, in one pass: every vertex carries the set of ends it leads to as bits."""
+    leads_to = {key: 1 << bit for bit, key in enumerate(ends)}
+    waiters: Counter[int] = Counter()
+    for part in parts:
+        reached = 0
+        for key in part:
+            for target in graph.successors(key):
+                reached |= leads_to.get(target, 0)
+        if reached:
+            leads_to.update(dict.fromkeys(part, reached))
+            waiters[reached] += sum(key in counted for key in part)
+    return [sum(count for reached, count in waiters.items() if reached >> bit & 1) for bit in range(len(ends))]
+
+
+def _shares(graph: Digraph[Key], parts: Parts) -> dict[Key, float]:
+    """Each end's share of all waiters, when every waiter gives its weight to its targets in equal parts.
+
+    A cheap order by which to choose the ends worth counting exactly.
+    """
+    shares: dict[Key, float] = defaultdict(float)
+    for part in reversed(parts):
+        weight = len(part) + sum(shares[key] for key in part)
+        targets = [target for key in part for target in graph.successors(key) if target not in part]
+        for target in targets:
+            shares[target] += weight / len(targets)
+    return shares

@@ -1,0 +1,154 @@
+"""Reduction of a wait-for graph with and, or and k-of-n waits: who can never go on, and which cores hold them.
+
+The graph is abstract: vertices are any hashable values, and a waiting vertex has requirements ``(needs, targets)``, all
+of which must be met. A requirement is met once ``needs`` of its targets are released; a target named twice counts
+twice. What does not wait is released from the start; a vertex all of whose requirements are met is released in turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from dstack.analysis.solve.digraph import Digraph, strong_components, unique
+
+V = TypeVar("V", bound=Hashable)
+Requirement = tuple[int, Sequence[V]]
+Waits = Mapping[V, Sequence[Requirement[V]]]
+
+MAX_CYCLE_STEPS = 300_000
+"""The shortest cycle is looked for from as many vertices as this allows: from all, in a core of a few hundred."""
+
+
+def residue(waits: Waits[V]) -> set[V]:
+    """The vertices that can never go on. Linear in the number of edges."""
+    missing: list[int] = []
+    waiter_of: list[V] = []
+    unmet: dict[V, int] = {}
+    requirements_on: dict[V, list[int]] = {waiter: [] for waiter in waits}
+    for waiter, requirements in waits.items():
+        before = len(missing)
+        for needs, targets in requirements:
+            held = [requirements_on[target] for target in targets if target in requirements_on]
+            lacks = needs - (len(targets) - len(held))
+            if lacks > 0:
+                for on_target in held:
+                    on_target.append(len(missing))
+                missing.append(lacks)
+                waiter_of.append(waiter)
+        unmet[waiter] = len(missing) - before
+    released = deque(waiter for waiter, count in unmet.items() if not count)
+    stuck = {waiter for waiter, count in unmet.items() if count}
+    while released:
+        for index in requirements_on[released.popleft()]:
+            missing[index] -= 1
+            if missing[index] == 0:
+                waiter = waiter_of[index]
+                unmet[waiter] -= 1
+                if not unmet[waiter]:
+                    stuck.discard(waiter)
+                    released.append(waiter)
+    return stuck
+
+
+def stuck_graph(waits: Waits[V], stuck: set[V]) -> Digraph[V]:
+    """The residue as a graph: an edge from each stuck waiter to each stuck target it needs.
+
+    Of a core, with what it waits for outside of it taken as released. In the order of ``waits``.
+    """
+    ahead: dict[V, list[V]] = {}
+    for waiter, requirements in waits.items():
+        if waiter in stuck:
+            needed: list[V] = []
+            for needs, targets in requirements:
+                held = [target for target in targets if target in stuck]
+                if len(targets) - len(held) < needs:
+                    needed += held
+            ahead[waiter] = unique(needed) if len(needed) > 1 else needed
+    return Digraph(ahead)
+
+
+def cores(waits: Waits[V], graph: Digraph[V]) -> list[set[V]]:
+    """The sets of vertices that wait only for each other, largest first.
+
+    These are the strongly connected components of the stuck graph without an edge out; and, were those and the dead
+    ends released, such components of what then is still stuck: deadlocks that only happen to wait for others besides.
+    Since a component comes after all it waits for, it need only be looked at with all of that released.
+    """
+    found: list[set[V]] = []
+    graphs = [graph]
+    while graphs:
+        graph = graphs.pop()
+        for component in strong_components(graph):
+            knot = set(component)
+            if not _is_knot(graph, knot):
+                continue
+            if _is_closed(graph, knot):
+                found.append(knot)
+            else:
+                rest = {vertex: waits[vertex] for vertex in component}
+                graphs.append(stuck_graph(rest, residue(rest)))
+    return sorted(found, key=len, reverse=True)
+
+
+def dead_ends(graph: Digraph[V]) -> list[V]:
+    """The stuck vertices that wait for nothing stuck: what they need can never be given by anyone."""
+    return [vertex for vertex in graph if not graph.successors(vertex)]
+
+
+def behind(graph: Digraph[V], those: Iterable[V]) -> set[V]:
+    """All who wait for any of those, directly or through others, but not those themselves."""
+    begin = level = set(those)
+    reached = set(begin)
+    while level:
+        level = {waiter for vertex in level for waiter in graph.predecessors(vertex)} - reached
+        reached |= level
+    return reached - begin
+
+
+def shortest_cycle(graph: Digraph[V], through: Iterable[V] = ()) -> list[V]:
+    """A shortest cycle in the stuck graph of a core, in the order of waiting; one of those ``through`` any of these."""
+    edges = graph.number_of_edges()
+    starts = 1 if edges == len(graph) else 1 + MAX_CYCLE_STEPS // edges  # one edge a vertex: a plain ring
+    best: list[V] = []
+    for start in islice(list(through) or graph, starts):
+        cycle = _cycle_through(graph, start, len(best))
+        if cycle and (not best or len(cycle) < len(best)):
+            best = cycle
+    return best
+
+
+def _cycle_through(graph: Digraph[V], start: V, limit: int) -> list[V]:
+    """The shortest cycle through ``start``, or nothing when there is none shorter than ``limit`` (0: no limit)."""
+    came_from: dict[V, V] = {}
+    level = [start]
+    length = 1
+    while level and (not limit or length < limit):
+        following = []
+        for vertex in level:
+            for target in graph.successors(vertex):
+                if target == start:
+                    return _path(came_from, start, vertex)
+                if target not in came_from:
+                    came_from[target] = vertex
+                    following.append(target)
+        level, length = following, length + 1
+    return []
+
+
+def _path(came_from: Mapping[V, V], start: V, end: V) -> list[V]:
+    path = [end]
+    while path[-1] != start:
+        path.append(came_from[path[-1]])
+    return path[::-1]
+
+
+def _is_closed(graph: Digraph[V], component: set[V]) -> bool:
+    return all(component.issuperset(graph.successors(vertex)) for vertex in component)
+
+
+def _is_knot(graph: Digraph[V], component: set[V]) -> bool:
+    """Whether a strongly connected component has a cycle in it."""
+    return len(component) > 1 or any(vertex in graph.successors(vertex) for vertex in component)

@@ -1,0 +1,52 @@
+"""The wait-for graph as its reduction takes it, and which waits the unobserved could still make wait for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from dstack.analysis.solve import reduction
+from dstack.diagnosis import Vertex
+from dstack.vertex_keys import Key
+
+Waits = dict[Key, list[tuple[int, list[Key]]]]
+
+
+def waits_of(vertices: Iterable[Vertex], *, if_not: bool = False, with_timed: bool = False) -> Waits:
+    """The reduction's view: a wait with a timeout is none, and what can never be given has no dependency.
+
+    With ``if_not``, nothing is assumed, not even that a loop only polls; ``with_timed`` counts all waits with timeouts.
+    """
+    waits: Waits = {}
+    for vertex in vertices:
+        if vertex.never is not None:
+            waits[vertex.key] = [(1, [])]
+        elif vertex.wait is not None and (with_timed or not vertex.wait.is_timed):
+            groups = vertex.wait.if_not if if_not and vertex.wait.is_suspected else vertex.wait.groups
+            waits[vertex.key] = [(group.needs, [t.vertex for t in group.targets]) for group in groups]
+    return waits
+
+
+def targets_of(vertex: Vertex) -> Iterator[Key]:
+    """All that a vertex waits for."""
+    if vertex.wait is not None:
+        for group in vertex.wait.groups:
+            for target in group.targets:
+                yield target.vertex
+
+
+def doubtful(vertices: Mapping[Key, Vertex]) -> set[Key]:
+    """The unobserved vertices that waits depend on, but for those that could not make anything wait for good.
+
+    Of some it is known what they depend on at most (:attr:`Vertex.at_most`). As long as nothing more can never proceed
+    even if each of these needed all of that, they change nothing.
+    """
+    unobserved = {key for key, vertex in vertices.items() if vertex.unobserved}
+    if not unobserved:
+        return unobserved
+    unobserved &= {target for vertex in vertices.values() for target in targets_of(vertex)}
+    bounded = {key: vertices[key].at_most for key in unobserved if vertices[key].at_most is not None}
+    waits = waits_of(vertices.values())
+    at_worst = waits | {key: [(1, [target]) for target in targets or ()] for key, targets in bounded.items()}
+    if bounded and reduction.residue(waits) == reduction.residue(at_worst):
+        return unobserved - bounded.keys()
+    return unobserved

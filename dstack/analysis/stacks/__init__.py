@@ -1,0 +1,1 @@
+"""The stacks of many executions: merged, compared, and as rectangles of an icicle."""

@@ -1,0 +1,238 @@
+"""What of an application runs or waits in one sample: its threads and coroutines, each with its stack as a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from dstack.analysis.index.ranks import NO_RANKS, Ranks
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.naming import names, ray_libraries
+from dstack.analysis.naming.vertex_details import execution_of
+from dstack.diagnosis import Vertex
+from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
+from dstack.vertex_keys import Key
+
+Doing = Literal["waits", "runs", "rests"]
+"""Who ``runs`` is on a CPU; who ``rests`` is not seen to do either: asleep, in I/O, in a call outside Python."""
+ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
+
+
+class Place(NamedTuple):
+    """One step of a path: a frame, or a group that stands above all frames and has no ``file``.
+
+    ``name`` is the frame's ``function``; of the call that somebody is blocked in, what its user calls it.
+    """
+
+    name: str
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    origin: Origin = "user"
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether it is a frame."""
+        return bool(self.function)
+
+
+class Likeness(NamedTuple):
+    """What makes executions alike: the actor class and method, or the task's name; else whose threads they are."""
+
+    name: str
+    job_id: str | None
+
+
+class Execution(NamedTuple):
+    """A thread or coroutine of the application, by the key and the label of its vertex.
+
+    ``kind`` is ``actor CLASS``, ``task NAME`` or ``driver SCRIPT``. ``path`` is its stack, outermost frame first.
+    """
+
+    key: Key
+    name: str
+    kind: str
+    likeness: Likeness
+    node: str
+    job: str
+    worker_id: str
+    doing: Doing
+    path: tuple[Place, ...]
+    ranks: Ranks = NO_RANKS
+
+
+class Running(NamedTuple):
+    """All executions of the application, and how many threads and coroutines of Ray and its libraries are left out.
+
+    ``folded`` counts the frames of others' code that are left out of the paths.
+    """
+
+    executions: tuple[Execution, ...]
+    left_out: int
+    folded: int
+
+
+def running(observed: Observed, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> Running:
+    """The application's executions; with only its own frames and the call it is blocked in, or ``whole`` stacks.
+
+    What a library does for itself is left out, unless somebody needs it, and threads for tasks that run none.
+    """
+    machines = ray_libraries.machinery(observed, vertices)
+    reader = _Reader(observed, whole)
+    found = tuple(
+        execution
+        for vertex in vertices.values()
+        if vertex.kind == "execution" and (vertex.wait or vertex.key not in machines)
+        if not _is_idle(observed, vertex) and (execution := reader.execution(vertex))
+    )
+    processes = (worker.process for worker in observed.sample.workers)
+    everybody = sum(len(process.threads) + len(process.coroutines) for process in processes if process)
+    return Running(found, everybody - len(found), reader.folded)
+
+
+def kind_of(observed: Observed, worker: Worker, task_id: str | None) -> str:
+    """``actor Trainer``, ``driver train.py``, ``task load``, or ``worker`` where it is not known what that runs."""
+    actor = observed.actors.get(worker.actor_id or "")
+    if actor is not None:
+        return kind_of_actor(actor)
+    if task_id is None or worker.is_driver:
+        return names.worker(observed, worker)
+    known = observed.tasks.get(task_id)
+    name = names.task(observed, task_id)
+    return f"task {name}" if known and known.name == name else name
+
+
+def kind_of_actor(actor: Actor) -> str:
+    """``actor Trainer``; that of one of Ray's libraries by what it is there."""
+    part = ray_libraries.part(actor.class_name, actor.name, actor.actor_id)
+    return part.name if part else f"actor {actor.class_name}"
+
+
+def job_in_words(observed: Observed, job_id: str | None) -> str:
+    """``job 01000000 train.py``."""
+    job = observed.jobs.get(job_id or "")
+    script = f" {names.script(job.entrypoint)}" if job and job.entrypoint else ""
+    return f"job {job_id}{script}" if job_id else "no job"
+
+
+class _Reader:
+    """Makes executions of vertices; what they share is made once."""
+
+    def __init__(self, observed: Observed, whole: bool) -> None:
+        self._observed = observed
+        self._whole = whole
+        self._places: dict[Place, Place] = {}
+        self._paths: dict[int, tuple[Place, ...]] = {}
+        self._jobs: dict[str | None, str] = {}
+        self.folded = 0
+
+    def execution(self, vertex: Vertex) -> Execution | None:
+        """The execution of a vertex, None if its stack or its worker was not seen."""
+        thread = execution_of(self._observed, vertex)
+        worker = self._observed.workers.get(vertex.worker_id or "")
+        if thread is None or worker is None:
+            return None
+        job_id = job_of_task(vertex.task_id) if vertex.task_id else worker.job_id
+        kind = kind_of(self._observed, worker, vertex.task_id)
+        return Execution(
+            key=vertex.key,
+            name=vertex.label,
+            kind=kind,
+            likeness=Likeness(_alike(vertex, worker, kind), job_id),
+            node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
+            job=self._job(job_id),
+            worker_id=worker.worker_id,
+            doing=doing_of(vertex, thread),
+            path=self._path(thread),
+            ranks=self._observed.ranks(worker.worker_id, vertex.child_pid),
+        )
+
+    @cached_property
+    def _nodes(self) -> dict[str, str]:
+        return {node.node_id: names.node(node) for node in self._observed.snapshot.nodes}
+
+    def _job(self, job_id: str | None) -> str:
+        if job_id not in self._jobs:
+            self._jobs[job_id] = job_in_words(self._observed, job_id)
+        return self._jobs[job_id]
+
+    def _path(self, execution: Thread | Coroutine) -> tuple[Place, ...]:
+        stack = execution.stack
+        if stack not in self._paths:
+            frames = self._observed.snapshot.frames_of(execution)
+            places = _places(frames, self._calls.get(stack), self._whole)
+            self._paths[stack] = tuple(self._places.setdefault(place, place) for place in places)
+        path = self._paths[stack]
+        self.folded += len(self._observed.snapshot.stacks[stack]) - len(path)
+        return path
+
+    @cached_property
+    def _calls(self) -> dict[int, BlockedCall]:
+        """By stack: the call that somebody with that stack is known to be in, though others may have moved."""
+        processes = (worker.process for worker in self._observed.sample.workers if worker.process)
+        calls: dict[int, BlockedCall] = {}
+        for process in processes:
+            calls.update((thread.stack, thread.call) for thread in process.threads if thread.call)
+            calls.update((coroutine.stack, coroutine.call) for coroutine in process.coroutines if coroutine.call)
+        return calls
+
+
+def _is_idle(observed: Observed, vertex: Vertex) -> bool:
+    """Whether it is a thread for tasks that runs none."""
+    thread = observed.thread(vertex.worker_id, vertex.os_thread_id)
+    sample = observed.seen.get(vertex.worker_id or "")
+    if thread is None or thread.role != "task" or vertex.wait or sample is None or sample.running_task_ids != ():
+        return False
+    return not is_users(observed, thread)
+
+
+def call_in_words(call: BlockedCall | None) -> str:
+    """``ray.get`` or ``queue.Queue.get``; empty where there is no name but the frame's."""
+    if call is None or (call.what is None and call.kind == "other"):
+        return ""
+    return call.what or call.kind
+
+
+def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) -> Iterator[Place]:
+    """The path of a stack that is given leaf first."""
+    at_call = call.frame if call else None
+    shown = set(range(len(frames)) if whole else _shown(frames, at_call or 0))
+    for index in reversed(range(len(frames))):
+        if index in shown:
+            frame = frames[index]
+            name = call_in_words(call) if index == at_call and frame.origin != "user" else ""
+            yield Place(name or frame.function, frame.file, frame.line, frame.function, frame.origin)
+
+
+def _shown(frames: tuple[Frame, ...], at_call: int) -> Iterator[int]:
+    """The user's own frames and the call; where none is theirs, all down to the call from where the thread began.
+
+    It begins after the first ones of the standard library, or after ``Worker.main_loop`` and what calls that. Seen on
+    Ray 2.46 and 2.60.
+    """
+    own = [index for index, frame in enumerate(frames) if frame.origin == "user"]
+    if own:
+        return iter((at_call, *own))
+    begin = len(frames)
+    while begin > 1 and (frames[begin - 1].origin == "stdlib" or _is_entry(frames[begin - 1])):
+        begin -= 1
+    return iter(range(min(at_call, begin - 1), begin))
+
+
+def _is_entry(frame: Frame) -> bool:
+    return frame.file.endswith(ENTRIES) and frame.function in ("<module>", "Worker.main_loop")
+
+
+def _alike(vertex: Vertex, worker: Worker, kind: str) -> str:
+    if vertex.task_id is None and worker.actor_id is not None:
+        return f"{'threads' if vertex.coroutine_id is None else 'asyncio tasks'} of {kind}"
+    return vertex.label
+
+
+def doing_of(vertex: Vertex | None, execution: Thread | Coroutine) -> Doing:
+    """What a thread or coroutine does, by its vertex, if it has one."""
+    if vertex is not None and (vertex.wait is not None or vertex.never is not None):
+        return "waits"
+    return "runs" if isinstance(execution, Thread) and execution.on_cpu else "rests"

@@ -1,0 +1,167 @@
+"""A prefix tree as the rectangles of an icicle: one row of cells a depth, a branch as wide as its weight.
+
+Widths are whole cells. Of a branch's children, those too narrow to be seen stand together in one cell, so nothing is
+lost: the weights of the cells below a branch, and of what ends in it, are its weight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from dstack.analysis.stacks.app_threads import Execution, Place
+from dstack.analysis.stacks.stack_tree import Branch
+
+Weigh = Callable[[Execution], int]
+"""What an execution adds to the width of all branches it is in: 0 or more, and whole, so that sums are exact.
+
+Time, where stacks are sampled over time, would be one more, in microseconds.
+"""
+Measure = Literal["executions", "waiting", "running"]
+
+NARROWEST = 2
+"""Fewer cells than this show nothing."""
+LEAST = 8
+"""So many cells a branch has at least where none of many would be wide enough."""
+
+
+class Cell(NamedTuple):
+    """One rectangle: of one branch, or of several that are folded because they are narrow, the largest first.
+
+    ``start`` and ``width`` are in cells. ``own`` is the weight of what ends in it.
+    """
+
+    depth: int
+    start: int
+    width: int
+    weight: int
+    own: int
+    branches: tuple[Branch, ...]
+
+    @property
+    def place(self) -> Place | None:
+        """Its frame or group; None at the root, and where several are folded."""
+        return None if self.is_folded else self.branches[0].place
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it stands for several branches."""
+        return len(self.branches) > 1
+
+    @property
+    def label(self) -> str:
+        """``ray.get``, ``… 12 more``, or ``all``."""
+        if self.is_folded:
+            return f"… {len(self.branches):,} more"
+        return self.place.name if self.place else "all"
+
+
+class Icicle(NamedTuple):
+    """Rows of cells from the outermost frame on, each from left to right, and the weight of all.
+
+    ``to_scale`` is false where many alike narrow branches were made wide enough to be seen.
+    """
+
+    rows: tuple[tuple[Cell, ...], ...]
+    weight: int
+    to_scale: bool
+
+    def at(self, row: int, column: int) -> Cell | None:
+        """The cell at a point, if there is one."""
+        cells = self.rows[row] if 0 <= row < len(self.rows) else ()
+        return next((cell for cell in cells if cell.start <= column < cell.start + cell.width), None)
+
+
+class Weights:
+    """The weights of branches of one tree, each in constant time."""
+
+    def __init__(self, root: Branch, weigh: Weigh) -> None:
+        self._sums = list(accumulate(map(weigh, root.executions), initial=0))
+        self._first = root.begin
+
+    def of(self, branch: Branch) -> int:
+        """The weight of all in a branch."""
+        return self._between(branch.begin, branch.end)
+
+    def own(self, branch: Branch) -> int:
+        """The weight of what ends in a branch."""
+        return self._between(branch.begin, branch.begin + branch.own)
+
+    def _between(self, begin: int, end: int) -> int:
+        return self._sums[end - self._first] - self._sums[begin - self._first]
+
+
+def weigh_by(measure: Measure) -> Weigh:
+    """How executions are counted: all, or only those that wait, or that run."""
+    doing = {"waiting": "waits", "running": "runs"}.get(measure)
+    return partial(_counts, doing)
+
+
+def _counts(doing: str | None, execution: Execution) -> int:
+    return 1 if doing is None or execution.doing == doing else 0
+
+
+def icicle(top: Sequence[Branch], weights: Weights, width: int) -> Icicle:
+    """The rectangles of a branch and all below it, or of several side by side; to zoom is to begin elsewhere."""
+    rows: dict[int, list[Cell]] = {}
+    first, to_scale = _first_row(top, weights, width)
+    ahead = deque(first)
+    while ahead:
+        cell = ahead.popleft()
+        rows.setdefault(cell.depth, []).append(cell)
+        if not cell.is_folded:
+            below = [child for child in cell.branches[0].children if weights.of(child) > 0]
+            ahead.extend(_row(below, weights, cell.depth + 1, cell.start, cell.width, cell.weight))
+    return Icicle(tuple(map(tuple, rows.values())), sum(cell.weight for cell in first), to_scale)
+
+
+def _first_row(top: Sequence[Branch], weights: Weights, width: int) -> tuple[list[Cell], bool]:
+    """The cells that all others stand below: where none of several is wide enough, some are made so."""
+    heavy = _heaviest_first([branch for branch in top if weights.of(branch) > 0], weights)
+    total = sum(map(weights.of, heavy))
+    if width <= 0 or not heavy:
+        return [], True
+    if len(heavy) == 1 or width * weights.of(heavy[0]) / total >= NARROWEST:
+        return list(_row(heavy, weights, 0, 0, width, total)), True
+    shown = min(max(1, width // LEAST - 1), width - 1)
+    parts = [(branch,) for branch in heavy[:shown]] + [tuple(heavy[shown:])] * (len(heavy) > shown)
+    edges = [width * number // len(parts) for number in range(len(parts) + 1)]
+    cells = [
+        _cell(part, weights, 0, start, end - start) for part, start, end in zip(parts, edges, edges[1:], strict=False)
+    ]
+    return cells, False
+
+
+def _row(
+    branches: Sequence[Branch], weights: Weights, depth: int, start: int, width: int, total: int
+) -> Iterator[Cell]:
+    """The cells of children side by side, the heaviest first, in ``width`` cells that stand for ``total``."""
+    heavy = _heaviest_first(branches, weights)
+    narrow = [branch for branch in heavy if width * weights.of(branch) / total < NARROWEST]
+    parts = [(branch,) for branch in heavy[: len(heavy) - len(narrow)]] + [tuple(narrow)] * bool(narrow)
+    sums = accumulate((sum(map(weights.of, part)) for part in parts), initial=0)
+    edges = [min(width, int(width * weight / total + 0.5)) for weight in sums]
+    if narrow:
+        _make_room(edges, width)
+    for part, begin, end in zip(parts, edges, edges[1:], strict=False):
+        yield _cell(part, weights, depth, start + begin, end - begin)
+
+
+def _make_room(edges: list[int], width: int) -> None:
+    """Widens the last part to one cell if it has none, at the cost of what ends here, or else of those before it."""
+    if edges[-1] == edges[-2]:
+        edges[-1] = min(width, edges[-1] + 1)
+    for index in range(len(edges) - 2, 0, -1):
+        edges[index] = min(edges[index], edges[index + 1] - 1)
+
+
+def _heaviest_first(branches: Sequence[Branch], weights: Weights) -> list[Branch]:
+    return sorted(branches, key=lambda branch: -weights.of(branch))
+
+
+def _cell(branches: tuple[Branch, ...], weights: Weights, depth: int, start: int, width: int) -> Cell:
+    own = weights.own(branches[0]) if len(branches) == 1 else 0
+    return Cell(depth, start, width, sum(map(weights.of, branches)), own, branches)

@@ -1,0 +1,110 @@
+"""Executions that are in other code than most like them: of 64 workers in a barrier, the one that still loads data."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from dstack.analysis.stacks.app_threads import Execution, Likeness
+from dstack.analysis.stacks.rank_sets import Slice, Teams
+from dstack.analysis.stacks.stack_tree import Branch, merge
+from dstack.vertex_keys import Key
+
+FEW = 4
+"""Few beside most are a single one, or not more than one to so many."""
+
+
+class Outlier(NamedTuple):
+    """An execution that is elsewhere than most that are alike.
+
+    They share ``shared`` frames; of ``alike`` so many went on together, ``most``, and it did not. ``slice`` are the
+    workers that parted from them together, ``others`` those that did not, where ranks or labels tell them apart.
+    """
+
+    execution: Execution
+    shared: int
+    most: int
+    alike: int
+    slice: Slice | None = None
+    others: Slice | None = None
+
+    @property
+    def words(self) -> str:
+        """``rank 3 is in other code than ranks 0-2``; without ranks ``7 of 8 like it are in other code``."""
+        if self.slice is None or not self.slice.words:
+            return f"{self.most:,} of {self.alike:,} like it are in other code"
+        verb = "is" if len(self.slice.ranks) == 1 else "are"
+        others = self.others.words if self.others else ""
+        most = others or f"{self.most:,} of {self.alike:,} others"
+        return f"{self.slice.words} {verb} in other code than {most}"
+
+
+def outliers(executions: Iterable[Execution], teams: Teams | None = None) -> dict[Key, Outlier]:
+    """By key: those few who part from most that are alike, at the frame where they do. Paths are without groups.
+
+    With ``teams`` a larger part is few as well where it is all of a dimension or label, as the second of three pipeline
+    stages.
+    """
+    groups: dict[Likeness, list[Execution]] = {}
+    for execution in executions:
+        groups.setdefault(execution.likeness, []).append(execution)
+    return {odd.execution.key: odd for alike in groups.values() for odd in _odd(alike, teams)}
+
+
+def _odd(alike: list[Execution], teams: Teams | None) -> list[Outlier]:
+    """Follows the way of most down from the root, and notes who leaves it."""
+    found: list[Outlier] = []
+    branch = merge(alike)
+    while branch.count > len(alike) / 2 and branch.count > 1:
+        ending = branch.executions[: branch.own]
+        parts = sorted([*(part.executions for part in branch.children), ending], key=len, reverse=True)
+        if len(parts[0]) <= len(alike) / 2:
+            break
+        found += _leaving(parts, branch.depth, len(alike), teams)
+        if parts[0] is ending:
+            break
+        branch = branch.children[0]
+    return found
+
+
+def _leaving(parts: list[Sequence[Execution]], shared: int, alike: int, teams: Teams | None) -> Iterator[Outlier]:
+    """Those in the smaller parts that are few, or a whole slice."""
+    most, *others = parts
+    there = _slice(most, teams)
+    for part in others:
+        here = _slice(part, teams) if part else None
+        if _is_few(len(part), len(most)) or (here and here.common and len(part) < len(most)):
+            yield from (Outlier(odd, shared, len(most), alike, here, there) for odd in part)
+
+
+def _slice(executions: Sequence[Execution], teams: Teams | None) -> Slice | None:
+    return teams.slice_of(executions) if teams else None
+
+
+def _is_few(count: int, most: int) -> bool:
+    return count <= max(1, most // FEW) and count < most
+
+
+class Marked:
+    """A tree's outliers, found by the places where they are: how many are in a branch costs no walk."""
+
+    def __init__(self, root: Branch, odd: Iterable[Key]) -> None:
+        keys = set(odd)
+        self._at = [index for index, execution in enumerate(root.executions) if execution.key in keys]
+        self._root = root
+
+    def within(self, branch: Branch) -> list[Execution]:
+        """The outliers in a branch of that tree."""
+        begin, end = bisect_left(self._at, branch.begin), bisect_left(self._at, branch.end)
+        return [self._root.executions[index] for index in self._at[begin:end]]
+
+    def places(self) -> Iterator[Branch]:
+        """The branches in which outliers end, in the order of the tree."""
+        keys = {execution.key for execution in self.within(self._root)}
+        ahead = [self._root]
+        while ahead:
+            branch = ahead.pop()
+            if any(execution.key in keys for execution in branch.executions[: branch.own]):
+                yield branch
+            ahead += [child for child in reversed(branch.children) if self.within(child)]

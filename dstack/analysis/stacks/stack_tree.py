@@ -1,0 +1,185 @@
+"""The stacks of many executions as one prefix tree: where they all are, and where they part.
+
+The executions are sorted by their paths once; a branch is a slice of them, so that it costs nothing to know who is in
+it. Children are found when they are asked for: of 10,000 executions nobody looks at all branches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
+from itertools import groupby, islice
+from typing import Literal, NamedTuple
+
+from dstack.analysis.index.ranks import names_in
+from dstack.analysis.stacks.app_threads import Doing, Execution, Place
+
+
+class ByRanks(NamedTuple):
+    """Groups of those with the same rank, the same rank in a dimension, or the same value of a label: by its name."""
+
+    name: str
+
+
+Grouping = Literal["kind", "node", "job"] | ByRanks
+GROUPINGS: tuple[Grouping | None, ...] = (None, "kind", "node", "job")
+"""The ways of grouping that there are for every application."""
+LONG = 18
+"""A text of so many digits is no number to order by."""
+MAX_GROUPINGS = 16
+"""So many names of dimensions and labels are offered to group by."""
+
+
+class Branch:
+    """All executions whose paths begin alike: ``executions``, which are sorted by their paths.
+
+    ``place`` is the last step of what they share, None at the root. Two are the same if their ``path`` is.
+    """
+
+    def __init__(self, tree: Sequence[Execution], begin: int, end: int, depth: int) -> None:
+        self._tree = tree
+        self.begin = begin
+        self.end = end
+        self.depth = depth
+
+    @property
+    def path(self) -> tuple[Place, ...]:
+        """The steps from the root to here."""
+        return self._tree[self.begin].path[: self.depth] if self.depth else ()
+
+    @property
+    def place(self) -> Place | None:
+        """The frame or the group it is of."""
+        return self._tree[self.begin].path[self.depth - 1] if self.depth else None
+
+    @property
+    def executions(self) -> Sequence[Execution]:
+        """Who is in it."""
+        return self._tree[self.begin : self.end]
+
+    @property
+    def count(self) -> int:
+        """How many are in it."""
+        return self.end - self.begin
+
+    @cached_property
+    def doing(self) -> Counter[Doing]:
+        """How many of them wait, run, and neither."""
+        return Counter(execution.doing for execution in self.executions)
+
+    @cached_property
+    def own(self) -> int:
+        """How many of them end here: the first ones."""
+        return next(
+            (index for index, execution in enumerate(self.executions) if len(execution.path) > self.depth), self.count
+        )
+
+    @cached_property
+    def children(self) -> tuple[Branch, ...]:
+        """The branches it parts into, the largest first."""
+        begin = self.begin + self.own
+        found: list[Branch] = []
+        for _, alike in groupby(self._tree[begin : self.end], key=lambda execution: execution.path[self.depth]):
+            found.append(Branch(self._tree, begin, begin + sum(1 for _ in alike), self.depth + 1))
+            begin = found[-1].end
+        return tuple(sorted(found, key=lambda branch: -branch.count))
+
+    def find(self, path: Sequence[Place]) -> Branch:
+        """The branch of this path below this one, or as far as there is one."""
+        branch = self
+        for place in path:
+            child = next((child for child in branch.children if child.place == place), None)
+            if child is None:
+                break
+            branch = child
+        return branch
+
+
+def merge(
+    executions: Iterable[Execution],
+    *,
+    by: Grouping | None = None,
+    where: Callable[[Execution], bool] | None = None,
+) -> Branch:
+    """The root of the tree of all executions ``where`` that holds, with a first level of groups if wanted."""
+    chosen = executions if where is None else filter(where, executions)
+    if by is None:
+        tree = sorted(chosen, key=lambda execution: (execution.path, *_order(execution)))
+        return Branch(tree, 0, len(tree), 0)
+    named = [(_group_of(execution, by), execution) for execution in chosen]
+    groups = {name: Place(name) for name, _ in named}
+    grouped = (execution._replace(path=(groups[name], *execution.path)) for name, execution in named)
+    tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
+    return Branch(tree, 0, len(tree), 0)
+
+
+def _order(execution: Execution) -> tuple[int, str]:
+    """Of those with one path: by rank."""
+    rank = execution.ranks.rank
+    return -1 if rank is None else rank, str(execution.key)
+
+
+def _group_of(execution: Execution, by: Grouping) -> str:
+    """The name of its group, as ``actor Trainer``, ``tp 1`` or ``no tp``."""
+    if isinstance(by, ByRanks):
+        return execution.ranks.words(by.name) or f"no {by.name}"
+    return str(getattr(execution, by))
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    """Orders ``rank 9`` before ``rank 10``."""
+    words, _, number = name.rpartition(" ")
+    return (words, int(number)) if number.isascii() and number.isdecimal() and len(number) < LONG else (name, -1)
+
+
+def groupings(executions: Iterable[Execution]) -> tuple[Grouping | None, ...]:
+    """All ways of grouping these: by class, node and job, and by each rank, dimension and label that occurs."""
+    named = islice(names_in(execution.ranks for execution in executions), MAX_GROUPINGS)
+    return (*GROUPINGS, *map(ByRanks, named))
+
+
+def grouping_in_words(by: Grouping | None) -> str:
+    """``by class``, ``by tp``; empty where there are no groups."""
+    if isinstance(by, ByRanks):
+        return f"by {by.name}"
+    return {None: "", "kind": "by class", "node": "by node", "job": "by job"}[by]
+
+
+class Words:
+    """Which executions have all the words of a text: in their names, or in the frames of their paths.
+
+    A word as ``rank:3``, ``tp:1`` or ``stage:rollout`` is also that rank, dimension or label, and no other. Many share
+    a path, so its text is made once; it is kept with it, for by that it is known again.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._words = text.casefold().split()
+        self._known: dict[int, tuple[object, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._words)
+
+    def within(self, execution: Execution, about: str = "") -> bool:
+        """Whether it has all of them, or they are in a text about it."""
+        path = execution.path
+        if id(path) not in self._known:
+            self._known[id(path)] = path, self._text(path)
+        _, frames = self._known[id(path)]
+        ranks = execution.ranks
+        own = f"{execution.name} {execution.kind} {ranks.in_words} {execution.node} {execution.job} {about}".casefold()
+        return all(word in own or word in frames or word in ranks.terms for word in self._words)
+
+    def among(self, text: str, terms: Collection[str] = ()) -> bool:
+        """Whether all of them are in a text, or are one of these terms."""
+        folded = text.casefold()
+        return all(word in folded or word in terms for word in self._words)
+
+    def along(self, path: Sequence[Place]) -> bool:
+        """Whether all of them are in these frames."""
+        text = self._text(path)
+        return all(word in text for word in self._words)
+
+    @staticmethod
+    def _text(path: Sequence[Place]) -> str:
+        return " ".join(f"{step.name} {step.function} {step.file}:{step.line}" for step in path).casefold()

@@ -1,0 +1,1 @@
+"""The data behind each view and each JSON document, computed on demand."""

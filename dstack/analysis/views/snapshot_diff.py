@@ -1,0 +1,342 @@
+"""Two snapshots of one cluster side by side: what moved, what stayed, and which waits are new, gone, or the same since.
+
+An execution is the same where worker, process start, thread or coroutine, task and attempt are. What could not be seen
+on one side is neither new nor gone: it is not known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from dstack.analysis.evidence.execution_matching import Side, fate_of
+from dstack.analysis.naming import names
+from dstack.diagnosis import Diagnosis, Finding, Since, Vertex
+from dstack.errors import UsageError
+from dstack.model import BlockedCall, Coroutine, Frame, Model, Snapshot, Thread
+from dstack.vertex_keys import Key
+
+Change = Literal["new", "gone", "moved", "stayed", "not known"]
+
+
+class Taken(NamedTuple):
+    """A snapshot and what was concluded from it."""
+
+    snapshot: Snapshot
+    diagnosis: Diagnosis
+
+
+class Moved(Model, frozen=True):
+    """What became of an execution from the one snapshot to the other; ``vertex`` is its key, in either or both.
+
+    ``before`` and ``after`` are the user's own lines where it was. ``cpu_s`` is how much its process ran in between,
+    None where that is not known.
+    """
+
+    vertex: Key
+    label: str
+    change: Change
+    before: Frame | None = None
+    after: Frame | None = None
+    cpu_s: float | None = None
+
+    @property
+    def shape(self) -> object:
+        """Equal for those that are told alike."""
+        return self.change, self.label, self.before, self.after
+
+
+class Waited(Model, frozen=True):
+    """What became of a wait.
+
+    One that ``stayed`` is the same wait in both, ``since`` when by both; where it ``may_have_ended`` in between, and
+    begun again, only that both saw it.
+    """
+
+    vertex: Key
+    label: str
+    change: Change
+    kind: str
+    since: Since | None = None
+    may_have_ended: bool = False
+
+    @property
+    def shape(self) -> object:
+        """Equal for those that are told alike."""
+        return self.change, self.label, self.kind, self.may_have_ended
+
+
+class Found(Model, frozen=True):
+    """What became of a finding: the numbers it has on each side, None where it is not there."""
+
+    change: Change
+    before: int | None = None
+    after: int | None = None
+
+
+class Comparison(Model, frozen=True):
+    """All of it. ``between_s`` is from the end of the one to the beginning of the other, never less than nothing."""
+
+    between_s: float
+    executions: tuple[Moved, ...]
+    waits: tuple[Waited, ...]
+    findings: tuple[Found, ...]
+    new_workers: tuple[str, ...] = ()
+    gone_workers: tuple[str, ...] = ()
+    new_nodes: tuple[str, ...] = ()
+    gone_nodes: tuple[str, ...] = ()
+
+
+def compare(one: Taken, other: Taken) -> Comparison:
+    """The earlier of two snapshots with the later.
+
+    Raises :class:`dstack.UsageError` where they have no node, worker or actor in common.
+    """
+    earlier, later = sorted((one, other), key=lambda taken: taken.snapshot.taken_at)
+    _refuse_others(earlier.snapshot, later.snapshot)
+    return _Comparing(Side(*earlier), Side(*later)).result()
+
+
+def _refuse_others(earlier: Snapshot, later: Snapshot) -> None:
+    if _ids(earlier).isdisjoint(_ids(later)) and _ids(earlier) != _ids(later):
+        raise UsageError(
+            f"These are snapshots of different clusters ({earlier.address} and {later.address}): they have no node, "
+            "worker or actor in common.",
+            "Compare two of the same cluster.",
+        )
+
+
+def _ids(snapshot: Snapshot) -> set[str]:
+    return {
+        *(node.node_id for node in snapshot.nodes),
+        *(worker.worker_id for worker in snapshot.workers),
+        *(actor.actor_id for actor in snapshot.actors),
+    }
+
+
+class _Comparing:
+    def __init__(self, before: Side, after: Side) -> None:
+        self._before = before
+        self._after = after
+        self._fates: dict[Key, Change] = {}
+
+    def result(self) -> Comparison:
+        before, after = self._before, self._after
+        executions = tuple(self._executions())
+        self._fates = {moved.vertex: moved.change for moved in executions if moved.change not in ("new", "gone")}
+        waits = tuple(self._waits())
+        new_workers, gone_workers = _difference(
+            (worker.worker_id for worker in before.snapshot.workers),
+            (worker.worker_id for worker in after.snapshot.workers),
+        )
+        new_nodes, gone_nodes = _difference(
+            (node.node_id for node in before.snapshot.nodes if node.alive),
+            (node.node_id for node in after.snapshot.nodes if node.alive),
+        )
+        return Comparison(
+            between_s=self._between_s,
+            executions=executions,
+            waits=waits,
+            findings=tuple(self._findings(waits)),
+            new_workers=new_workers if before.lists_all else (),
+            gone_workers=gone_workers if after.lists_all else (),
+            new_nodes=new_nodes if before.lists_all else (),
+            gone_nodes=gone_nodes if after.lists_all else (),
+        )
+
+    @cached_property
+    def _between_s(self) -> float:
+        return round(max(0.0, self._after.began_at - self._before.ended_at), 3)
+
+    # Executions
+
+    def _executions(self) -> Iterator[Moved]:
+        for key in _keys(self._before.vertices, self._after.vertices):
+            was, now = self._before.vertices.get(key), self._after.vertices.get(key)
+            was = was if was is not None and _runs(was) else None
+            now = now if now is not None and _runs(now) else None
+            one = was or now
+            if one is None:
+                continue
+            fate = fate_of(one, self._before, self._after) if was else fate_of(one, self._after, self._before)
+            if fate == "gone":
+                if was:
+                    yield self._moved(was, "gone")
+                if now:
+                    yield self._moved(now, "new")
+            elif fate == "not known":
+                yield self._moved(now or one, "not known")
+            else:
+                yield self._moved(now or one, "stayed" if self._is_at_the_same(one) else "moved")
+
+    def _is_at_the_same(self, vertex: Vertex) -> bool:
+        was, now = self._before.execution(vertex), self._after.execution(vertex)
+        if self._before.frames(vertex) != self._after.frames(vertex) or was is None or now is None:
+            return False
+        return was.call is None or now.call is None or was.call.is_same_as(now.call)
+
+    def _moved(self, vertex: Vertex, change: Change) -> Moved:
+        return Moved(
+            vertex=vertex.key,
+            label=vertex.label,
+            change=change,
+            before=_line(self._before.frames(vertex)) if change != "new" else None,
+            after=_line(self._after.frames(vertex)) if change != "gone" else None,
+            cpu_s=self._cpu_s(vertex.worker_id or "") if change in ("moved", "stayed") else None,
+        )
+
+    def _cpu_s(self, worker_id: str) -> float | None:
+        was = self._before.seen(worker_id).process(worker_id)
+        now = self._after.seen(worker_id).process(worker_id)
+        return round(max(0.0, now.cpu_s - was.cpu_s), 2) if was and now else None
+
+    # Waits
+
+    def _waits(self) -> Iterator[Waited]:
+        for key in _keys(self._before.vertices, self._after.vertices):
+            was, now = _waiting(self._before.vertices.get(key)), _waiting(self._after.vertices.get(key))
+            if was and now:
+                yield from self._both(was, now)
+            elif was:
+                is_known = self._is_known(was, self._before, self._after)
+                yield _waited(was, "gone" if is_known else "not known")
+            elif now:
+                is_known = self._is_known(now, self._after, self._before)
+                yield _waited(now, "new" if is_known else "not known")
+
+    def _both(self, was: Vertex, now: Vertex) -> Iterator[Waited]:
+        """A vertex that waits on both sides: for the same, or for something else."""
+        fate = self._fates.get(now.key)
+        is_known = fate != "not known" if _runs(now) else self._after.state(now) is not None
+        if not is_known:
+            yield _waited(now, "not known")
+        elif (fate == "stayed" if _runs(now) else self._is_same_pending(was, now)) and _kind(was) == _kind(now):
+            proven = not _runs(now) or _cannot_begin_again(self._before.execution(was), self._after.execution(now))
+            yield _waited(now, "stayed", self._since(was, now) if proven else now.since, not proven)
+        else:
+            yield _waited(was, "gone")
+            yield _waited(now, "new")
+
+    def _is_same_pending(self, was: Vertex, now: Vertex) -> bool:
+        return self._before.state(was) == self._after.state(now)
+
+    def _is_known(self, vertex: Vertex, here: Side, there: Side) -> bool:
+        """Whether the other side shows that this wait is not there."""
+        if _runs(vertex):
+            fate = self._fates.get(vertex.key)
+            other = there.execution(vertex) if fate == "stayed" else None
+            return fate != "not known" and (fate != "stayed" or (other is not None and other.call is not None))
+        if vertex.key in there.vertices:
+            return True
+        if vertex.task_id is None:
+            return bool(there.snapshot.samples) and there.lists_all
+        task = here.first.tasks.get(vertex.task_id) or here.last.tasks.get(vertex.task_id)
+        return task is not None and there.runs(task.owner_id) is not None
+
+    def _since(self, was: Vertex, now: Vertex) -> Since:
+        """By the times of both snapshots and by what each knew itself."""
+        now_at = self._after.began_at
+        bounds = [0.0, now_at - self._before.first_ended_at]
+        if was.since and was.since.at_least_s is not None:
+            bounds.append(was.since.at_least_s + now_at - self._before.looked_at(was))
+        if now.since and now.since.at_least_s is not None:
+            bounds.append(now.since.at_least_s)
+        at_least = max(bounds)
+        at_most = now.since.at_most_s if now.since else None
+        return Since(
+            at_least_s=round(at_least, 3) or None, at_most_s=None if at_most is None else max(at_most, at_least)
+        )
+
+    # Findings
+
+    def _findings(self, waits: Iterable[Waited]) -> Iterator[Found]:
+        """Those of a kind that have most members in common are the same."""
+        changes: dict[Key, set[Change]] = defaultdict(set)
+        for wait in waits:
+            changes[wait.vertex].add(wait.change)
+        numbers: dict[tuple[str, Key], list[int]] = defaultdict(list)
+        for number, finding in enumerate(self._before.findings):
+            for key in _members(finding):
+                if changes.get(key, set()).isdisjoint(("new", "gone")):
+                    numbers[finding.kind, key].append(number)
+        taken: set[int] = set()
+        for number, finding in enumerate(self._after.findings):
+            shared = Counter(n for key in _members(finding) for n in numbers.get((finding.kind, key), ()))
+            same = next((n for n, _ in shared.most_common() if n not in taken), None)
+            if same is None:
+                yield Found(change=self._change_of(finding, changes, "new"), after=number)
+            else:
+                taken.add(same)
+                yield Found(change="stayed", before=same, after=number)
+        for number in range(len(self._before.findings)):
+            if number not in taken:
+                yield Found(change=self._change_of(self._before.findings[number], changes, "gone"), before=number)
+
+    def _change_of(self, finding: Finding, waits: Mapping[Key, set[Change]], change: Change) -> Change:
+        """Whether a finding that only one side has is known not to be on the other."""
+        changes = {one for key in _members(finding) for one in waits.get(key, ())}
+        return "not known" if "not known" in changes and change not in changes else change
+
+
+def _cannot_begin_again(was: Thread | Coroutine | None, now: Thread | Coroutine | None) -> bool:
+    """Whether one call that was seen twice is one wait: it is for values that are written once, and never times out."""
+    call = was.call if was else None
+    if (
+        call is None
+        or now is None
+        or now.call is None
+        or not call.is_same_as(now.call)
+        or call.timeout_s is not None
+        or call.unread
+    ):
+        return False
+    return call.kind == "thread.join" or (bool(call.refs) and not _waits_for_more(call))
+
+
+def _waits_for_more(call: BlockedCall) -> bool:
+    return bool(call.threads or call.all_of or call.coroutines or call.others)
+
+
+def _waiting(vertex: Vertex | None) -> Vertex | None:
+    if vertex is None or not vertex.is_counted:
+        return None
+    return vertex if vertex.wait is not None or vertex.never is not None else None
+
+
+def _waited(vertex: Vertex, change: Change, since: Since | None = None, may_have_ended: bool = False) -> Waited:
+    return Waited(
+        vertex=vertex.key,
+        label=vertex.label,
+        change=change,
+        kind=_kind(vertex),
+        since=since,
+        may_have_ended=may_have_ended,
+    )
+
+
+def _kind(vertex: Vertex) -> str:
+    return (vertex.wait.what or vertex.wait.kind) if vertex.wait else (vertex.never or "")
+
+
+def _runs(vertex: Vertex) -> bool:
+    return vertex.kind in ("execution", "task") and vertex.worker_id is not None
+
+
+def _line(frames: tuple[Frame, ...] | None) -> Frame | None:
+    return (names.user_frame(frames) or frames[0]) if frames else None
+
+
+def _members(finding: Finding) -> tuple[Key, ...]:
+    return (*finding.members, *(blocker.vertex for blocker in finding.final_blockers))
+
+
+def _keys(before: Mapping[Key, Vertex], after: Mapping[Key, Vertex]) -> Iterable[Key]:
+    return {**dict.fromkeys(before), **dict.fromkeys(after)}
+
+
+def _difference(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that are new, and those that are gone."""
+    was, now = dict.fromkeys(before), dict.fromkeys(after)
+    return tuple(key for key in now if key not in was), tuple(key for key in was if key not in now)

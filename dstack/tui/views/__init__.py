@@ -1,0 +1,1 @@
+"""The peer views, one package each."""

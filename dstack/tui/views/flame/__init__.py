@@ -1,0 +1,1 @@
+"""The view of merged stacks as a flame graph."""

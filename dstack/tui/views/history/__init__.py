@@ -1,0 +1,1 @@
+"""The view of all snapshots of this run and their differences."""

@@ -1,0 +1,1 @@
+"""The view of stacks, process by process or merged."""
