@@ -13,7 +13,7 @@ from dstack.probes.node.cpython.saved_layouts import TABLES
 from tests.processes import running, wait_until
 from tests.pythons import python_or_skip
 from tests.sampling import Plain, sample, target
-from tests.unit.test_reachable_objects import COROUTINES, HEAD, HOLDERS, READY
+from tests.unit.probes.node.waits.test_reachable_objects import COROUTINES, HEAD, HOLDERS, READY
 
 OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN_VERSION]
 LOOP = """

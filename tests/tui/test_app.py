@@ -21,7 +21,7 @@ from dstack.tui.widgets.dialogs import AskPath, Help
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.sources import Gated, Scripted, recorded
-from tests.unit.test_language import Text, banned
+from tests.unit.project.test_language import Text, banned
 
 DEADLOCK, IDLE = recorded("serve-deadlock"), recorded("serve-idle")
 

@@ -20,8 +20,8 @@ from dstack.vertex_keys import Key, ThreadKey
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted, recorded
+from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import Scene
-from tests.unit.test_wait_tree import crowd
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any], ClusterView], Awaitable[None]]

@@ -20,7 +20,7 @@ from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted
 from tests.tui.test_waits import Ring
-from tests.unit.test_comparing import again
+from tests.unit.analysis.views.test_snapshot_diff import again
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any], HistoryView], Awaitable[None]]

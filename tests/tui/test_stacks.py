@@ -18,8 +18,8 @@ from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.sources import Scripted, recorded
+from tests.unit.analysis.graph.test_child_processes import LOCK, PID, twice, waiting, with_child
 from tests.unit.scenes import Proc, Scene
-from tests.unit.test_children import LOCK, PID, twice, waiting, with_child
 
 Body = Callable[[DstackApp, Pilot[Any], StacksView], Awaitable[None]]
 SMALL = (80, 24)

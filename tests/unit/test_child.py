@@ -12,15 +12,14 @@ import psutil
 import pytest
 
 from dstack.child import Message, Messages, send, start_child
+from tests.paths import ROOT
 from tests.processes import wait_until
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def messages_of(tmp_path: Path, program: str, *arguments: str) -> list[Message]:
     """All messages of a child whose module has this text."""
     (tmp_path / "program_of_a_test.py").write_text(program)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     with start_child("program_of_a_test", *arguments, environment=environment) as child:
         assert child.stdout is not None
         return list(Messages(child.stdout))

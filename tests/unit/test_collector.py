@@ -22,9 +22,9 @@ from dstack.collector import Collector
 from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, save
+from tests.paths import ROOT
 from tests.unit.scenes import Scene
 
-REPOSITORY = Path(__file__).parents[2]
 CAPTURE = """
 import ctypes, os, signal, sys, time, types
 from dstack.errors import ClusterError, UsageError
@@ -59,7 +59,7 @@ def does(tmp_path: Path, taken: Snapshot, monkeypatch: pytest.MonkeyPatch) -> Ca
         save(taken, tmp_path / "taken.json")
         body = "".join(f"    {line}\n" for line in code.splitlines())
         (tmp_path / "sitecustomize.py").write_text(CAPTURE.format(file=str(tmp_path / "taken.json"), body=body))
-        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
 
     return begin
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dstack.interruption import Interruption
+from tests.paths import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +96,6 @@ def test_where_sigint_is_ignored_nothing_is_sent() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-REPOSITORY = Path(__file__).parents[2]
 BLOCKED_S = 60.0
 DISPOSITIONS = {"ignored": signal.SIG_IGN, "the system's": signal.SIG_DFL}
 """With which a program may be started; Python puts its own handler in the place of the second."""
@@ -105,7 +105,7 @@ def run(program: str, disposition: str = "ignored", *arguments: str) -> subproce
     """A program of Python, begun with SIGINT ignored or as the system has it."""
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=BLOCKED_S,

@@ -1,0 +1,386 @@
+"""Merged stacks: one prefix tree, who is in a branch, who is elsewhere than most, and who is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.stacks.absent_workers import Missing, company, missing
+from dstack.analysis.stacks.app_threads import Doing, Execution, Likeness, Place, Running, running
+from dstack.analysis.stacks.outliers import Marked, Outlier, outliers
+from dstack.analysis.stacks.stack_tree import Branch, Grouping, merge
+from dstack.model import Failure, Frame, Snapshot
+from dstack.snapshot_file import load
+from dstack.vertex_keys import ThreadKey
+from tests.paths import RECORDED_CLUSTERS
+from tests.unit.scenes import RAY_WORKER, Proc, Scene
+from tests.unit.strategies import related_snapshots
+
+DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
+
+
+def execution(number: int, functions: Sequence[str], doing: Doing = "waits", alike: str = "work") -> Execution:
+    path = tuple(Place(function, "app.py", 1, function) for function in functions)
+    return Execution(
+        key=ThreadKey("", number),
+        name=f"work {number}",
+        kind=f"task {alike}",
+        likeness=Likeness(alike, "01000000"),
+        node=f"node 10.0.0.{number % 3}",
+        job="job 01000000",
+        worker_id=f"{number}",
+        doing=doing,
+        path=path,
+    )
+
+
+def executions() -> st.SearchStrategy[list[Execution]]:
+    one = st.tuples(st.lists(st.sampled_from("abc"), max_size=5), st.sampled_from(DOINGS), st.sampled_from("xy"))
+    return st.lists(one, max_size=40).map(lambda drawn: [execution(n, *each) for n, each in enumerate(drawn)])
+
+
+def branches(root: Branch) -> list[Branch]:
+    found = [root]
+    for branch in found:
+        found += branch.children
+    return found
+
+
+def named(root: Branch, *names: str) -> Branch:
+    """The branch along these names."""
+    for name in names:
+        (root,) = (child for child in root.children if child.place and child.place.name == name)
+    return root
+
+
+def seen(scene: Scene, *, whole: bool = False) -> Running:
+    snapshot = scene.snapshot()
+    return running(Observed(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
+
+
+def lost(scene: Scene) -> tuple[Missing, ...]:
+    snapshot = scene.snapshot()
+    return missing(Observed(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
+
+
+def team(size: int, class_name: str = "Trainer") -> tuple[Scene, Proc, list[Proc]]:
+    """A driver that waits for actors, all of which compute in the same method."""
+    scene = Scene()
+    driver = scene.driver()
+    actors = [scene.actor(class_name) for _ in range(size)]
+    calls = [scene.call(actor, "step", by=driver) for actor in actors]
+    for actor, call in zip(actors, calls, strict=True):
+        actor.runs(call)
+        actor.strands[0].line = 10
+    driver.gets(*calls)
+    return scene, driver, actors
+
+
+# The tree
+
+
+@given(executions())
+def test_every_execution_is_in_its_branches_and_in_no_other(everybody: list[Execution]) -> None:
+    root = merge(everybody)
+
+    assert Counter(root.executions) == Counter(everybody)
+    for branch in branches(root):
+        assert all(one.path[: branch.depth] == branch.path for one in branch.executions)
+        outside = {one.key for one in everybody} - {one.key for one in branch.executions}
+        assert not any(one.path[: branch.depth] == branch.path for one in everybody if one.key in outside)
+
+
+@given(executions())
+def test_children_and_who_ends_here_are_all_of_a_branch(everybody: list[Execution]) -> None:
+    for branch in branches(merge(everybody)):
+        assert branch.own + sum(child.count for child in branch.children) == branch.count
+        assert branch.own == sum(len(one.path) == branch.depth for one in branch.executions)
+        assert sum(branch.doing.values()) == branch.count
+        counts = [child.count for child in branch.children]
+        assert counts == sorted(counts, reverse=True)
+
+
+@given(executions(), st.sampled_from(("kind", "node", "job")))
+def test_groups_are_the_first_level(everybody: list[Execution], by: Grouping) -> None:
+    root = merge(everybody, by=by)
+
+    assert sum(group.count for group in root.children) == len(everybody)
+    for group in root.children:
+        assert group.place
+        assert not group.place.is_frame
+        assert {getattr(one, str(by)) for one in group.executions} == {group.place.name}
+
+
+@given(executions())
+def test_a_branch_is_found_again_by_its_path(everybody: list[Execution]) -> None:
+    root = merge(everybody)
+    again = merge(reversed(everybody))
+
+    for branch in branches(root):
+        assert again.find(branch.path).path == branch.path
+
+
+def test_a_path_that_is_gone_leads_as_far_as_there_is_one() -> None:
+    before, after = merge([execution(1, "abc")]), merge([execution(1, "abd")])
+
+    assert [place.name for place in after.find(before.children[0].children[0].children[0].path).path] == ["a", "b"]
+
+
+def test_only_those_are_merged_of_whom_it_holds() -> None:
+    everybody = [execution(number, "ab", doing) for number, doing in enumerate(DOINGS)]
+
+    root = merge(everybody, where=lambda one: one.doing == "runs")
+
+    assert [one.doing for one in root.executions] == ["runs"]
+
+
+def test_stacks_of_thousands_of_frames_are_merged() -> None:
+    root = merge([execution(number, ["deeper"] * 5_000) for number in range(2)])
+
+    assert len(branches(root)) == 5_001
+
+
+# Outliers
+
+
+def test_one_that_is_elsewhere_than_most_alike_stands_out_where_it_parts() -> None:
+    odd = execution(9, ("run", "load"))
+
+    found = outliers([*(execution(number, ("run", "barrier")) for number in range(9)), odd])
+
+    assert found == {odd.key: Outlier(odd, shared=1, most=9, alike=10)}
+
+
+def test_those_of_another_kind_do_not_stand_out() -> None:
+    everybody = [execution(number, ("run", "barrier")) for number in range(9)]
+
+    assert not outliers([*everybody, execution(9, ("run", "load"), alike="other")])
+
+
+def test_nobody_stands_out_of_two_halves() -> None:
+    halves = [execution(number, ("run", "left" if number % 2 else "right")) for number in range(10)]
+
+    assert not outliers(halves)
+
+
+def test_no_half_of_two_stands_out() -> None:
+    assert not outliers([execution(1, "a"), execution(2, "b")])
+
+
+def test_one_of_three_stands_out() -> None:
+    assert set(outliers([execution(1, "a"), execution(2, "a"), execution(3, "b")])) == {ThreadKey("", 3)}
+
+
+def test_who_has_not_come_as_far_as_most_stands_out() -> None:
+    short = execution(9, ("run",))
+
+    assert outliers([*(execution(n, ("run", "barrier")) for n in range(9)), short])[short.key].shared == 1
+
+
+def test_who_goes_on_where_most_end_stands_out() -> None:
+    deep = execution(9, ("run", "load"))
+
+    assert outliers([*(execution(n, ("run",)) for n in range(9)), deep])[deep.key].most == 9
+
+
+@given(executions())
+def test_outliers_are_few_among_those_alike_and_leave_most_at_one_place(everybody: list[Execution]) -> None:
+    for odd in outliers(everybody).values():
+        alike = [one for one in everybody if one.likeness == odd.execution.likeness]
+        shared = odd.execution.path[: odd.shared]
+        assert len(alike) == odd.alike
+        assert 2 * odd.most > odd.alike
+        together = [one for one in alike if one.path[: odd.shared] == shared]
+        on = [one for one in together if one.path[odd.shared : odd.shared + 1] != odd.execution.path[odd.shared :][:1]]
+        assert len(on) >= odd.most
+
+
+@given(executions())
+def test_the_outliers_of_a_branch_are_those_of_its_executions(everybody: list[Execution]) -> None:
+    odd = outliers(everybody)
+    root = merge(everybody, by="kind")
+    marked = Marked(root, odd)
+
+    for branch in branches(root):
+        assert marked.within(branch) == [one for one in branch.executions if one.key in odd]
+
+
+# Whose stacks
+
+
+def test_a_path_is_the_users_frames_and_the_call_by_its_name() -> None:
+    scene, _, actors = team(2)
+    actors[0].is_in("threading.Barrier.wait")
+
+    root = merge(seen(scene).executions, by="kind")
+
+    assert named(root, "actor Trainer", "step", "threading.Barrier.wait").count == 1
+    assert named(root, "actor Trainer", "step").count == 2
+    assert named(root, "driver train.py", "run", "ray.get").doing == {"waits": 1}
+    assert named(root, "actor Trainer").doing == {"waits": 1, "runs": 1}
+
+
+def test_who_moved_is_in_the_same_branch_as_who_did_not() -> None:
+    scene, _, actors = team(2)
+    frame = Frame(function="get", file="/usr/lib/python3/queue.py", line=1, origin="stdlib")
+    for actor in actors:
+        actor.strands[0].leaf = frame
+    actors[0].is_in("queue.Queue.get")
+
+    root = merge(seen(scene).executions)
+
+    assert named(root, "queue.Queue.get").count == 2
+
+
+def test_whole_stacks_have_all_frames() -> None:
+    scene, _, _ = team(1)
+
+    assert seen(scene).folded == 0
+    assert all(one.path for one in seen(scene, whole=True).executions)
+    assert named(merge(seen(scene, whole=True).executions, by="kind"), "driver train.py", "run", "ray.get")
+
+
+def test_idle_threads_are_left_out_and_counted() -> None:
+    scene, _, actors = team(2)
+    actors[0].strand("listener", "ray").is_in_ray = True
+    scene.actor("Trainer").idles()
+    pool = scene.worker()
+    pool.strands[0].is_in_ray = True
+
+    found = seen(scene)
+
+    assert {one.kind for one in found.executions} == {"actor Trainer", "driver train.py"}
+    assert found.left_out == 3
+
+
+def test_a_library_at_work_for_itself_is_left_out() -> None:
+    scene = Scene()
+    controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
+    controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
+
+    assert [one.kind for one in seen(scene).executions] == ["driver train.py"]
+
+
+def test_coroutines_are_executions_and_the_loop_that_idles_is_none() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    server = scene.async_actor("Server")
+    call = scene.call(server, "serve", by=driver)
+    server.begins(call).is_in("asyncio.Event.wait")
+    driver.gets(call)
+
+    root = merge(seen(scene).executions, by="kind")
+
+    assert named(root, "actor Server", "serve", "asyncio.Event.wait").count == 1
+    assert root.count == 2
+
+
+def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
+    snapshot = load(RECORDED_CLUSTERS / "serve-coroutines-ray-2.60.json.gz")
+
+    executions = running(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices).executions
+
+    assert {place.name for one in executions for place in one.path} >= {"Front.order", "Kitchen.cook"}
+
+
+def test_stacks_of_others_code_begin_where_the_task_does() -> None:
+    scene, _, actors = team(1)
+    actors[0].strands[0].leaf = Frame(function="main_loop", file=RAY_WORKER, line=1, origin="ray")
+
+    assert [one.path[0].name for one in seen(scene).executions if one.kind == "actor Trainer"] == ["main_loop"]
+
+
+@given(related_snapshots())
+def test_any_snapshot_has_a_tree(snapshot: Snapshot) -> None:
+    if snapshot.samples:
+        observed = Observed(snapshot, snapshot.samples[0])
+        vertices = diagnose(snapshot).vertices
+        found = running(observed, vertices)
+        root = merge(found.executions, by="kind")
+        assert root.count == len(found.executions)
+        assert found.left_out >= 0
+        missing(observed, vertices, found.executions)
+
+
+# Who is missing
+
+
+def test_nobody_is_missing_where_all_were_seen() -> None:
+    scene, _, _ = team(3)
+
+    assert lost(scene) == ()
+
+
+def test_an_idle_actor_of_the_same_class_is_missing() -> None:
+    scene, _, _ = team(3)
+    idle = scene.actor("Trainer").idles()
+    scene.actor("Bystander").idles()
+
+    (only,) = lost(scene)
+
+    assert (only.kind, only.why, only.worker_id) == ("actor Trainer", "idle", idle.worker_id)
+
+
+def test_an_actor_that_was_not_seen_is_missing_and_why() -> None:
+    scene, _, actors = team(3)
+    actors[1].is_unseen = True
+    worker = actors[1].worker
+    scene.failures.append(Failure(stage="process", reason="no permission", pid=worker.pid, node_id=worker.node_id))
+
+    (only,) = lost(scene)
+
+    assert (only.why, only.detail) == ("not read", "was not read: no permission")
+
+
+def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
+    scene, driver, actors = team(3)
+    scene.dies(actors[0], cause="out of memory")
+    scene.pending_actor("Trainer", by=driver, GPU=1)
+
+    assert [(one.why, one.detail) for one in lost(scene)] == [
+        ("dead", "is dead: out of memory"),
+        ("without a process", "has no process: it is PENDING_CREATION"),
+    ]
+
+
+def test_a_worker_of_which_nothing_is_known_is_missing() -> None:
+    scene, _, _ = team(1)
+    scene.worker().is_unseen = True
+
+    (only,) = lost(scene)
+
+    assert (only.kind, only.why) == ("worker", "not read")
+
+
+def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None:
+    scene, _, actors = team(4)
+    for actor in actors[:3]:
+        actor.is_in("threading.Barrier.wait")
+    scene.actor("Trainer").idles()
+    root = merge(seen(scene).executions)
+    barrier = named(root, "step", "threading.Barrier.wait")
+
+    (trainers,) = company(root, barrier, lost(scene))
+
+    assert (trainers.kind, trainers.here, trainers.all) == ("actor Trainer", 3, 5)
+    assert [one.worker_id for one in trainers.elsewhere] == [actors[3].worker_id]
+    assert [one.why for one in trainers.missing] == ["idle"]
+
+
+def test_who_does_many_things_elsewhere_is_one() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    busy, other = scene.async_actor("Server"), scene.async_actor("Server")
+    for _ in range(3):
+        busy.begins(scene.call(busy, "serve", by=driver)).is_in("asyncio.Event.wait")
+    other.begins(scene.call(other, "drain", by=driver)).sleeps()
+    root = merge(seen(scene).executions)
+
+    (servers,) = company(root, named(root, "drain"), lost(scene))
+
+    assert (servers.here, servers.away, len(servers.elsewhere), servers.all) == (1, 1, 3, 2)

@@ -1,0 +1,153 @@
+"""Snapshots of Ray's own libraries, as they were: what is seen in them is called right, and what is idle is no finding.
+
+Each was saved by ``dstack snapshot -o`` from a program of a few lines, on the version of Ray in its name; only paths,
+host names and command lines were changed. Only those of serve-coroutines, serve-queue and torch-mesh were saved by a
+dstack that reads coroutines: in the others what depends on them is incomplete.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.index.ranks import ranks_of
+from dstack.diagnosis import Diagnosis
+from dstack.report.headline import headline
+from dstack.report.text import report_text
+from dstack.snapshot_file import load
+from tests.paths import RECORDED_CLUSTERS
+
+ALL = sorted(path.name for path in RECORDED_CLUSTERS.iterdir())
+
+
+def diagnosis_of(name: str) -> Diagnosis:
+    return diagnose(load(RECORDED_CLUSTERS / name))
+
+
+def versions_of(name: str) -> list[str]:
+    return [file for file in ALL if file.startswith(f"{name}-ray-")]
+
+
+def labels(diagnosis: Diagnosis) -> set[str]:
+    return {vertex.label for vertex in diagnosis.vertices.values()}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nobody_is_called_stuck_for_good(name: str) -> None:
+    kinds = {finding.kind for finding in diagnosis_of(name).findings}
+
+    assert kinds.isdisjoint({"deadlock", "orphaned", "infeasible"})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_record_holds_nothing_private(name: str) -> None:
+    text = str(load(RECORDED_CLUSTERS / name))
+
+    assert "/root" not in text
+    assert "token" not in text.lower()
+
+
+@pytest.mark.parametrize("name", versions_of("serve-idle"))
+def test_a_serve_application_without_requests_is_clear(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    assert diagnosis.verdict == "clear"
+    assert not diagnosis.incomplete
+    assert "listen_for_change of Serve's controller" in labels(diagnosis)
+
+
+@pytest.mark.parametrize("name", versions_of("serve-deadlock"))
+def test_two_deployments_that_wait_for_each_other_are_named(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    assert {
+        "request to Serve deployment Front of app shop",
+        "request to Serve deployment Kitchen of app shop",
+    } <= labels(diagnosis)
+    assert diagnosis.incomplete
+    assert not any("controller" in finding.summary for finding in diagnosis.findings)
+
+
+@pytest.mark.parametrize("name", versions_of("serve-coroutines"))
+def test_requests_to_deployments_are_followed_through_their_coroutines(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+    steps = [step.text for finding in diagnosis.findings for step in finding.explanation]
+    waits = {vertex.label: vertex.wait.kind for vertex in diagnosis.vertices.values() if vertex.wait}
+
+    assert not diagnosis.incomplete
+    assert waits["request to Serve deployment Front of app shop"] == "await"
+    assert waits["request to Serve deployment Kitchen of app shop"] == "await"
+    assert any("Kitchen" in text and "Serve's wait for a free replica" in text for text in steps)
+
+
+@pytest.mark.parametrize("name", versions_of("data-actors-hang"))
+def test_workers_of_a_data_operator_are_named(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    assert "task of Data operator ReadRange->MapBatches(Model)" in labels(diagnosis)
+    steps = [step.text for finding in diagnosis.findings for step in finding.explanation]
+    assert any("(Data operator" in text and ", worker " in text for text in steps)
+
+
+@pytest.mark.parametrize("name", versions_of("data-tasks-hang"))
+def test_tasks_of_a_data_operator_are_named(name: str) -> None:
+    assert "Data operator ReadRange->MapBatches(never)" in labels(diagnosis_of(name))
+
+
+@pytest.mark.parametrize("name", versions_of("train-barrier"))
+def test_a_train_worker_at_the_barrier_of_a_report_is_named(name: str) -> None:
+    assert {"run of Train's controller", "broadcast_from_rank_zero of Train's barrier"} <= labels(diagnosis_of(name))
+
+
+@pytest.mark.parametrize("name", versions_of("tune-hang"))
+def test_trials_are_named(name: str) -> None:
+    assert "step of Tune trial" in labels(diagnosis_of(name))
+
+
+@pytest.mark.parametrize("name", versions_of("queue"))
+def test_a_get_from_an_empty_queue_is_named_and_the_other_queue_is_not(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    assert diagnosis.verdict == "blocked"
+    assert "get of ray.util.queue.Queue" in labels(diagnosis)
+    assert len(diagnosis.findings) == 1
+
+
+@pytest.mark.parametrize("name", versions_of("data-tasks-hang"))
+def test_tasks_that_wait_outside_of_ray_are_named_where_there_is_no_finding(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    assert (diagnosis.verdict, diagnosis.findings) == ("blocked", ())
+    told = "no wait depends on Ray; 4 tasks wait in threading.Event.wait (data1.py:8)"
+    assert headline(diagnosis).startswith(told)
+
+
+@pytest.mark.parametrize("name", versions_of("torch-mesh"))
+def test_the_ranks_of_a_device_mesh_and_the_labels_of_the_program_are_named(name: str) -> None:
+    snapshot = load(RECORDED_CLUSTERS / name)
+    diagnosis = diagnose(snapshot)
+
+    found = {
+        ranks.rank: ranks for one in snapshot.samples[0].workers if (ranks := ranks_of(one.process)).rank is not None
+    }
+    assert {rank: ranks.dimensions for rank, ranks in found.items()} == {
+        0: (("tp", 0), ("dp", 0)),
+        1: (("tp", 1), ("dp", 0)),
+        2: (("tp", 0), ("dp", 1)),
+        3: (("tp", 1), ("dp", 1)),
+    }
+    assert dict(found[3].labels) == {"stage": "late", "host": "h3"}
+    assert "rank 3" in headline(diagnosis)
+    assert "rank 3 (tp 1, dp 1, stage=late, host=h3)" in " ".join(report_text(snapshot, diagnosis).split())
+
+
+@pytest.mark.parametrize("name", versions_of("serve-queue"))
+def test_a_request_that_is_queued_in_serve_waits_for_the_ongoing_one(name: str) -> None:
+    diagnosis = diagnosis_of(name)
+
+    (finding,) = diagnosis.findings
+    (blocker,) = finding.final_blockers
+    assert (finding.kind, diagnosis.incomplete) == ("blocked", False)
+    assert {"request Kitchen.cook", "queued request Kitchen.cook"} <= labels(diagnosis)
+    assert diagnosis.vertices[blocker.vertex].label == "Kitchen.cook"
+    assert "driver" in {diagnosis.vertices[key].label.split()[0] for key in finding.members}

@@ -1,0 +1,253 @@
+"""What there is in a cluster, and what each part of it does now; and what is not there yet, with what it lacks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.views.inventory import Inventory, Occupant, alike
+from dstack.model import Bundle, Failure, Snapshot
+from dstack.snapshot_file import load
+from tests.paths import RECORDED_CLUSTERS
+from tests.unit.analysis.test_recorded_snapshots import ALL
+from tests.unit.scenes import Scene
+from tests.unit.strategies import related_snapshots
+
+
+def inventory_of(snapshot: Snapshot) -> Inventory:
+    return Inventory(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot))
+
+
+def occupants_of(scene: Scene) -> dict[str, Occupant]:
+    inventory = inventory_of(scene.snapshot())
+    return {one.worker.worker_id: one for node in inventory.nodes for one in inventory.occupants(node)}
+
+
+def texts(inventory: Inventory, worker_id: str) -> list[str]:
+    return [deed.text for deed in inventory.deeds(worker_id)]
+
+
+def hold(snapshot: Snapshot) -> None:
+    """What is true of every inventory."""
+    inventory = inventory_of(snapshot)
+    known = {node.node_id for node in snapshot.nodes}
+    found = [one for node in inventory.nodes for one in inventory.occupants(node)]
+    if len(known) == len(snapshot.nodes):
+        assert len(found) == sum(worker.node_id in known for worker in snapshot.workers)
+    for node in inventory.nodes:
+        occupants = inventory.occupants(node)
+        assert sum(inventory.counts(node).values()) == len(occupants)
+        assert sum(map(len, alike(occupants))) == len(occupants)
+        inventory.amounts(node), inventory.residents(node), inventory.dead_actors(node)
+    for one in found:
+        deeds = inventory.deeds(one.worker.worker_id)
+        assert sum(deed.count for deed in deeds) == sum(one.counts.values()) or one.doing in ("idle", "not read")
+        inventory.held_by(one.worker.worker_id)
+    lacking = inventory.lacking()
+    assert all(one.count == len(one.alike) for one in lacking)
+
+
+@given(related_snapshots())
+def test_everybody_is_counted_once(snapshot: Snapshot) -> None:
+    assume(snapshot.samples)
+    hold(snapshot)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_everybody_of_a_recorded_snapshot_is_counted_once(name: str) -> None:
+    hold(load(RECORDED_CLUSTERS / name))
+
+
+def test_a_node_shows_what_is_used_and_free() -> None:
+    scene = Scene()
+    node = scene.node(free={"CPU": 1.0, "object_store_memory": 2.0**30}, CPU=4.0, GPU=2.0, object_store_memory=2.0**31)
+    scene.driver(node)
+
+    inventory = inventory_of(scene.snapshot())
+    amounts = inventory.amounts(inventory.nodes[0])
+
+    assert [amount.words for amount in amounts] == [
+        "CPU 3 of 4 used, 1 free",
+        "GPU 2 of 2 used, 0 free",
+        "object store 1.0 GiB of 2.0 GiB used, 1.0 GiB free",
+    ]
+
+
+def test_what_a_node_did_not_tell_is_not_known() -> None:
+    scene = Scene()
+    node = scene.node(CPU=4.0)
+    del scene.available[node.node_id]
+    inventory = inventory_of(scene.snapshot())
+
+    assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, use unknown"]
+
+
+def test_each_worker_shows_what_it_does() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    busy, worker = scene.run("work", by=driver)
+    call = scene.call(clerk, "stamp", by=driver)
+    clerk.runs(call).gets(busy)
+    for _ in range(3):
+        scene.call(clerk, "stamp", by=driver)
+    driver.gets(call)
+    idle = scene.worker().idles()
+    silent = scene.worker()
+    silent.is_silent = silent.is_unseen = True
+
+    found = occupants_of(scene)
+    inventory = inventory_of(scene.snapshot())
+
+    doings = {proc.worker_id: found[proc.worker_id].doing for proc in scene.procs}
+    assert doings == {
+        driver.worker_id: "waiting",
+        clerk.worker_id: "waiting",
+        worker.worker_id: "running",
+        idle.worker_id: "idle",
+        silent.worker_id: "not read",
+    }
+    assert found[clerk.worker_id].queued == 3
+    assert found[driver.worker_id].queued == 0
+    assert not inventory.is_queue_known
+    assert texts(inventory, clerk.worker_id) == ["Clerk.stamp waits in ray.get for work"]
+    assert texts(inventory, worker.worker_id) == ["work is running"]
+    assert texts(inventory, idle.worker_id) == []
+
+
+def test_a_deed_is_at_its_line() -> None:
+    scene = Scene()
+    _, worker = scene.run("work", by=scene.driver())
+    worker.strands[0].line = 7
+
+    (deed,) = inventory_of(scene.snapshot()).deeds(worker.worker_id)
+
+    assert (deed.vertex, deed.file, deed.line, deed.source) == (worker.key, "/srv/app/app.py", 7, "return work_of(me)")
+
+
+def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
+    scene = Scene()
+    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
+    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
+    back = scene.call(left, "back", by=right)
+    driver.gets(ping)
+    left.runs(ping).gets(pong)
+    right.runs(pong).gets(back)
+
+    inventory = inventory_of(scene.snapshot())
+
+    assert inventory.counts(inventory.nodes[0]) == {"stuck": 3}
+
+
+def test_why_a_worker_was_not_seen_is_told() -> None:
+    scene = Scene()
+    worker = scene.worker()
+    worker.is_unseen = True
+    node_id = worker.worker.node_id
+    scene.failures.append(Failure(stage="stacks", reason="py-spy needs root", node_id=node_id, pid=worker.worker.pid))
+
+    trouble = occupants_of(scene)[worker.worker_id].trouble
+
+    assert trouble == "threads not read: py-spy needs root"
+
+
+def test_alike_workers_are_told_as_one() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    busy, _ = scene.run("busy", by=driver)
+    for number in range(5):
+        _, worker = scene.run("work", by=driver)
+        worker.strands[0].line = 7 if number else 8
+        worker.gets(busy)
+    inventory = inventory_of(scene.snapshot())
+
+    groups = alike(inventory.occupants(inventory.nodes[0]))
+
+    assert sorted(len(group) for group in groups) == [1, 1, 1, 4]
+
+
+def test_alike_coroutines_are_told_as_one() -> None:
+    scene = Scene()
+    driver, server = scene.driver(), scene.async_actor("Server")
+    busy, _ = scene.run("busy", by=driver)
+    for _ in range(4):
+        coro = server.coroutine()
+        coro.line = 5
+        coro.awaits(busy)
+
+    (deed,) = inventory_of(scene.snapshot()).deeds(server.worker_id)
+
+    assert deed.count == 4
+    assert deed.doing == "waiting"
+
+
+def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
+    scene = Scene()
+    driver, server = scene.driver(), scene.async_actor("Server")
+    call = scene.call(server, "serve", by=driver)
+    server.running = [call]
+    driver.gets(call)
+
+    found = occupants_of(scene)[server.worker_id]
+
+    assert found.doing == "unreadable"
+    assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
+
+
+def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
+    scene = Scene()
+    node, other = scene.node(CPU=8.0), scene.node(CPU=8.0)
+    scene.driver(node)
+    bundles = [Bundle(resources={"CPU": 2.0}, node_id=one.node_id) for one in (node, other, node)]
+    group = scene.group("CREATED", *bundles, name="trainers")
+    scene.available[node.node_id][f"CPU_group_{group.placement_group_id}"] = 1.0
+    inventory = inventory_of(scene.snapshot())
+
+    (here,) = inventory.residents(node)
+    (there,) = inventory.residents(other)
+
+    assert (here.bundles, [amount.words for amount in here.amounts]) == ((0, 2), ["CPU 3 of 4 used, 1 free"])
+    assert (there.bundles, [amount.words for amount in there.amounts]) == ((1,), ["CPU 2 of 2 used, 0 free"])
+
+
+def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
+    scene = Scene()
+    node = scene.node(free={"CPU": 0.0}, CPU=1.0)
+    driver = scene.driver(node)
+    scene.run("holder", by=driver, node=node, CPU=1.0)
+    for _ in range(20):
+        scene.task("next", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"CPU": 1.0})
+    scene.task("huge", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"CPU": 64.0})
+    creation = scene.pending_actor("Trainer", driver, GPU=1.0)[1].becomes(state="PENDING_NODE_ASSIGNMENT")
+    scene.group("PENDING", Bundle(resources={"CPU": 1.0}), name="trainers")
+
+    lacking = {one.text: one for one in inventory_of(scene.snapshot()).lacking()}
+
+    told = {text: (one.what, one.count, one.is_stuck) for text, one in lacking.items()}
+    assert told["next waits for CPU, held by holder"] == ("task", 20, False)
+    assert told["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
+    assert ("actor", 1, True) in told.values()
+    assert told["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
+    assert {one.vertex for one in lacking.values()} > {creation.key}
+
+
+def test_queued_calls_are_told_with_their_actor_and_not_as_pending() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    calls = [scene.call(clerk, "stamp", by=driver) for _ in range(3)]
+    clerk.runs(calls[0])
+
+    assert inventory_of(scene.snapshot()).lacking() == ()
+
+
+def test_dead_nodes_come_last_and_dead_actors_are_listed() -> None:
+    scene = Scene()
+    dead, node = scene.node(alive=False, CPU=1.0), scene.node(CPU=1.0)
+    scene.driver(node)
+    actor = scene.actor("Gone", node)
+    scene.dies(actor, "killed by a test")
+    inventory = inventory_of(scene.snapshot())
+
+    assert [one.node_id for one in inventory.nodes] == [node.node_id, dead.node_id]
+    assert [one.death_cause for one in inventory.dead_actors(node)] == ["killed by a test"]

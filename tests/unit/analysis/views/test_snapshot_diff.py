@@ -1,0 +1,413 @@
+"""Two snapshots of one cluster: who moved, who stayed, which waits are new, gone or the same since; what is unknown."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.snapshot_diff import Comparison, Taken, compare
+from dstack.diagnosis import Since
+from dstack.errors import UsageError
+from dstack.model import Failure, Snapshot
+from dstack.snapshot_file import load
+from dstack.vertex_keys import Key, ThreadKey
+from tests.paths import RECORDED_CLUSTERS
+from tests.unit.analysis.test_recorded_snapshots import ALL
+from tests.unit.scenes import TAKEN_AT, Proc, Scene, Strand
+from tests.unit.strategies import related_snapshots
+from tests.unit.worlds import Show, World, worlds
+
+LATER_S = 60.0
+
+
+def taken(snapshot: Snapshot) -> Taken:
+    return Taken(snapshot, diagnose(snapshot))
+
+
+def again(scene: Scene, later_s: float = LATER_S) -> Snapshot:
+    """The scene as it is now, so much later."""
+    scene.samples.clear()
+    return replace(scene.look().look_again().snapshot(), taken_at=TAKEN_AT + later_s)
+
+
+def became(scene: Scene, change: Callable[[], object] = lambda: None) -> Comparison:
+    """What is told of a scene that is looked at, changed, and looked at again."""
+    before = taken(again(scene, 0.0))
+    change()
+    return compare(before, taken(again(scene)))
+
+
+def changes(comparison: Comparison) -> dict[Key, set[str]]:
+    """By vertex: what became of the execution."""
+    found: dict[Key, set[str]] = {}
+    for moved in comparison.executions:
+        found.setdefault(moved.vertex, set()).add(moved.change)
+    return found
+
+
+def waits(comparison: Comparison) -> dict[Key, set[str]]:
+    """By vertex: what became of its wait."""
+    found: dict[Key, set[str]] = {}
+    for wait in comparison.waits:
+        found.setdefault(wait.vertex, set()).add(wait.change)
+    return found
+
+
+def has_not_changed(comparison: Comparison) -> bool:
+    told = {
+        change for found in (changes(comparison), waits(comparison)) for which in found.values() for change in which
+    }
+    return told <= {"stayed", "not known"} and {found.change for found in comparison.findings} <= {"stayed"}
+
+
+class Pair(Scene):
+    """A driver that waits for a task that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver_ = self.driver()
+        self.call_, self.worker_ = self.run("work", by=self.driver_)
+        self.driver_.gets(self.call_)
+
+
+@given(related_snapshots())
+def test_a_snapshot_differs_in_nothing_from_itself(snapshot: Snapshot) -> None:
+    one = taken(snapshot)
+
+    comparison = compare(one, one)
+
+    assert has_not_changed(comparison)
+    assert comparison.new_workers == comparison.gone_workers == comparison.new_nodes == comparison.gone_nodes == ()
+    assert len(comparison.findings) == len(one.diagnosis.findings)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_recorded_snapshot_differs_in_nothing_from_itself(name: str) -> None:
+    one = taken(load(RECORDED_CLUSTERS / name))
+
+    comparison = compare(one, one)
+
+    assert has_not_changed(comparison)
+    assert len(comparison.executions) == sum(
+        vertex.worker_id is not None and vertex.kind in ("execution", "task")
+        for vertex in one.diagnosis.vertices.values()
+    )
+
+
+@given(worlds(exact=True), st.integers(0, 6), st.randoms(use_true_random=False))
+def test_both_ways_tell_the_same(world: World, steps: int, order: random.Random) -> None:
+    show = Show(world)
+    before = again(show.scene, 0.0)
+    world.go_on(order, steps)
+    show.update()
+    after = again(show.scene)
+
+    there = compare(taken(before), taken(after))
+    back = compare(taken(replace(before, taken_at=TAKEN_AT + 2 * LATER_S)), taken(after))
+
+    turned = {"new": "gone", "gone": "new"}
+    expected = {key: {turned.get(one, one) for one in found} for key, found in changes(there).items()}
+    assert changes(back) == expected
+    assert {key: {turned.get(one, one) for one in found} for key, found in waits(there).items()} == waits(back)
+
+
+@given(worlds(exact=True), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_who_has_ended_does_not_stay(world: World, steps: int, order: random.Random) -> None:
+    show = Show(world)
+    before = again(show.scene, 0.0)
+    running = {number for number, work in enumerate(world.works) if work.phase == "runs"}
+    keys = {number: key for key, number in show.who().items() if isinstance(key, ThreadKey)}
+    world.go_on(order, steps)
+    show.update()
+
+    found = changes(compare(taken(before), taken(again(show.scene))))
+
+    for number in running:
+        if world.works[number].phase == "ended":
+            assert not found.get(keys[number], set()) & {"stayed", "moved"}
+
+
+def test_who_is_at_another_line_has_moved() -> None:
+    scene = Pair()
+
+    comparison = became(scene, lambda: setattr(scene.worker_.strands[0], "line", 99))
+
+    assert changes(comparison) == {scene.driver_.key: {"stayed"}, scene.worker_.key: {"moved"}}
+    (moved,) = (one for one in comparison.executions if one.change == "moved")
+    assert moved.before
+    assert moved.after
+    assert (moved.before.line, moved.after.line) != (99, 99)
+    assert moved.after.line == 99
+
+
+def test_another_attempt_of_a_task_is_another_execution() -> None:
+    scene = Pair()
+
+    comparison = became(scene, lambda: scene.call_.becomes(attempt=1))
+
+    assert changes(comparison)[scene.worker_.key] == {"gone", "new"}
+
+
+def test_another_process_of_the_same_worker_is_another_execution() -> None:
+    scene = Pair()
+
+    comparison = became(scene, scene.worker_.is_restarted)
+
+    assert changes(comparison)[scene.worker_.key] == {"gone", "new"}
+
+
+def test_another_task_on_the_same_thread_is_another_execution() -> None:
+    scene = Pair()
+    other = scene.task("other", by=scene.driver_)
+
+    comparison = became(scene, lambda: scene.worker_.runs(other))
+
+    assert changes(comparison)[scene.worker_.key] == {"gone", "new"}
+
+
+def test_a_task_that_has_ended_is_gone_and_so_is_the_wait_for_it() -> None:
+    scene = Pair()
+
+    def ends() -> None:
+        scene.worker_.idles()
+        scene.driver_.submitted.clear()
+        scene.driver_.has(scene.call_).computes()
+
+    comparison = became(scene, ends)
+
+    assert changes(comparison) == {scene.driver_.key: {"moved"}, scene.worker_.key: {"gone"}}
+    assert waits(comparison) == {scene.driver_.key: {"gone"}}
+    assert [found.change for found in comparison.findings] == ["gone"]
+
+
+def test_a_worker_that_is_listed_no_more_is_gone() -> None:
+    scene = Pair()
+
+    comparison = became(scene, lambda: scene.dies(scene.worker_))
+
+    assert changes(comparison)[scene.worker_.key] == {"gone"}
+    assert comparison.gone_workers == (scene.worker_.worker_id,)
+    assert comparison.new_workers == ()
+
+
+def test_without_a_list_of_all_workers_nobody_is_gone() -> None:
+    scene = Pair()
+
+    def loses() -> None:
+        scene.dies(scene.worker_)
+        scene.failures.append(Failure(stage="control plane", reason="the GCS did not answer"))
+
+    comparison = became(scene, loses)
+
+    assert changes(comparison)[scene.worker_.key] == {"not known"}
+    assert comparison.gone_workers == ()
+
+
+@pytest.mark.parametrize("how", ["is_unseen", "has_no_stacks"])
+def test_what_was_not_seen_is_not_known(how: str) -> None:
+    scene = Pair()
+
+    comparison = became(scene, lambda: setattr(scene.driver_, how, True))
+
+    assert changes(comparison)[scene.driver_.key] == {"not known"}
+    assert waits(comparison)[scene.driver_.key] == {"not known"}
+
+
+def test_a_finding_is_gone_only_where_its_waits_were_looked_for() -> None:
+    scene = Pair()
+    before = taken(again(scene, 0.0))
+    blind = replace(again(scene), samples=())
+
+    comparison = compare(before, taken(blind))
+
+    assert [found.change for found in comparison.findings] == ["not known"]
+    assert {wait.change for wait in comparison.waits} == {"not known"}
+
+
+def test_a_worker_that_did_not_answer_may_still_run_its_task() -> None:
+    scene = Pair()
+
+    def falls_silent() -> None:
+        scene.worker_.is_silent = True
+
+    assert changes(became(scene, falls_silent))[scene.worker_.key] == {"not known"}
+
+
+def test_coroutines_that_were_not_read_are_not_known() -> None:
+    scene = Scene()
+    driver, server = scene.driver(), scene.async_actor("Server")
+    coro = server.begins(scene.call(server, "serve", by=driver))
+
+    def is_not_read() -> None:
+        server.coros, server.coroutines_read = [], False
+
+    assert changes(became(scene, is_not_read))[coro.key] == {"not known"}
+
+
+def test_another_coroutine_at_the_same_address_is_another_execution() -> None:
+    scene = Scene()
+    driver, server = scene.driver(), scene.async_actor("Server")
+    coro = server.begins(scene.call(server, "serve", by=driver))
+    before = taken(again(scene, 0.0))
+    snapshot = again(scene)
+    renamed = snapshot
+    for number, sample in enumerate(snapshot.samples):
+        workers = tuple(
+            replace(
+                one,
+                process=replace(one.process, coroutines=tuple(replace(c, name="x") for c in one.process.coroutines)),
+            )
+            if one.process
+            else one
+            for one in sample.workers
+        )
+        samples = (*renamed.samples[:number], replace(sample, workers=workers), *renamed.samples[number + 1 :])
+        renamed = replace(renamed, samples=samples)
+
+    assert changes(compare(before, taken(renamed)))[coro.key] == {"gone", "new"}
+
+
+def test_a_wait_for_the_same_value_has_lasted_from_the_one_to_the_other() -> None:
+    scene = Pair()
+
+    (wait,) = became(scene).waits
+
+    assert (wait.change, wait.kind, wait.may_have_ended) == ("stayed", "ray.get", False)
+    assert wait.since == Since(at_least_s=LATER_S - 0.5)
+
+
+def test_a_wait_adds_what_it_had_lasted_before() -> None:
+    scene = Scene()
+    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
+    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=left)
+    back = scene.call(left, "back", by=right)
+    driver.gets(ping)
+    left.runs(ping).gets(pong)
+    right.runs(pong).gets(back)
+
+    comparison = became(scene)
+
+    waits_of = {wait.vertex: wait for wait in comparison.waits}
+    assert set(waits_of) >= {left.key, right.key, driver.key, back.key}
+    assert {wait.since for wait in waits_of.values()} == {Since(at_least_s=LATER_S - 0.5)}
+    assert [(found.change, found.before, found.after) for found in comparison.findings] == [("stayed", 0, 0)]
+
+
+@pytest.mark.parametrize(
+    "blocked",
+    [
+        lambda strand: strand.is_in("threading.Condition.wait", "0x1"),
+        lambda strand: strand.wants_lock("0x1"),
+        lambda strand: strand.gets(strand.process.puts(-1), timeout_s=1.0),
+    ],
+)
+def test_a_wait_that_may_have_ended_and_begun_again_is_not_said_to_have_lasted(
+    blocked: Callable[[Strand], Strand],
+) -> None:
+    scene = Pair()
+    blocked(scene.worker_.strands[0])
+
+    (wait,) = (one for one in became(scene).waits if one.vertex == scene.worker_.key)
+
+    assert (wait.change, wait.may_have_ended) == ("stayed", True)
+    assert wait.since is None or (wait.since.at_least_s or 0.0) < 1.0
+
+
+def test_a_wait_for_another_value_is_another_wait() -> None:
+    scene = Pair()
+    other, _ = scene.run("other", by=scene.driver_)
+
+    comparison = became(scene, lambda: scene.driver_.gets(other))
+
+    assert waits(comparison) == {scene.driver_.key: {"gone", "new"}}
+
+
+def test_what_is_queued_has_been_from_the_one_to_the_other() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    first, second = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
+    clerk.runs(first)
+
+    (wait,) = became(scene).waits
+
+    assert (wait.vertex, wait.change) == (second.key, "stayed")
+    assert wait.since
+    assert wait.since.at_least_s == LATER_S - 0.5
+
+
+def test_what_has_begun_to_run_is_queued_no_more() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    first, second = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
+    clerk.runs(first)
+
+    def begins() -> None:
+        driver.submitted.remove(first)
+        clerk.runs(second)
+
+    comparison = became(scene, begins)
+
+    assert waits(comparison) == {second.key: {"gone"}}
+    assert changes(comparison)[clerk.key] == {"gone", "new"}
+
+
+def test_what_an_owner_who_did_not_answer_has_sent_is_not_known_to_be_gone() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    first, second = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
+    clerk.runs(first)
+
+    def falls_silent() -> None:
+        driver.is_silent = True
+
+    assert waits(became(scene, falls_silent))[second.key] == {"not known"}
+
+
+def test_the_order_in_which_they_are_given_does_not_matter() -> None:
+    scene = Pair()
+    before = taken(again(scene, 0.0))
+    scene.worker_.strands[0].line = 99
+    after = taken(again(scene))
+
+    assert compare(after, before) == compare(before, after)
+
+
+def test_snapshots_of_different_clusters_are_refused() -> None:
+    one = again(Pair())
+    other = replace(
+        one,
+        address="10.9.9.9:6379",
+        nodes=tuple(replace(node, node_id="ab" * 28) for node in one.nodes),
+        workers=tuple(replace(worker, worker_id="cd" * 28) for worker in one.workers),
+    )
+
+    with pytest.raises(UsageError, match=r"different clusters \(10.0.0.1:6379 and 10.9.9.9:6379\)"):
+        compare(taken(one), taken(other))
+
+
+def crowd(size: int) -> tuple[Scene, list[Proc]]:
+    scene = Scene()
+    driver = scene.driver()
+    procs = [scene.run("work", by=driver)[1] for _ in range(size)]
+    driver.gets(*driver.submitted)
+    return scene, procs
+
+
+def test_alike_changes_have_the_same_shape() -> None:
+    scene, procs = crowd(5)
+    for proc in procs:
+        proc.strands[0].line = 1
+
+    def move() -> None:
+        for proc in procs[1:]:
+            proc.strands[0].line = 2
+
+    shapes = [moved.shape for moved in became(scene, move).executions if moved.vertex != scene.procs[0].key]
+
+    assert sorted(shapes.count(shape) for shape in set(shapes)) == [1, 4]

@@ -1,0 +1,199 @@
+"""The stacks of a cluster node by node, and the page of one stack with what it waits for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.stacks.stack_tree import Words
+from dstack.analysis.views.thread_pages import MAX_ONWARD, Stack, Stacks
+from dstack.model import Failure, Snapshot
+from dstack.snapshot_file import load
+from dstack.vertex_keys import Key, ThreadKey, UnknownKey
+from tests.paths import RECORDED_CLUSTERS
+from tests.unit.scenes import Scene
+from tests.unit.strategies import related_snapshots
+
+
+def stacks_of(scene: Scene) -> Stacks:
+    snapshot = scene.snapshot()
+    return Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+
+
+def page(scene: Scene, key: Key) -> Stack:
+    found = stacks_of(scene).stack(key)
+    assert found is not None
+    return found
+
+
+def test_drivers_come_first_and_the_idle_last() -> None:
+    scene = Scene()
+    idle = scene.actor("Idle").idles()
+    busy = scene.actor("Busy")
+    driver = scene.driver()
+    busy.runs(scene.call(busy, "work", by=driver))
+    stacks = stacks_of(scene)
+    (node,) = stacks.nodes
+
+    assert [worker.worker_id for worker in stacks.workers_on(node)] == [
+        driver.worker_id,
+        busy.worker_id,
+        idle.worker_id,
+    ]
+
+
+def test_a_process_has_its_threads_apart_from_those_of_ray() -> None:
+    scene = Scene()
+    actor = scene.actor("Clerk")
+    call = scene.call(actor, "stamp", by=scene.driver().gets())
+    actor.runs(call)
+    actor.strand("listener", "ray").is_in_ray = True
+
+    residents = stacks_of(scene).residents(actor.worker)
+
+    assert [(strand.name, strand.doing, strand.words) for strand in residents.strands] == [
+        ("Clerk.stamp", "runs", "stamp")
+    ]
+    assert [strand.name for strand in residents.others] == ['thread "listener"']
+    assert residents.trouble == ""
+
+
+def test_a_strand_says_in_brief_for_what_it_waits() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    calls = [scene.call(clerk, "stamp", by=driver) for _ in range(3)]
+    clerk.runs(calls[0])
+    driver.gets(*calls)
+
+    (strand,) = stacks_of(scene).residents(driver.worker).strands
+
+    assert strand.doing == "waits"
+    assert strand.words.startswith("ray.get → Clerk.stamp")
+    assert strand.words.endswith("(+2 more)")
+
+
+def test_a_process_without_stacks_says_why() -> None:
+    scene = Scene()
+    idle = scene.actor("Idle").idles()
+    hidden = scene.actor("Hidden")
+    hidden.is_unseen = True
+    worker = hidden.worker
+    scene.failures.append(Failure(stage="stacks", reason="no ptrace", pid=worker.pid, node_id=worker.node_id))
+    stacks = stacks_of(scene)
+
+    assert stacks.residents(idle.worker).trouble == "is idle"
+    assert stacks.residents(hidden.worker).trouble == "was not read: no ptrace"
+
+
+def test_what_works_for_its_library_alone_is_not_called_idle() -> None:
+    scene = Scene()
+    controller = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
+    controller.runs(scene.call(controller, "run_control_loop", by=scene.driver()))
+
+    assert stacks_of(scene).residents(controller.worker).trouble == "runs only code of its library"
+
+
+def test_a_page_leads_on_to_who_makes_the_ref_on_another_node() -> None:
+    scene = Scene()
+    driver = scene.driver(scene.node(CPU=1.0))
+    far = scene.node(CPU=1.0)
+    call, worker = scene.run("work", by=driver, node=far)
+    driver.gets(call)
+
+    first = page(scene, driver.key)
+    (onward,) = first.onward
+    then = page(scene, onward.keys[0])
+
+    assert (first.call, first.call_at) == ("ray.get", 0)
+    assert then.key == worker.key
+    assert far.ip in then.place
+    assert then.onward == ()
+    assert stacks_of(scene).path_to(worker.key) == (far.node_id, worker.worker_id)
+
+
+def test_what_is_pending_is_a_page_without_frames_that_leads_on() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.actor("Clerk")
+    running, queued = (scene.call(clerk, "stamp", by=driver) for _ in range(2))
+    clerk.runs(running)
+    driver.gets(queued)
+
+    then = page(scene, page(scene, driver.key).onward[0].keys[0])
+
+    assert then.runs == ()
+    assert "is queued behind" in then.sentence
+    assert then.onward[0].keys == (clerk.key,)
+
+
+def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
+    snapshot = load(RECORDED_CLUSTERS / "serve-deadlock-ray-2.60.json.gz")
+    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    (driver,) = (worker for worker in snapshot.workers if worker.is_driver)
+
+    found = stacks.stack(ThreadKey(driver.worker_id, driver.pid))
+
+    assert found
+    assert [(run.is_aside, len(run.frames)) for run in found.runs] == [(False, 1), (True, 6), (False, 1)]
+    assert (found.call, found.call_at) == ("DeploymentResponse.result", 0)
+
+
+def test_a_thread_of_ray_has_a_page_too() -> None:
+    scene = Scene()
+    actor = scene.actor("Clerk")
+    listener = actor.strand("listener", "ray")
+    listener.is_in_ray = True
+
+    found = page(scene, ThreadKey(actor.worker_id, listener.tid))
+
+    assert found.name == 'thread "listener"'
+    assert found.place.startswith("actor Clerk")
+    assert found.runs[0].frames[0][1].function == "main_loop"
+
+
+def test_there_is_no_page_of_what_is_not_there() -> None:
+    stacks = stacks_of(Scene())
+
+    assert stacks.stack(ThreadKey("none", 1)) is None
+    assert stacks.stack(UnknownKey("value", ("none",))) is None
+    assert stacks.path_to(UnknownKey("value", ("none",))) is None
+
+
+def test_of_very_many_only_so_many_are_told_and_the_rest_counted() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    calls = [scene.run(f"work{number}", by=driver)[0] for number in range(MAX_ONWARD + 5)]
+    driver.gets(*calls)
+
+    found = page(scene, driver.key)
+
+    assert (len(found.onward), found.left_out) == (MAX_ONWARD, 5)
+
+
+def test_words_are_found_in_processes_their_stacks_and_both() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    clerks = [scene.actor("Clerk", name=name) for name in ("left", "right")]
+    for clerk in clerks:
+        clerk.runs(scene.call(clerk, "stamp", by=driver))
+    stacks = stacks_of(scene)
+
+    assert stacks.found(Words("driver")) == {driver.worker_id: set()}
+    assert stacks.found(Words('CLERK "left"')) == {clerks[0].worker_id: set()}
+    assert stacks.found(Words("app.py stamp")) == {clerk.worker_id: {clerk.key} for clerk in clerks}
+    assert stacks.found(Words('stamp "right"')) == {clerks[1].worker_id: {clerks[1].key}}
+    assert stacks.found(Words("nobody")) == {}
+
+
+@given(related_snapshots())
+def test_any_snapshot_has_pages(snapshot: Snapshot) -> None:
+    if not snapshot.samples:
+        return
+    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    for node in stacks.nodes:
+        for worker in stacks.workers_on(node):
+            residents = stacks.residents(worker)
+            for strand in (*residents.strands, *residents.others):
+                assert stacks.stack(strand.key) is not None
+    for key in stacks.vertices:
+        assert stacks.stack(key) is not None

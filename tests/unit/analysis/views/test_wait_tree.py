@@ -1,0 +1,260 @@
+"""The wait-for graph turned round: circles and ends at the top, everybody who waits once, alike ones as one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+
+from dstack.analysis.diagnose import diagnose
+from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.solve.requirements import targets_of
+from dstack.analysis.views.wait_tree import Branch, WaitTree
+from dstack.diagnosis import Diagnosis
+from dstack.model import Snapshot
+from dstack.snapshot_file import load
+from dstack.vertex_keys import Key
+from tests.paths import RECORDED_CLUSTERS
+from tests.unit.analysis.test_recorded_snapshots import ALL
+from tests.unit.scenes import Scene
+from tests.unit.strategies import related_snapshots
+from tests.unit.worlds import Show, World, worlds
+
+
+def tree_of(snapshot: Snapshot) -> tuple[WaitTree, Diagnosis]:
+    diagnosis = diagnose(snapshot)
+    return WaitTree(Observed(snapshot, snapshot.samples[0]), diagnosis), diagnosis
+
+
+def branches(tree: WaitTree) -> list[Branch]:
+    """All of them, from the top down."""
+    ahead, found = list(reversed(tree.roots)), []
+    while ahead:
+        branch = ahead.pop()
+        children = tree.children(branch)
+        assert bool(children) == branch.expands or branch.role == "one" or branch.place != "here"
+        found.append(branch)
+        ahead += reversed([child for child in children if child.role != "each"])
+    return found
+
+
+def hold(snapshot: Snapshot) -> None:
+    """What is true of every tree."""
+    tree, diagnosis = tree_of(snapshot)
+    found = branches(tree)
+    here = [key for branch in found if branch.place == "here" and branch.role != "circle" for key in branch.vertices]
+    waiting = {key for key, vertex in diagnosis.vertices.items() if any(targets_of(vertex))}
+
+    assert len(here) == len(set(here))
+    assert waiting <= set(here)
+    assert len({branch.key for branch in found}) == len(found)
+    for branch in found:
+        if branch.place == "here" and branch.role != "circle":
+            assert tree.way_to(branch.first)[-1] == branch
+        if branch.edge is not None:
+            wait = diagnosis.vertices[branch.edge.waiter].wait
+            assert wait is not None
+            assert branch.edge.target in {target.vertex for group in wait.groups for target in group.targets}
+
+
+@given(worlds())
+def test_every_waiter_stands_in_the_tree_once(world: World) -> None:
+    hold(Show(world).scene.look().look_again().snapshot())
+
+
+@given(related_snapshots())
+def test_every_waiter_of_any_snapshot_stands_in_the_tree_once(snapshot: Snapshot) -> None:
+    assume(snapshot.samples)
+    hold(snapshot)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_waiter_of_a_recorded_snapshot_stands_in_the_tree_once(name: str) -> None:
+    hold(load(RECORDED_CLUSTERS / name))
+
+
+def ring_of_three() -> tuple[Scene, list[Key]]:
+    """Three actors that call each other in a ring, and a driver that waits for the first."""
+    scene = Scene()
+    driver = scene.driver()
+    actors = [scene.actor(name) for name in ("Ann", "Bob", "Cid")]
+    calls = [scene.call(actors[0], "go", by=driver)]
+    calls += [scene.call(actors[(i + 1) % 3], "go", by=actors[i]) for i in range(3)]
+    driver.gets(calls[0])
+    for actor, call, following in zip(actors, calls, calls[1:], strict=False):
+        actor.runs(call).gets(following)
+    return scene, [actor.key for actor in actors]
+
+
+def test_a_circle_is_drawn_once_round_and_closes_on_its_first() -> None:
+    scene, actors = ring_of_three()
+    tree, diagnosis = tree_of(scene.look().look_again().snapshot())
+
+    (circle,) = tree.roots
+    ring = tree.children(circle)
+
+    assert circle.role == "circle"
+    assert circle.finding == 0
+    assert circle.vertices == diagnosis.findings[0].cycle
+    assert {branch.first for branch in ring} >= set(actors)
+    edges = [branch.edge for branch in ring if branch.edge]
+    assert [edge.waiter for edge in edges] == list(circle.vertices)
+    assert [edge.target for edge in edges] == [*circle.vertices[1:], circle.vertices[0]]
+    assert [branch.number for branch in ring] == [*range(1, len(ring) + 1)]
+    assert [branch.follows for branch in ring] == [*range(2, len(ring) + 1), 1]
+
+
+def test_who_waits_for_a_circle_stands_below_its_member() -> None:
+    scene, actors = ring_of_three()
+    tree, _ = tree_of(scene.snapshot())
+    driver = scene.procs[0].key
+
+    way = tree.way_to(driver)
+
+    assert [branch.role for branch in way] == ["circle", "ring", "waiter"]
+    assert way[1].first == actors[0]
+    assert way[0].below == 1
+    assert not tree.children(way[-1])
+
+
+def test_an_edge_says_kind_ref_time_and_evidence() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    call, worker = scene.run("work", by=driver)
+    driver.gets(call)
+    tree, _ = tree_of(scene.look().look_again().snapshot())
+
+    (root,) = tree.roots
+    (below,) = tree.children(root)
+
+    assert (root.role, root.first, root.below) == ("end", worker.key, 1)
+    assert below.edge is not None
+    assert (below.edge.waiter, below.edge.target, below.edge.refs) == (driver.key, worker.key, (call.ref,))
+    assert below.edge.words == ("ray.get", "exact", f"ref {call.ref[:8]}")
+
+
+def test_an_inferred_edge_says_why() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.threaded_actor(2, "Clerk")
+    calls = [scene.call(clerk, "stamp", by=driver).arrives() for _ in range(3)]
+    clerk.runs(*calls[:2])
+    driver.gets(calls[2])
+    tree, _ = tree_of(scene.snapshot())
+
+    queued = tree.way_to(calls[2].key)[-1]
+
+    assert queued.edge is not None
+    assert queued.edge.words == ("actor slot", "1 of 2", "inferred")
+    assert queued.edge.because == "any of the 2 running calls may end first"
+
+
+def test_an_assumed_edge_says_on_what() -> None:
+    scene = Scene()
+    driver, clerk = scene.driver(), scene.threaded_actor(2, "Clerk")
+    clerk.groups, clerk.tasks_read = {"read": "io"}, True
+    reads = scene.call(clerk, "read", by=driver)
+    writes = scene.call(clerk, "write", by=driver)
+    queued = scene.call(clerk, "read", by=driver).arrives()
+    clerk.runs(reads, writes)
+    driver.gets(queued)
+    tree, _ = tree_of(scene.snapshot())
+
+    edge = tree.way_to(queued.key)[-1].edge
+
+    assert edge is not None
+    assert edge.evidence == "assumed"
+    assert edge.because == "Clerk.read runs in the concurrency group io of its actor, as declared"
+
+
+def crowd(size: int) -> Scene:
+    """So many tasks, each on a worker of its own, that all wait for one call of an actor."""
+    scene = Scene()
+    driver, store = scene.driver(), scene.actor("Store")
+    load_call = scene.call(store, "load", by=driver)
+    store.runs(load_call)
+    tasks = []
+    for _ in range(size):
+        call, worker = scene.run("train", by=driver)
+        worker.strands[0].line = 7
+        worker.gets(load_call)
+        tasks.append(call)
+    driver.gets(*tasks)
+    return scene
+
+
+def test_alike_waiters_are_one_with_a_count_and_who_waits_for_all_of_them_stands_below_once() -> None:
+    scene = crowd(500)
+    tree, _ = tree_of(scene.snapshot())
+
+    (root,) = tree.roots
+    (train,) = tree.children(root)
+    driver, each = tree.children(train)
+
+    assert (train.count, train.below) == (500, 1)
+    assert driver.first == scene.procs[0].key
+    assert driver.edge is not None
+    assert driver.edge.awaited == 500
+    assert driver.edge.words == ("ray.get", "exact", "500 refs")
+    assert (each.role, each.count) == ("each", 500)
+    assert [one.first for one in tree.children(each)] == list(train.vertices)
+
+
+def test_who_waits_elsewhere_is_named_there_and_not_followed() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    first, _ = scene.run("first", by=driver)
+    second, _ = scene.run("second", by=driver)
+    both, waiter = scene.run("both", by=driver)
+    waiter.gets(first, second)
+    driver.gets(both)
+    tree, _ = tree_of(scene.snapshot())
+
+    below = [tree.children(root)[0] for root in tree.roots]
+
+    assert [branch.first for branch in below] == [waiter.key, waiter.key]
+    assert [branch.place for branch in below] == ["here", "elsewhere"]
+    assert [branch.expands for branch in below] == [True, False]
+    assert len({branch.key for branch in below}) == 2
+
+
+def test_who_waits_across_a_circle_is_named_as_above() -> None:
+    scene = Scene()
+    driver = scene.driver()
+    ann, bob, cid = (scene.actor(name) for name in ("Ann", "Bob", "Cid"))
+    of_ann, of_bob, of_cid = (scene.call(actor, "go", by=driver) for actor in (ann, bob, cid))
+    ann.runs(of_ann).gets(of_bob, of_cid)
+    bob.runs(of_bob).gets(of_ann)
+    cid.runs(of_cid).gets(of_bob)
+    tree, _ = tree_of(scene.snapshot())
+
+    (circle,) = tree.roots
+    ring = {branch.first: branch for branch in tree.children(circle)}
+    (across,) = tree.children(ring[bob.key])
+    (back,) = tree.children(across)
+
+    assert set(ring) == {ann.key, bob.key}
+    assert (across.first, across.place) == (cid.key, "here")
+    assert (back.first, back.place, back.expands) == (ann.key, "above", False)
+
+
+def test_timed_waits_for_each_other_are_a_circle_too() -> None:
+    scene = Scene()
+    driver, left, right = scene.driver(), scene.actor("Left"), scene.actor("Right")
+    ping, pong = scene.call(left, "ping", by=driver), scene.call(right, "pong", by=driver)
+    left.runs(ping).gets(pong, timeout_s=5.0)
+    right.runs(pong).gets(ping, timeout_s=5.0)
+    tree, diagnosis = tree_of(scene.snapshot())
+
+    (circle,) = tree.roots
+
+    assert diagnosis.verdict != "deadlock"
+    assert circle.role == "circle"
+    assert {"timeout 5 s" in branch.edge.words for branch in tree.children(circle) if branch.edge} == {True}
+
+
+def test_what_takes_no_part_in_any_wait_stands_nowhere() -> None:
+    scene = crowd(2)
+    idle = scene.actor("Idle").idles()
+    tree, _ = tree_of(scene.snapshot())
+
+    assert not tree.stands(idle.key)
+    assert tree.way_to(idle.key) == ()

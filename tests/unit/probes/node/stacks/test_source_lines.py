@@ -1,0 +1,150 @@
+"""Of the files that a process or a snapshot names, only source is opened, and nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.source_lines import MAX_BYTES, find_source, read_source
+from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.threads import Position, ShownFrame
+from dstack.snapshot_file import save
+from tests.hostile_text import naming
+from tests.paths import ROOT
+from tests.tui.sources import recorded
+
+SHADOW = b"root:$y$j9T$:19000:0:99999:7:::\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What is not to be opened, under names of programs too."""
+    (tmp_path / "good.py").write_bytes(b"one\r\ntwo\x0c\nthree \xe9\n")
+    (tmp_path / "-x.py").write_text("print()\n")
+    (tmp_path / "shadow").write_bytes(SHADOW)
+    (tmp_path / "id_rsa.pem").write_bytes(SHADOW)
+    (tmp_path / "shadow.py").symlink_to("shadow")
+    (tmp_path / "link.py").symlink_to("good.py")
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    (tmp_path / "zero.py").symlink_to("/dev/zero")
+    (tmp_path / "memory.py").symlink_to("/proc/self/mem")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "fifo.py")
+    with (tmp_path / "huge.py").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    return tmp_path
+
+
+NO_SOURCES = [
+    *("shadow", "shadow.py", "id_rsa.pem", "loop.py", "zero.py", "memory.py", "folder.py", "fifo.py", "huge.py"),
+    *("/dev/zero", "/dev/tty", "/proc/self/mem", "/proc/self/environ", "/etc/shadow", "../../../etc/passwd"),
+    *("", ".", "/", "a\0b.py", "x" * 10_000 + ".py", "<stdin>", "<frozen importlib>", "caf\udce9.py"),
+]
+
+
+@pytest.mark.parametrize("name", NO_SOURCES, ids=lambda name: repr(name[:20]))
+def test_what_is_no_source_is_not_opened(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    real_open = os.open
+
+    def noted(path: str, flags: int, *rest: int) -> int:
+        opened.append(flags)
+        return real_open(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", noted)
+    path = os.path.join(folder, name)
+
+    assert read_source(path) == []
+    assert find_source(path) is None
+    assert all(flags & os.O_PATH for flags in opened)
+
+
+def test_source_is_read_by_the_lines_that_python_counts(folder: Path) -> None:
+    assert read_source(str(folder / "good.py")) == ["one", "two\x0c", "three \ufffd", ""]
+    assert read_source(str(folder / "link.py"))[0] == "one"
+
+
+def test_source_is_found_by_its_real_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+    for name in ("good.py", "link.py", "./folder.py/../good.py"):
+        assert find_source(name) == f"{folder}/good.py"
+    assert find_source("-x.py") == f"{folder}/-x.py"
+
+
+def test_a_file_that_is_swapped_after_it_was_looked_at_is_still_the_one_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "good.py"
+    look = os.fstat
+
+    def swapped(handle: int) -> os.stat_result:
+        seen = look(handle)
+        path.unlink(missing_ok=True)
+        path.symlink_to("shadow")
+        return seen
+
+    monkeypatch.setattr(os, "fstat", swapped)
+
+    assert SHADOW.decode().strip() not in read_source(str(path))
+
+
+def test_a_process_cannot_have_its_node_read_other_files_to_it(folder: Path) -> None:
+    table = StackTable(Origins())
+    frames = [ShownFrame(Position(name, "f", "f", 1)) for name in [*NO_SOURCES, "good.py"]]
+
+    table.add(frames, str(folder))
+
+    assert {file for file, lines in table.sources.items() if lines} == {"good.py"}
+
+
+AUDIT = """
+import json, sys
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+"""
+COMMANDS = """
+from dstack.cli import main
+for arguments in (["show", sys.argv[1]], ["show", "--json", sys.argv[1]], ["check", sys.argv[1]]):
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
+"""
+VIEWS = """
+import asyncio
+from dstack.snapshot_file import load
+from dstack.tui.source import Files
+from dstack.tui.views.registry import VIEWS
+from tests.tui.pilots import running
+async def walk():
+    async with running(Files("file", [load(sys.argv[1])])) as (app, pilot):
+        for number, _ in enumerate(VIEWS, 1):
+            await pilot.press(str(number), "l", "j")
+asyncio.run(walk())
+"""
+
+
+@pytest.mark.parametrize("program", [COMMANDS, VIEWS], ids=["commands", "views"])
+def test_to_show_a_snapshot_opens_no_file_that_it_names(folder: Path, program: str) -> None:
+    named = [str(folder / "good.py"), str(folder / "fifo.py"), "good.py", "/etc/shadow", "/proc/self/mem"]
+    file = folder / "stranger.json"
+    save(naming(recorded("queue-ray-2.60"), named), file)
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"{AUDIT}{program}\nprint(json.dumps(opened), file=sys.stderr)", str(file)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+
+    opened = done.stderr.decode().splitlines()[-1]
+    assert str(file) in opened
+    assert not [name for name in named if f'"{name}"' in opened]

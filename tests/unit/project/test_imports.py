@@ -1,0 +1,152 @@
+"""What loads what: seen at run time in fresh processes, and by the import rules over the source."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+import dstack
+from dstack.cli import main
+from dstack.model import Snapshot
+from dstack.snapshot_file import save
+from tests.paths import ROOT
+
+COMMAND = """
+import sys
+from dstack.cli import main
+try:
+    main({arguments})
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+
+
+def modules_after(program: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded once it has run ``program``."""
+    program += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_import_dstack_loads_nothing_else() -> None:
+    loaded = modules_after("import dstack; dir(dstack)") - modules_after("import __future__, importlib, typing")
+
+    assert loaded == {"dstack"}
+
+
+@pytest.mark.parametrize("name", ["Snapshot", "Diagnosis", "load", "UsageError", "check", "guard", "DeadlockFound"])
+def test_public_values_come_without_ray_or_textual(name: str) -> None:
+    assert not {"ray", "textual"} & modules_after(f"import dstack; dstack.{name}")
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in main.commands)])
+def test_help_loads_neither_ray_nor_textual(command: list[str]) -> None:
+    assert not {"ray", "textual"} & modules_after(COMMAND.format(arguments=[*command, "--help"]))
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option: list[str]) -> None:
+    path = tmp_path / "s.json"
+    save(Snapshot(dstack_version="0.1.0", taken_at=1.7e9, address="10.0.0.1:6379", ray_version="2.60.0"), path)
+
+    loaded = modules_after(COMMAND.format(arguments=["show", str(path), *option]))
+
+    assert not {"ray", "textual", "networkx"} & loaded
+
+
+def test_taking_snapshots_loads_neither_ray_nor_what_ray_brings_along() -> None:
+    """All that the collector loads takes 0.2 s of CPU time; Ray would take 0.6 s more."""
+    loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.glances")
+
+    assert {"grpc", "google", "dstack"} <= loaded
+    heavy = {"attr", "click", "elftools", "jsonschema", "networkx", "numpy", "ray", "requests", "rich", "textual"}
+    assert not (heavy | {"urllib3", "yaml"}) & loaded
+
+
+def test_the_collector_is_started_before_much_is_loaded() -> None:
+    assert not {"grpc", "msgspec", "psutil", "ray", "rich"} & modules_after("import dstack.cli, dstack.collector")
+
+
+def test_public_names_resolve() -> None:
+    for name in dstack.__all__:
+        assert getattr(dstack, name) is not None
+    assert set(dstack.__all__) <= set(dir(dstack))
+
+
+def test_unknown_names_raise() -> None:
+    with pytest.raises(AttributeError, match="'dstack' has no attribute 'snapshoot'"):
+        dstack.snapshoot  # noqa: B018
+    with pytest.raises(ImportError):
+        exec("from dstack import snapshoot")
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()"]
+    return subprocess.run(
+        [*command, "--no-cache", "--no-logo"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        timeout=60,
+    )
+
+
+def test_import_rules_hold() -> None:
+    done = lint_imports(ROOT)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("model.py", "import dstack.errors"),
+        ("errors.py", "import dstack.model"),
+        ("diagnosis.py", "import dstack.snapshot_file"),
+        ("snapshot_file.py", "import ray"),
+        ("analysis/new.py", "import dstack.probes"),
+        ("analysis/new.py", "import ray"),
+        ("analysis/new.py", "import dstack.capture"),
+        ("report/new.py", "import textual"),
+        ("report/new.py", "import dstack.probes.rpc"),
+        ("tui/new.py", "import ray"),
+        ("tui/new.py", "import dstack.capture"),
+        ("probes/new.py", "import dstack.analysis"),
+        ("probes/new.py", "import textual"),
+        ("probes/node/new.py", "import dstack.model"),
+        ("probes/node/new.py", "import msgspec"),
+        ("capture.py", "import ray"),
+        ("watch/loop.py", "import prometheus_client"),
+        ("watch/loop.py", "import ray"),
+        ("cli.py", "def f():\n    import textual.app"),
+    ],
+)
+def test_import_rules_are_able_to_break(tmp_path: Path, module: str, line: str) -> None:
+    shutil.copytree(ROOT / "dstack", tmp_path / "dstack", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "dstack" / module).open("a") as source:
+        source.write(f"\n{line}\n")
+
+    done = lint_imports(tmp_path)
+
+    name = f"dstack.{module.removesuffix('.py').replace('/', '.')}"
+    assert done.returncode == 1, done.stdout
+    assert re.search(rf"- +{name} -> ", done.stdout)
+
+
+def test_what_travels_to_nodes_needs_only_the_standard_library_and_psutil() -> None:
+    graph = grimp.build_graph("dstack", include_external_packages=True)
+    travelling = {"dstack.probes.node", *graph.find_descendants("dstack.probes.node")}
+
+    needed = set().union(*map(graph.find_modules_directly_imported_by, travelling)) - travelling
+
+    assert needed <= sys.stdlib_module_names | {"psutil"}

@@ -1,0 +1,46 @@
+"""What ``dstack check --json`` prints is what its JSON Schema says, and no field is missing there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from dstack.model import Snapshot
+from dstack.report.check_schema import check_schema
+from dstack.snapshot_file import dumps, load
+from tests.command import Json
+from tests.paths import RECORDED_CLUSTERS
+from tests.recorded_examples import RECORDED, document_of
+
+FILES = sorted([*RECORDED.rglob("*.json.gz"), *RECORDED_CLUSTERS.iterdir()])
+
+
+def closed(schema: Json) -> Json:
+    """The schema, refusing fields that it does not name."""
+    for one in schema["$defs"].values():
+        if one.get("type") == "object":
+            one.setdefault("additionalProperties", False)
+    return schema
+
+
+CHECK = jsonschema.Draft202012Validator(closed(check_schema()))
+SNAPSHOT = jsonschema.Draft202012Validator(closed(msgspec.json.schema(Snapshot)))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.partition(".json")[0])
+def test_documents_of_recorded_snapshots_are_valid(file: Path) -> None:
+    CHECK.validate(document_of(file))
+    SNAPSHOT.validate(json.loads(dumps(load(file))))
+
+
+def test_a_document_with_an_unknown_verdict_is_not_valid() -> None:
+    document = document_of(FILES[0])
+
+    assert CHECK.is_valid(document)
+    assert not CHECK.is_valid({**document, "verdict": "fine"})
+    assert not CHECK.is_valid({**document, "mood": "good"})
+    assert not CHECK.is_valid({key: value for key, value in document.items() if key != "coverage"})

@@ -1,0 +1,94 @@
+"""What ``check --fail-on`` exits with: each kind includes those that are worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+
+from dstack.diagnosis import Diagnosis, FailOn
+from tests.unit.analysis.evidence.test_polling_loops import poller
+from tests.unit.scenes import Scene
+
+
+def suspected() -> Diagnosis:
+    return poller().watch()
+
+
+def confirmed() -> Diagnosis:
+    it = poller()
+    it.polls(None)
+    return it.watch()
+
+
+def orphaned() -> Diagnosis:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Gone")
+    call = scene.call(actor, "run", by=driver, state="PENDING_NODE_ASSIGNMENT")
+    owner = scene.driver(job_id="02000000")
+    owner.submitted.append(call.becomes(owner_id=owner.worker_id))
+    driver.submitted.remove(call)
+    scene.dies(owner)
+    driver.gets(call)
+    return scene.look().look().diagnose()
+
+
+def stalled() -> Diagnosis:
+    scene = Scene()
+    driver, actor = scene.driver(), scene.actor("Gate")
+    call = scene.call(actor, "enter", by=driver)
+    actor.runs(call).is_in("threading.Condition.wait", "0x1")
+    driver.gets(call)
+    return scene.look().look().diagnose()
+
+
+def starved() -> Diagnosis:
+    scene = Scene()
+    scene.node(free={}, GPU=1.0)
+    driver = scene.driver()
+    wanting = scene.task("wanting", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
+    scene.run("busy", by=driver, GPU=1.0)
+    driver.gets(wanting)
+    return scene.look().look().diagnose()
+
+
+def polling() -> Diagnosis:
+    it = poller()
+    it.polls(60.0)
+    return it.watch()
+
+
+def blocked() -> Diagnosis:
+    scene = Scene()
+    driver = scene.driver()
+    call, _ = scene.run("work", by=driver)
+    driver.gets(call)
+    return scene.look().look().diagnose()
+
+
+def clear() -> Diagnosis:
+    scene = Scene()
+    scene.driver()
+    return scene.look().look().diagnose()
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "fails_on"),
+    [
+        (suspected, "deadlock", ("deadlock", "stalled", "starved")),
+        (confirmed, "deadlock", ("deadlock", "stalled", "starved")),
+        (orphaned, "orphaned", ("deadlock", "stalled", "starved")),
+        (stalled, "stalled", ("stalled", "starved")),
+        (starved, "starved", ("starved",)),
+        (polling, "polling", ()),
+        (blocked, "blocked", ()),
+        (clear, None, ()),
+    ],
+)
+def test_what_makes_a_check_fail(made: Callable[[], Diagnosis], kind: str | None, fails_on: tuple[FailOn, ...]) -> None:
+    diagnosis = made()
+
+    assert next((finding.kind for finding in diagnosis.findings), None) == kind
+    assert tuple(on for on in get_args(FailOn) if diagnosis.fails(on)) == fails_on
+    assert diagnosis.fails() is ("deadlock" in fails_on)
