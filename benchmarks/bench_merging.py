@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.absent_workers import missing
 from dstack.analysis.stacks.app_threads import running
 from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
@@ -89,14 +89,14 @@ def measure(table: Table, rounds: int, name: str, action: Callable[[], object]) 
 def measure_all(table: Table, rounds: int, executions: int) -> None:
     """Every step by itself, each on what the step before gave; trees are made anew, since they remember."""
     snapshot = snapshot_of(executions)
-    observed, vertices = Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices
-    everybody = running(observed, vertices).executions
+    index, vertices = SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices
+    everybody = running(index, vertices).executions
     assert len(everybody) == executions
     count = f"{executions:,} executions"
-    measure(table, rounds, f"{count}: their paths", lambda: running(observed, vertices))
+    measure(table, rounds, f"{count}: their paths", lambda: running(index, vertices))
     measure(table, rounds, f"{count}: merged by class, first two levels", lambda: merge(everybody, by="kind").children)
     measure(table, rounds, f"{count}: outliers", lambda: outliers(everybody))
-    measure(table, rounds, f"{count}: who is missing", lambda: missing(observed, vertices, everybody))
+    measure(table, rounds, f"{count}: who is missing", lambda: missing(index, vertices, everybody))
     root = merge(everybody, by="kind")
     weights = Weights(root, weigh_by("executions"))
     measure(table, rounds, f"{count}: icicle of a new tree", lambda: draw(merge(everybody, by="kind")))

@@ -13,13 +13,13 @@ from dstack.analysis.evidence.sample_changes import with_reach
 from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
-from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.standstill import may_stand_still
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
 from dstack.analysis.graph.wait_graph import wait_for_graph
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
 from dstack.analysis.solve.requirements import doubtful, targets_of
 from dstack.diagnosis import Diagnosis, Vertex
@@ -41,12 +41,12 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     polls = find_polls(snapshot)
     shown = with_polls_shown(with_reach(snapshot), polls)
-    first = Observed(shown, shown.samples[0], polls=polls)
+    first = SampleIndex(shown, shown.samples[0], polls=polls)
     vertices = with_bounds(shown, first, confirmed_graph(shown, first))
-    situation = Situation(first, vertices, _watched_s(snapshot))
-    found = tuple(find_all(situation))
+    reduced = ReducedGraph(first, vertices, _watched_s(snapshot))
+    found = tuple(find_all(reduced))
     findings = tuple(finding for finding in found if job_id is None or job_id in finding.jobs)
-    outside = outside_waits(situation, found, job_id)
+    outside = outside_waits(reduced, found, job_id)
     verdict = verdict_of(findings[0]) if findings else "blocked" if outside else "clear"
     return Diagnosis(
         verdict=verdict,
@@ -56,7 +56,7 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         coverage=coverage_of(snapshot),
         job=job_id,
         outside=outside,
-        failed_before=() if findings else Failures(situation).beside_outside(job_id),
+        failed_before=() if findings else Failures(reduced).beside_outside(job_id),
     )
 
 
@@ -86,38 +86,38 @@ def of_interest(snapshot: Snapshot) -> Interest:
     """
     if not snapshot.samples:
         return Interest(set(), [])
-    first = Observed(snapshot, snapshot.samples[0])
-    situation = Situation(first, wait_for_graph(first))
-    still = {key for knot in situation.knots if may_stand_still(situation, knot) for key in knot.waiters}
-    unresolved = _unresolved(situation.vertices)
+    first = SampleIndex(snapshot, snapshot.samples[0])
+    reduced = ReducedGraph(first, wait_for_graph(first))
+    still = {key for chain in reduced.chains if may_stand_still(reduced, chain) for key in chain.waiters}
+    unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
-    for vertex in situation.vertices.values():
-        is_stuck = vertex.key in situation.stuck or vertex.key in still
+    for vertex in reduced.vertices.values():
+        is_stuck = vertex.key in reduced.stuck or vertex.key in still
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
     repeating = _repeating(snapshot)
-    pollers, suspected = situation.may_poll(repeating)
+    pollers, suspected = reduced.may_poll(repeating)
     polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
     for vertex in suspected:
         workers |= _workers_of(vertex, first)
-    in_groups = [vertex for vertex in situation.vertices.values() if _may_be_stuck_in_group(situation, vertex)]
+    in_groups = [vertex for vertex in reduced.vertices.values() if _may_be_stuck_in_group(reduced, vertex)]
     polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
     workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
-    workers |= {vertex.worker_id for vertex in situation.idle_waiters() if vertex.worker_id}
+    workers |= {vertex.worker_id for vertex in reduced.idle_waiters() if vertex.worker_id}
     starting = {task.owner_id for task in pending_setups(first)}
     return Interest(
         workers=workers | polling | starting,
-        tasks=_tasks_of_interest(situation),
+        tasks=_tasks_of_interest(reduced),
         may_stand_still=bool(still or in_groups),
         pollers=polling,
         timeouts_s=timeouts,
         waits_to_start=bool(starting),
-        has_waits=bool(situation.stuck or situation.knots),
+        has_waits=bool(reduced.stuck or reduced.chains),
     )
 
 
-def _may_be_stuck_in_group(situation: Situation, vertex: Vertex) -> bool:
+def _may_be_stuck_in_group(reduced: ReducedGraph, vertex: Vertex) -> bool:
     """Whether it is stuck in a call on a process group, or may be once it is known what reaches objects of its members.
 
     What a member's own threads wait on is searched for in the second sample only. Train's workers and Data's readers
@@ -126,7 +126,7 @@ def _may_be_stuck_in_group(situation: Situation, vertex: Vertex) -> bool:
     of_group = vertex.wait.of_group if vertex.wait else None
     if of_group is None:
         return False
-    return vertex.key in situation.stuck or (bool(of_group.missing) and of_group.call.group.library in BY_CALLS)
+    return vertex.key in reduced.stuck or (bool(of_group.missing) and of_group.call.group.library in BY_CALLS)
 
 
 def _repeating(snapshot: Snapshot) -> frozenset[str]:
@@ -138,14 +138,14 @@ def _repeating(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(drivers | running)
 
 
-def _tasks_of_interest(situation: Situation) -> list[str]:
+def _tasks_of_interest(reduced: ReducedGraph) -> list[str]:
     """Those of who is stuck, then of open waits; in each, who runs and what it waits for before all else."""
-    knots = (situation.vertices[key] for knot in situation.knots for key in knot.waiters)
-    stuck = (vertex for vertex in situation.vertices.values() if vertex.key in situation.stuck)
+    chains = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters)
+    stuck = (vertex for vertex in reduced.vertices.values() if vertex.key in reduced.stuck)
     tasks: dict[str, None] = {}
-    for waiters in (list(stuck), list(knots)):
+    for waiters in (list(stuck), list(chains)):
         running = [vertex for vertex in waiters if vertex.worker_id is not None]
-        targets = (situation.vertices[key] for vertex in running for key in targets_of(vertex))
+        targets = (reduced.vertices[key] for vertex in running for key in targets_of(vertex))
         for vertex in (*running, *targets, *waiters):
             if vertex.task_id is not None:
                 tasks[vertex.task_id] = None
@@ -184,22 +184,22 @@ def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
     return found
 
 
-def _workers_of(vertex: Vertex, observed: Observed) -> set[str]:
+def _workers_of(vertex: Vertex, index: SampleIndex) -> set[str]:
     """Who can tell about a vertex: where it runs, who owns the task, the actor it is for, and who made the group."""
-    workers = {vertex.worker_id, *_makers_of_group(vertex, observed)}
+    workers = {vertex.worker_id, *_makers_of_group(vertex, index)}
     if vertex.task_id:
-        task = observed.tasks.get(vertex.task_id)
-        actor = observed.actors.get(actor_of_task(vertex.task_id) or "")
+        task = index.tasks.get(vertex.task_id)
+        actor = index.actors.get(actor_of_task(vertex.task_id) or "")
         workers |= {task.owner_id if task else None, actor.worker_id if actor else None}
     return {worker for worker in workers if worker is not None}
 
 
-def _makers_of_group(vertex: Vertex, observed: Observed) -> set[str | None]:
+def _makers_of_group(vertex: Vertex, index: SampleIndex) -> set[str | None]:
     """The driver, and the actor if there is one, in whose name a placement group was made."""
-    group = observed.groups.get(vertex.placement_group_id or "")
+    group = index.groups.get(vertex.placement_group_id or "")
     if group is None:
         return set()
-    creator = observed.actors.get(group.creator_actor_id or "")
-    workers = observed.snapshot.workers
+    creator = index.actors.get(group.creator_actor_id or "")
+    workers = index.snapshot.workers
     drivers = {worker.worker_id for worker in workers if worker.is_driver and worker.job_id == group.job_id}
     return {*drivers, creator.worker_id if creator else None}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dstack.analysis.index.ranks import Ranks
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import Member, member, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
@@ -38,7 +38,7 @@ class _Document:
         self._snapshot = snapshot
         self._diagnosis = diagnosis
         first = snapshot.samples[0] if snapshot.samples else Sample(began_s=0, ended_s=0)
-        self._observed = Observed(snapshot, first)
+        self._index = SampleIndex(snapshot, first)
         self._targets: dict[Key, Json] = {}
 
     def build(self) -> Json:
@@ -50,7 +50,7 @@ class _Document:
             "findings": [self._finding(finding) for finding in self._diagnosis.findings],
             "failed_before": [_failure(one) for one in self._diagnosis.failed_before],
             "outside_ray": [self._outside(wait) for wait in self._diagnosis.outside],
-            "child_processes": [self._child(*child) for child in self._observed.children()],
+            "child_processes": [self._child(*child) for child in self._index.children()],
             "coverage": self._coverage(),
             "timing": self._timing(),
         }
@@ -98,7 +98,7 @@ class _Document:
 
     def _member(self, vertex: Vertex, within: Container[Key] | None = None) -> Json:
         """A vertex with what it waits for; of that, only what is ``within`` a finding that it is behind."""
-        who = member(self._observed, vertex)
+        who = member(self._index, vertex)
         fields = {name: getattr(who, name) for name in FIELDS}
         waits = [self._wait(vertex.wait, within)] if vertex.wait else []
         since = _bounds(vertex.since)
@@ -123,7 +123,7 @@ class _Document:
     def _target(self, target: Target) -> Json:
         if target.vertex not in self._targets:
             vertex = self._diagnosis.vertices[target.vertex]
-            who = member(self._observed, vertex)
+            who = member(self._index, vertex)
             self._targets[target.vertex] = {
                 "execution": vertex.label,
                 "task_id": vertex.task_id,
@@ -140,7 +140,7 @@ class _Document:
             "parent_pid": child.parent_pid,
             "name": child.name,
             "state": child.state,
-            **_ranks(self._observed.ranks(worker_id, child.pid)),
+            **_ranks(self._index.ranks(worker_id, child.pid)),
             "threads": [self._thread(thread) for thread in child.threads],
         }
 
@@ -155,7 +155,7 @@ class _Document:
             "file": own.file if own else None,
             "line": own.line if own else None,
             "function": own.function if own else None,
-            "source": source_line(self._observed, own) if own else None,
+            "source": source_line(self._index, own) if own else None,
         }
 
     def _coverage(self) -> Json:

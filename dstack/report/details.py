@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from dstack.analysis.findings import is_stuck
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.views.distributed_stack import alike, roots, stitch, vertices_in
@@ -57,7 +57,7 @@ def _print_stacks(
     console: Console, snapshot: Snapshot, diagnosis: Diagnosis, findings: Sequence[Finding], steps: int
 ) -> None:
     """One stitched stack for each separate beginning of a wait; what is in one is not begun again."""
-    observed = Observed(snapshot, snapshot.samples[0])
+    index = SampleIndex(snapshot, snapshot.samples[0])
     console.print()
     console.print(SafeText("Stitched stack", "bold").append(", waiter first", "not bold"))
     shown: set[Key] = set()
@@ -69,7 +69,7 @@ def _print_stacks(
         if printed == SHOWN_STACKS:
             left_out += 1 + len(others)
             continue
-        node = msgspec.structs.replace(stitch(observed, diagnosis.vertices, key), count=1 + len(others))
+        node = msgspec.structs.replace(stitch(index, diagnosis.vertices, key), count=1 + len(others))
         shown |= vertices_in(node)
         printed += 1
         print_lines(console, stack.lines(node))
@@ -90,7 +90,7 @@ def _print_children(console: Console, snapshot: Snapshot, diagnosis: Diagnosis) 
         for finding in diagnosis.findings
         for key in (*finding.members, *finding.blocked_behind, *(one.vertex for one in finding.final_blockers))
     }
-    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnosis.vertices) if diagnosis.findings else None
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnosis.vertices) if diagnosis.findings else None
     workers = [worker for worker in snapshot.workers if worker.worker_id in taking_part]
     of_worker = [
         (worker, children) for worker in workers if stacks and (children := stacks.children_of(worker.worker_id))

@@ -133,13 +133,13 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, show
         print_rows(console, [Row("Not observed: ", " " * 14, SafeText(failure, "yellow"))])
     if len(failures) > shown:
         console.print(SafeText(f"{' ' * 14}and {plural(len(failures) - shown, 'more failure')} (--details)", "yellow"))
-    observed = (
+    index = (
         f"{coverage.workers.seen} of {coverage.workers.total} workers and drivers, "
         f"{coverage.nodes.seen} of {coverage.nodes.total} nodes{_access(diagnosis)}"
     )
     if not _fits(console, _status(diagnosis), origin := _origin(snapshot, diagnosis)):
         console.print(SafeText(origin, "dim"))
-    print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{observed}; {', '.join(_timing(snapshot))}", "dim"))])
+    print_rows(console, [Row("Observed: ", " " * 10, SafeText(f"{index}; {', '.join(_timing(snapshot))}", "dim"))])
 
 
 def _access(diagnosis: Diagnosis) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.confirmation import merged
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot
@@ -35,14 +35,14 @@ class Look:
         return look
 
     @cached_property
-    def observed(self) -> Observed:
+    def index(self) -> SampleIndex:
         """All workers, as the first sample that has them shows them, indexed."""
-        return Observed(self.snapshot, merged(self.snapshot))
+        return SampleIndex(self.snapshot, merged(self.snapshot))
 
     @cached_property
     def stacks(self) -> Stacks:
         """All stacks."""
-        return Stacks(self.observed, self.diagnosis.vertices)
+        return Stacks(self.index, self.diagnosis.vertices)
 
 
 class Source(Protocol):

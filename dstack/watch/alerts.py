@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from dstack.analysis.evidence.coverage import seen_workers
 from dstack.analysis.findings import verdict_of
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import member
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
@@ -186,26 +186,24 @@ def _were_seen(workers: Set[str], snapshot: Snapshot) -> bool:
 
 
 def _sighting(snapshot: Snapshot, diagnosis: Diagnosis, finding: Finding, now_s: float) -> Sighting:
-    observed = Observed(snapshot, snapshot.samples[0])
+    index = SampleIndex(snapshot, snapshot.samples[0])
     vertices = _telling(diagnosis.vertices[key] for key in finding.members)
     tasks = frozenset(vertex.task_id for vertex in vertices if vertex.task_id)
-    workers = {vertex.worker_id for vertex in vertices} | {
-        worker for task in tasks for worker in _tellers(observed, task)
-    }
+    workers = {vertex.worker_id for vertex in vertices} | {worker for task in tasks for worker in _tellers(index, task)}
     return Sighting(
         kind=finding.kind,
         summary=finding.summary,
-        places=frozenset(_place(observed, vertex) for vertex in vertices),
+        places=frozenset(_place(index, vertex) for vertex in vertices),
         tasks=tasks,
         workers=frozenset(worker for worker in workers if worker),
         began_s=now_s,
     )
 
 
-def _tellers(observed: Observed, task_id: str) -> Iterator[str | None]:
+def _tellers(index: SampleIndex, task_id: str) -> Iterator[str | None]:
     """The workers that know of a task: its owner, and its actor's."""
-    task = observed.tasks.get(task_id)
-    actor = observed.actors.get(actor_of_task(task_id) or "")
+    task = index.tasks.get(task_id)
+    actor = index.actors.get(actor_of_task(task_id) or "")
     yield task.owner_id if task else None
     yield actor.worker_id if actor else None
 
@@ -215,7 +213,7 @@ def _telling(members: Iterable[Vertex]) -> list[Vertex]:
     return heapq.nsmallest(MOST_MEMBERS, members, key=lambda vertex: (vertex.worker_id is None, str(vertex.key)))
 
 
-def _place(observed: Observed, vertex: Vertex) -> Place:
-    who = member(observed, vertex)
+def _place(index: SampleIndex, vertex: Vertex) -> Place:
+    who = member(index, vertex)
     name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else str(vertex.key)
     return name, who.file or "", str(who.line or "")

@@ -229,7 +229,7 @@ def running(script: str) -> Iterator[psutil.Process]:
             process.kill()
 
 
-def looked_at(pid: int, **options: Any) -> Plain:
+def began_at(pid: int, **options: Any) -> Plain:
     return sample(target(pid), **options)
 
 
@@ -243,7 +243,7 @@ SPINNER = "import time\nwhile True: pass"
 
 def in_its_program(process: psutil.Process) -> bool:
     """Whether it has begun with what it was given, after Python's own start."""
-    return any(frame["file"] == "<string>" for frame in looked_at(process.pid)["frames"])
+    return any(frame["file"] == "<string>" for frame in began_at(process.pid)["frames"])
 
 
 def started(process: psutil.Process) -> psutil.Process:
@@ -253,7 +253,7 @@ def started(process: psutil.Process) -> psutil.Process:
 
 def test_a_sleeping_thread_is_proven_still_and_not_paused() -> None:
     with running(SLEEPER) as process:
-        result = looked_at(started(process).pid)
+        result = began_at(started(process).pid)
 
     assert [thread["still"] for thread in threads_of(result)] == [True]
     assert result["processes"]["w"]["paused_ms"] == 0
@@ -264,7 +264,7 @@ def test_a_running_thread_is_paused_for_an_exact_stack_on_request_and_not_called
         pid = started(process).pid
 
         def of_one_that_got_a_turn() -> Plain | None:
-            result = looked_at(pid, pause=True)
+            result = began_at(pid, pause=True)
             return result if result["processes"]["w"]["paused_ms"] else None
 
         result = wait_until(of_one_that_got_a_turn, deadline_s=20, what=lambda: "a look that was not too short for it")
@@ -276,7 +276,7 @@ def test_a_running_thread_is_paused_for_an_exact_stack_on_request_and_not_called
 
 def test_a_running_thread_is_not_paused_by_default() -> None:
     with running(SPINNER) as process:
-        result = looked_at(started(process).pid)
+        result = began_at(started(process).pid)
 
     assert result["processes"]["w"]["paused_ms"] == 0
     assert result["failures"] == []
@@ -286,7 +286,7 @@ def test_a_stopped_process_is_read_as_it_stands() -> None:
     with running(SPINNER) as process:
         started(process).send_signal(signal.SIGSTOP)
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=lambda: "stopped")
-        result = looked_at(process.pid)
+        result = began_at(process.pid)
         state = process.status()
 
     assert [thread["still"] for thread in threads_of(result)] == [True]
@@ -297,7 +297,7 @@ def test_a_process_that_is_gone_is_a_failure_in_words() -> None:
     with child("pass") as process:
         process.wait()
 
-    result = looked_at(process.pid)
+    result = began_at(process.pid)
 
     assert result["processes"] == {}
     assert [(failure["stage"], failure["reason"]) for failure in result["failures"]] == [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.outliers import Marked
 from dstack.analysis.stacks.stack_tree import Words, merge
@@ -40,7 +40,7 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
     """Both trees and every page, each unfolded."""
     if not snapshot.samples:
         return []
-    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     found = unfolded(Processes(stacks, set()).lines())
     for whole in (False, True):
         root = merge(stacks.running(whole=whole).executions, by="kind")
@@ -61,7 +61,7 @@ def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsisten
     strand = scene.actor("Busy").strand("worker", "user")
     strand.is_torn = True
     snapshot = scene.look().snapshot()
-    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     stack = stacks.stack(strand.key)
 
     assert stack is not None
@@ -72,7 +72,7 @@ def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsisten
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recorded_snapshot_unfolds(name: str) -> None:
     snapshot = load(RECORDED / name)
-    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
 
     assert all_lines(snapshot)
     for tree in (

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.analysis.graph.wait_graph import wait_for_graph
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Vertex, Wait
 from dstack.model import (
     ACTOR_HANDLE,
@@ -746,7 +746,7 @@ class Scene:
     def graph(self) -> dict[Key, Vertex]:
         """The wait-for graph of the first sample."""
         snapshot = self.snapshot()
-        return wait_for_graph(Observed(snapshot, snapshot.samples[0]))
+        return wait_for_graph(SampleIndex(snapshot, snapshot.samples[0]))
 
     def wait_of(self, who: Proc | Strand | Coro | Call | PlacementGroup) -> Wait:
         """What somebody waits for in the first sample."""

@@ -18,26 +18,26 @@ from dstack.analysis.evidence.sample_changes import Changes, are_equal, carried_
 from dstack.analysis.graph.builder import waits_for
 from dstack.analysis.graph.process_groups.waits import with_proven_calls
 from dstack.analysis.graph.wait_graph import wait_for_graph
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Sample, Snapshot, Task, WorkerSample
 from dstack.vertex_keys import AnyKey, Key, TaskKey, UnknownKey
 
-Graph = Mapping[Key, Vertex]
+GraphBuilder = Mapping[Key, Vertex]
 
 
-def confirmed_graph(snapshot: Snapshot, first: Observed) -> dict[Key, Vertex]:
+def confirmed_graph(snapshot: Snapshot, first: SampleIndex) -> dict[Key, Vertex]:
     """The wait-for graph of the first sample, and of what the second one leaves of it, if there is one."""
     before = wait_for_graph(first)
     if len(snapshot.samples) == 1:
         return with_proven_calls(before)
     sample = usable(first.sample, snapshot.samples[1])
-    second = Observed(snapshot, sample, polls=first.polls)
+    second = SampleIndex(snapshot, sample, polls=first.polls)
     changes = Changes(first, second)
     remembered = _without(first.sample, ended_workers(snapshot))
     latest = completed(remembered, carried_over(first.sample, sample))
-    both = Observed(snapshot, latest, given=changes.given, polls=first.polls)
+    both = SampleIndex(snapshot, latest, given=changes.given, polls=first.polls)
     return with_proven_calls(_Confirmation(first, before, second, wait_for_graph(both), changes).graph())
 
 
@@ -49,7 +49,9 @@ class _Confirmation:
     timeout that moved, while what it polls is still not there, and one that could only be read in the second.
     """
 
-    def __init__(self, first: Observed, before: Graph, second: Observed, after: Graph, changes: Changes) -> None:
+    def __init__(
+        self, first: SampleIndex, before: GraphBuilder, second: SampleIndex, after: GraphBuilder, changes: Changes
+    ) -> None:
         self._first = first
         self._before = before
         self._second = second
@@ -204,16 +206,16 @@ class _Confirmation:
         return is_there and _instances(targets, self._before) == _instances(targets, self._after)
 
     @staticmethod
-    def _is_unobserved(vertex: Vertex, graph: Graph) -> bool:
+    def _is_unobserved(vertex: Vertex, graph: GraphBuilder) -> bool:
         return any(graph[target.vertex].unobserved for target in _targets(vertex))
 
 
 def completed(first: Sample, second: Sample) -> Sample:
     """The second sample, with what the first saw of the processes and states it does not have."""
     before = {worker.worker_id: worker for worker in first.workers}
-    looked_at = {worker.worker_id for worker in second.workers}
+    read_again = {worker.worker_id for worker in second.workers}
     answered = {worker.worker_id for worker in second.workers if worker.running_task_ids is not None}
-    kept = (worker for worker in first.workers if worker.worker_id not in looked_at)
+    kept = (worker for worker in first.workers if worker.worker_id not in read_again)
     return msgspec.structs.replace(
         second,
         workers=(*(_completed(before.get(worker.worker_id), worker) for worker in second.workers), *kept),
@@ -259,9 +261,9 @@ def _running_as(task: Vertex, execution: Key) -> Vertex:
     return msgspec.structs.replace(task, wait=waits_for("thread", Target(vertex=execution)), stands=False)
 
 
-def _is_for_held(observed: Observed, vertex: Vertex) -> bool:
+def _is_for_held(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether nothing of its call is known by the call itself: which refs those are, only the workers' states tell."""
-    execution = execution_of(observed, vertex)
+    execution = execution_of(index, vertex)
     return execution is not None and execution.call is not None and execution.call.held
 
 
@@ -282,6 +284,6 @@ def _targets(vertex: Vertex) -> set[Target]:
     return {target for group in vertex.wait.groups for target in group.targets} if vertex.wait else set()
 
 
-def _instances(targets: set[Target], graph: Graph) -> set[str | Key]:
+def _instances(targets: set[Target], graph: GraphBuilder) -> set[str | Key]:
     """The tasks that are waited for, whatever they run on, and all other vertices by their keys."""
     return {graph[target.vertex].task_id or target.vertex for target in targets}

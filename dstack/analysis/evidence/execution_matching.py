@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Literal
 
 from dstack.analysis.index import task_assignment
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Coroutine, Frame, Sample, Snapshot, Thread
@@ -26,19 +26,19 @@ class Side:
         self.began_at = snapshot.taken_at + samples[0].began_s
         self.first_ended_at = snapshot.taken_at + samples[0].ended_s
         self.ended_at = snapshot.taken_at + samples[-1].ended_s
-        self.first = Observed(snapshot, samples[0])
-        self.last = Observed(snapshot, samples[-1])
+        self.first = SampleIndex(snapshot, samples[0])
+        self.last = SampleIndex(snapshot, samples[-1])
 
     @cached_property
     def lists_all(self) -> bool:
         """Whether who is not listed is not there."""
         return all(failure.stage != "control plane" for failure in self.snapshot.failures)
 
-    def looked_at(self, vertex: Vertex) -> float:
+    def read_at(self, vertex: Vertex) -> float:
         """When the look began that showed a wait for the last time, in Unix seconds."""
-        return (self.last if vertex.stands else self.first).looked_at
+        return (self.last if vertex.stands else self.first).began_at
 
-    def seen(self, worker_id: str) -> Observed:
+    def seen(self, worker_id: str) -> SampleIndex:
         """The last look that saw a worker's threads."""
         return self.last if self.last.threads(worker_id) else self.first
 
@@ -54,23 +54,23 @@ class Side:
     def task_of(self, vertex: Vertex) -> str | None:
         """The task a thread or coroutine runs, where that is certain."""
         worker_id = vertex.worker_id or ""
-        observed, execution = self.seen(worker_id), self.execution(vertex)
+        index, execution = self.seen(worker_id), self.execution(vertex)
         if isinstance(execution, Coroutine):
             return execution.task_id if execution.is_task else None
-        return task_assignment.task_of(observed, worker_id, execution) if execution else None
+        return task_assignment.task_of(index, worker_id, execution) if execution else None
 
     def knows_task_of(self, vertex: Vertex) -> bool:
         """Whether a thread or coroutine that is not known to run a task runs none."""
         worker_id = vertex.worker_id or ""
-        observed = self.seen(worker_id)
-        sample = observed.seen.get(worker_id)
+        index = self.seen(worker_id)
+        sample = index.seen.get(worker_id)
         if sample is None or sample.running_task_ids is None:
             return False
-        return not sample.running_task_ids or vertex.coroutine_id is not None or observed.knows_tasks(worker_id)
+        return not sample.running_task_ids or vertex.coroutine_id is not None or index.knows_tasks(worker_id)
 
     def runs(self, worker_id: str) -> tuple[str, ...] | None:
         """The tasks that a worker says it runs, in any look; None where it never answered."""
-        samples = (observed.seen.get(worker_id) for observed in (self.first, self.last))
+        samples = (index.seen.get(worker_id) for index in (self.first, self.last))
         answers = [one.running_task_ids for one in samples if one and one.running_task_ids is not None]
         return tuple(task_id for answer in answers for task_id in answer) if answers else None
 
@@ -95,13 +95,13 @@ def fate_of(vertex: Vertex, here: Side, there: Side) -> Fate:
         return "gone" if there.lists_all and worker_id in here.first.workers else "not known"
     if vertex.kind == "task":
         return _fate_of_task(vertex, here, there)
-    observed = there.seen(worker_id)
-    own, other = here.seen(worker_id).process(worker_id), observed.process(worker_id)
+    index = there.seen(worker_id)
+    own, other = here.seen(worker_id).process(worker_id), index.process(worker_id)
     if own is None or other is None or not other.threads:
         return "not known"
     if own.started_at != other.started_at:
         return "gone"
-    if vertex.coroutine_id is not None and not observed.reads_coroutines(worker_id):
+    if vertex.coroutine_id is not None and not index.reads_coroutines(worker_id):
         return "not known"
     mine, same = here.execution(vertex), there.execution(vertex)
     if mine is None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from dstack.analysis.graph.refs.placement_group_refs import is_returned
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Target, Vertex
 from dstack.model import (
@@ -37,7 +37,7 @@ Execution = TypeVar("Execution", Thread, Coroutine)
 class Changes:
     """The differences of two samples of one snapshot."""
 
-    def __init__(self, first: Observed, second: Observed) -> None:
+    def __init__(self, first: SampleIndex, second: SampleIndex) -> None:
         self._first = first
         self._second = second
 
@@ -159,8 +159,8 @@ class Changes:
         if not isinstance(vertex.key, TaskKey):
             return False
         task = self._second.tasks.get(vertex.task_id or "")
-        teller = worker_id or (task.owner_id if task else None)
-        return teller is not None and not self.is_new(teller) and self._first.is_silent(teller)
+        narrator = worker_id or (task.owner_id if task else None)
+        return narrator is not None and not self.is_new(narrator) and self._first.is_silent(narrator)
 
 
 def ended_workers(snapshot: Snapshot) -> frozenset[str]:
@@ -300,12 +300,12 @@ def _identity(execution: Thread | Coroutine) -> tuple[object, ...]:
     return ()
 
 
-def _denies(observed: Observed, owner_id: str, task_id: str) -> bool:
+def _denies(index: SampleIndex, owner_id: str, task_id: str) -> bool:
     """Whether a worker that lists all its unfinished tasks does not list this one, and nothing runs it."""
-    owner = observed.seen.get(owner_id)
-    if owner is None or owner.running_task_ids is None or owner_id in observed.cut_short:
+    owner = index.seen.get(owner_id)
+    if owner is None or owner.running_task_ids is None or owner_id in index.cut_short:
         return False
-    return task_id not in observed.tasks and task_id not in observed.running_on
+    return task_id not in index.tasks and task_id not in index.running_on
 
 
 def _executions(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, Thread | Coroutine]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes, producer_task_id
 from dstack.vertex_keys import Key
@@ -19,7 +19,7 @@ from dstack.vertex_keys import Key
 UNKNOWN = TaskTimes()
 
 
-def with_bounds(snapshot: Snapshot, first: Observed, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
+def with_bounds(snapshot: Snapshot, first: SampleIndex, vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
     """The same vertices, with the bounds of those that wait; none for waits with a timeout, which begin ever anew."""
     bounds = _Bounds(snapshot, first)
     return {key: bounds.added_to(vertex) for key, vertex in vertices.items()}
@@ -47,7 +47,7 @@ def of_any(several: Sequence[Since]) -> Since:
 
 
 class _Bounds:
-    def __init__(self, snapshot: Snapshot, first: Observed) -> None:
+    def __init__(self, snapshot: Snapshot, first: SampleIndex) -> None:
         self._has_one_time = snapshot.has_one_time
         self._times = snapshot.task_times if self._has_one_time else {}
         self._first = first

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dstack import words
-from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.fixes import until, way_out
-from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Teller, more
+from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
 from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
@@ -27,58 +27,58 @@ MAX_WEIGHED = 20_000
 """Edges of a core up to which its cycles are compared."""
 
 
-def find(situation: Situation) -> Iterator[Finding]:
+def find(reduced: ReducedGraph) -> Iterator[Finding]:
     """One finding for each core, the largest first."""
-    for core in reduction.cores(situation.waits, situation.graph):
-        if collectives.has_lost_rank(situation, core):
+    for core in reduction.cores(reduced.waits, reduced.graph):
+        if collectives.has_lost_rank(reduced, core):
             continue  # those that wait for it are orphaned
-        behind = situation.behind(core)
-        own = reduction.stuck_graph({key: situation.waits[key] for key in sorted(core, key=str)}, core)
-        cycle = _entered(_cycle(own, situation), situation, behind)
+        behind = reduced.behind(core)
+        own = reduction.stuck_graph({key: reduced.waits[key] for key in sorted(core, key=str)}, core)
+        cycle = _entered(_cycle(own, reduced), reduced, behind)
         yield Finding(
             kind=KIND,
-            confirmed=core <= situation.certain,
-            assumed=() if core <= situation.certain else situation.assumed(core),
+            confirmed=core <= reduced.certain,
+            assumed=() if core <= reduced.certain else reduced.assumed(core),
             members=(*cycle, *sorted(core - set(cycle), key=str)),
             cycle=cycle,
             blocked_behind=behind,
-            resources=situation.resources(core),
+            resources=reduced.resources(core),
         )
 
 
-def _cycle(core: Digraph[Key], situation: Situation) -> list[Key]:
+def _cycle(core: Digraph[Key], reduced: ReducedGraph) -> list[Key]:
     """A cycle that explains a core: a shortest one, or where many could end a wait, one that shows the cause.
 
     The cause is a request for resources where there is one. Code of the user explains more than that of a library.
     """
     if core.number_of_edges() > MAX_WEIGHED:
         return reduction.shortest_cycle(core)
-    weights = {key: situation.weight(key) for key in core}
-    own = _varied([key for key in core if situation.is_in_users_code(key)], situation)
-    if not any(map(situation.is_open_to_many, core)):
+    weights = {key: reduced.weight(key) for key in core}
+    own = _varied([key for key in core if reduced.is_in_users_code(key)], reduced)
+    if not any(map(reduced.is_open_to_many, core)):
         shortest = reduction.shortest_cycle(core)
-        is_users = not any(map(situation.is_library_code, shortest))
+        is_users = not any(map(reduced.is_library_code, shortest))
         after_own = list(dict.fromkeys(after for key in own for after in core.successors(key)))[:MAX_STARTS]
         return shortest if is_users else lightest_cycle(core, own, after_own, weights) or shortest
-    requests = _varied([key for key in core if situation.is_counted(key) and situation.resources([key])], situation)
+    requests = _varied([key for key in core if reduced.is_counted(key) and reduced.resources([key])], reduced)
     found = lightest_cycle(core, requests, own, weights) if requests and own else []
     return found or reduction.shortest_cycle(core, requests or own)
 
 
-def _varied(keys: Sequence[Key], situation: Situation) -> list[Key]:
+def _varied(keys: Sequence[Key], reduced: ReducedGraph) -> list[Key]:
     """As many as are tried: the first of each name, so that no cycle is missed for many alike, then others."""
     first: dict[str, Key] = {}
     for key in keys:
-        first.setdefault(situation.vertices[key].label, key)
+        first.setdefault(reduced.vertices[key].label, key)
     return list(dict.fromkeys((*first.values(), *keys)))[:MAX_STARTS]
 
 
-def _entered(cycle: list[Key], situation: Situation, behind: Iterable[Key]) -> tuple[Key, ...]:
+def _entered(cycle: list[Key], reduced: ReducedGraph, behind: Iterable[Key]) -> tuple[Key, ...]:
     """The same cycle, begun at an execution, if possible the one through which others came to wait for it."""
     outside = set(behind)
-    executions = [key for key in cycle if situation.vertices[key].kind == "execution"]
-    entries = [key for key in executions if not outside.isdisjoint(situation.graph.predecessors(key))]
-    own = [key for key in executions if situation.is_in_users_code(key)]
+    executions = [key for key in cycle if reduced.vertices[key].kind == "execution"]
+    entries = [key for key in executions if not outside.isdisjoint(reduced.graph.predecessors(key))]
+    own = [key for key in executions if reduced.is_in_users_code(key)]
     entries_in_own = [key for key in entries if key in own] or _following(cycle, entries, own)
     start = cycle.index(min(entries_in_own or own or entries or executions or cycle, key=str))
     return (*cycle[start:], *cycle[:start])
@@ -93,19 +93,19 @@ def _following(cycle: Sequence[Key], entries: Sequence[Key], own: Sequence[Key])
     return found
 
 
-def summary(finding: Finding, teller: Teller) -> str:
+def summary(finding: Finding, narrator: Narrator) -> str:
     """Who waits for each other, across which jobs, and how many wait for them."""
-    jobs = teller.situation.jobs_of(finding.members)
+    jobs = narrator.reduced.jobs_of(finding.members)
     across = f", across jobs {words.listed(jobs)}" if len(jobs) > 1 else ""
-    return f"{_circle(finding, teller)}{across}"
+    return f"{_circle(finding, narrator)}{across}"
 
 
-def _circle(finding: Finding, teller: Teller) -> str:
-    cycle = [vertex for vertex in teller.vertices_of(finding.cycle) if not teller.situation.is_helper(vertex.key)]
+def _circle(finding: Finding, narrator: Narrator) -> str:
+    cycle = [vertex for vertex in narrator.vertices_of(finding.cycle) if not narrator.reduced.is_helper(vertex.key)]
     executions = _executions(cycle)
-    if ranks := collectives.headline(finding, teller):
+    if ranks := collectives.headline(finding, narrator):
         return ranks
-    if cause := _cause(finding, teller, cycle):
+    if cause := _cause(finding, narrator, cycle):
         return cause
     if not executions:
         return f"{words.shortly([vertex.label for vertex in cycle], SHOWN_NAMES)} wait for each other"
@@ -113,7 +113,7 @@ def _circle(finding: Finding, teller: Teller) -> str:
         first = executions[0].label
         wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
         if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
-            labels = list(dict.fromkeys(vertex.label for vertex in late_for_barrier(finding, teller)))
+            labels = list(dict.fromkeys(vertex.label for vertex in late_for_barrier(finding, narrator)))
             who = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
             return f"{first} waits in {BARRIER}, which {who} can{'not' * bool(labels)} reach any more"
         if wanted is None:
@@ -123,15 +123,15 @@ def _circle(finding: Finding, teller: Teller) -> str:
             return f"{first} waits for {wanted}, which needs {needed} held by {first}"
         return f"{first} waits for {wanted}, {_why_queued(first, cycle)}"
     if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
-        executions = [vertex for vertex in executions if teller.situation.is_in_users_code(vertex.key)] or executions
+        executions = [vertex for vertex in executions if narrator.reduced.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
             first = executions[0].label
             return f"{first} waits for {queued.label}, which is queued behind {first}"
     if len(executions) <= SHOWN_NAMES:
         labels = [vertex.label for vertex in executions]
         alike = len(set(labels)) < len(labels)
-        return f"{words.listed([teller.name(v) for v in executions] if alike else labels)} wait for each other"
-    actors = {teller.member(vertex).actor_id for vertex in executions}
+        return f"{words.listed([narrator.name(v) for v in executions] if alike else labels)} wait for each other"
+    actors = {narrator.member(vertex).actor_id for vertex in executions}
     who = f"{len(executions)} executions" if None in actors else f"{len(actors)} actors"
     return f"{who} wait for each other in a cycle: {_chain(executions)}"
 
@@ -159,60 +159,60 @@ def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
     return f"which cannot start before {first} ends"
 
 
-def _cause(finding: Finding, teller: Teller, cycle: Sequence[Vertex]) -> str | None:
+def _cause(finding: Finding, narrator: Narrator, cycle: Sequence[Vertex]) -> str | None:
     """Which request waits for what the cycle itself holds, where many could release it; None for other cycles."""
-    situation = teller.situation
+    reduced = narrator.reduced
     wanted = next((at for at, vertex in enumerate(cycle) if vertex.wait and vertex.wait.resources), None)
-    if wanted is None or not any(situation.is_open_to_many(vertex.key) for vertex in cycle):
+    if wanted is None or not any(reduced.is_open_to_many(vertex.key) for vertex in cycle):
         return None
     holder, request = cycle[(wanted + 1) % len(cycle)], cycle[wanted]
-    held = f"held by {holder.holder} {until([holder])}" if holder.holder else f"held by {teller.name(holder)}"
+    held = f"held by {holder.holder} {until([holder])}" if holder.holder else f"held by {narrator.name(holder)}"
     needed = f"needs {words.listed(finding.resources)} {held}"
-    waiter = next((vertex for vertex in cycle if situation.is_in_users_code(vertex.key)), request)
+    waiter = next((vertex for vertex in cycle if reduced.is_in_users_code(vertex.key)), request)
     if waiter is request:
         return f"{request.label} {needed}"
-    name = waiter.label if waiter.task_id else teller.member(waiter).function or waiter.label
-    return f"{name}{teller.spot(waiter)} waits for {request.label}, which {needed}"
+    name = waiter.label if waiter.task_id else narrator.member(waiter).function or waiter.label
+    return f"{name}{narrator.spot(waiter)} waits for {request.label}, which {needed}"
 
 
-def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """Once round the cycle, then the other members; the ranks of process groups first."""
-    situation, inside = teller.situation, set(finding.cycle)
-    cycle = [key for key in finding.cycle if not situation.is_helper(key)]
-    yield from collectives.steps(finding, teller)
-    described = collectives.described(finding, teller)
+    reduced, inside = narrator.reduced, set(finding.cycle)
+    cycle = [key for key in finding.cycle if not reduced.is_helper(key)]
+    yield from collectives.steps(finding, narrator)
+    described = collectives.described(finding, narrator)
     following = dict(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
     rest = [key for key in cycle if key not in described]
-    in_order = (teller.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
-    yield from collectives.with_ranks(finding, teller, in_order)
+    in_order = (narrator.step_towards(key, following[key]) for key in rest[:SHOWN_CYCLE])
+    yield from collectives.with_ranks(finding, narrator, in_order)
     yield from more(len(rest) - SHOWN_CYCLE, "in the same cycle")
-    not_there = [*collectives.late_executions(finding, teller), *(v.key for v in late_for_barrier(finding, teller))]
+    not_there = [*collectives.late_executions(finding, narrator), *(v.key for v in late_for_barrier(finding, narrator))]
     late = [key for key in dict.fromkeys(not_there) if key not in inside | described][:SHOWN_CYCLE]
-    yield from collectives.with_ranks(finding, teller, map(teller.step, late))
+    yield from collectives.with_ranks(finding, narrator, map(narrator.step, late))
     others = [key for key in finding.members if key not in inside.union(described, late)]
-    own = [key for key in others if not situation.is_library_code(key)]
-    yield from teller.alike(own, "Also in the deadlock: ")
+    own = [key for key in others if not reduced.is_library_code(key)]
+    yield from narrator.alike(own, "Also in the deadlock: ")
     yield from more(len(others) - len(own), "library threads in the same state")
 
 
-def advice(finding: Finding, teller: Teller) -> str:
+def advice(finding: Finding, narrator: Narrator) -> str:
     """Where to break the cycle."""
-    return collectives.advice(finding, teller) or way_out(
-        teller.vertices_of(finding.cycle), teller.vertices_of(finding.members)
+    return collectives.advice(finding, narrator) or way_out(
+        narrator.vertices_of(finding.cycle), narrator.vertices_of(finding.members)
     )
 
 
-def late_for_barrier(finding: Finding, teller: Teller) -> list[Vertex]:
+def late_for_barrier(finding: Finding, narrator: Narrator) -> list[Vertex]:
     """The members in the user's code that have not come to a barrier in the cycle, nor wait for who has."""
-    at_barrier = {key for key in finding.cycle if (wait := teller.vertices[key].wait) and wait.kind == BARRIER}
+    at_barrier = {key for key in finding.cycle if (wait := narrator.vertices[key].wait) and wait.kind == BARRIER}
     if not at_barrier:
         return []
-    members = [vertex for vertex in teller.vertices_of(finding.members) if vertex.kind == "execution" and vertex.wait]
+    members = [vertex for vertex in narrator.vertices_of(finding.members) if vertex.kind == "execution" and vertex.wait]
     there = {vertex.key for vertex in members if vertex.wait and vertex.wait.kind == BARRIER}
     callers = {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
     come = there | callers
     late = [one for one in members if one.key not in come and come.isdisjoint(targets_of(one))]
-    return [vertex for vertex in late if teller.situation.is_in_users_code(vertex.key)]
+    return [vertex for vertex in late if narrator.reduced.is_in_users_code(vertex.key)]
 
 
 def _executions(cycle: Sequence[Vertex]) -> list[Vertex]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack.analysis.findings.never_given import find_alike, sentence, submissions
-from dstack.analysis.findings.reduced_graph import Situation
-from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.sentences import reason
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict, Vertex
 from dstack.words import listed
@@ -16,41 +16,41 @@ VERDICT: Verdict = "hang"
 OTHER_STRATEGIES = {"STRICT_PACK": "PACK", "STRICT_SPREAD": "SPREAD"}
 
 
-def find(situation: Situation) -> Iterator[Finding]:
+def find(reduced: ReducedGraph) -> Iterator[Finding]:
     """One for each thing that is asked for in vain."""
-    return find_alike(situation, KIND)
+    return find_alike(reduced, KIND)
 
 
-def summary(finding: Finding, teller: Teller) -> str:
+def summary(finding: Finding, narrator: Narrator) -> str:
     """Who asks for what."""
     each = "it" if len(finding.members) == 1 else "each"
-    return sentence(finding, teller, f"{each} {reason(teller.vertices[finding.members[0]])}")
+    return sentence(finding, narrator, f"{each} {reason(narrator.vertices[finding.members[0]])}")
 
 
-def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """Who asked."""
-    return submissions(finding, teller)
+    return submissions(finding, narrator)
 
 
-def advice(finding: Finding, teller: Teller) -> str:
+def advice(finding: Finding, narrator: Narrator) -> str:
     """Ask for less, or add more."""
-    first = teller.vertices[finding.members[0]]
-    if change := _of_strategy(teller, first) or _of_selector(teller, first):
+    first = narrator.vertices[finding.members[0]]
+    if change := _of_strategy(narrator, first) or _of_selector(narrator, first):
         return f"{change}, reduce what it asks for, or add a node that has it."
     return f"Reduce what {first.label} asks for, or add a node that has it: no node of the cluster can run it now."
 
 
-def _of_strategy(teller: Teller, vertex: Vertex) -> str | None:
+def _of_strategy(narrator: Narrator, vertex: Vertex) -> str | None:
     """Which other strategy a placement group might fit in."""
-    group = teller.observed.groups.get(vertex.placement_group_id or "") if vertex.task_id is None else None
+    group = narrator.index.groups.get(vertex.placement_group_id or "") if vertex.task_id is None else None
     other = OTHER_STRATEGIES.get(group.strategy) if group and len(group.bundles) > 1 else None
     return f"For {vertex.label} use the strategy {other} instead of {group.strategy}" if group and other else None
 
 
-def _of_selector(teller: Teller, vertex: Vertex) -> str | None:
+def _of_selector(narrator: Narrator, vertex: Vertex) -> str | None:
     """Which labels something asks for."""
-    task = teller.observed.tasks.get(vertex.task_id or "")
-    actor = teller.observed.actors.get(task.actor_id or "") if task else None
+    task = narrator.index.tasks.get(vertex.task_id or "")
+    actor = narrator.index.actors.get(task.actor_id or "") if task else None
     asked = {**(task.label_selector if task else {}), **(actor.label_selector if actor else {})}
     labels = listed([f"{name}: {value}" for name, value in asked.items()])
     return f"Change the label selector of {vertex.label} ({labels})" if asked else None

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import msgspec
 
 from dstack import words
-from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.standstill import others
 from dstack.analysis.findings.wording import collectives
-from dstack.analysis.findings.wording.narration import Teller, alike_steps, more
+from dstack.analysis.findings.wording.narration import Narrator, alike_steps, more
 from dstack.analysis.findings.wording.restarts import restart_steps
 from dstack.analysis.findings.wording.unknown_wakers import Gathering, gatherings, memberships
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import at, cancellation, doing, introduced
 from dstack.analysis.naming.vertex_details import execution_of
-from dstack.analysis.solve.open_chains import Knot
+from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import call_in_words
 from dstack.diagnosis import FinalBlocker, Finding, FindingKind, Step, Vertex
@@ -46,56 +46,56 @@ OF_UNKNOWN: dict[Unknown, str] = {
 """What to inspect where a chain ends in something that is no execution, by what it is."""
 
 
-def finding_of(situation: Situation, kind: FindingKind, knot: Knot) -> Finding:
+def finding_of(reduced: ReducedGraph, kind: FindingKind, chain: OpenChain) -> Finding:
     """The finding of an open knot, with its known final blockers first, and those that stand for others behind them."""
 
     def place(blocker: FinalBlocker) -> tuple[bool, bool]:
-        vertex = situation.vertices[blocker.vertex]
-        return bool(vertex.other_side_of), vertex.kind == "lifetime" and situation.is_helper(vertex.key)
+        vertex = reduced.vertices[blocker.vertex]
+        return bool(vertex.other_side_of), vertex.kind == "lifetime" and reduced.is_helper(vertex.key)
 
-    blockers = sorted(knot.blockers, key=lambda blocker: place(blocker)[0])
-    blockers = sorted([*blockers, *_enders(situation, blockers)], key=place)
+    blockers = sorted(chain.blockers, key=lambda blocker: place(blocker)[0])
+    blockers = sorted([*blockers, *_enders(reduced, blockers)], key=place)
     return Finding(
         kind=kind,
         confirmed=False,
-        members=tuple(filter(situation.is_counted, knot.waiters)),
-        helpers=tuple(key for key in knot.waiters if not situation.is_counted(key)),
+        members=tuple(filter(reduced.is_counted, chain.waiters)),
+        helpers=tuple(key for key in chain.waiters if not reduced.is_counted(key)),
         final_blockers=tuple(blockers),
-        resources=situation.resources(knot.waiters),
-        waiters_direct=_direct(situation, knot),
-        waiters_total=sum(map(situation.is_counted, knot.waiters)),
-        watched_s=situation.watched_s,
+        resources=reduced.resources(chain.waiters),
+        waiters_direct=_direct(reduced, chain),
+        waiters_total=sum(map(reduced.is_counted, chain.waiters)),
+        watched_s=reduced.watched_s,
     )
 
 
-def _direct(situation: Situation, knot: Knot) -> int:
+def _direct(reduced: ReducedGraph, chain: OpenChain) -> int:
     """How many wait for an end of the knot, or for a helper that does."""
-    inside = set(knot.waiters)
-    helpers = [key for key in knot.waiters if not situation.is_counted(key)]
+    inside = set(chain.waiters)
+    helpers = [key for key in chain.waiters if not reduced.is_counted(key)]
     leading: set[Key] = set()
 
     def leads_out(key: Key) -> bool:
-        return any(target not in inside or target in leading for target in targets_of(situation.vertices[key]))
+        return any(target not in inside or target in leading for target in targets_of(reduced.vertices[key]))
 
     while new := {key for key in helpers if key not in leading and leads_out(key)}:
         leading |= new
-    return sum(situation.is_counted(key) and leads_out(key) for key in knot.waiters)
+    return sum(reduced.is_counted(key) and leads_out(key) for key in chain.waiters)
 
 
-def _enders(situation: Situation, blockers: list[FinalBlocker]) -> list[FinalBlocker]:
+def _enders(reduced: ReducedGraph, blockers: list[FinalBlocker]) -> list[FinalBlocker]:
     """Those who run and can end what holds resources for life; for them wait all who wait for that."""
     found: dict[Key, FinalBlocker] = {blocker.vertex: blocker for blocker in blockers}
     for blocker in blockers[:SHOWN_BLOCKERS]:
-        for key in _behind_lifetime(situation, blocker.vertex):
+        for key in _behind_lifetime(reduced, blocker.vertex):
             found.setdefault(key, msgspec.structs.replace(blocker, vertex=key))
     return [ender for key, ender in found.items() if ender not in blockers]
 
 
-def _behind_lifetime(situation: Situation, key: Key) -> Iterator[Key]:
+def _behind_lifetime(reduced: ReducedGraph, key: Key) -> Iterator[Key]:
     """The first executions that do not wait, behind all that only stands for others."""
     ahead, seen = [key], {key}
     while ahead:
-        vertex = situation.vertices[ahead.pop()]
+        vertex = reduced.vertices[ahead.pop()]
         if vertex.kind == "lifetime":
             targets = set(targets_of(vertex)) - seen
             seen |= targets
@@ -104,22 +104,22 @@ def _behind_lifetime(situation: Situation, key: Key) -> Iterator[Key]:
             yield vertex.key
 
 
-def summary(finding: Finding, teller: Teller) -> str:
+def summary(finding: Finding, narrator: Narrator) -> str:
     """How many wait, and for which final blocker, at which line."""
     blockers = finding.final_blockers
-    waits = f"{_waiters(finding, teller)} {words.word(finding.waiters_total, 'waits', 'wait')}"
+    waits = f"{_waiters(finding, narrator)} {words.word(finding.waiters_total, 'waits', 'wait')}"
     if not blockers:
         return f"{waits} for each other's timeouts"
-    first = teller.vertices[blockers[0].vertex]
+    first = narrator.vertices[blockers[0].vertex]
     rest = f", and {words.plural(len(blockers) - 1, 'other')}" if len(blockers) > 1 else ""
     scarce = _scarce(finding, first)
     if finding.waiters_total == 1:
-        return f"{waits}{scarce} for {blocker_in_words(finding, teller, first)}{rest}"
-    if first.other_side_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(finding, teller, first)):
-        where = f"{teller.name(waiter.vertex)}{teller.spot(waiter.vertex)}"
+        return f"{waits}{scarce} for {blocker_in_words(finding, narrator, first)}{rest}"
+    if first.other_side_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(finding, narrator, first)):
+        where = f"{narrator.name(waiter.vertex)}{narrator.spot(waiter.vertex)}"
         return f"{waits}; the chains end in {waiter.call}, as in {where}{rest}"
     depend = "they depend" if rest else "all depend"
-    return f"{waits}{scarce}; {depend} on {blocker_in_words(finding, teller, first)}{rest}"
+    return f"{waits}{scarce}; {depend} on {blocker_in_words(finding, narrator, first)}{rest}"
 
 
 def _scarce(finding: Finding, first: Vertex) -> str:
@@ -129,18 +129,18 @@ def _scarce(finding: Finding, first: Vertex) -> str:
     return f" because not enough {words.listed(finding.resources)} is free"
 
 
-def _waiters(finding: Finding, teller: Teller) -> str:
+def _waiters(finding: Finding, narrator: Narrator) -> str:
     """``1 driver and 3 tasks``; one by its name."""
-    members = teller.vertices_of(finding.members)
+    members = narrator.vertices_of(finding.members)
     if len(members) == 1:
         return members[0].label
-    counts = Counter(_sort(vertex, teller) for vertex in members)
+    counts = Counter(_sort(vertex, narrator) for vertex in members)
     return words.listed([words.plural(counts[sort], sort) for sort in SORTS if sort in counts])
 
 
-def _sort(vertex: Vertex, teller: Teller) -> str:
+def _sort(vertex: Vertex, narrator: Narrator) -> str:
     """What a waiter is, as one word."""
-    if teller.situation.is_driver(vertex) or isinstance(vertex.key, DriverKey):
+    if narrator.reduced.is_driver(vertex) or isinstance(vertex.key, DriverKey):
         return "driver"
     if vertex.placement_group_id and not vertex.task_id:
         return "placement group"
@@ -149,14 +149,14 @@ def _sort(vertex: Vertex, teller: Teller) -> str:
     return "asyncio task" if vertex.coroutine_id else "thread"
 
 
-def blocker_in_words(finding: Finding, teller: Teller, blocker: Vertex) -> str:
+def blocker_in_words(finding: Finding, narrator: Narrator, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
-    if blocker.other_side_of and (waiter := waiter_of(finding, teller, blocker)):
-        return f"{teller.name(waiter.vertex)}, which waits in {waiter.call}{teller.spot(waiter.vertex)}"
-    who = teller.member(blocker)
+    if blocker.other_side_of and (waiter := waiter_of(finding, narrator, blocker)):
+        return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{narrator.spot(waiter.vertex)}"
+    who = narrator.member(blocker)
     is_running = blocker.kind == "execution" and not who.coroutine
     state = ", sleeping" if who.sleeps else ", running" if is_running else ""
-    return f"{teller.name(blocker)}{state}{teller.spot(blocker)}"
+    return f"{narrator.name(blocker)}{state}{narrator.spot(blocker)}"
 
 
 class Waiter(NamedTuple):
@@ -166,42 +166,44 @@ class Waiter(NamedTuple):
     call: str
 
 
-def waiter_of(finding: Finding, teller: Teller, blocker: Vertex) -> Waiter | None:
+def waiter_of(finding: Finding, narrator: Narrator, blocker: Vertex) -> Waiter | None:
     """A member that waits for this blocker; where that is a library's code, what waits for it in the user's."""
-    members = teller.vertices_of(finding.members)
+    members = narrator.vertices_of(finding.members)
     last = next((one for one in members if blocker.key in targets_of(one)), None)
     if last is None:
         return None
-    own = (one for one in members if teller.situation.is_in_users_code(one.key))
+    own = (one for one in members if narrator.reduced.is_in_users_code(one.key))
     shown = last
-    if not teller.situation.is_in_users_code(last.key):
+    if not narrator.reduced.is_in_users_code(last.key):
         shown = next((one for one in own if last.key in targets_of(one) and one.wait and one.wait.what), last)
     return Waiter(shown, (shown.wait.what or shown.wait.kind) if shown.wait else blocker.label)
 
 
-def to_inspect(finding: Finding, teller: Teller) -> str:
+def to_inspect(finding: Finding, narrator: Narrator) -> str:
     """``Find out why Clerk.stamp does not leave app.py:12: it sleeps there, or ...``, by what the blocker does."""
-    first = teller.vertices[finding.final_blockers[0].vertex]
-    who = first.label if first.kind == "execution" else teller.name(first)
+    first = narrator.vertices[finding.final_blockers[0].vertex]
+    who = first.label if first.kind == "execution" else narrator.name(first)
     if first.other_side_of:
-        waiter = waiter_of(finding, teller, first)
-        where = f"{waiter.call} in {waiter.vertex.label}{teller.line(waiter.vertex)}" if waiter else first.other_side_of
+        waiter = waiter_of(finding, narrator, first)
+        where = (
+            f"{waiter.call} in {waiter.vertex.label}{narrator.line(waiter.vertex)}" if waiter else first.other_side_of
+        )
         return f"Find out what should end {where}, and why it did not"
     if isinstance(first.key, UnknownKey) and first.key.what in OF_UNKNOWN:
-        line = teller.line(first)
+        line = narrator.line(first)
         return f"{OF_UNKNOWN[first.key.what]}{f'; it is{line}' if line else ''}"
     if first.unobserved:
         return f"Run dstack again. If the report is the same, inspect the {first.label}"
     if first.kind == "lifetime" and first.holder is None:
         return f"Find out what should end the wait: only {who} can"
     if first.kind != "execution":
-        return f"Find out what delays {who}{teller.line(first)}"
-    return f"Find out why {who} takes long{teller.line(first)}: {_doing(teller, first)}"
+        return f"Find out what delays {who}{narrator.line(first)}"
+    return f"Find out why {who} takes long{narrator.line(first)}: {_doing(narrator, first)}"
 
 
-def _doing(teller: Teller, blocker: Vertex) -> str:
+def _doing(narrator: Narrator, blocker: Vertex) -> str:
     """What a final blocker does at its line."""
-    who = teller.member(blocker)
+    who = narrator.member(blocker)
     if who.sleeps:
         return "it sleeps there"
     if who.coroutine:
@@ -209,56 +211,56 @@ def _doing(teller: Teller, blocker: Vertex) -> str:
     return "it is computing there" if who.on_cpu else "it sleeps there, or waits outside Python (network, file, C code)"
 
 
-def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """The calls in which chains end, what is in them and what alike is not; then the other final blockers."""
-    yield from collectives.steps(finding, teller)
-    groups = gatherings(finding, teller)
-    yield from memberships(groups, teller)
+    yield from collectives.steps(finding, narrator)
+    groups = gatherings(finding, narrator)
+    yield from memberships(groups, narrator)
     absent = {vertex.key for group in groups if group.is_most for vertex in group.absent}
-    blockers = [b for b in finding.final_blockers if b.vertex not in absent and not _is_other_side(b, teller)]
-    yield from _blocker_steps(blockers, teller)
-    yield from restart_steps(finding, teller)
-    yield from _candidates(finding, groups, teller)
+    blockers = [b for b in finding.final_blockers if b.vertex not in absent and not _is_other_side(b, narrator)]
+    yield from _blocker_steps(blockers, narrator)
+    yield from restart_steps(finding, narrator)
+    yield from _candidates(finding, groups, narrator)
 
 
-def _is_other_side(blocker: FinalBlocker, teller: Teller) -> bool:
-    return teller.vertices[blocker.vertex].other_side_of is not None
+def _is_other_side(blocker: FinalBlocker, narrator: Narrator) -> bool:
+    return narrator.vertices[blocker.vertex].other_side_of is not None
 
 
-def _blocker_steps(blockers: Sequence[FinalBlocker], teller: Teller) -> Iterator[Step]:
+def _blocker_steps(blockers: Sequence[FinalBlocker], narrator: Narrator) -> Iterator[Step]:
     """The first of them, those in the same words as one, and how many others there are."""
-    shown = list(alike_steps(blockers, lambda blocker: _blocker_step(blocker, teller)))[:SHOWN_BLOCKERS]
+    shown = list(alike_steps(blockers, lambda blocker: _blocker_step(blocker, narrator)))[:SHOWN_BLOCKERS]
     for step, alike in shown:
         count = f" ({len(alike):,} alike)" if len(alike) > 1 else ""
         yield msgspec.structs.replace(step, text=f"{step.text}{count}")
     yield from more(len(blockers) - sum(len(alike) for _, alike in shown), "at the end of a chain")
 
 
-def _blocker_step(blocker: FinalBlocker, teller: Teller) -> Step:
-    vertex = teller.vertices[blocker.vertex]
-    who = teller.member(vertex)
+def _blocker_step(blocker: FinalBlocker, narrator: Narrator) -> Step:
+    vertex = narrator.vertices[blocker.vertex]
+    who = narrator.member(vertex)
     total = blocker.waiters_total
     count = f"{names.waiting(total)} {words.word(total, 'depends', 'depend')} on it"
     if vertex.kind == "lifetime":
-        step = teller.step(vertex.key)
+        step = narrator.step(vertex.key)
         return msgspec.structs.replace(step, text=f"{'the ' if vertex.holder else ''}{step.text}; {count}")
     if vertex.kind == "unknown":
-        waits = _wait_in_child(teller, vertex)
+        waits = _wait_in_child(narrator, vertex)
         return at(f"the {vertex.label}{waits}; {count}" + ("; it is at" if who.file else ""), who, vertex)
-    state = f"{cancellation(teller.observed, vertex)}{doing(vertex, who)}"
+    state = f"{cancellation(narrator.index, vertex)}{doing(vertex, who)}"
     return at(f"{introduced(vertex, who)} {state}; {count}", who, vertex)
 
 
-def _wait_in_child(teller: Teller, vertex: Vertex) -> str:
+def _wait_in_child(narrator: Narrator, vertex: Vertex) -> str:
     """``, which waits in multiprocessing.Queue.get``, of a child process in such a call."""
-    thread = execution_of(teller.observed, vertex) if vertex.child_pid is not None else None
+    thread = execution_of(narrator.index, vertex) if vertex.child_pid is not None else None
     call = call_in_words(thread.call) if thread else ""
     return f", which waits in {call}" if call else ""
 
 
-def _candidates(finding: Finding, groups: list[Gathering], teller: Teller) -> Iterator[Step]:
+def _candidates(finding: Finding, groups: list[Gathering], narrator: Narrator) -> Iterator[Step]:
     """Where all chains end in calls that somebody unknown must end: those of the job who run, and so might."""
-    if groups and all(_is_other_side(blocker, teller) for blocker in finding.final_blockers):
-        able = (vertex.key for vertex in others(teller.situation, finding.jobs) if not vertex.unobserved)
+    if groups and all(_is_other_side(blocker, narrator) for blocker in finding.final_blockers):
+        able = (vertex.key for vertex in others(narrator.reduced, finding.jobs) if not vertex.unobserved)
         members = set(finding.members)
-        yield from teller.alike([key for key in able if key not in members], "Running, and could end the wait: ")
+        yield from narrator.alike([key for key in able if key not in members], "Running, and could end the wait: ")

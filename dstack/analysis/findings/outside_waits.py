@@ -9,37 +9,35 @@ from typing import Literal
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.wait_durations import of_any
-from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import member
 from dstack.diagnosis import Finding, OutsideWait, Since, Vertex
 
 
 def outside_waits(
-    situation: Situation, findings: Iterable[Finding], job_id: str | None = None
+    reduced: ReducedGraph, findings: Iterable[Finding], job_id: str | None = None
 ) -> tuple[OutsideWait, ...]:
     """The open waits in none of the findings, of one job if given; those in the same call at the same line as one."""
     told = {key for finding in findings for key in finding.members}
-    waiters = (situation.vertices[key] for knot in situation.knots for key in knot.waiters if key not in told)
+    waiters = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters if key not in told)
     chosen = [
         one
         for one in waiters
-        if one.is_counted
-        and not situation.is_library_code(one.key)
-        and (job_id is None or situation.job_of(one) == job_id)
+        if one.is_counted and not reduced.is_library_code(one.key) and (job_id is None or reduced.job_of(one) == job_id)
     ]
     alike: dict[OutsideWait, list[Since]] = defaultdict(list)
     for vertex in chosen:
-        alike[_outside_wait(situation, vertex)].append(vertex.since or Since())
+        alike[_outside_wait(reduced, vertex)].append(vertex.since or Since())
     found = (replace(one, count=len(several), since=of_any(several)) for one, several in alike.items())
     return tuple(sorted(found, key=lambda one: -one.count))
 
 
-def _outside_wait(situation: Situation, vertex: Vertex) -> OutsideWait:
+def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
     assert vertex.wait is not None, "only waiters are in a knot's waiters"
-    frame = names.user_frame(member(situation.observed, vertex).frames)
+    frame = names.user_frame(member(reduced.index, vertex).frames)
     kind: Literal["driver", "asyncio task", "thread"] = (
-        "driver" if situation.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
+        "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
     return OutsideWait(
         call=vertex.wait.what or vertex.wait.kind,

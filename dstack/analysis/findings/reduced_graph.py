@@ -10,13 +10,13 @@ from dstack import words
 from dstack.analysis.evidence.coverage import seen_workers
 from dstack.analysis.evidence.progress import progress_of
 from dstack.analysis.graph.idle_services import may_rest
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_users
 from dstack.analysis.naming.ray_libraries import machinery
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph
-from dstack.analysis.solve.open_chains import Knot, open_knots
+from dstack.analysis.solve.open_chains import OpenChain, open_chains
 from dstack.analysis.solve.requirements import Waits, targets_of, waits_of
 from dstack.diagnosis import SERVE_REQUEST, Progress, Vertex
 from dstack.model import Thread, job_of_task
@@ -25,15 +25,15 @@ from dstack.vertex_keys import AnyKey, Key
 SHOWN_LOOPS = 3
 
 
-class Situation:
+class ReducedGraph:
     """The graph of what holds, with who in it can never go on, and the open knots of all others.
 
     ``watched_s`` is how long it was watched: from the end of the first look to the beginning of the second, None where
     there was but one.
     """
 
-    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex], watched_s: float | None = None) -> None:
-        self.observed = observed
+    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex], watched_s: float | None = None) -> None:
+        self.index = index
         self.vertices = vertices
         self.watched_s = watched_s
         self.waits = waits_of(vertices.values())
@@ -61,7 +61,7 @@ class Situation:
     def progress(self, jobs: tuple[str, ...]) -> Progress | None:
         """What moved in these jobs between the samples."""
         if jobs not in self._progress:
-            self._progress[jobs] = progress_of(self.observed.snapshot, jobs)
+            self._progress[jobs] = progress_of(self.index.snapshot, jobs)
         return self._progress[jobs]
 
     def idle_waiters(self) -> list[Vertex]:
@@ -80,7 +80,7 @@ class Situation:
 
     def is_driver(self, vertex: Vertex) -> bool:
         """Whether it is the main thread of a driver."""
-        worker = self.observed.workers.get(vertex.worker_id or "")
+        worker = self.index.workers.get(vertex.worker_id or "")
         return worker is not None and worker.is_driver and worker.pid == vertex.os_thread_id
 
     def may_poll(self, repeating: Collection[str] = ()) -> tuple[list[Vertex], list[Vertex]]:
@@ -109,7 +109,7 @@ class Situation:
         return vertex.task_id is not None and self._may_sleep(vertex) and not self.is_in_users_code(vertex.key)
 
     def _may_sleep(self, vertex: Vertex) -> bool:
-        execution = execution_of(self.observed, vertex)
+        execution = execution_of(self.index, vertex)
         is_running = isinstance(execution, Thread) and execution.on_cpu
         return vertex.kind == "execution" and vertex.wait is None and execution is not None and not is_running
 
@@ -141,9 +141,9 @@ class Situation:
         return reduction.stuck_graph(self.waits, self.stuck)
 
     @cached_property
-    def knots(self) -> list[Knot]:
+    def chains(self) -> list[OpenChain]:
         """The separate knots of waits that may still end."""
-        return open_knots(self.vertices, self.stuck)
+        return open_chains(self.vertices, self.stuck)
 
     def behind(self, keys: Iterable[Key]) -> tuple[Key, ...]:
         """All who are stuck because those are."""
@@ -194,7 +194,7 @@ class Situation:
         What a library of Ray's does for itself is left out.
         """
         runners: dict[str | None, list[Vertex]] = defaultdict(list)
-        machines = machinery(self.observed, self.vertices)
+        machines = machinery(self.index, self.vertices)
         for vertex in self.vertices.values():
             if vertex.unobserved or (vertex.key not in machines and self._runs(vertex)):
                 runners[None if vertex.unobserved else self.job_of(vertex)].append(vertex)
@@ -212,14 +212,14 @@ class Situation:
             return True
         if self.is_driver(vertex):
             return True
-        execution = execution_of(self.observed, vertex)
+        execution = execution_of(self.index, vertex)
         is_on_cpu = isinstance(execution, Thread) and execution.on_cpu
-        return is_on_cpu or (execution is not None and is_users(self.observed, execution))
+        return is_on_cpu or (execution is not None and is_users(self.index, execution))
 
     @cached_property
     def hidden_jobs(self) -> set[str | None]:
         """The jobs of processes that were not seen, None among them where nobody knows whom one works for."""
-        snapshot = self.observed.snapshot
+        snapshot = self.index.snapshot
         seen = seen_workers(snapshot)
         return {worker.job_id for worker in snapshot.workers if worker.worker_id not in seen}
 
@@ -243,8 +243,8 @@ class Situation:
 
     def is_in_users_code(self, key: Key) -> bool:
         """Whether it is an execution with a frame of the user's own code."""
-        execution = execution_of(self.observed, self.vertices[key])
-        return self.vertices[key].kind == "execution" and execution is not None and is_users(self.observed, execution)
+        execution = execution_of(self.index, self.vertices[key])
+        return self.vertices[key].kind == "execution" and execution is not None and is_users(self.index, execution)
 
     def is_library_code(self, key: Key) -> bool:
         """Whether it is a thread or coroutine that runs no task and has no frame of the user's own code."""
@@ -266,8 +266,8 @@ class Situation:
         """The job a vertex belongs to, as far as known."""
         if vertex.task_id:
             return job_of_task(vertex.task_id)
-        worker = self.observed.workers.get(vertex.worker_id or "")
-        group = self.observed.groups.get(vertex.placement_group_id or "")
+        worker = self.index.workers.get(vertex.worker_id or "")
+        group = self.index.groups.get(vertex.placement_group_id or "")
         return (worker and worker.job_id) or (group and group.job_id) or None
 
     def jobs_of(self, keys: Iterable[Key]) -> tuple[str, ...]:

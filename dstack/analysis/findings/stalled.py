@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack.analysis.findings.open_chain import Waiter, finding_of, to_inspect, waiter_of
-from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
 from dstack.analysis.findings.wording import failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
-from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Teller
+from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator
 from dstack.analysis.findings.wording.unknown_wakers import gatherings, in_call, memberships
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.names import waiting
-from dstack.analysis.solve.open_chains import Knot
+from dstack.analysis.solve.open_chains import OpenChain
 from dstack.diagnosis import Finding, FindingKind, Step, Verdict
 from dstack.vertex_keys import Key
 from dstack.words import duration, shortly, word
@@ -22,64 +22,64 @@ KIND: FindingKind = "stalled"
 VERDICT: Verdict = "stalled"
 
 
-def find_in(situation: Situation, knot: Knot) -> Finding | None:
+def find_in(reduced: ReducedGraph, chain: OpenChain) -> Finding | None:
     """The finding of a knot that stands still."""
-    if not stands_still(situation, knot):
+    if not stands_still(reduced, chain):
         return None
-    return finding_of(situation, KIND, with_users_of_polled(situation, knot))
+    return finding_of(reduced, KIND, with_users_of_polled(reduced, chain))
 
 
-def summary(finding: Finding, teller: Teller) -> str:
+def summary(finding: Finding, narrator: Narrator) -> str:
     """How many wait, and in which calls it ends."""
     failed = failures.headline(finding.failed_before)
-    ends = _ends_in_words(finding, teller)
+    ends = _ends_in_words(finding, narrator)
     return f"{ends}, and nothing that could end the wait is running{failed}"
 
 
-def _ends_in_words(finding: Finding, teller: Teller) -> str:
+def _ends_in_words(finding: Finding, narrator: Narrator) -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in such a call, or all by their calls."""
-    first = next(iter(gatherings(finding, teller)), None)
+    first = next(iter(gatherings(finding, narrator)), None)
     if first is None:
-        return f"{waiting(finding.waiters_total)} in {shortly(_calls(finding, teller), SHOWN_NAMES)}"
+        return f"{waiting(finding.waiters_total)} in {shortly(_calls(finding, narrator), SHOWN_NAMES)}"
     if len(first.inside) + len(first.absent) > 1:
         return in_call(first)
-    ends = teller.vertices_of(blocker.vertex for blocker in finding.final_blockers)
-    waiter = next((found for end in ends if (found := waiter_of(finding, teller, end))), None)
+    ends = narrator.vertices_of(blocker.vertex for blocker in finding.final_blockers)
+    waiter = next((found for end in ends if (found := waiter_of(finding, narrator, end))), None)
     shown = waiter or Waiter(first.inside[0], first.call)
-    return f"{shown.vertex.label} waits in {shown.call}{teller.spot(shown.vertex)}"
+    return f"{shown.vertex.label} waits in {shown.call}{narrator.spot(shown.vertex)}"
 
 
-def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """What is in those calls, what alike is not, what is queued behind them, and how certain the finding is."""
-    yield from memberships(gatherings(finding, teller), teller)
-    yield from teller.alike(_queued(finding, teller), "")
+    yield from memberships(gatherings(finding, narrator), narrator)
+    yield from narrator.alike(_queued(finding, narrator), "")
     yield Step(
         text=f"Likely, not proven: none of them moved within {duration(finding.watched_s or 0.0)}, and nothing else of "
         f"the {word(len(finding.jobs), 'job')} is running. A message from outside of Ray could still end the wait"
     )
 
 
-def advice(finding: Finding, teller: Teller) -> str:
+def advice(finding: Finding, narrator: Narrator) -> str:
     """What to inspect, by the shape of the standstill."""
     if failed := failures.advice(finding.failed_before):
         return failed
-    odd = [group for group in gatherings(finding, teller) if group.is_most and (group.absent or group.idle)]
+    odd = [group for group in gatherings(finding, narrator) if group.is_most and (group.absent or group.idle)]
     if odd:
         return (
             f"Find out why not all {odd[0].name} are in {odd[0].call}: look for a branch, an early return, an error or "
             "a shorter loop in those that are missing."
         )
-    if queued := _queued(finding, teller):
-        return let_queued_run(teller.vertices[queued[0]].label)
-    return f"{to_inspect(finding, teller)}. A timeout there would turn the next hang into an error."
+    if queued := _queued(finding, narrator):
+        return let_queued_run(narrator.vertices[queued[0]].label)
+    return f"{to_inspect(finding, narrator)}. A timeout there would turn the next hang into an error."
 
 
-def _calls(finding: Finding, teller: Teller) -> list[str]:
-    ends = (teller.vertices[blocker.vertex].other_side_of for blocker in finding.final_blockers)
+def _calls(finding: Finding, narrator: Narrator) -> list[str]:
+    ends = (narrator.vertices[blocker.vertex].other_side_of for blocker in finding.final_blockers)
     return list(dict.fromkeys(end for end in ends if end))
 
 
-def _queued(finding: Finding, teller: Teller) -> list[Key]:
+def _queued(finding: Finding, narrator: Narrator) -> list[Key]:
     """The actor calls that are sent and cannot begin."""
-    members = teller.vertices_of(finding.members)
+    members = narrator.vertices_of(finding.members)
     return [vertex.key for vertex in members if is_queued(vertex)]

@@ -9,106 +9,106 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dstack.analysis.findings.reduced_graph import Situation, is_outside
+from dstack.analysis.findings.reduced_graph import ReducedGraph, is_outside
 from dstack.analysis.graph.child_processes import may_run_code
-from dstack.analysis.index.sample_index import Observed
-from dstack.analysis.solve.open_chains import Knot
+from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FinalBlocker, Vertex
 from dstack.vertex_keys import Key
 
 
-def is_idle(situation: Situation, knot: Knot) -> bool:
+def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether nobody in it waits through Ray: a consumer at its queue, a driver parked until it is told to end."""
-    ends = _ends(situation, knot)
-    return bool(ends) and all(map(is_outside, ends)) and not _is_through_ray(situation, knot)
+    ends = _ends(reduced, chain)
+    return bool(ends) and all(map(is_outside, ends)) and not _is_through_ray(reduced, chain)
 
 
-def may_stand_still(situation: Situation, knot: Knot) -> bool:
+def may_stand_still(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether the knot has the shape of a standstill; what was seen of it need not have been seen twice."""
-    if not (_ends_elsewhere(situation, knot) and _is_through_ray(situation, knot)):
+    if not (_ends_elsewhere(reduced, chain) and _is_through_ray(reduced, chain)):
         return False
-    waits = (situation.vertices[key].wait for key in _waiters(situation, knot) - _polling(situation, knot))
+    waits = (reduced.vertices[key].wait for key in _waiters(reduced, chain) - _polling(reduced, chain))
     return not any(wait.timeout_s is not None for wait in waits if wait)
 
 
-def stands_still(situation: Situation, knot: Knot) -> bool:
+def stands_still(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether the knot has that shape, did not move between two looks, and nobody seems to be the other side."""
-    if not may_stand_still(situation, knot):
+    if not may_stand_still(reduced, chain):
         return False
-    if not all(situation.vertices[key].stands for key in _waiters(situation, knot)):
+    if not all(reduced.vertices[key].stands for key in _waiters(reduced, chain)):
         return False
-    jobs = situation.jobs_of(knot.waiters)
-    if not situation.hidden_jobs.isdisjoint((*jobs, None)) or has_busy_children(situation.observed, jobs):
+    jobs = reduced.jobs_of(chain.waiters)
+    if not reduced.hidden_jobs.isdisjoint((*jobs, None)) or has_busy_children(reduced.index, jobs):
         return False
-    return not any(others(situation, jobs))
+    return not any(others(reduced, jobs))
 
 
-def others(situation: Situation, jobs: Iterable[str]) -> Iterator[Vertex]:
+def others(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vertex]:
     """Those of the jobs who run, or may: each of them could be the other side."""
     for job in (*jobs, None):
-        yield from situation.runners.get(job, ())
+        yield from reduced.runners.get(job, ())
 
 
-def has_busy_children(observed: Observed, jobs: Iterable[str | None]) -> bool:
+def has_busy_children(index: SampleIndex, jobs: Iterable[str | None]) -> bool:
     """Whether a process that a worker of these jobs has started runs, or may: then it could be the other side."""
     of_these = {*jobs, None}
-    processes = (observed.process(w.worker_id) for w in observed.snapshot.workers if w.job_id in of_these)
-    return any(may_run_code(observed, process) for process in processes if process)
+    processes = (index.process(w.worker_id) for w in index.snapshot.workers if w.job_id in of_these)
+    return any(may_run_code(index, process) for process in processes if process)
 
 
-def _ends_elsewhere(situation: Situation, knot: Knot) -> bool:
+def _ends_elsewhere(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether all chains of the knot end in calls that somebody unknown must end."""
-    ends = _ends(situation, knot)
+    ends = _ends(reduced, chain)
     return bool(ends) and all(end.other_side_of for end in ends)
 
 
-def _ends(situation: Situation, knot: Knot) -> list[Vertex]:
+def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:
     """What the chains of a knot end in, and nobody who is stuck."""
-    waiters = _waiters(situation, knot)
-    targets = {target for key in waiters for target in targets_of(situation.vertices[key])} - waiters
-    found = (situation.vertices[target] for target in targets if target not in situation.stuck)
-    return [vertex for vertex in found if vertex.kind != "lifetime" or not _polling(situation, knot)]
+    waiters = _waiters(reduced, chain)
+    targets = {target for key in waiters for target in targets_of(reduced.vertices[key])} - waiters
+    found = (reduced.vertices[target] for target in targets if target not in reduced.stuck)
+    return [vertex for vertex in found if vertex.kind != "lifetime" or not _polling(reduced, chain)]
 
 
-def with_users_of_polled(situation: Situation, knot: Knot) -> Knot:
+def with_users_of_polled(reduced: ReducedGraph, chain: OpenChain) -> OpenChain:
     """The knot; where a loop polls an actor by calls, with those that use that actor, and what their waits end in."""
-    if not _polling(situation, knot):
-        return knot
-    waiters = sorted(_waiters(situation, knot), key=str)
-    ends = sorted((vertex.key for vertex in _ends(situation, knot)), key=str)
-    direct = {end: sum(end in targets_of(situation.vertices[key]) for key in waiters) for end in ends}
+    if not _polling(reduced, chain):
+        return chain
+    waiters = sorted(_waiters(reduced, chain), key=str)
+    ends = sorted((vertex.key for vertex in _ends(reduced, chain)), key=str)
+    direct = {end: sum(end in targets_of(reduced.vertices[key]) for key in waiters) for end in ends}
     blockers = [FinalBlocker(vertex=end, waiters_direct=direct[end], waiters_total=len(waiters)) for end in ends]
-    return Knot(waiters, blockers)
+    return OpenChain(waiters, blockers)
 
 
-def _waiters(situation: Situation, knot: Knot) -> set[Key]:
+def _waiters(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
     """What waits in a knot; where a loop polls an actor by calls, also those that use that actor."""
-    found = set(knot.waiters)
-    if not _polling(situation, knot):
+    found = set(chain.waiters)
+    if not _polling(reduced, chain):
         return found
     ahead = list(found)
     while ahead:
-        for target in targets_of(situation.vertices[ahead.pop()]):
-            vertex = situation.vertices[target]
-            if target in found or target in situation.stuck or vertex.wait is None:
+        for target in targets_of(reduced.vertices[ahead.pop()]):
+            vertex = reduced.vertices[target]
+            if target in found or target in reduced.stuck or vertex.wait is None:
                 continue
             ahead.append(target)
             found.add(target)
-    return {key for key in found if situation.vertices[key].kind != "lifetime"}
+    return {key for key in found if reduced.vertices[key].kind != "lifetime"}
 
 
-def _polling(situation: Situation, knot: Knot) -> set[Key]:
+def _polling(reduced: ReducedGraph, chain: OpenChain) -> set[Key]:
     """The loops of a knot that poll by calls: they wait for what uses the polled actors."""
-    polls = situation.observed.polls
-    return {key for key in knot.waiters if key in polls and polls[key].actors}
+    polls = reduced.index.polls
+    return {key for key in chain.waiters if key in polls and polls[key].actors}
 
 
-def _is_through_ray(situation: Situation, knot: Knot) -> bool:
+def _is_through_ray(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether somebody in the knot waits for what is outside of its own process."""
     return any(
-        vertex.worker_id is None or situation.vertices[target].worker_id != vertex.worker_id
-        for vertex in (situation.vertices[key] for key in knot.waiters)
+        vertex.worker_id is None or reduced.vertices[target].worker_id != vertex.worker_id
+        for vertex in (reduced.vertices[key] for key in chain.waiters)
         for target in targets_of(vertex)
-        if not is_outside(situation.vertices[target])
+        if not is_outside(reduced.vertices[target])
     )

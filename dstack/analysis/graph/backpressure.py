@@ -8,7 +8,7 @@ is listed as running, its thread shows none of its code, and its owner has value
 
 from __future__ import annotations
 
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.coroutines import taking_part
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
@@ -23,10 +23,10 @@ HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs",
 """Threads of Ray's own in every worker and driver that take no values (seen on Ray 2.46 and 2.60)."""
 
 
-def wait_of_producer(graph: Graph, execution: Thread | Coroutine, task_id: str | None) -> Wait | None:
+def wait_of_producer(graph: GraphBuilder, execution: Thread | Coroutine, task_id: str | None) -> Wait | None:
     """The wait of an execution for its task's consumer, where that seems to be a generator under backpressure."""
-    task = graph.observed.tasks.get(task_id or "")
-    if task is None or not task.items or task_id in graph.observed.awaited_tasks:
+    task = graph.index.tasks.get(task_id or "")
+    if task is None or not task.items or task_id in graph.index.awaited_tasks:
         return None
     if not execution.still or not _is_outside(graph, execution):
         return None
@@ -37,28 +37,28 @@ def wait_of_producer(graph: Graph, execution: Thread | Coroutine, task_id: str |
     )
 
 
-def _is_outside(graph: Graph, execution: Thread | Coroutine) -> bool:
+def _is_outside(graph: GraphBuilder, execution: Thread | Coroutine) -> bool:
     """Whether it rests where Ray stops a generator under backpressure, and in none of its own code."""
-    frames = graph.observed.snapshot.frames_of(execution)
+    frames = graph.index.snapshot.frames_of(execution)
     if isinstance(execution, Thread):
         return all(frame.origin == "ray" for frame in frames)
     is_event = execution.call is not None and execution.call.what == ASYNC_EVENT
     return is_event and all(frame.file.endswith(ASYNC_FILE) for frame in frames)
 
 
-def _consumers(graph: Graph, task: Task) -> tuple[Target, ...]:
+def _consumers(graph: GraphBuilder, task: Task) -> tuple[Target, ...]:
     """Any execution of the owner's process, where these are all that can take a value there."""
-    observed, owner_id = graph.observed, task.owner_id
-    owner = observed.workers.get(owner_id)
-    if owner is None or not observed.threads(owner_id):
-        label = f"consumer of {names.task(observed, task.task_id)}"
+    index, owner_id = graph.index, task.owner_id
+    owner = index.workers.get(owner_id)
+    if owner is None or not index.threads(owner_id):
+        label = f"consumer of {names.task(index, task.task_id)}"
         return (graph.unknown("consumer", task.task_id, label=label, unobserved=True),)
-    threads = [t for role in ("task", "user") for t in observed.threads_with_role(owner_id, role)]
-    is_closed = owner.is_driver or task_assignment.has_one_slot(observed, owner_id)
-    coroutines = taking_part(observed, owner_id)
-    is_closed = is_closed and len(coroutines) == len(observed.coroutines(owner_id))
-    if not is_closed or any(map(_may_take, observed.threads(owner_id))):
-        label = f"consumer of {names.task(observed, task.task_id)} in {names.place(observed, owner)}"
+    threads = [t for role in ("task", "user") for t in index.threads_with_role(owner_id, role)]
+    is_closed = owner.is_driver or task_assignment.has_one_slot(index, owner_id)
+    coroutines = taking_part(index, owner_id)
+    is_closed = is_closed and len(coroutines) == len(index.coroutines(owner_id))
+    if not is_closed or any(map(_may_take, index.threads(owner_id))):
+        label = f"consumer of {names.task(index, task.task_id)} in {names.place(index, owner)}"
         return (graph.unknown("consumer", task.task_id, label=label, worker_id=owner_id),)
     keys: list[Key] = [ThreadKey(owner_id, thread.os_thread_id) for thread in threads]
     keys += [CoroutineKey(owner_id, coroutine.coroutine_id) for coroutine in coroutines]

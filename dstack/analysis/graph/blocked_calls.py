@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import Graph, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.refs.placement_group_refs import PENDING
 from dstack.analysis.graph.refs.producers import fetched, maker
 from dstack.analysis.graph.refs.unread_refs import wait_for_held
@@ -25,7 +25,7 @@ GROUP_WAIT = "PlacementGroup.wait"
 class _Blocked(NamedTuple):
     """A waiter's call; ``loop`` is the thread that keeps a coroutine's event loop to itself."""
 
-    graph: Graph
+    graph: GraphBuilder
     waiter: Waiter
     call: BlockedCall
     loop: Target | None
@@ -41,7 +41,7 @@ class _Blocked(NamedTuple):
         return self.call.what or self.call.kind
 
 
-def wait_of_call(graph: Graph, waiter: Waiter, call: BlockedCall, loop: Target | None = None) -> Wait:
+def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: BlockedCall, loop: Target | None = None) -> Wait:
     """The groups of a blocked call, from its refs or from the threads and coroutines it waits for.
 
     A coroutine whose event loop is kept by a thread, its ``loop``, needs that thread besides. So it may take that for
@@ -86,7 +86,7 @@ def _is_for_anything(call: BlockedCall) -> bool:
 def _wait_for_refs(one: _Blocked) -> Wait:
     """All of the refs in a get, some of them in a wait; what is there already counts as given."""
     graph, call = one.graph, one.call
-    targets = tuple(maker(graph, ref) for ref in call.refs if not graph.observed.is_given(ref))
+    targets = tuple(maker(graph, ref) for ref in call.refs if not graph.index.is_given(ref))
     total = len(call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else total
     still_needed = needed - (total - len(targets))
@@ -104,7 +104,7 @@ def _wait_for_awaited(one: _Blocked) -> Wait:
     futures = (*one.call.all_of, one.call.threads) if one.call.threads else one.call.all_of
     total = len(one.call.refs) + len(one.call.coroutines) + len(futures) + one.call.others
     needed = total if one.call.num_returns is None else min(one.call.num_returns, total)
-    refs = [ref for ref in one.call.refs if not one.graph.observed.is_given(ref)]
+    refs = [ref for ref in one.call.refs if not one.graph.index.is_given(ref)]
     still_needed = needed - (len(one.call.refs) - len(refs))
     if still_needed <= 0:
         there = fetched(one.graph, one.waiter)
@@ -172,14 +172,14 @@ def _future(one: _Blocked, threads: Sequence[int]) -> Target:
 def _thread(one: _Blocked, os_thread_id: int) -> Target:
     if isinstance(one.waiter, ChildThreadKey):
         return one.graph.child(one.worker_id, one.waiter.pid, os_thread_id)
-    if one.graph.observed.thread(one.worker_id, os_thread_id) is None:
+    if one.graph.index.thread(one.worker_id, os_thread_id) is None:
         label = f"thread {os_thread_id} of {_process(one)}, which is unreadable"
         return one.graph.unknown("thread", one.worker_id, os_thread_id, label=label, unobserved=True)
     return Target(vertex=ThreadKey(one.worker_id, os_thread_id))
 
 
 def _coroutine(one: _Blocked, coroutine_id: str) -> Target:
-    if one.graph.observed.coroutine(one.worker_id, coroutine_id) is None:
+    if one.graph.index.coroutine(one.worker_id, coroutine_id) is None:
         if one.loop:
             return one.loop
         label = f"coroutine of {_process(one)}, which is unreadable"
@@ -189,12 +189,12 @@ def _coroutine(one: _Blocked, coroutine_id: str) -> Target:
 
 def _process(one: _Blocked) -> str:
     """``actor Clerk 5f8aed75 (pid 7)``: the process of the waiter, to tell its threads from those of others."""
-    observed = one.graph.observed
-    worker = observed.workers.get(one.worker_id)
+    index = one.graph.index
+    worker = index.workers.get(one.worker_id)
     if worker is None:
         return "a process"
-    actor = observed.actors.get(worker.actor_id or "")
-    return f"{names.actor(actor) if actor else names.worker(observed, worker)} (pid {worker.pid})"
+    actor = index.actors.get(worker.actor_id or "")
+    return f"{names.actor(actor) if actor else names.worker(index, worker)} (pid {worker.pid})"
 
 
 def _wait_for_members(one: _Blocked, of_group: GroupCall) -> Wait:
@@ -223,17 +223,17 @@ def _wait_for_other_side(one: _Blocked) -> Wait:
 
 
 def _pending_groups(one: _Blocked) -> tuple[Target, ...]:
-    observed = one.graph.observed
-    worker = observed.workers.get(one.worker_id)
-    pending = (group for group in observed.groups.values() if group.state in PENDING)
+    index = one.graph.index
+    worker = index.workers.get(one.worker_id)
+    pending = (group for group in index.groups.values() if group.state in PENDING)
     own = (group for group in pending if worker is not None and group.job_id in (worker.job_id, None))
     return tuple(Target(vertex=GroupKey(group.placement_group_id)) for group in own)
 
 
 def _other_side(one: _Blocked) -> Target:
     """Whoever must end a call: one for each object, or for alike actors of a job."""
-    worker = one.graph.observed.workers.get(one.worker_id)
-    actor = one.graph.observed.actors.get((worker.actor_id if worker else None) or "")
+    worker = one.graph.index.workers.get(one.worker_id)
+    actor = one.graph.index.actors.get((worker.actor_id if worker else None) or "")
     if one.call.object_id:
         return one.graph.other_side(one.what, one.worker_id, one.call.object_id)
     return one.graph.other_side(one.what, worker.job_id if worker else None, actor.class_name if actor else None)

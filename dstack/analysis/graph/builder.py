@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -24,11 +24,11 @@ MANY = 32
 """More possible targets than this are shared through a vertex of their own, so that the graph stays small."""
 
 
-class Graph:
+class GraphBuilder:
     """The vertices of one sample by key, waiting or not."""
 
-    def __init__(self, observed: Observed) -> None:
-        self.observed = observed
+    def __init__(self, index: SampleIndex) -> None:
+        self.index = index
         self.vertices: dict[Key, Vertex] = {}
 
     def add(self, vertex: Vertex) -> None:
@@ -66,9 +66,9 @@ class Graph:
 
     def _threads_to_look_at(self, worker_id: str) -> list[Thread]:
         """Those that run tasks, or keep an event loop from running them."""
-        loops = self.observed.threads_with_role(worker_id, "loop")
-        blocked = [loop for loop in loops if is_blocked_loop(self.observed, loop)]
-        return self.observed.threads_with_role(worker_id, "task") or blocked
+        loops = self.index.threads_with_role(worker_id, "loop")
+        blocked = [loop for loop in loops if is_blocked_loop(self.index, loop)]
+        return self.index.threads_with_role(worker_id, "task") or blocked
 
     def other_side(self, call: str, *where: Id) -> Target:
         """Whoever ends a call that was seen, but not who can end it; ``where`` tells two of the same name apart."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
 from dstack.analysis.index.task_assignment import ANY_CODE
 from dstack.analysis.naming import names
@@ -37,20 +37,20 @@ class _End(NamedTuple):
     stage: GraphStage
 
 
-def add_channel_waits(graph: Graph, lifetimes: Lifetimes) -> None:
+def add_channel_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
     """Completes the waits of executions that are in a channel."""
     channels = _Channels(graph, lifetimes)
     for vertex in list(graph.vertices.values()):
-        execution = execution_of(graph.observed, vertex) if vertex.kind == "execution" else None
+        execution = execution_of(graph.index, vertex) if vertex.kind == "execution" else None
         call = execution.call if execution else None
         if call is not None and call.channel is not None and (wait := channels.wait(vertex, call, call.channel)):
             graph.add(replace(vertex, wait=wait))
 
 
 class _Channels:
-    def __init__(self, graph: Graph, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
         self._graph = graph
-        self._observed = graph.observed
+        self._index = graph.index
         self._lifetimes = lifetimes
 
     def wait(self, vertex: Vertex, call: BlockedCall, blocked: ChannelCall) -> Wait | None:
@@ -72,7 +72,7 @@ class _Channels:
         return self._kept(own, channels, wait)
 
     def _own(self, worker_id: str, blocked: ChannelCall) -> _End | None:
-        process = self._observed.process(worker_id)
+        process = self._index.process(worker_id)
         stages = process.graph_stages if process else ()
         found = (one for one in stages if (one.writer if blocked.is_write else one.reader) == blocked.end)
         return next((_End(worker_id, one) for one in found), None)
@@ -101,10 +101,10 @@ class _Channels:
         for reader in readers:
             if reader.stage.reads <= own.stage.writes - channel.buffers:
                 yield tuple(self._code(reader))
-        seen = {self._observed.workers[reader.worker_id].actor_id for reader in readers}
+        seen = {self._index.workers[reader.worker_id].actor_id for reader in readers}
         made_by = {reader.worker_id for reader in readers if not reader.stage.method}
         for actor_id in channel.readers:
-            actor = self._observed.actors.get(actor_id)
+            actor = self._index.actors.get(actor_id)
             if actor_id not in seen and (actor is None or actor.owner_id not in made_by):
                 yield tuple(self._absent(actor_id))
 
@@ -132,8 +132,8 @@ class _Channels:
     def _by_side(self) -> dict[tuple[bool, object], dict[_End, None]]:
         """The stages by each ref of their outputs (True) and inputs (False), and by who writes and reads these."""
         found: dict[tuple[bool, object], dict[_End, None]] = defaultdict(dict)
-        for worker in self._observed.sample.workers:
-            is_known = worker.process is not None and worker.worker_id in self._observed.workers
+        for worker in self._index.sample.workers:
+            is_known = worker.process is not None and worker.worker_id in self._index.workers
             for stage in worker.process.graph_stages if worker.process and is_known else ():
                 for is_output, channels in ((True, stage.outputs), (False, stage.inputs)):
                     for name in (name for channel in channels for name in (*channel.refs, _sides(channel))):
@@ -166,8 +166,8 @@ class _Channels:
     def _loops(self) -> dict[str, list[str]]:
         """The tasks by actor that may be its loop in a graph, and do not run."""
         found: dict[str, list[str]] = defaultdict(list)
-        for task in self._observed.sample.tasks:
-            if task.actor_id and task.name.endswith(LOOP) and task.task_id not in self._observed.running_on:
+        for task in self._index.sample.tasks:
+            if task.actor_id and task.name.endswith(LOOP) and task.task_id not in self._index.running_on:
                 found[task.actor_id].append(task.task_id)
         return found
 
@@ -176,7 +176,7 @@ class _Channels:
         if loops := self._loops.get(actor_id):
             yield from (Target(vertex=TaskKey(task_id)) for task_id in loops)
             return
-        actor = self._observed.actors.get(actor_id)
+        actor = self._index.actors.get(actor_id)
         label = f"compiled-graph loop of {names.actor(actor)}" if actor else "driver of a compiled graph"
         yield self._graph.unknown("channel", actor_id, label=f"{label}, which is unreadable", unobserved=True)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.graph.blocked_calls import threads_of_call, wait_of_call
-from dstack.analysis.graph.builder import Graph
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_users
 from dstack.analysis.naming import names
 from dstack.diagnosis import Vertex, Wait
@@ -20,9 +20,9 @@ from dstack.vertex_keys import ChildThreadKey
 TRACKER = "/multiprocessing/resource_tracker.py"
 
 
-def add_children(graph: Graph, worker_id: str) -> None:
+def add_children(graph: GraphBuilder, worker_id: str) -> None:
     """Adds the threads of a worker's children whose waits are known, and those that they wait for."""
-    process = graph.observed.process(worker_id)
+    process = graph.index.process(worker_id)
     for child in process.children if process else ():
         awaited = {thread_id for call in child.calls() for thread_id in threads_of_call(call)}
         for thread in child.threads:
@@ -31,9 +31,9 @@ def add_children(graph: Graph, worker_id: str) -> None:
                 graph.add(vertex)
 
 
-def _vertex(graph: Graph, worker_id: str, child: Process, thread: Thread) -> Vertex:
+def _vertex(graph: GraphBuilder, worker_id: str, child: Process, thread: Thread) -> Vertex:
     key = ChildThreadKey(worker_id, child.pid, thread.os_thread_id)
-    never = _never(graph.observed, child, thread)
+    never = _never(graph.index, child, thread)
     wait = None if never else _wait(graph, key, thread)
     label = names.child_process(child.pid)
     return Vertex(
@@ -49,7 +49,7 @@ def _vertex(graph: Graph, worker_id: str, child: Process, thread: Thread) -> Ver
     )
 
 
-def _wait(graph: Graph, key: ChildThreadKey, thread: Thread) -> Wait | None:
+def _wait(graph: GraphBuilder, key: ChildThreadKey, thread: Thread) -> Wait | None:
     """The wait for another process below the worker, or for other threads of the same one; None for anything else."""
     call = thread.call
     if call is None or call.unread is not None or call.kind in (*REF_CALLS, "await"):
@@ -59,48 +59,48 @@ def _wait(graph: Graph, key: ChildThreadKey, thread: Thread) -> Wait | None:
     return replace(wait_of_call(graph, key, call), loop=None)
 
 
-def _never(observed: Observed, child: Process, thread: Thread) -> str | None:
+def _never(index: SampleIndex, child: Process, thread: Thread) -> str | None:
     """Why a thread of a fork can never get the values it waits for."""
     call = thread.call
-    if not (child.is_cut_off and thread.still) or call is None or not _is_for_missing(observed, call):
+    if not (child.is_cut_off and thread.still) or call is None or not _is_for_missing(index, call):
         return None  # between fork and exec, a child's memory still shows its parent's threads, which do not run in it
-    frame = names.user_frame(observed.snapshot.frames_of(thread))
+    frame = names.user_frame(index.snapshot.frames_of(thread))
     where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
     return f"waits in {call.what or call.kind}{where} in a forked process, where Ray does not work"
 
 
-def _is_for_missing(observed: Observed, call: BlockedCall) -> bool:
+def _is_for_missing(index: SampleIndex, call: BlockedCall) -> bool:
     """Whether values are needed that cannot be in shared memory."""
     if call.kind not in REF_CALLS or call.timeout_s is not None or call.unread is not None or call.held:
         return False
-    missing = sum(not observed.is_given(ref) or _is_with_its_owner(observed, ref) for ref in call.refs)
+    missing = sum(not index.is_given(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else len(call.refs)
     return missing > len(call.refs) - needed
 
 
-def _is_with_its_owner(observed: Observed, ref: str) -> bool:
+def _is_with_its_owner(index: SampleIndex, ref: str) -> bool:
     """Whether the value is in the memory of the process that owns it, where a fork made earlier cannot see it."""
-    return any(is_at_hand(known) for known in observed.refs_of(ref))
+    return any(is_at_hand(known) for known in index.refs_of(ref))
 
 
-def may_run_code(observed: Observed, process: Process) -> bool:
+def may_run_code(index: SampleIndex, process: Process) -> bool:
     """Whether a child process of a worker is unread, is on a CPU, or runs the user's code outside of a known wait."""
-    return bool(process.children_left_out) or any(_may_run_code(observed, child) for child in process.children)
+    return bool(process.children_left_out) or any(_may_run_code(index, child) for child in process.children)
 
 
-def _may_run_code(observed: Observed, child: Process) -> bool:
+def _may_run_code(index: SampleIndex, child: Process) -> bool:
     return not child.threads or any(
-        thread.on_cpu or (thread.call is None and is_users(observed, thread)) for thread in child.threads
+        thread.on_cpu or (thread.call is None and is_users(index, thread)) for thread in child.threads
     )
 
 
-def may_act(observed: Observed, process: Process) -> bool:
+def may_act(index: SampleIndex, process: Process) -> bool:
     """Whether a child process of a worker is not known to wait, but for Python's own tracker of shared memory."""
-    return bool(process.children_left_out) or any(_may_act(observed, child) for child in process.children)
+    return bool(process.children_left_out) or any(_may_act(index, child) for child in process.children)
 
 
-def _may_act(observed: Observed, child: Process) -> bool:
-    frames = [observed.snapshot.frames_of(thread) for thread in child.threads]
+def _may_act(index: SampleIndex, child: Process) -> bool:
+    frames = [index.snapshot.frames_of(thread) for thread in child.threads]
     if any(frame.file.endswith(TRACKER) for stack in frames for frame in stack):
         return False
     return not child.threads or any(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.graph.blocked_calls import is_for_somebody, wait_of_call
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.serve_requests import as_passed_on
 from dstack.analysis.index import task_assignment
-from dstack.analysis.index.sample_index import OTHER_LOOP, Observed
+from dstack.analysis.index.sample_index import OTHER_LOOP, SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, Coroutine
@@ -17,9 +17,9 @@ from dstack.vertex_keys import CoroutineKey, ThreadKey
 EVENT_LOOP = "event loop"
 
 
-def taking_part(observed: Observed, worker_id: str) -> list[Coroutine]:
+def taking_part(index: SampleIndex, worker_id: str) -> list[Coroutine]:
     """Those that are tasks, run somebody's code, wait for somebody or are waited for; others serve a library."""
-    process = observed.process(worker_id)
+    process = index.process(worker_id)
     if process is None or not process.coroutines:
         return []
     awaited = {one for call in process.calls() for one in (*call.coroutines, *call.reached_by_coroutines)}
@@ -27,9 +27,9 @@ def taking_part(observed: Observed, worker_id: str) -> list[Coroutine]:
         coroutine
         for coroutine in process.coroutines
         if coroutine.coroutine_id in awaited
-        or task_assignment.is_task(observed, worker_id, coroutine)
+        or task_assignment.is_task(index, worker_id, coroutine)
         or ((call := call_of(coroutine)) and is_for_somebody(call))
-        or task_assignment.is_users(observed, coroutine)
+        or task_assignment.is_users(index, coroutine)
     ]
 
 
@@ -38,14 +38,14 @@ def call_of(coroutine: Coroutine) -> BlockedCall | None:
     return coroutine.call if coroutine.still else None
 
 
-def add_coroutine(graph: Graph, worker_id: str, coroutine: Coroutine, backpressure: Wait | None = None) -> None:
+def add_coroutine(graph: GraphBuilder, worker_id: str, coroutine: Coroutine, backpressure: Wait | None = None) -> None:
     """Enters the vertex of one that takes part; a generator may wait for its consumer."""
-    is_task = task_assignment.is_task(graph.observed, worker_id, coroutine)
+    is_task = task_assignment.is_task(graph.index, worker_id, coroutine)
     key = CoroutineKey(worker_id, coroutine.coroutine_id)
     vertex = Vertex(
         key=key,
         kind="execution",
-        label=names.coroutine(graph.observed, worker_id, coroutine),
+        label=names.coroutine(graph.index, worker_id, coroutine),
         worker_id=worker_id,
         coroutine_id=coroutine.coroutine_id,
         task_id=coroutine.task_id if is_task else None,
@@ -54,12 +54,12 @@ def add_coroutine(graph: Graph, worker_id: str, coroutine: Coroutine, backpressu
     graph.add(vertex)
 
 
-def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine, backpressure: Wait | None) -> Wait | None:
+def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpressure: Wait | None) -> Wait | None:
     """What its call needs, and its event loop's thread while that keeps the loop to itself.
 
     While it does, no timeout ends a call.
     """
-    loop = task_assignment.blocked_loop(graph.observed, key.worker_id, coroutine)
+    loop = task_assignment.blocked_loop(graph.index, key.worker_id, coroutine)
     call = call_of(coroutine)
     if loop is None:
         wait = wait_of_call(graph, key, call) if call else None
@@ -73,8 +73,8 @@ def _wait(graph: Graph, key: CoroutineKey, coroutine: Coroutine, backpressure: W
     return replace(wait, groups=tuple(dict.fromkeys((*wait.groups, by_loop))), if_not=if_not, loop=thread.vertex)
 
 
-def _named(graph: Graph, coroutine: Coroutine, wait: Wait) -> Wait:
+def _named(graph: GraphBuilder, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait under its own name, where it is for another event loop, or only passes a request on."""
     if coroutine.call is not None and coroutine.call.what == OTHER_LOOP:
         return replace(wait, kind=EVENT_LOOP, what=None)
-    return as_passed_on(graph.observed, coroutine, wait)
+    return as_passed_on(graph.index, coroutine, wait)

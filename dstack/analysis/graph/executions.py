@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph import coroutines
 from dstack.analysis.graph.backpressure import wait_of_producer
 from dstack.analysis.graph.blocked_calls import is_for_somebody, threads_of_call, wait_of_call
-from dstack.analysis.graph.builder import Graph, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.child_processes import add_children
 from dstack.analysis.graph.in_process_links import has_known_enders
 from dstack.analysis.graph.refs.unread_refs import add_unseen_driver, wait_of_unseen
@@ -23,45 +23,41 @@ LOOP_THREAD, DEFAULT_GROUP = "AsyncIO Thread: ", "default"
 """How Ray names the thread of each concurrency group's event loop; seen on Ray 2.46 and 2.60."""
 
 
-def add_executions(graph: Graph, worker: WorkerSample) -> None:
+def add_executions(graph: GraphBuilder, worker: WorkerSample) -> None:
     """Adds a worker's threads and coroutines that run somebody's code, wait or are waited for, and its tasks."""
-    suspended = coroutines.taking_part(graph.observed, worker.worker_id)
-    process = graph.observed.process(worker.worker_id)
+    suspended = coroutines.taking_part(graph.index, worker.worker_id)
+    process = graph.index.process(worker.worker_id)
     if process:
         _add_threads(graph, worker.worker_id, process, suspended)
     add_children(graph, worker.worker_id)
     add_unseen_driver(graph, worker.worker_id)
     for coroutine in suspended:
-        task_id = coroutine.task_id if task_assignment.is_task(graph.observed, worker.worker_id, coroutine) else None
+        task_id = coroutine.task_id if task_assignment.is_task(graph.index, worker.worker_id, coroutine) else None
         coroutines.add_coroutine(graph, worker.worker_id, coroutine, wait_of_producer(graph, coroutine, task_id))
     for task_id in worker.running_task_ids or ():
         _add_running(graph, task_id)
 
 
-def _add_threads(graph: Graph, worker_id: str, process: Process, suspended: Sequence[Coroutine]) -> None:
-    observed = graph.observed
+def _add_threads(graph: GraphBuilder, worker_id: str, process: Process, suspended: Sequence[Coroutine]) -> None:
+    index = graph.index
     awaited = {one for call in process.calls() for one in (*threads_of_call(call), *call.reached_by)}
-    awaited |= {
-        loop.os_thread_id for one in suspended if (loop := task_assignment.blocked_loop(observed, worker_id, one))
-    }
+    awaited |= {loop.os_thread_id for one in suspended if (loop := task_assignment.blocked_loop(index, worker_id, one))}
     for thread in process.threads:
-        is_execution = (
-            thread.role in ("task", "user") or task_assignment.task_of(observed, worker_id, thread) is not None
-        )
-        is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(observed, thread)
+        is_execution = thread.role in ("task", "user") or task_assignment.task_of(index, worker_id, thread) is not None
+        is_blocked = thread.role == "loop" and task_assignment.is_blocked_loop(index, thread)
         is_awaited = thread.os_thread_id in awaited or (thread.call is not None and is_for_somebody(thread.call))
         is_awaited = is_awaited or has_known_enders(thread.call)
         if is_execution or is_blocked or is_awaited:
             _add_thread(graph, worker_id, thread)
 
 
-def _add_thread(graph: Graph, worker_id: str, thread: Thread) -> None:
-    task_id = task_assignment.task_of(graph.observed, worker_id, thread)
+def _add_thread(graph: GraphBuilder, worker_id: str, thread: Thread) -> None:
+    task_id = task_assignment.task_of(graph.index, worker_id, thread)
     key = ThreadKey(worker_id, thread.os_thread_id)
     vertex = Vertex(
         key=key,
         kind="execution",
-        label=names.execution(graph.observed, worker_id, thread, task_id),
+        label=names.execution(graph.index, worker_id, thread, task_id),
         worker_id=worker_id,
         os_thread_id=thread.os_thread_id,
         task_id=task_id,
@@ -70,16 +66,16 @@ def _add_thread(graph: Graph, worker_id: str, thread: Thread) -> None:
     graph.add(vertex)
 
 
-def _add_running(graph: Graph, task_id: str) -> None:
+def _add_running(graph: GraphBuilder, task_id: str) -> None:
     """A vertex for a running task where it is not certain what runs it."""
-    key = task_assignment.key_of_task(graph.observed, task_id)
+    key = task_assignment.key_of_task(graph.index, task_id)
     if not isinstance(key, TaskKey):
         return
-    worker_id = graph.observed.running_on[task_id]
+    worker_id = graph.index.running_on[task_id]
     vertex = Vertex(
         key=key,
         kind="task",
-        label=names.task(graph.observed, task_id),
+        label=names.task(graph.index, task_id),
         worker_id=worker_id,
         task_id=task_id,
         wait=_wait_of_running(graph, worker_id, task_id),
@@ -87,28 +83,28 @@ def _add_running(graph: Graph, task_id: str) -> None:
     graph.add(vertex)
 
 
-def _wait_of_running(graph: Graph, worker_id: str, task_id: str) -> Wait | None:
+def _wait_of_running(graph: GraphBuilder, worker_id: str, task_id: str) -> Wait | None:
     """Any of the threads that may run it."""
-    observed = graph.observed
-    threads = observed.threads_with_role(worker_id, "task")
-    name = names.task(observed, task_id)
-    if observed.threads_with_role(worker_id, "loop"):
+    index = graph.index
+    threads = index.threads_with_role(worker_id, "task")
+    name = names.task(index, task_id)
+    if index.threads_with_role(worker_id, "loop"):
         return _wait_for_loop(graph, worker_id, task_id, name)
-    if not observed.knows_tasks(worker_id) and 1 < len(threads) >= len(observed.seen[worker_id].running_task_ids or ()):
+    if not index.knows_tasks(worker_id) and 1 < len(threads) >= len(index.seen[worker_id].running_task_ids or ()):
         return _on_one_of(graph, "thread", worker_id, threads, f"it runs on one of {len(threads)} threads")
     if threads:
         label = f"unidentified thread that runs {name}"
         keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
         return waits_for("thread", graph.unknown("stack", task_id, label=label, unobserved=True, at_most=keys))
-    return wait_of_unseen(graph, worker_id, name, task_id) if not observed.threads(worker_id) else None
+    return wait_of_unseen(graph, worker_id, name, task_id) if not index.threads(worker_id) else None
 
 
-def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wait:
+def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: str) -> Wait:
     """A call of an async actor that is no coroutine, or whose coroutine was not read, goes on when its loop does."""
-    observed = graph.observed
-    loops = observed.threads_with_role(worker_id, "loop")
-    if not all(task_assignment.is_blocked_loop(observed, loop) for loop in loops):
-        if not observed.reads_coroutines(worker_id):
+    index = graph.index
+    loops = index.threads_with_role(worker_id, "loop")
+    if not all(task_assignment.is_blocked_loop(index, loop) for loop in loops):
+        if not index.reads_coroutines(worker_id):
             label = f"coroutine of {name}, which is unreadable"
             return waits_for("coroutine", graph.unknown("coroutine", task_id, label=label, unobserved=True))
         label = f"next step of {name}, which was observed neither suspended nor running"
@@ -118,20 +114,20 @@ def _wait_for_loop(graph: Graph, worker_id: str, task_id: str, name: str) -> Wai
 
 
 def _wait_for_loop_of_group(
-    graph: Graph, worker_id: str, task_id: str, loops: Sequence[Thread], otherwise: Wait
+    graph: GraphBuilder, worker_id: str, task_id: str, loops: Sequence[Thread], otherwise: Wait
 ) -> Wait:
     """A call goes on when the loop of its concurrency group does, if that is the one its method declares."""
-    observed = graph.observed
-    group = task_assignment.group_of(observed, task_id)
+    index = graph.index
+    group = task_assignment.group_of(index, task_id)
     own = [loop for loop in loops if loop.name == f"{LOOP_THREAD}{group or DEFAULT_GROUP}"]
-    if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(observed, own[0]):
+    if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(index, own[0]):
         return otherwise
     target = Target(vertex=ThreadKey(worker_id, own[0].os_thread_id))
-    assumed = task_assignment.as_declared(observed.tasks[task_id].name, group)
+    assumed = task_assignment.as_declared(index.tasks[task_id].name, group)
     wait = Wait(kind=coroutines.EVENT_LOOP, groups=(Group(needs=1, targets=(target,)),))
     return replace(wait, assumed=(assumed,), if_not=otherwise.groups)
 
 
-def _on_one_of(graph: Graph, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:
+def _on_one_of(graph: GraphBuilder, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:
     keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
     return graph.one_of(kind, lambda: (Target(vertex=key) for key in keys), reason, worker_id)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from dstack.analysis.graph.backpressure import BACKPRESSURE
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
 from dstack.analysis.index.sample_index import Poll
@@ -27,25 +27,25 @@ BARRIER = "threading.Barrier.wait"
 NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
 
 
-def add_links(graph: Graph, lifetimes: Lifetimes) -> None:
+def add_links(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
     """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
     linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
     enders = _known_enders(graph, lifetimes, executions, linked)
     idle = idle_links(graph.vertices, enders, lifetimes.workers_with_idle_libraries())
     for vertex in executions:
-        poll = graph.observed.polls.get(vertex.key)
+        poll = graph.index.polls.get(vertex.key)
         wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
         graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
 
 
 def _known_enders(
-    graph: Graph, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
+    graph: GraphBuilder, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
 ) -> dict[Key, tuple[Key, ...]]:
     """By waiter: what can reach the object of its wait, of those waits that are linked to such."""
     found: dict[Key, tuple[Key, ...]] = {}
     for vertex in executions:
-        execution = execution_of(graph.observed, vertex) if linked[vertex.key] is not vertex.wait else None
+        execution = execution_of(graph.index, vertex) if linked[vertex.key] is not vertex.wait else None
         if execution is not None and execution.call is not None and has_enders(execution.call):
             enders = _enders(graph, lifetimes, vertex, execution.call)
             found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
@@ -62,12 +62,12 @@ def has_enders(call: BlockedCall | None) -> bool:
     return call is not None and (has_known_enders(call) or call.reached_by_actor)
 
 
-def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
+def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     """The wait with its unknown ends replaced by what can reach the object, where any such is known."""
     assert vertex.wait is not None, "only executions that wait are linked"
     if vertex.wait.kind == BACKPRESSURE:
         return _for_consumer(graph, lifetimes, vertex.wait)
-    wait, execution = vertex.wait, execution_of(graph.observed, vertex)
+    wait, execution = vertex.wait, execution_of(graph.index, vertex)
     call = execution.call if execution else None
     is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
     if call is None or wait.of_group is not None or not any(is_open):
@@ -90,7 +90,7 @@ def _linked(graph: Graph, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     )
 
 
-def _for_consumer(graph: Graph, lifetimes: Lifetimes, wait: Wait) -> Wait:
+def _for_consumer(graph: GraphBuilder, lifetimes: Lifetimes, wait: Wait) -> Wait:
     """The wait of a producer for anything that can proceed in the process of its consumer, or call into it."""
     consumers = [graph.vertices[target.vertex] for target in _targets(wait.groups)]
     owner = next((one.worker_id for one in consumers if isinstance(one.key, UnknownKey)), None)
@@ -100,9 +100,9 @@ def _for_consumer(graph: Graph, lifetimes: Lifetimes, wait: Wait) -> Wait:
     return replace(wait, groups=(Group(needs=1, targets=users),), total=len(users))
 
 
-def _all_enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+def _all_enders(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
     """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
-    actors = polled_actors(graph.observed, call.what)
+    actors = polled_actors(graph.index, call.what)
     for actor in actors:
         yield from lifetimes.tasks_of_actor(actor)
         yield from lifetimes.users_of_actor(actor)
@@ -120,16 +120,16 @@ def _is_at_barrier(call: BlockedCall) -> bool:
     return call.reached_by_actor and call.what == BARRIER
 
 
-def _is_unlisted_coroutine(graph: Graph, vertex: Vertex, group: Group) -> bool:
+def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) -> bool:
     """Whether a coroutine is awaited that is not among the suspended ones, all of which are known: a thread runs it."""
     is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
-    users = graph.observed.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
-    return is_one and graph.observed.reads_coroutines(vertex.worker_id or "") and any(one.call for one in users)
+    users = graph.index.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
+    return is_one and graph.index.reads_coroutines(vertex.worker_id or "") and any(one.call for one in users)
 
 
-def _is_called_again_and_again(graph: Graph, vertex: Vertex) -> bool:
-    worker = graph.observed.workers.get(vertex.worker_id or "")
-    called = {call.actor_id for call in graph.observed.snapshot.repeated_calls}
+def _is_called_again_and_again(graph: GraphBuilder, vertex: Vertex) -> bool:
+    worker = graph.index.workers.get(vertex.worker_id or "")
+    called = {call.actor_id for call in graph.index.snapshot.repeated_calls}
     return worker is not None and worker.actor_id in called
 
 
@@ -137,7 +137,7 @@ def _is_open(group: Group) -> bool:
     return any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "other side" for t in group.targets)
 
 
-def _enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+def _enders(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
     """The threads, coroutines and pending calls that can reach the object, besides the waiter."""
     worker_id = vertex.worker_id or ""
     keys: list[Key] = [ThreadKey(worker_id, thread) for thread in call.reached_by]
@@ -147,7 +147,7 @@ def _enders(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCal
         yield from lifetimes.pending_calls_in(worker_id)
 
 
-def _polled(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
+def _polled(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
     """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
     place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
     groups = wait.groups
@@ -166,7 +166,7 @@ def _polled(graph: Graph, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll
     return replace(wait, groups=groups, polls=place, if_not=())
 
 
-def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
+def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:
     """Whether an actor is used by more than loops that poll actors, and what waits for these loops to end.
 
     If not, the loops ask for nothing that must come from a call: the actor may look at a file, or at a process.
@@ -180,12 +180,12 @@ def _has_other_users(graph: Graph, users: Iterable[Target]) -> bool:
             new = {target.vertex for target in _targets(vertex.wait.groups if vertex.wait else ())} - seen
             seen |= new
             ahead += new
-        elif vertex.key not in graph.observed.polls or not graph.observed.polls[vertex.key].actors:
+        elif vertex.key not in graph.index.polls or not graph.index.polls[vertex.key].actors:
             others.append(vertex)
-    return not _wait_for(graph, others, {key for key, poll in graph.observed.polls.items() if poll.actors})
+    return not _wait_for(graph, others, {key for key, poll in graph.index.polls.items() if poll.actors})
 
 
-def _wait_for(graph: Graph, several: Sequence[Vertex], loops: set[Key]) -> bool:
+def _wait_for(graph: GraphBuilder, several: Sequence[Vertex], loops: set[Key]) -> bool:
     """Whether all of these can only proceed after one of the loops has ended."""
     behind = set(loops)
     left = list(several)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.index import task_assignment
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import SERVE_REQUEST, Group, Target, Wait
 from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
 from dstack.vertex_keys import AnyKey
@@ -33,7 +33,7 @@ class _Replica(NamedTuple):
     actor: Actor
 
 
-def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
+def wait_for_slot(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
     """The wait of a queued request: for any of the ongoing ones of its deployment, or for what may serve it besides."""
     request = queued.request
     limits = tuple(sorted(queued.replicas.items()))
@@ -42,8 +42,8 @@ def wait_for_slot(graph: Graph, queued: QueuedRequest) -> Wait:
     return graph.shared(key, known.wait if known and known.wait else _wait_for_any(graph, queued))
 
 
-def _wait_for_any(graph: Graph, queued: QueuedRequest) -> Wait:
-    replicas = list(_replicas(graph.observed, queued.request))
+def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
+    replicas = list(_replicas(graph.index, queued.request))
     known = [one for one in replicas if one.replica_id in queued.replicas]
     targets: list[Target] = []
     for one in known:
@@ -59,50 +59,50 @@ def _wait_for_any(graph: Graph, queued: QueuedRequest) -> Wait:
     )
 
 
-def _replicas(observed: Observed, request: ServeRequest) -> Iterator[_Replica]:
+def _replicas(index: SampleIndex, request: ServeRequest) -> Iterator[_Replica]:
     """The replicas of a request's deployment that are there or start."""
-    for actor in observed.serve_replicas.get(f"ServeReplica:{request.app}:{request.deployment}", ()):
+    for actor in index.serve_replicas.get(f"ServeReplica:{request.app}:{request.deployment}", ()):
         if name := NAME.fullmatch(actor.name):
             yield _Replica(name["replica"], actor)
 
 
-def _slots(graph: Graph, replica: _Replica, limit: int) -> Iterator[Target]:
+def _slots(graph: GraphBuilder, replica: _Replica, limit: int) -> Iterator[Target]:
     """The ongoing requests of a replica, and a free slot where these are fewer than its limit."""
-    observed, actor = graph.observed, replica.actor
-    worker = observed.seen.get(actor.worker_id or "")
+    index, actor = graph.index, replica.actor
+    worker = index.seen.get(actor.worker_id or "")
     running = worker.running_task_ids if worker else None
     if running is None:
         label = f"replica {replica.replica_id} of the deployment, which was not observed"
         yield graph.unknown("actor", actor.actor_id, "requests", label=label, unobserved=True)
         return
-    ongoing = [task_id for task_id in running if _may_be_request(observed, task_id)]
-    yield from (Target(vertex=task_assignment.key_of_task(observed, task_id)) for task_id in ongoing)
-    if sum(_is_request(observed, task_id) for task_id in ongoing) < limit:
+    ongoing = [task_id for task_id in running if _may_be_request(index, task_id)]
+    yield from (Target(vertex=task_assignment.key_of_task(index, task_id)) for task_id in ongoing)
+    if sum(_is_request(index, task_id) for task_id in ongoing) < limit:
         label = f"free slot of replica {replica.replica_id}, which the router has not found yet"
         yield graph.unknown("slot", actor.actor_id, "requests", label=label)
 
 
-def _may_be_request(observed: Observed, task_id: str) -> bool:
-    return task_id not in observed.tasks or _is_request(observed, task_id)
+def _may_be_request(index: SampleIndex, task_id: str) -> bool:
+    return task_id not in index.tasks or _is_request(index, task_id)
 
 
-def _is_request(observed: Observed, task_id: str) -> bool:
-    task = observed.tasks.get(task_id)
-    return task_id in observed.request_of_task or bool(task and HANDLES.fullmatch(task.name.rpartition(".")[2]))
+def _is_request(index: SampleIndex, task_id: str) -> bool:
+    task = index.tasks.get(task_id)
+    return task_id in index.request_of_task or bool(task and HANDLES.fullmatch(task.name.rpartition(".")[2]))
 
 
-def _further(graph: Graph, queued: QueuedRequest, starting: Sequence[_Replica]) -> Iterator[Target]:
+def _further(graph: GraphBuilder, queued: QueuedRequest, starting: Sequence[_Replica]) -> Iterator[Target]:
     """The starts of replicas that the router does not know yet, and replicas that may be added."""
-    observed, deployment = graph.observed, queued.request.deployment
+    index, deployment = graph.index, queued.request.deployment
     for one in starting:
-        creation = observed.creations.get(one.actor.actor_id)
-        worker = observed.seen.get(one.actor.worker_id or "")
+        creation = index.creations.get(one.actor.actor_id)
+        worker = index.seen.get(one.actor.worker_id or "")
         running = (worker.running_task_ids if worker else None) or ()
-        own = [task_id for task_id in running if not _is_request(observed, task_id)]
+        own = [task_id for task_id in running if not _is_request(index, task_id)]
         if creation is not None:
-            yield Target(vertex=task_assignment.key_of_task(observed, creation.task_id))
+            yield Target(vertex=task_assignment.key_of_task(index, creation.task_id))
         elif own:
-            yield from (Target(vertex=task_assignment.key_of_task(observed, task_id)) for task_id in own)
+            yield from (Target(vertex=task_assignment.key_of_task(index, task_id)) for task_id in own)
         else:
             label = f"start or end of replica {one.replica_id} of Serve deployment {deployment}"
             yield graph.unknown("start of actor", one.actor.actor_id, "replica", label=label)
@@ -112,7 +112,7 @@ def _further(graph: Graph, queued: QueuedRequest, starting: Sequence[_Replica]) 
         yield graph.unknown("start of actor", queued.request.app, deployment, label=label)
 
 
-def _no_replica(graph: Graph, queued: QueuedRequest) -> Target:
+def _no_replica(graph: GraphBuilder, queued: QueuedRequest) -> Target:
     label = f"first replica of Serve deployment {queued.request.deployment}"
     return graph.unknown("start of actor", queued.request.app, queued.request.deployment, label=label)
 
@@ -126,7 +126,7 @@ def _limits(queued: QueuedRequest) -> str | None:
     return f"max_ongoing_requests (now {limits[0]}) of {of}" if len(limits) == 1 else f"max_ongoing_requests of {of}"
 
 
-def as_passed_on(observed: Observed, coroutine: Coroutine, wait: Wait) -> Wait:
+def as_passed_on(index: SampleIndex, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait of a coroutine, marked where it only passes a request on, as the main loop of a replica does."""
-    is_own = coroutine.request is not None and not task_assignment.is_users(observed, coroutine)
+    is_own = coroutine.request is not None and not task_assignment.is_users(index, coroutine)
     return replace(wait, kind=SERVE_REQUEST) if is_own and wait.kind == "await" else wait

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.channels import add_channel_waits
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.in_process_links import add_links
 from dstack.analysis.graph.pending.pending_tasks import Pending
 from dstack.analysis.graph.process_groups.waits import add_group_waits
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.ray_libraries import without_idle_machinery
 from dstack.diagnosis import Vertex
 from dstack.vertex_keys import Key
 
 
-def wait_for_graph(observed: Observed) -> dict[Key, Vertex]:
+def wait_for_graph(index: SampleIndex) -> dict[Key, Vertex]:
     """All vertices of one sample by key, waiting or not."""
-    graph = Graph(observed)
-    for worker in observed.sample.workers:
+    graph = GraphBuilder(index)
+    for worker in index.sample.workers:
         add_executions(graph, worker)
     pending = Pending(graph)
-    for task in observed.tasks.values():
-        if task.task_id not in observed.running_on:
+    for task in index.tasks.values():
+        if task.task_id not in index.running_on:
             pending.add_task(task)
-    for group in observed.sample.placement_groups:
+    for group in index.sample.placement_groups:
         pending.add_group(group)
     add_group_waits(graph, pending.lifetimes)
     add_channel_waits(graph, pending.lifetimes)
     add_links(graph, pending.lifetimes)
-    return without_idle_machinery(observed, graph.vertices)
+    return without_idle_machinery(index, graph.vertices)

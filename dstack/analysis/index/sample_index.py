@@ -58,7 +58,7 @@ class Poll(NamedTuple):
 Polls = Mapping[Key, Poll]
 
 
-class Observed:
+class SampleIndex:
     """What was seen in one sample. Everything is looked up, nothing is concluded but whether a value is there."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Observed:
         self._ranks: dict[tuple[str, int | None], Ranks] = {}
 
     @property
-    def looked_at(self) -> float:
+    def began_at(self) -> float:
         """When this sample began, in Unix seconds."""
         return self.snapshot.taken_at + self.sample.began_s
 

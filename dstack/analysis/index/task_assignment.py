@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model import Coroutine, Thread
 from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 
@@ -14,65 +14,65 @@ ANY_CODE = "__ray_call__"
 """The method of every actor in which Ray's libraries run their code, in the concurrency group that each call names."""
 
 
-def task_of(observed: Observed, worker_id: str, thread: Thread) -> str | None:
+def task_of(index: SampleIndex, worker_id: str, thread: Thread) -> str | None:
     """The task a thread runs, where that is certain."""
-    return observed.task_on.get((worker_id, thread.os_thread_id))
+    return index.task_on.get((worker_id, thread.os_thread_id))
 
 
-def key_of_task(observed: Observed, task_id: str) -> CoroutineKey | ThreadKey | TaskKey:
+def key_of_task(index: SampleIndex, task_id: str) -> CoroutineKey | ThreadKey | TaskKey:
     """The vertex of a task: the coroutine or thread that runs it where that is certain, else one for the task."""
-    if suspended := observed.coroutine_of_task.get(task_id):
+    if suspended := index.coroutine_of_task.get(task_id):
         return CoroutineKey(*suspended)
-    place = observed.thread_of_task.get(task_id)
+    place = index.thread_of_task.get(task_id)
     return ThreadKey(*place) if place else TaskKey(task_id)
 
 
-def is_task(observed: Observed, worker_id: str, coroutine: Coroutine) -> bool:
+def is_task(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> bool:
     """Whether a coroutine is a Ray task that its worker runs, and not something that one began besides."""
-    place = observed.coroutine_of_task.get(coroutine.task_id or "")
+    place = index.coroutine_of_task.get(coroutine.task_id or "")
     return coroutine.is_task and place == (worker_id, coroutine.coroutine_id)
 
 
-def is_users(observed: Observed, execution: Thread | Coroutine) -> bool:
+def is_users(index: SampleIndex, execution: Thread | Coroutine) -> bool:
     """Whether a thread or coroutine is in the user's own code."""
-    return any(frame.origin == "user" for frame in observed.snapshot.frames_of(execution))
+    return any(frame.origin == "user" for frame in index.snapshot.frames_of(execution))
 
 
-def has_one_slot(observed: Observed, worker_id: str) -> bool:
+def has_one_slot(index: SampleIndex, worker_id: str) -> bool:
     """Whether an actor is seen to run its calls on its process's main thread, which only those with one slot do.
 
     Threaded actors and those with concurrency groups run theirs on other threads, async ones in coroutines. Seen on
     Ray 2.46 and 2.60.
     """
-    process = observed.process(worker_id)
-    threads = [thread.os_thread_id for thread in observed.threads_with_role(worker_id, "task")]
-    return process is not None and threads == [process.pid] and (worker_id, process.pid) in observed.task_on
+    process = index.process(worker_id)
+    threads = [thread.os_thread_id for thread in index.threads_with_role(worker_id, "task")]
+    return process is not None and threads == [process.pid] and (worker_id, process.pid) in index.task_on
 
 
-def is_blocked_loop(observed: Observed, thread: Thread) -> bool:
+def is_blocked_loop(index: SampleIndex, thread: Thread) -> bool:
     """Whether an event loop's thread is inside a call that does not give the loop back, or in somebody's code.
 
     Of a thread that Ray did not make for a loop, only a call tells: its code may be what runs the loop.
     """
     if thread.call is not None:
         return thread.call.kind != "await" and thread.call.what != IDLE_LOOP
-    return thread.role == "loop" and is_users(observed, thread)
+    return thread.role == "loop" and is_users(index, thread)
 
 
-def blocked_loop(observed: Observed, worker_id: str, coroutine: Coroutine) -> Thread | None:
+def blocked_loop(index: SampleIndex, worker_id: str, coroutine: Coroutine) -> Thread | None:
     """The thread that would have to run a coroutine, while it keeps the event loop to itself."""
-    thread = observed.thread(worker_id, coroutine.os_thread_id)
-    return thread if thread and is_blocked_loop(observed, thread) else None
+    thread = index.thread(worker_id, coroutine.os_thread_id)
+    return thread if thread and is_blocked_loop(index, thread) else None
 
 
-def group_of(observed: Observed, task_id: str) -> str | None:
+def group_of(index: SampleIndex, task_id: str) -> str | None:
     """The concurrency group of a call's method, empty for the default one; None where nobody knows.
 
     A call may have been given a name of its own, so only names of the form ``Class.method`` are taken for methods.
     """
-    task = observed.tasks.get(task_id)
-    actor = observed.actors.get((task and task.actor_id) or "")
-    process = observed.process((actor and actor.worker_id) or "")
+    task = index.tasks.get(task_id)
+    actor = index.actors.get((task and task.actor_id) or "")
+    process = index.process((actor and actor.worker_id) or "")
     if task is None or actor is None or process is None or process.concurrency_groups is None:
         return None
     class_name, _, method = task.name.rpartition(".")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import ray_libraries
 from dstack.diagnosis import Progress, Since
 from dstack.model import (
@@ -111,40 +111,40 @@ def bundles(group: PlacementGroup) -> str:
     return f"{plural(len(group.bundles), 'bundle')}: {shown}{more}"
 
 
-def task(observed: Observed, task_id: str) -> str:
+def task(index: SampleIndex, task_id: str) -> str:
     """A task's name as its owner gave it, or the beginning of its id where no owner answered.
 
     A library's by what it does for the user.
     """
-    if request := observed.request_of_task.get(task_id):
+    if request := index.request_of_task.get(task_id):
         return f"request {request.name}"
-    known = observed.tasks.get(task_id)
+    known = index.tasks.get(task_id)
     if known is None:
         return f"task {short(task_id)}"
-    called = actor_of(observed, task_id)
+    called = actor_of(index, task_id)
     part = ray_libraries.part(called.class_name, called.name, called.actor_id) if called else None
     if part:
         return part.call(known.name)
     return ray_libraries.data_operator(known.name) or known.name
 
 
-def actor_of(observed: Observed, task_id: str) -> Actor | None:
+def actor_of(index: SampleIndex, task_id: str) -> Actor | None:
     """The actor a task id belongs to, as the control plane knows it."""
-    return observed.actors.get(actor_of_task(task_id) or "")
+    return index.actors.get(actor_of_task(task_id) or "")
 
 
-def worker(observed: Observed, value: Worker) -> str:
+def worker(index: SampleIndex, value: Worker) -> str:
     """``driver train.py`` or ``worker``."""
     if not value.is_driver:
         return "worker"
-    job = observed.jobs.get(value.job_id or "")
+    job = index.jobs.get(value.job_id or "")
     return f"driver {script(job.entrypoint)}" if job and job.entrypoint else "driver"
 
 
-def place(observed: Observed, value: Worker | GoneWorker) -> str:
+def place(index: SampleIndex, value: Worker | GoneWorker) -> str:
     """``worker (pid 7, node 10.0.0.1)``; a driver by its script where that is known."""
-    host = observed.nodes.get(value.node_id)
-    what = worker(observed, value) if isinstance(value, Worker) else "driver" if value.is_driver else "worker"
+    host = index.nodes.get(value.node_id)
+    what = worker(index, value) if isinstance(value, Worker) else "driver" if value.is_driver else "worker"
     return f"{what} (pid {value.pid}, node {host.ip if host else short(value.node_id)})"
 
 
@@ -170,78 +170,74 @@ TRAINING = "TrainingThread("
 """How Train names the thread that runs the training function of a worker (Ray 2.60)."""
 
 
-def execution(observed: Observed, worker_id: str, thread: Thread, task_id: str | None) -> str:
+def execution(index: SampleIndex, worker_id: str, thread: Thread, task_id: str | None) -> str:
     """What runs on a thread: the task, or the driver, or a thread by its name."""
-    owner = observed.workers.get(worker_id)
-    place = worker(observed, owner) if owner else "process"
-    if at_stage := stage(observed, worker_id, thread.os_thread_id):
+    owner = index.workers.get(worker_id)
+    place = worker(index, owner) if owner else "process"
+    if at_stage := stage(index, worker_id, thread.os_thread_id):
         return at_stage
     if thread.call and thread.call.of_group and (transfer := thread.call.of_group.transfer):
         return f"{thread.call.of_group.operation} of tensors {short(transfer)}"
     if task_id is not None:
-        outermost = user_frame(observed.snapshot.frames_of(thread), outermost=True)
-        return outermost.function if task_id not in observed.tasks and outermost else task(observed, task_id)
+        outermost = user_frame(index.snapshot.frames_of(thread), outermost=True)
+        return outermost.function if task_id not in index.tasks and outermost else task(index, task_id)
     if owner and owner.pid == thread.os_thread_id:
         return place
     if thread.role == "loop":
-        return event_loop(observed, owner, thread)
-    if request := observed.request_on.get((worker_id, thread.os_thread_id)):
+        return event_loop(index, owner, thread)
+    if request := index.request_on.get((worker_id, thread.os_thread_id)):
         return request.name
-    if thread.name.startswith(TRAINING) and (
-        outermost := user_frame(observed.snapshot.frames_of(thread), outermost=True)
-    ):
+    if thread.name.startswith(TRAINING) and (outermost := user_frame(index.snapshot.frames_of(thread), outermost=True)):
         return f"training function {outermost.function}"
     name = f'thread "{ray_libraries.thread_name(thread.name)}"' if thread.name else f"thread {thread.os_thread_id}"
     is_known = ray_libraries.thread_name(thread.name) != thread.name
     return f"{name} of {place}" if owner and owner.is_driver and not is_known else name
 
 
-def stage(observed: Observed, worker_id: str, os_thread_id: int) -> str | None:
+def stage(index: SampleIndex, worker_id: str, os_thread_id: int) -> str | None:
     """``stage Trainer.step``: what the loop of an actor in a compiled graph is at, None for any other thread."""
-    process, owner = observed.process(worker_id), observed.workers.get(worker_id)
-    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    process, owner = index.process(worker_id), index.workers.get(worker_id)
+    known = index.actors.get((owner.actor_id if owner else None) or "")
     at = (one for one in process.graph_stages if one.is_current and one.os_thread_id == os_thread_id) if process else ()
     return next((f"stage {known.class_name}.{one.method}" for one in at), None) if known else None
 
 
-def coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
+def coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
     """The task, where a coroutine is one; else ``asyncio task "Task-7" of Office.report``, or of its process."""
     if value.is_task and value.task_id:
-        outermost = user_frame(observed.snapshot.frames_of(value), outermost=True)
-        return (
-            outermost.function if value.task_id not in observed.tasks and outermost else task(observed, value.task_id)
-        )
+        outermost = user_frame(index.snapshot.frames_of(value), outermost=True)
+        return outermost.function if value.task_id not in index.tasks and outermost else task(index, value.task_id)
     if value.request:
         return value.request.name
     if value.call and value.call.queued:
         return f"queued request {value.call.queued.request.name}"
-    frames = observed.snapshot.frames_of(value)
-    if ray_libraries.is_clients(observed, worker_id, value):
+    frames = index.snapshot.frames_of(value)
+    if ray_libraries.is_clients(index, worker_id, value):
         return "a client's request in Serve's proxy"
     method = user_frame(frames, outermost=True)
     if method and any(frame.file.endswith(SERVE_BATCHES) for frame in frames):
         return f"batch of {method.function}"
     if method and any(frame.file.endswith(SERVE_REPLICA) for frame in frames):
         return method.function
-    return f'asyncio task "{value.name}" of {whose_coroutine(observed, worker_id, value)}'
+    return f'asyncio task "{value.name}" of {whose_coroutine(index, worker_id, value)}'
 
 
-def whose_coroutine(observed: Observed, worker_id: str, value: Coroutine) -> str:
+def whose_coroutine(index: SampleIndex, worker_id: str, value: Coroutine) -> str:
     """The task that a coroutine belongs to, or its actor or process."""
-    if value.task_id and value.task_id in observed.tasks:
-        return task(observed, value.task_id)
-    owner = observed.workers.get(worker_id)
-    known = observed.actors.get((owner.actor_id if owner else None) or "")
-    return actor(known) if known else worker(observed, owner) if owner else "process"
+    if value.task_id and value.task_id in index.tasks:
+        return task(index, value.task_id)
+    owner = index.workers.get(worker_id)
+    known = index.actors.get((owner.actor_id if owner else None) or "")
+    return actor(known) if known else worker(index, owner) if owner else "process"
 
 
-def event_loop(observed: Observed, owner: Worker | None, thread: Thread) -> str:
+def event_loop(index: SampleIndex, owner: Worker | None, thread: Thread) -> str:
     """``event loop of actor Server "s"``, with its concurrency group where that is not the default one.
 
     Ray names the threads of async actors ``AsyncIO Thread: GROUP``; seen on Ray 2.46 and 2.60.
     """
     group = thread.name.partition(": ")[2]
-    known = observed.actors.get((owner.actor_id if owner else None) or "")
+    known = index.actors.get((owner.actor_id if owner else None) or "")
     of = f" of {actor(known)}" if known else ""
     return ("event loop" if group in ("", "default") else f'event loop "{group}"') + of
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_users
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, Coroutine, actor_of_task, producer_task_id
@@ -147,10 +147,10 @@ def thread_name(name: str) -> str:
     return EXECUTOR if name.startswith(EXECUTOR) else name
 
 
-def polled_actors(observed: Observed, what: str | None) -> tuple[str, ...]:
+def polled_actors(index: SampleIndex, what: str | None) -> tuple[str, ...]:
     """The actors, by id, that a library asks again and again in a call that has this name."""
     name = POLLED.get(what or "")
-    return tuple(actor.actor_id for actor in observed.actors.values() if name and _is_part(actor, name))
+    return tuple(actor.actor_id for actor in index.actors.values() if name and _is_part(actor, name))
 
 
 def _is_part(actor: Actor, name: str) -> bool:
@@ -169,19 +169,19 @@ def data_operator(task_name: str) -> str | None:
     return f"Data operator {task_name}" if DATA_TASK.fullmatch(task_name) else None
 
 
-def machinery(observed: Observed, vertices: Mapping[Key, Vertex]) -> set[Key]:
+def machinery(index: SampleIndex, vertices: Mapping[Key, Vertex]) -> set[Key]:
     """Those who are a library at work for itself."""
-    machines = _machines(observed)
-    return {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)}
+    machines = _machines(index)
+    return {key for key, vertex in vertices.items() if _is_machinery(index, machines, vertex)}
 
 
-def without_idle_machinery(observed: Observed, vertices: dict[Key, Vertex]) -> dict[Key, Vertex]:
+def without_idle_machinery(index: SampleIndex, vertices: dict[Key, Vertex]) -> dict[Key, Vertex]:
     """The graph in which machinery waits for nothing, unless something else needs it, directly or through others.
 
     Serve's controller, say, always has calls in which others wait for news, whether or not any will come.
     """
-    machines = _machines(observed)
-    found = {key for key, vertex in vertices.items() if _is_machinery(observed, machines, vertex)}
+    machines = _machines(index)
+    found = {key for key, vertex in vertices.items() if _is_machinery(index, machines, vertex)}
     if not found:
         return vertices
     idle = found.union(key for key in vertices if isinstance(key, AnyKey))
@@ -190,45 +190,45 @@ def without_idle_machinery(observed: Observed, vertices: dict[Key, Vertex]) -> d
     return {**vertices, **at_rest}
 
 
-def _machines(observed: Observed) -> dict[str, Part]:
+def _machines(index: SampleIndex) -> dict[str, Part]:
     """The actors, by id, that do something for the library alone."""
-    parts = ((actor.actor_id, part(actor.class_name, actor.name, actor.actor_id)) for actor in observed.actors.values())
+    parts = ((actor.actor_id, part(actor.class_name, actor.name, actor.actor_id)) for actor in index.actors.values())
     return {key: one for key, one in parts if one and (one.recogniser.is_machinery or one.recogniser.upkeep != NEVER)}
 
 
-def _is_machinery(observed: Observed, machines: Mapping[str, Part], vertex: Vertex) -> bool:
+def _is_machinery(index: SampleIndex, machines: Mapping[str, Part], vertex: Vertex) -> bool:
     """Whether this is a library at work for itself, and no code of the user's.
 
     So is a coroutine besides all tasks that shows none, as those in which Serve's handles wait for news, and the loop
     of a compiled graph's actor while it waits for input, or until its output is taken.
     """
-    thread = observed.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
+    thread = index.thread(vertex.worker_id, vertex.os_thread_id) if vertex.coroutine_id is None else None
     is_in_channel = thread is not None and thread.call is not None and thread.call.channel is not None
     if thread is not None and (is_in_channel or thread.name == GRAPH_MONITOR):
-        return not is_users(observed, thread)
+        return not is_users(index, thread)
     if vertex.coroutine_id is not None and vertex.task_id is None:
-        coroutine = observed.coroutine(vertex.worker_id, vertex.coroutine_id)
-        if coroutine is None or is_clients(observed, vertex.worker_id, coroutine):
+        coroutine = index.coroutine(vertex.worker_id, vertex.coroutine_id)
+        if coroutine is None or is_clients(index, vertex.worker_id, coroutine):
             return False
-        return not is_users(observed, coroutine)
+        return not is_users(index, coroutine)
     if vertex.task_id is not None:
         machine = machines.get(actor_of_task(vertex.task_id) or "")
-        task = observed.tasks.get(vertex.task_id)
+        task = index.tasks.get(vertex.task_id)
         return machine is not None and machine.is_upkeep(task.name if task else "")
-    worker = observed.workers.get(vertex.worker_id or "")
+    worker = index.workers.get(vertex.worker_id or "")
     machine = machines.get(worker.actor_id or "") if worker else None
     return machine is not None and machine.recogniser.is_machinery
 
 
-def is_clients(observed: Observed, worker_id: str | None, coroutine: Coroutine) -> bool:
+def is_clients(index: SampleIndex, worker_id: str | None, coroutine: Coroutine) -> bool:
     """Whether a coroutine of Serve's proxy waits for a client's request to be executed, or to begin."""
     if coroutine.call is None or coroutine.call.kind != "await":
         return False
-    if not any(frame.function.startswith(IN_PROXY) for frame in observed.snapshot.frames_of(coroutine)):
+    if not any(frame.function.startswith(IN_PROXY) for frame in index.snapshot.frames_of(coroutine)):
         return False
-    awaited = (observed.coroutine(worker_id, one) for one in coroutine.call.coroutines)
+    awaited = (index.coroutine(worker_id, one) for one in coroutine.call.coroutines)
     is_queued = any(one is not None and one.call is not None and one.call.queued for one in awaited)
-    return is_queued or any(producer_task_id(ref) in observed.request_of_task for ref in coroutine.call.refs)
+    return is_queued or any(producer_task_id(ref) in index.request_of_task for ref in coroutine.call.refs)
 
 
 def _needed(vertices: Mapping[Key, Vertex], by: Iterable[Key]) -> set[Key]:

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import IDLE_LOOP
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import Member, execution_of, member
@@ -36,22 +36,22 @@ Vertices = Mapping[Key, Vertex]
 NameOf = Callable[[Vertex], str]
 
 
-def sentence(observed: Observed, vertices: Vertices, vertex: Vertex) -> Step:
+def sentence(index: SampleIndex, vertices: Vertices, vertex: Vertex) -> Step:
     """The sentence about a vertex, with the line it is at."""
-    who = member(observed, vertex)
+    who = member(index, vertex)
     comma = "," if vertex.kind == "lifetime" and vertex.holder else ""  # its label ends in a clause
-    text = f"{introduced(vertex, who)}{comma} {cancellation(observed, vertex)}{deed(observed, vertices, vertex, who)}"
+    text = f"{introduced(vertex, who)}{comma} {cancellation(index, vertex)}{deed(index, vertices, vertex, who)}"
     return Step(text=text, vertex=vertex.key) if _is_in_router(vertex) else at(text, who, vertex)
 
 
-def cancellation(observed: Observed, vertex: Vertex) -> str:
+def cancellation(index: SampleIndex, vertex: Vertex) -> str:
     """``was cancelled but has not ended: it``, of a task that has not ended though it was cancelled."""
-    return "was cancelled but has not ended: it " if is_cancelled(observed, vertex) else ""
+    return "was cancelled but has not ended: it " if is_cancelled(index, vertex) else ""
 
 
-def is_cancelled(observed: Observed, vertex: Vertex) -> bool:
+def is_cancelled(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether it is a task that has not ended though it was asked to: by ``ray.cancel``, or by a library in it."""
-    execution = execution_of(observed, vertex) if vertex.task_id else None
+    execution = execution_of(index, vertex) if vertex.task_id else None
     return isinstance(execution, Coroutine) and execution.cancel_requests > 0
 
 
@@ -60,7 +60,7 @@ def _is_in_router(vertex: Vertex) -> bool:
     return vertex.wait is not None and vertex.wait.kind == "Serve slot"
 
 
-def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member, name_of: NameOf | None = None) -> str:
+def deed(index: SampleIndex, vertices: Vertices, vertex: Vertex, who: Member, name_of: NameOf | None = None) -> str:
     """The sentence without its subject: what a vertex does, waits for, or why it can never be given.
 
     ``name_of`` names what it waits for, in place of :func:`name`.
@@ -69,10 +69,10 @@ def deed(observed: Observed, vertices: Vertices, vertex: Vertex, who: Member, na
         return vertex.never
     if vertex.wait is None:
         return doing(vertex, who)
-    return _waits(observed, vertices, vertex.wait, name_of or partial(name, observed))
+    return _waits(index, vertices, vertex.wait, name_of or partial(name, index))
 
 
-def name(observed: Observed, vertex: Vertex) -> str:
+def name(index: SampleIndex, vertex: Vertex) -> str:
     """A target by name, with its actor where another actor of the class could be meant."""
     if vertex.other_side_of:
         return ended_by(vertex.other_side_of) or f"whatever ends {vertex.other_side_of}"
@@ -80,7 +80,7 @@ def name(observed: Observed, vertex: Vertex) -> str:
         return vertex.label
     if vertex.kind in ("unknown", "lifetime"):
         return f"the {vertex.label}"
-    actor = names.actor_of(observed, vertex.task_id) if vertex.task_id else None
+    actor = names.actor_of(index, vertex.task_id) if vertex.task_id else None
     return names.call_of(vertex.label, actor) if actor else vertex.label
 
 
@@ -121,14 +121,14 @@ def at(text: str, who: Member, vertex: Vertex) -> Step:
     return Step(text=text, vertex=vertex.key, file=who.file, line=who.line, source=who.source)
 
 
-def _waits(observed: Observed, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
+def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
     """The predicate of the sentence: what this vertex waits for."""
     if wait.of_group is not None:
-        return _in_group(observed, vertices, wait, wait.of_group, name_of)
+        return _in_group(index, vertices, wait, wait.of_group, name_of)
     if wait.loop is not None:
         own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
         if own:
-            first = _waits(observed, vertices, replace(wait, groups=own, loop=None), name_of)
+            first = _waits(index, vertices, replace(wait, groups=own, loop=None), name_of)
             return f"{first}, and {_loop(vertices, wait.loop)}"
     targets = _targets(vertices, wait, name_of)
     if wait.polls is not None:
@@ -201,11 +201,11 @@ def _is_for_unknown(wait: Wait) -> bool:
     return any(isinstance(target.vertex, UnknownKey) for group in wait.groups for target in group.targets)
 
 
-def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: GroupWait, name_of: NameOf) -> str:
+def _in_group(index: SampleIndex, vertices: Vertices, wait: Wait, of_group: GroupWait, name_of: NameOf) -> str:
     """In which call of which group, as which rank, which ranks are not in it, and what they do."""
     call, group = of_group.call, of_group.call.group
     place = f"waits in {call.operation} of {names.process_group(group)} as rank {group.rank}"
-    error = fails_in(observed, call)
+    error = fails_in(index, call)
     if not of_group.missing:
         others = [rank for rank in of_group.inside if rank != group.rank]
         return f"{place}{f', like {names.ranks(others)}' if others else ''}{error}"
@@ -213,11 +213,11 @@ def _in_group(observed: Observed, vertices: Vertices, wait: Wait, of_group: Grou
     return f"{place} for {names.ranks(of_group.missing)}: {targets}{error}"
 
 
-def fails_in(observed: Observed, call: GroupCall) -> str:
+def fails_in(index: SampleIndex, call: GroupCall) -> str:
     """``; the call times out in 29 min``, where clocks agree."""
-    if call.fails_at is None or not observed.snapshot.has_one_time:
+    if call.fails_at is None or not index.snapshot.has_one_time:
         return ""
-    left_s = call.fails_at - observed.looked_at
+    left_s = call.fails_at - index.began_at
     return f"; the call times out in {words.duration(left_s)}" if left_s > 0 else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Vertex
 from dstack.model import Access, Coroutine, Frame, Model, Thread, actor_of_task
@@ -62,20 +62,20 @@ class Member(Model, frozen=True):
         return ", ".join(part for part in parts if part)
 
 
-def member(observed: Observed, vertex: Vertex) -> Member:
+def member(index: SampleIndex, vertex: Vertex) -> Member:
     """What is known of a vertex."""
-    task = observed.tasks.get(vertex.task_id or "")
-    worker = observed.workers.get(vertex.worker_id or "")
+    task = index.tasks.get(vertex.task_id or "")
+    worker = index.workers.get(vertex.worker_id or "")
     actor_id = actor_of_task(vertex.task_id) if vertex.task_id else worker.actor_id if worker else None
-    actor = observed.actors.get(actor_id or "")
-    host = worker or observed.workers.get((actor.worker_id if actor else None) or "")
-    node = observed.nodes.get(host.node_id) if host else None
-    execution = execution_of(observed, vertex)
-    frames = observed.snapshot.frames_of(execution) if execution else ()
-    thread = observed.thread(vertex.worker_id, execution.os_thread_id) if execution else None
+    actor = index.actors.get(actor_id or "")
+    host = worker or index.workers.get((actor.worker_id if actor else None) or "")
+    node = index.nodes.get(host.node_id) if host else None
+    execution = execution_of(index, vertex)
+    frames = index.snapshot.frames_of(execution) if execution else ()
+    thread = index.thread(vertex.worker_id, execution.os_thread_id) if execution else None
     is_coroutine = isinstance(execution, Coroutine)
     own = names.user_frame(frames) or names.library_frame(frames)
-    group = observed.groups.get(vertex.placement_group_id or "")
+    group = index.groups.get(vertex.placement_group_id or "")
     return Member(
         execution=vertex.label,
         task_id=vertex.task_id,
@@ -90,14 +90,14 @@ def member(observed: Observed, vertex: Vertex) -> Member:
         node_id=node.node_id if node else None,
         node_ip=node.ip if node else None,
         pid=vertex.child_pid or (host.pid if host else None),
-        ranks=observed.ranks(host.worker_id, vertex.child_pid) if host else NO_RANKS,
+        ranks=index.ranks(host.worker_id, vertex.child_pid) if host else NO_RANKS,
         thread=thread.name or str(thread.os_thread_id) if thread else None,
         coroutine=is_coroutine,
         file=own.file if own else None,
         line=own.line if own else None,
         function=own.function if own else None,
-        source=source_line(observed, own) if own else None,
-        access=observed.access(host.worker_id) if host else None,
+        source=source_line(index, own) if own else None,
+        access=index.access(host.worker_id) if host else None,
         on_cpu=thread.on_cpu if thread and not is_coroutine else False,
         sleeps=_sleeps(execution, frames),
         torn=is_torn(execution),
@@ -105,9 +105,9 @@ def member(observed: Observed, vertex: Vertex) -> Member:
     )
 
 
-def source_line(observed: Observed, frame: Frame) -> str | None:
+def source_line(index: SampleIndex, frame: Frame) -> str | None:
     """The text of a frame's line, where some node had the file."""
-    text = observed.snapshot.sources.get(frame.file, {}).get(frame.line)
+    text = index.snapshot.sources.get(frame.file, {}).get(frame.line)
     return text.strip() if text else None
 
 
@@ -123,10 +123,10 @@ def is_torn(execution: Thread | Coroutine | None) -> bool:
     return isinstance(execution, Thread) and execution.torn
 
 
-def execution_of(observed: Observed, vertex: Vertex) -> Thread | Coroutine | None:
+def execution_of(index: SampleIndex, vertex: Vertex) -> Thread | Coroutine | None:
     """The thread or coroutine of an execution, or the thread of a child process, if it was seen."""
     if vertex.child_pid is not None:
-        return observed.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
+        return index.child_thread(vertex.worker_id, vertex.child_pid, vertex.os_thread_id or vertex.child_pid)
     if vertex.coroutine_id is not None:
-        return observed.coroutine(vertex.worker_id, vertex.coroutine_id)
-    return observed.thread(vertex.worker_id, vertex.os_thread_id)
+        return index.coroutine(vertex.worker_id, vertex.coroutine_id)
+    return index.thread(vertex.worker_id, vertex.os_thread_id)

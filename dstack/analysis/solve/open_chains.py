@@ -17,26 +17,28 @@ Parts = Sequence[set[Key]]
 """Strongly connected components, those waited for before those who wait for them."""
 
 
-class Knot(NamedTuple):
+class OpenChain(NamedTuple):
     """Open waits that hang together: who waits, and the final blockers, most waited for first."""
 
     waiters: list[Key]
     blockers: list[FinalBlocker]
 
 
-def open_knots(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> list[Knot]:
+def open_chains(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> list[OpenChain]:
     """The separate knots of open waits, the largest first."""
     graph = _open_graph(vertices, stuck)
     counted = {key for key in graph if vertices[key].is_counted}
     number_of = weak_components(graph)
-    knots: dict[int, list[set[Key]]] = defaultdict(list)
+    chains: dict[int, list[set[Key]]] = defaultdict(list)
     for part in strong_components(graph):
-        knots[number_of[part[0]]].append(set(part))
+        chains[number_of[part[0]]].append(set(part))
     found = [
-        Knot(sorted((k for part in parts for k in part if graph.successors(k)), key=str), _rank(graph, parts, counted))
-        for _, parts in sorted(knots.items())
+        OpenChain(
+            sorted((k for part in parts for k in part if graph.successors(k)), key=str), _rank(graph, parts, counted)
+        )
+        for _, parts in sorted(chains.items())
     ]
-    return sorted(found, key=lambda knot: len(knot.waiters), reverse=True)
+    return sorted(found, key=lambda chain: len(chain.waiters), reverse=True)
 
 
 def _open_graph(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> Digraph[Key]:

@@ -82,11 +82,11 @@ def cores(waits: Waits[V], graph: Digraph[V]) -> list[set[V]]:
     while graphs:
         graph = graphs.pop()
         for component in strong_components(graph):
-            knot = set(component)
-            if not _is_knot(graph, knot):
+            chain = set(component)
+            if not _is_knot(graph, chain):
                 continue
-            if _is_closed(graph, knot):
-                found.append(knot)
+            if _is_closed(graph, chain):
+                found.append(chain)
             else:
                 rest = {vertex: waits[vertex] for vertex in component}
                 graphs.append(stuck_graph(rest, residue(rest)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from dstack.analysis.evidence.coverage import sights
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Execution, kind_of, kind_of_actor
 from dstack.analysis.stacks.stack_tree import Branch
@@ -55,24 +55,24 @@ class Company(NamedTuple):
         return self.here + self.away + len(self.missing)
 
 
-def missing(observed: Observed, vertices: Mapping[Key, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
+def missing(index: SampleIndex, vertices: Mapping[Key, Vertex], executions: Iterable[Execution]) -> tuple[Missing, ...]:
     """Actors of the same classes and jobs without an execution, and all workers that were not seen or not readable."""
     present = list(executions)
     there = {execution.worker_id for execution in present}
     classes = {(execution.kind, execution.likeness.job_id) for execution in present}
-    lull = Lull(observed, vertices)
-    actors = list(_actors(observed, lull, there, classes))
+    lull = Lull(index, vertices)
+    actors = list(_actors(index, lull, there, classes))
     listed = {one.worker_id for one in actors if one.worker_id}
-    found = [*actors, *_workers(observed, lull, there | listed)]
+    found = [*actors, *_workers(index, lull, there | listed)]
     return tuple(sorted(found, key=lambda one: (WHYS.index(one.why), one.kind, one.name)))
 
 
 class Lull:
     """Why there is no execution of the application in a worker."""
 
-    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex]) -> None:
-        self._observed = observed
-        self._sights = sights(observed.snapshot)
+    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
+        self._index = index
+        self._sights = sights(index.snapshot)
         self._seen = {vertex.worker_id for vertex in vertices.values() if vertex.kind == "execution"}
         self._tasks = {
             vertex.worker_id: vertex.task_id
@@ -83,8 +83,8 @@ class Lull:
     def why(self, worker: Worker) -> tuple[Why, str]:
         """The reason, and a sentence's end about the worker."""
         if self._sights[worker.worker_id] != "seen":
-            return "not read", _unseen(self._observed, worker)
-        seen = self._observed.seen.get(worker.worker_id)
+            return "not read", _unseen(self._index, worker)
+        seen = self._index.seen.get(worker.worker_id)
         if seen is None or not seen.running_task_ids:
             return "idle", "is idle"
         if worker.worker_id in self._seen:
@@ -117,47 +117,47 @@ def _team(execution: Execution) -> tuple[str, str | None]:
     return execution.kind, execution.likeness.job_id
 
 
-def _actors(observed: Observed, lull: Lull, there: set[str], classes: set[tuple[str, str | None]]) -> Iterator[Missing]:
+def _actors(index: SampleIndex, lull: Lull, there: set[str], classes: set[tuple[str, str | None]]) -> Iterator[Missing]:
     """The actors of these classes that have no execution."""
-    for actor in observed.actors.values():
+    for actor in index.actors.values():
         kind = kind_of_actor(actor)
         if (kind, actor.job_id) in classes and actor.worker_id not in there:
-            yield _actor(observed, lull, actor, kind)
+            yield _actor(index, lull, actor, kind)
 
 
-def _actor(observed: Observed, lull: Lull, actor: Actor, kind: str) -> Missing:
-    known = (observed.ranks(actor.worker_id or "").in_words, f"pid {actor.pid}" if actor.pid else "")
+def _actor(index: SampleIndex, lull: Lull, actor: Actor, kind: str) -> Missing:
+    known = (index.ranks(actor.worker_id or "").in_words, f"pid {actor.pid}" if actor.pid else "")
     place = ", ".join(part for part in known if part)
     name = names.actor(actor) + (f" ({place})" if place else "")
     if actor.state == "DEAD":
         return Missing(kind, actor.job_id, name, "dead", f"is dead: {actor.death_cause or 'no cause given'}")
-    worker = observed.workers.get(actor.worker_id or "")
+    worker = index.workers.get(actor.worker_id or "")
     if worker is None:
         return Missing(kind, actor.job_id, name, "without a process", f"has no process: it is {actor.state}")
     return Missing(kind, actor.job_id, name, *lull.why(worker), worker.worker_id)
 
 
-def _workers(observed: Observed, lull: Lull, listed: set[str]) -> Iterator[Missing]:
+def _workers(index: SampleIndex, lull: Lull, listed: set[str]) -> Iterator[Missing]:
     """The workers that are not listed yet and were not seen, or of whose task no stack was."""
-    for worker in observed.snapshot.workers:
+    for worker in index.snapshot.workers:
         if worker.worker_id in listed:
             continue
         why, detail = lull.why(worker)
         if why in ("not read", "unreadable"):
-            actor = observed.actors.get(worker.actor_id or "")
+            actor = index.actors.get(worker.actor_id or "")
             if actor is not None:
-                yield _actor(observed, lull, actor, kind_of_actor(actor))
+                yield _actor(index, lull, actor, kind_of_actor(actor))
                 continue
-            kind = kind_of(observed, worker, lull.task_in(worker))
-            yield Missing(kind, worker.job_id, names.place(observed, worker), why, detail, worker.worker_id)
+            kind = kind_of(index, worker, lull.task_in(worker))
+            yield Missing(kind, worker.job_id, names.place(index, worker), why, detail, worker.worker_id)
 
 
-def _unseen(observed: Observed, worker: Worker) -> str:
+def _unseen(index: SampleIndex, worker: Worker) -> str:
     """Why a worker's state and stacks are not known."""
-    sample = observed.seen.get(worker.worker_id)
+    sample = index.seen.get(worker.worker_id)
     if sample is not None and sample.process is not None and sample.process.threads:
         return "did not answer which tasks it runs" if sample.running_task_ids is None else "was read only in part"
-    failures = observed.snapshot.failures
+    failures = index.snapshot.failures
     its = [one for one in failures if worker.worker_id == one.worker_id or _is_pid(one.pid, one.node_id, worker)]
     its = its or [one for one in failures if one.node_id == worker.node_id and one.pid is None and not one.worker_id]
     return f"was not read: {its[0].reason}" if its else "was not read"

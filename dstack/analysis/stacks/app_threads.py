@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_users
 from dstack.analysis.naming import names, ray_libraries
 from dstack.analysis.naming.vertex_details import execution_of
@@ -74,33 +74,33 @@ class Running(NamedTuple):
     folded: int
 
 
-def running(observed: Observed, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> Running:
+def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> Running:
     """The application's executions; with only its own frames and the call it is blocked in, or ``whole`` stacks.
 
     What a library does for itself is left out, unless somebody needs it, and threads for tasks that run none.
     """
-    machines = ray_libraries.machinery(observed, vertices)
-    reader = _Reader(observed, whole)
+    machines = ray_libraries.machinery(index, vertices)
+    reader = _Reader(index, whole)
     found = tuple(
         execution
         for vertex in vertices.values()
         if vertex.kind == "execution" and (vertex.wait or vertex.key not in machines)
-        if not _is_idle(observed, vertex) and (execution := reader.execution(vertex))
+        if not _is_idle(index, vertex) and (execution := reader.execution(vertex))
     )
-    processes = (worker.process for worker in observed.sample.workers)
+    processes = (worker.process for worker in index.sample.workers)
     everybody = sum(len(process.threads) + len(process.coroutines) for process in processes if process)
     return Running(found, everybody - len(found), reader.folded)
 
 
-def kind_of(observed: Observed, worker: Worker, task_id: str | None) -> str:
+def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
     """``actor Trainer``, ``driver train.py``, ``task load``, or ``worker`` where it is not known what that runs."""
-    actor = observed.actors.get(worker.actor_id or "")
+    actor = index.actors.get(worker.actor_id or "")
     if actor is not None:
         return kind_of_actor(actor)
     if task_id is None or worker.is_driver:
-        return names.worker(observed, worker)
-    known = observed.tasks.get(task_id)
-    name = names.task(observed, task_id)
+        return names.worker(index, worker)
+    known = index.tasks.get(task_id)
+    name = names.task(index, task_id)
     return f"task {name}" if known and known.name == name else name
 
 
@@ -110,9 +110,9 @@ def kind_of_actor(actor: Actor) -> str:
     return part.name if part else f"actor {actor.class_name}"
 
 
-def job_in_words(observed: Observed, job_id: str | None) -> str:
+def job_in_words(index: SampleIndex, job_id: str | None) -> str:
     """``job 01000000 train.py``."""
-    job = observed.jobs.get(job_id or "")
+    job = index.jobs.get(job_id or "")
     script = f" {names.script(job.entrypoint)}" if job and job.entrypoint else ""
     return f"job {job_id}{script}" if job_id else "no job"
 
@@ -120,8 +120,8 @@ def job_in_words(observed: Observed, job_id: str | None) -> str:
 class _Reader:
     """Makes executions of vertices; what they share is made once."""
 
-    def __init__(self, observed: Observed, whole: bool) -> None:
-        self._observed = observed
+    def __init__(self, index: SampleIndex, whole: bool) -> None:
+        self._index = index
         self._whole = whole
         self._places: dict[Place, Place] = {}
         self._paths: dict[int, tuple[Place, ...]] = {}
@@ -130,12 +130,12 @@ class _Reader:
 
     def execution(self, vertex: Vertex) -> Execution | None:
         """The execution of a vertex, None if its stack or its worker was not seen."""
-        thread = execution_of(self._observed, vertex)
-        worker = self._observed.workers.get(vertex.worker_id or "")
+        thread = execution_of(self._index, vertex)
+        worker = self._index.workers.get(vertex.worker_id or "")
         if thread is None or worker is None:
             return None
         job_id = job_of_task(vertex.task_id) if vertex.task_id else worker.job_id
-        kind = kind_of(self._observed, worker, vertex.task_id)
+        kind = kind_of(self._index, worker, vertex.task_id)
         return Execution(
             key=vertex.key,
             name=vertex.label,
@@ -146,32 +146,32 @@ class _Reader:
             worker_id=worker.worker_id,
             doing=doing_of(vertex, thread),
             path=self._path(thread),
-            ranks=self._observed.ranks(worker.worker_id, vertex.child_pid),
+            ranks=self._index.ranks(worker.worker_id, vertex.child_pid),
         )
 
     @cached_property
     def _nodes(self) -> dict[str, str]:
-        return {node.node_id: names.node(node) for node in self._observed.snapshot.nodes}
+        return {node.node_id: names.node(node) for node in self._index.snapshot.nodes}
 
     def _job(self, job_id: str | None) -> str:
         if job_id not in self._jobs:
-            self._jobs[job_id] = job_in_words(self._observed, job_id)
+            self._jobs[job_id] = job_in_words(self._index, job_id)
         return self._jobs[job_id]
 
     def _path(self, execution: Thread | Coroutine) -> tuple[Place, ...]:
         stack = execution.stack
         if stack not in self._paths:
-            frames = self._observed.snapshot.frames_of(execution)
+            frames = self._index.snapshot.frames_of(execution)
             places = _places(frames, self._calls.get(stack), self._whole)
             self._paths[stack] = tuple(self._places.setdefault(place, place) for place in places)
         path = self._paths[stack]
-        self.folded += len(self._observed.snapshot.stacks[stack]) - len(path)
+        self.folded += len(self._index.snapshot.stacks[stack]) - len(path)
         return path
 
     @cached_property
     def _calls(self) -> dict[int, BlockedCall]:
         """By stack: the call that somebody with that stack is known to be in, though others may have moved."""
-        processes = (worker.process for worker in self._observed.sample.workers if worker.process)
+        processes = (worker.process for worker in self._index.sample.workers if worker.process)
         calls: dict[int, BlockedCall] = {}
         for process in processes:
             calls.update((thread.stack, thread.call) for thread in process.threads if thread.call)
@@ -179,13 +179,13 @@ class _Reader:
         return calls
 
 
-def _is_idle(observed: Observed, vertex: Vertex) -> bool:
+def _is_idle(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether it is a thread for tasks that runs none."""
-    thread = observed.thread(vertex.worker_id, vertex.os_thread_id)
-    sample = observed.seen.get(vertex.worker_id or "")
+    thread = index.thread(vertex.worker_id, vertex.os_thread_id)
+    sample = index.seen.get(vertex.worker_id or "")
     if thread is None or thread.role != "task" or vertex.wait or sample is None or sample.running_task_ids != ():
         return False
-    return not is_users(observed, thread)
+    return not is_users(index, thread)
 
 
 def call_in_words(call: BlockedCall | None) -> str:

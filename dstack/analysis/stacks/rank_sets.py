@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dstack.analysis.index.ranks import RANK, Ranks, cut
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.app_threads import Execution, kind_of
 from dstack.diagnosis import Vertex
@@ -80,8 +80,8 @@ class Team:
 class Teams:
     """All teams of one sample: the workers of one class, job and run."""
 
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
+    def __init__(self, index: SampleIndex) -> None:
+        self._index = index
 
     def slice_of(self, executions: Iterable[Execution | Vertex]) -> Slice | None:
         """What is known of the workers of these executions; None in child processes, which have ranks of their own."""
@@ -99,16 +99,16 @@ class Teams:
         found: dict[str, Team] = {}
         for members in self._runs():
             if any(ranks.values() for ranks in members.values()):
-                is_whole = all(self._observed.access(worker_id) == "memory" for worker_id in members)
+                is_whole = all(self._index.access(worker_id) == "memory" for worker_id in members)
                 found |= dict.fromkeys(members, Team(members, is_whole=is_whole))
         return found
 
     def _runs(self) -> Iterator[dict[str, Ranks]]:
         """The workers by class, job and run; those whose run is not known belong to the only one of their class."""
         classes: dict[object, dict[str, dict[str, Ranks]]] = defaultdict(lambda: defaultdict(dict))
-        for worker in self._observed.snapshot.workers:
-            ranks = self._observed.ranks(worker.worker_id)
-            alike = (kind_of(self._observed, worker, None), worker.job_id)
+        for worker in self._index.snapshot.workers:
+            ranks = self._index.ranks(worker.worker_id)
+            alike = (kind_of(self._index, worker, None), worker.job_id)
             classes[alike][ranks.world][worker.worker_id] = ranks
         for worlds in classes.values():
             if len(worlds) == 2 and "" in worlds:

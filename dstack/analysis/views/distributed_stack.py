@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import Member, member
 from dstack.diagnosis import Vertex
 from dstack.model import Frame, Model
@@ -42,9 +42,9 @@ class StackNode(Model, frozen=True):
     ranks: tuple[int, ...] = ()
 
 
-def stitch(observed: Observed, vertices: Mapping[Key, Vertex], root: Key) -> StackNode:
+def stitch(index: SampleIndex, vertices: Mapping[Key, Vertex], root: Key) -> StackNode:
     """The distributed stack that begins at ``root``, equal branches folded."""
-    return _Stitcher(observed, vertices).node(root, frozenset())
+    return _Stitcher(index, vertices).node(root, frozenset())
 
 
 def vertices_in(node: StackNode) -> set[Key]:
@@ -92,8 +92,8 @@ def likeness(vertex: Vertex) -> object:
 class _Stitcher:
     """Follows every vertex once; where it is met again, it only refers to that place."""
 
-    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex]) -> None:
-        self._observed = observed
+    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
+        self._index = index
         self._vertices = vertices
         self._built: dict[Key, StackNode] = {}
         self._shapes: dict[object, int] = {}
@@ -102,7 +102,7 @@ class _Stitcher:
         if key in self._built:
             return self._built[key]
         vertex = self._vertices[key]
-        who = member(self._observed, vertex)
+        who = member(self._index, vertex)
         node = StackNode(
             vertex=key,
             who=who,

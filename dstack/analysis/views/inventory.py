@@ -14,7 +14,7 @@ from dstack import words
 from dstack.analysis.evidence.coverage import Sight, sights
 from dstack.analysis.graph.resources.amounts import in_group, summed
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
-from dstack.analysis.index.sample_index import ENDED, Observed
+from dstack.analysis.index.sample_index import ENDED, SampleIndex
 from dstack.analysis.index.task_assignment import is_users
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import deed, sentence
@@ -119,8 +119,8 @@ class Lacking(Model, frozen=True):
 class Inventory:
     """The cluster of one snapshot, as all its samples show it, with the conclusions from them."""
 
-    def __init__(self, observed: Observed, diagnosis: Diagnosis) -> None:
-        self._seen = observed
+    def __init__(self, index: SampleIndex, diagnosis: Diagnosis) -> None:
+        self._seen = index
         self._vertices = diagnosis.vertices
         self._lines: dict[int, Frame | None] = {}
         self._stuck = {

@@ -240,7 +240,7 @@ class _Comparing:
         now_at = self._after.began_at
         bounds = [0.0, now_at - self._before.first_ended_at]
         if was.since and was.since.at_least_s is not None:
-            bounds.append(was.since.at_least_s + now_at - self._before.looked_at(was))
+            bounds.append(was.since.at_least_s + now_at - self._before.read_at(was))
         if now.since and now.since.at_least_s is not None:
             bounds.append(now.since.at_least_s)
         at_least = max(bounds)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import execution_of, is_torn, member
 from dstack.analysis.solve.requirements import targets_of
@@ -102,8 +102,8 @@ class Stack(NamedTuple):
 class Stacks:
     """All stacks of one sample; what costs time is worked out when it is asked for, and once."""
 
-    def __init__(self, observed: Observed, vertices: Mapping[Key, Vertex]) -> None:
-        self.observed = observed
+    def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
+        self.index = index
         self.vertices = vertices
         self._running: dict[bool, Running] = {}
         self._outliers: dict[bool, dict[Key, Outlier]] = {}
@@ -113,7 +113,7 @@ class Stacks:
     def running(self, *, whole: bool = False) -> Running:
         """The application's executions, with whole stacks or only its own frames."""
         if whole not in self._running:
-            self._running[whole] = running(self.observed, self.vertices, whole=whole)
+            self._running[whole] = running(self.index, self.vertices, whole=whole)
         return self._running[whole]
 
     def outliers(self, *, whole: bool = False) -> dict[Key, Outlier]:
@@ -130,7 +130,7 @@ class Stacks:
     @cached_property
     def teams(self) -> Teams:
         """Which workers belong together, to say what a part of them has in common."""
-        return Teams(self.observed)
+        return Teams(self.index)
 
     def slice(self, executions: Iterable[Execution]) -> str:
         """``ranks 4-7 (all of pp 1)``: the workers of some executions; empty where no rank tells them apart."""
@@ -140,14 +140,14 @@ class Stacks:
     @cached_property
     def missing(self) -> tuple[Missing, ...]:
         """Of whom nothing is among the executions."""
-        return missing(self.observed, self.vertices, self.running().executions)
+        return missing(self.index, self.vertices, self.running().executions)
 
     # Node by node
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes that have workers, the head first."""
-        there = (node for node in self.observed.snapshot.nodes if node.node_id in self._workers_on)
+        there = (node for node in self.index.snapshot.nodes if node.node_id in self._workers_on)
         return tuple(sorted(there, key=lambda node: not node.is_head))
 
     def workers_on(self, node: Node) -> tuple[Worker, ...]:
@@ -161,8 +161,8 @@ class Stacks:
 
     def _order(self, worker: Worker) -> tuple[str, int, int]:
         """By process id; those with ranks by class and rank, behind the others."""
-        rank = self.observed.ranks(worker.worker_id).rank
-        return ("", 0, worker.pid) if rank is None else (kind_of(self.observed, worker, None), rank, worker.pid)
+        rank = self.index.ranks(worker.worker_id).rank
+        return ("", 0, worker.pid) if rank is None else (kind_of(self.index, worker, None), rank, worker.pid)
 
     @cached_property
     def doings(self) -> dict[str, dict[Doing, int]]:
@@ -176,7 +176,7 @@ class Stacks:
     def residents(self, worker: Worker) -> Residents:
         """A worker with all its threads and coroutines."""
         keys = self._executions.get(worker.worker_id, {})
-        process = self.observed.process(worker.worker_id)
+        process = self.index.process(worker.worker_id)
         everybody: list[tuple[Key, Thread | Coroutine]] = []
         if process is not None:
             everybody += [(ThreadKey(worker.worker_id, one.os_thread_id), one) for one in process.threads]
@@ -193,7 +193,7 @@ class Stacks:
 
     def children_of(self, worker_id: str) -> tuple[Offspring, ...]:
         """The processes that a worker has started."""
-        process = self.observed.process(worker_id)
+        process = self.index.process(worker_id)
         return tuple(self._offspring(worker_id, child) for child in process.children) if process else ()
 
     def _offspring(self, worker_id: str, child: Process) -> Offspring:
@@ -219,7 +219,7 @@ class Stacks:
     def found(self, words: Words) -> dict[str, set[Key]]:
         """By worker: the keys of its executions that have the words; none of these where it has them itself."""
         found: dict[str, set[Key]] = {}
-        for worker in self.observed.snapshot.workers:
+        for worker in self.index.snapshot.workers:
             about = self._about[worker.worker_id]
             if any(words.among(about, terms) for terms in self._terms(worker.worker_id)):
                 found[worker.worker_id] = set()
@@ -232,14 +232,14 @@ class Stacks:
 
     def _terms(self, worker_id: str) -> Iterator[frozenset[str]]:
         """The ranks and labels of a worker, and of each process that it has started, as terms of a filter."""
-        process = self.observed.process(worker_id)
-        yield self.observed.ranks(worker_id).terms
-        yield from (self.observed.ranks(worker_id, one.pid).terms for one in (process.children if process else ()))
+        process = self.index.process(worker_id)
+        yield self.index.ranks(worker_id).terms
+        yield from (self.index.ranks(worker_id, one.pid).terms for one in (process.children if process else ()))
 
     @cached_property
     def _about(self) -> dict[str, str]:
-        workers = self.observed.snapshot.workers
-        hosts = {node.node_id: node.hostname for node in self.observed.snapshot.nodes}
+        workers = self.index.snapshot.workers
+        hosts = {node.node_id: node.hostname for node in self.index.snapshot.nodes}
         return {
             one.worker_id: (
                 f"{self.name_of(one)} {self.ranks_of(one)} pid {one.pid} node {one.ip} {hosts.get(one.node_id, '')}"
@@ -249,17 +249,17 @@ class Stacks:
 
     def ranks_of(self, worker: Worker, child: Process | None = None) -> str:
         """``rank 3 (tp 1, dp 0)``: of a worker, or of a process that it has started; empty where there are none."""
-        return self.observed.ranks(worker.worker_id, child.pid if child else None).in_words
+        return self.index.ranks(worker.worker_id, child.pid if child else None).in_words
 
     def name_of(self, worker: Worker) -> str:
         """``actor Trainer "left"``, ``driver train.py`` or ``worker``."""
-        actor = self.observed.actors.get(worker.actor_id or "")
-        return names.actor(actor) if actor else names.worker(self.observed, worker)
+        actor = self.index.actors.get(worker.actor_id or "")
+        return names.actor(actor) if actor else names.worker(self.index, worker)
 
     @cached_property
     def _workers_on(self) -> dict[str, list[Worker]]:
         workers: dict[str, list[Worker]] = defaultdict(list)
-        for worker in self.observed.snapshot.workers:
+        for worker in self.index.snapshot.workers:
             workers[worker.node_id].append(worker)
         return workers
 
@@ -272,16 +272,16 @@ class Stacks:
 
     @cached_property
     def _lull(self) -> Lull:
-        return Lull(self.observed, self.vertices)
+        return Lull(self.index, self.vertices)
 
     def _strand(self, worker_id: str, key: Key, one: Thread | Coroutine) -> Strand:
         vertex = self.vertices.get(key)
         if vertex is not None:
             name = vertex.label
         elif isinstance(one, Coroutine):
-            name = names.coroutine(self.observed, worker_id, one)
+            name = names.coroutine(self.index, worker_id, one)
         else:
-            name = names.execution(self.observed, worker_id, one, None)
+            name = names.execution(self.index, worker_id, one, None)
         return Strand(key, name, worker_id, doing_of(vertex, one), self._words(vertex, one), is_torn(one))
 
     def _words(self, vertex: Vertex | None, one: Thread | Coroutine) -> str:
@@ -292,8 +292,8 @@ class Stacks:
             call = vertex.wait.what or vertex.wait.kind
             known = [key for key in dict.fromkeys(targets_of(vertex)) if not self.vertices[key].other_side_of]
             more = f" (+{len(known) - 1:,} more)" if len(known) > 1 else ""
-            return f"{call} → {sentences.name(self.observed, self.vertices[known[0]])}{more}" if known else call
-        frames = self.observed.snapshot.frames_of(one)
+            return f"{call} → {sentences.name(self.index, self.vertices[known[0]])}{more}" if known else call
+        frames = self.index.snapshot.frames_of(one)
         frame = names.user_frame(frames) or (frames[0] if frames else None)
         return frame.function if frame else ""
 
@@ -311,15 +311,15 @@ class Stacks:
             name = vertex.label
         else:
             return None
-        frames = self.observed.snapshot.frames_of(one) if one else ()
+        frames = self.index.snapshot.frames_of(one) if one else ()
         onward, left_out = self._onward(vertex)
-        who = member(self.observed, vertex) if vertex else None
+        who = member(self.index, vertex) if vertex else None
         taken = one.locals if isinstance(one, Thread) else None
         return Stack(
             key=key,
             name=name,
             place=who.place if who else self._place(_worker_id(key)),
-            sentence=sentences.sentence(self.observed, self.vertices, vertex).text if vertex else "",
+            sentence=sentences.sentence(self.index, self.vertices, vertex).text if vertex else "",
             runs=_runs(frames, one.call.frame if one and one.call else 0),
             call_at=one.call.frame if one and one.call else None,
             call=call_in_words(one.call) if one else "",
@@ -332,37 +332,37 @@ class Stacks:
     def frames_of(self, key: Key) -> tuple[Frame, ...]:
         """The frames of a thread or coroutine, leaf first; none where it was not seen."""
         one = self._find(key)
-        return self.observed.snapshot.frames_of(one) if one else ()
+        return self.index.snapshot.frames_of(one) if one else ()
 
     def path_to(self, key: Key) -> tuple[str, str] | None:
         """The node and the worker of a thread or coroutine, by their ids; None where it has none."""
         vertex = self.vertices.get(key)
-        worker = self.observed.workers.get((vertex.worker_id if vertex else _worker_id(key)) or "")
+        worker = self.index.workers.get((vertex.worker_id if vertex else _worker_id(key)) or "")
         return (worker.node_id, worker.worker_id) if worker else None
 
     def _find(self, key: Key) -> Thread | Coroutine | None:
         vertex = self.vertices.get(key)
         if vertex is not None:
-            return execution_of(self.observed, vertex)
+            return execution_of(self.index, vertex)
         match key:
             case ChildThreadKey(worker_id, pid, os_thread_id):
-                child = self.observed.child(worker_id, pid)
+                child = self.index.child(worker_id, pid)
                 threads = child.threads if child else ()
                 return next((thread for thread in threads if thread.os_thread_id == os_thread_id), None)
             case CoroutineKey(worker_id, coroutine_id):
-                return self.observed.coroutine(worker_id, coroutine_id)
+                return self.index.coroutine(worker_id, coroutine_id)
             case ThreadKey(worker_id, os_thread_id):
-                return self.observed.thread(worker_id, os_thread_id)
+                return self.index.thread(worker_id, os_thread_id)
         return None
 
     def _name_of_stack(self, key: Key, one: Thread | Coroutine) -> str:
         """What an execution is called that is no vertex."""
-        if isinstance(key, ChildThreadKey) and (child := self.observed.child(key.worker_id, key.pid)):
+        if isinstance(key, ChildThreadKey) and (child := self.index.child(key.worker_id, key.pid)):
             return f"{_name_in_child(child, one)} of child process (pid {child.pid})"
         return self._strand(_worker_id(key), key, one).name
 
     def _place(self, worker_id: str) -> str:
-        worker = self.observed.workers.get(worker_id)
+        worker = self.index.workers.get(worker_id)
         if worker is None:
             return ""
         parts = (self.name_of(worker), self.ranks_of(worker), f"pid {worker.pid}", f"node {worker.ip}")
@@ -378,10 +378,10 @@ class Stacks:
 
     def _told(self, keys: tuple[Key, ...]) -> Onward:
         vertex = self.vertices[keys[0]]
-        who = member(self.observed, vertex)
+        who = member(self.index, vertex)
         parts = (who.ranks.in_words, f"pid {who.pid}" if who.pid else None, who.node_ip)
         place = ", ".join(part for part in parts if part)
-        return Onward(keys, sentences.name(self.observed, vertex), place)
+        return Onward(keys, sentences.name(self.index, vertex), place)
 
 
 def _name_in_child(child: Process, thread: Thread | Coroutine) -> str:

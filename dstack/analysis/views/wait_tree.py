@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dstack import words
 from dstack.analysis.evidence.wait_durations import of_any
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique
@@ -105,8 +105,8 @@ class Branch(Model, frozen=True):
 class WaitTree:
     """The tree of one diagnosis. ``roots`` come in the order of its findings, then what is in none of them."""
 
-    def __init__(self, observed: Observed, diagnosis: Diagnosis) -> None:
-        self._observed = observed
+    def __init__(self, index: SampleIndex, diagnosis: Diagnosis) -> None:
+        self._index = index
         self._vertices = diagnosis.vertices
         self._waiters = _waiters(diagnosis.vertices.values())
         self._top_of: dict[Key, Branch] = {}
@@ -318,8 +318,8 @@ class WaitTree:
         return (vertex.kind, vertex.label, vertex.never, vertex.other_side_of, vertex.stands, self._line(vertex), how)
 
     def _line(self, vertex: Vertex) -> Frame | None:
-        execution = execution_of(self._observed, vertex)
-        return names.user_frame(self._observed.snapshot.frames_of(execution)) if execution else None
+        execution = execution_of(self._index, vertex)
+        return names.user_frame(self._index.snapshot.frames_of(execution)) if execution else None
 
 
 def _waiters(vertices: Iterable[Vertex]) -> dict[Key, list[Key]]:

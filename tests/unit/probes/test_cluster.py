@@ -121,7 +121,7 @@ EMPTY: Plain = {
 }
 
 
-def looked_at(
+def began_at(
     again: Callable[[Simulated], set[str]] | None = None, *, of: Simulated, options: Options = DEFAULT
 ) -> Snapshot:
     with ClusterProbe(None, options, lambda text: None) as probe:
@@ -167,7 +167,7 @@ def test_what_the_probe_in_a_container_cannot_read_is_a_failure(
     failure = {"stage": "stacks", "reason": NO_RIGHT, "cause": "permission", "worker_id": worker_id, "pid": 1}
     simulated.remote_failures[worker_id] = failure
 
-    snapshot = looked_at(of=simulated)
+    snapshot = began_at(of=simulated)
 
     assert simulated.remote == [{NODE}]
     assert [(one.stage, one.cause, one.reason, one.node_id) for one in snapshot.failures] == [
@@ -181,7 +181,7 @@ def test_what_is_not_found_outside_of_a_container_is_no_failure(
 ) -> None:
     simulated.worker(*contained)
 
-    assert looked_at(of=simulated).failures == ()
+    assert began_at(of=simulated).failures == ()
 
 
 def test_a_node_whose_only_worker_has_ended_gets_no_remote_probe(simulated: Simulated, ended: int) -> None:
@@ -189,7 +189,7 @@ def test_a_node_whose_only_worker_has_ended_gets_no_remote_probe(simulated: Simu
         port = server.getsockname()[1]
     simulated.worker(ended, port)
 
-    snapshot = looked_at(lambda one: {worker.worker_id for worker in one.workers}, of=simulated)
+    snapshot = began_at(lambda one: {worker.worker_id for worker in one.workers}, of=simulated)
 
     assert simulated.remote == []
     assert snapshot.workers == ()
@@ -205,7 +205,7 @@ def test_a_node_without_an_answer_is_a_failure_with_its_cause(simulated: Simulat
     simulated.remote_failure = why
     simulated.agents = set()
 
-    snapshot = looked_at(of=simulated)
+    snapshot = began_at(of=simulated)
 
     found = [(one.stage, one.reason, one.cause, one.remedy, one.node_id) for one in snapshot.failures]
     assert found == [("node probe", why.reason, why.cause, why.remedy, OTHER)]
@@ -216,7 +216,7 @@ def test_a_node_whose_clock_is_ahead_is_named_with_the_difference(simulated: Sim
     simulated.worker(1, 0, node_id=OTHER)
     simulated.remote_clock = (time.time() + 100, time.time() + 101)
 
-    snapshot = looked_at(of=simulated)
+    snapshot = began_at(of=simulated)
 
     (node,) = [node for node in snapshot.nodes if node.node_id == OTHER]
     assert node.clock_ahead_s is not None
@@ -230,7 +230,7 @@ def test_who_did_not_answer_in_time_is_not_asked_again_and_others_are(simulated:
     slow, broken, good = (simulated.worker(os.getpid(), used_port) for _ in range(3))
     simulated.causes = {slow: "timeout", broken: "unreachable"}
 
-    looked_at(lambda _: set(), of=simulated)
+    began_at(lambda _: set(), of=simulated)
 
     assert slow in simulated.asked[0]
     assert [ids for ids in simulated.asked if slow in ids] == simulated.asked[:1]
@@ -252,7 +252,7 @@ def test_agents_which_pause_processes_are_asked_only_where_that_is_allowed(
         "pid": 1,
     }
 
-    snapshot = looked_at(lambda _: {unread}, of=simulated, options=options)
+    snapshot = began_at(lambda _: {unread}, of=simulated, options=options)
 
     assert simulated.asked_agents == ([{unread}] * 2 if options.pauses else [])
     suggested = (
@@ -269,7 +269,7 @@ def test_a_worker_that_the_gcs_does_not_list_any_more_has_ended(simulated: Simul
     simulated.causes = {gone: "unreachable", there: "unreachable"}
     simulated.unlisted = {gone}
 
-    snapshot = looked_at(of=simulated)
+    snapshot = began_at(of=simulated)
 
     assert simulated.rolls == 1
     assert [worker.worker_id for worker in snapshot.workers] == [there]

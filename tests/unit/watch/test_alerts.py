@@ -44,7 +44,7 @@ class Seen:
         return self.sightings.take(snapshot, diagnose(snapshot), self.now_s)
 
 
-def looked_at(scene: Scene) -> Snapshot:
+def began_at(scene: Scene) -> Snapshot:
     """A new snapshot of it as it is now, of two looks."""
     scene.samples.clear()
     return scene.look().look_again().snapshot()
@@ -53,8 +53,8 @@ def looked_at(scene: Scene) -> Snapshot:
 def test_a_deadlock_is_new_once_and_then_lasts() -> None:
     scene, seen = Ring(), Seen()
 
-    first = seen.sees(looked_at(scene))
-    second = seen.sees(looked_at(scene))
+    first = seen.sees(began_at(scene))
+    second = seen.sees(began_at(scene))
 
     assert (first.new, first.lasting, first.over) == ((0,), (), ())
     assert (second.new, [one.kind for one in second.lasting], second.over) == ((), ["deadlock"], ())
@@ -63,10 +63,10 @@ def test_a_deadlock_is_new_once_and_then_lasts() -> None:
 
 def test_more_who_wait_behind_it_make_no_new_one() -> None:
     scene, seen = Ring(), Seen()
-    seen.sees(looked_at(scene))
+    seen.sees(began_at(scene))
     scene.driver().gets(scene.call(scene.left, "more", by=scene.driver_))
 
-    changes = seen.sees(looked_at(scene))
+    changes = seen.sees(began_at(scene))
 
     assert not changes.new
     assert len(changes.lasting) == 1
@@ -74,19 +74,19 @@ def test_more_who_wait_behind_it_make_no_new_one() -> None:
 
 def test_another_deadlock_is_a_new_one() -> None:
     scene, seen = Ring(), Seen()
-    seen.sees(looked_at(scene))
+    seen.sees(began_at(scene))
     scene.pair(scene.actor("Up"), scene.actor("Down"))
 
-    changes = seen.sees(looked_at(scene))
+    changes = seen.sees(began_at(scene))
 
     assert (len(changes.new), len(changes.lasting), len(changes.over)) == (1, 1, 0)
 
 
 def test_what_is_not_there_any_more_is_over() -> None:
     seen = Seen()
-    seen.sees(looked_at(Ring()))
+    seen.sees(began_at(Ring()))
 
-    changes = seen.sees(looked_at(Scene()))
+    changes = seen.sees(began_at(Scene()))
 
     assert [one.kind for one in changes.over] == ["deadlock"]
     assert not seen.sightings.lasting
@@ -94,21 +94,21 @@ def test_what_is_not_there_any_more_is_over() -> None:
 
 def test_a_deadlock_somewhere_else_of_the_same_actors_is_another_one() -> None:
     scene, seen = Ring(), Seen()
-    seen.sees(looked_at(scene))
+    seen.sees(began_at(scene))
     again = Ring()
     again.pair(again.left, again.right)  # other calls of the same actors
 
-    changes = seen.sees(looked_at(again))
+    changes = seen.sees(began_at(again))
 
     assert (len(changes.new), len(changes.over)) == (1, 1)
 
 
 def test_nothing_is_over_while_somebody_in_it_could_not_be_seen() -> None:
     scene, seen = Ring(), Seen()
-    seen.sees(looked_at(scene))
+    seen.sees(began_at(scene))
     scene.left.is_unseen = True
 
-    changes = seen.sees(looked_at(scene))
+    changes = seen.sees(began_at(scene))
 
     assert changes == Changes()
     assert len(seen.sightings.lasting) == 1
@@ -120,7 +120,7 @@ def test_who_only_waits_for_somebody_who_runs_is_nothing_to_tell() -> None:
     call, worker = scene.run("work", by=driver)
     worker.computes()
     driver.gets(call)
-    snapshot = looked_at(scene)
+    snapshot = began_at(scene)
 
     assert diagnose(snapshot).findings
     assert Seen().sees(snapshot) == Changes()
@@ -139,31 +139,31 @@ class Stalled(Scene):
 
 def test_what_only_seems_stuck_is_told_when_it_still_stands_after_a_while() -> None:
     scene, seen = Stalled(), Seen()
-    assert [finding.kind for finding in diagnose(looked_at(scene)).findings] == ["stalled"]
+    assert [finding.kind for finding in diagnose(began_at(scene)).findings] == ["stalled"]
 
-    assert seen.sees(looked_at(scene)) == Changes()
+    assert seen.sees(began_at(scene)) == Changes()
     assert seen.sightings.doubtful
-    assert seen.sees(looked_at(scene)).new == (0,)
+    assert seen.sees(began_at(scene)).new == (0,)
     assert not seen.sightings.doubtful
 
 
 def test_what_only_seems_stuck_is_not_told_too_soon() -> None:
     scene, seen = Stalled(), Seen()
-    seen.sees(looked_at(scene))
+    seen.sees(began_at(scene))
 
     seen.now_s -= 1
 
-    assert seen.sees(looked_at(scene)) == Changes()
+    assert seen.sees(began_at(scene)) == Changes()
 
 
 def test_what_only_seems_stuck_and_has_moved_begins_anew() -> None:
     scene, seen = Stalled(), Seen()
-    seen.sees(looked_at(scene))
+    seen.sees(began_at(scene))
 
     scene.busy.strands[0].line += 1
 
-    assert seen.sees(looked_at(scene)) == Changes()
-    assert seen.sees(looked_at(scene)).new == (0,)
+    assert seen.sees(began_at(scene)) == Changes()
+    assert seen.sees(began_at(scene)).new == (0,)
 
 
 def test_a_suspected_deadlock_is_told_when_it_still_stands_after_a_while() -> None:
@@ -176,7 +176,7 @@ def test_a_suspected_deadlock_is_told_when_it_still_stands_after_a_while() -> No
 
 def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
     scene, seen = Ring(), Seen()
-    snapshot = looked_at(scene)
+    snapshot = began_at(scene)
     seen.sees(snapshot)
     (sighting,) = seen.sightings.lasting
     present = sighting.workers | sighting.tasks - {min(sighting.tasks)}
@@ -189,7 +189,7 @@ def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
 
 
 def test_numbers_do_not_tell_findings_apart() -> None:
-    snapshot = looked_at(Ring())
+    snapshot = began_at(Ring())
     later = replace(snapshot, taken_at=snapshot.taken_at + 3600)
     seen = Seen()
     seen.sees(snapshot)
@@ -242,20 +242,20 @@ def numbers(changes: Changes) -> tuple[int, int, int, int]:
 def test_findings_that_merge_are_one_from_then_on_and_end_once() -> None:
     scene, seen = Circles(3), Seen()
     first, second, _ = scene.circles
-    assert numbers(seen.sees(looked_at(scene))) == (3, 0, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (3, 0, 0, 0)
 
     scene.link(first, second)
-    changes = seen.sees(looked_at(scene))
+    changes = seen.sees(began_at(scene))
     assert numbers(changes) == (0, 2, 1, 0)
     ((was, into),) = changes.merged
     assert was.places < into.places
     assert into in changes.lasting
     assert len(seen.sightings.lasting) == 2
-    assert numbers(seen.sees(looked_at(scene))) == (0, 2, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
 
     for one in (first, second):
         one.ends()
-    changes = seen.sees(looked_at(scene))
+    changes = seen.sees(began_at(scene))
     assert numbers(changes) == (0, 1, 0, 1)
     assert changes.over[0].began_s == 60, "since the older one began"
 
@@ -264,32 +264,32 @@ def test_a_part_that_splits_off_is_new_and_each_part_ends_by_itself() -> None:
     scene, seen = Circles(2), Seen()
     first, second = scene.circles
     scene.link(first, second)
-    assert numbers(seen.sees(looked_at(scene))) == (1, 0, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (1, 0, 0, 0)
 
     for one in (first, second):
         one.wait_for()
-    changes = seen.sees(looked_at(scene))
+    changes = seen.sees(began_at(scene))
     assert numbers(changes) == (1, 1, 0, 0)
     assert [one.began_s for one in seen.sightings.lasting] == [60, 60], "its members have been stuck since then"
-    assert numbers(seen.sees(looked_at(scene))) == (0, 2, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
 
     first.ends()
-    assert numbers(seen.sees(looked_at(scene))) == (0, 1, 0, 1)
+    assert numbers(seen.sees(began_at(scene))) == (0, 1, 0, 1)
     second.ends()
-    assert numbers(seen.sees(looked_at(scene))) == (0, 0, 0, 1)
+    assert numbers(seen.sees(began_at(scene))) == (0, 0, 0, 1)
 
 
 def test_a_finding_that_grows_and_shrinks_is_the_same() -> None:
     scene, seen = Circles(1), Seen()
     first = scene.circles[0]
-    assert numbers(seen.sees(looked_at(scene))) == (1, 0, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (1, 0, 0, 0)
 
     late = Circle(scene, scene.driver())
     scene.link(first, late)
-    assert numbers(seen.sees(looked_at(scene))) == (0, 1, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (0, 1, 0, 0)
     first.wait_for()
     late.ends()
-    changes = seen.sees(looked_at(scene))
+    changes = seen.sees(began_at(scene))
 
     assert numbers(changes) == (0, 1, 0, 0)
     assert changes.lasting[0].began_s == 60
@@ -300,16 +300,16 @@ def test_findings_that_exchange_members_stay_two() -> None:
     a, b, c, d = scene.circles
     scene.link(a, b)
     scene.link(c, d)
-    assert numbers(seen.sees(looked_at(scene))) == (2, 0, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (2, 0, 0, 0)
 
     scene.link(a, c)
     scene.link(b, d)
 
-    assert numbers(seen.sees(looked_at(scene))) == (0, 2, 0, 0)
+    assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
 
 
 def test_one_of_two_about_the_same_members_is_over_and_not_merged() -> None:
-    snapshot, seen = looked_at(Ring()), Seen()
+    snapshot, seen = began_at(Ring()), Seen()
     seen.sees(snapshot)
     seen.sightings.lasting *= 2
 
@@ -326,6 +326,6 @@ def test_what_only_seems_stuck_and_grows_or_shrinks_has_not_moved() -> None:
                 others.append(scene.driver().gets(*scene.driver_.submitted))
             while len(others) > size:
                 scene.procs.remove(others.pop())
-            changes = seen.sees(looked_at(scene))
+            changes = seen.sees(began_at(scene))
 
         assert changes.new == (0,)

@@ -102,27 +102,27 @@ class Watched:
         self.attention = Attention(STUCK_AFTER_S, SHARE)
         self.cost_s = cost_s
         self.now_s = 0.0
-        self.looked_at: list[float] = []
+        self.began_at: list[float] = []
 
     def sees(self, *things: str, times: int = 1, touched: bool = False) -> Watched:
         picture = frozenset(("w", thing) for thing in things)
         for _ in range(times):
             if self.attention.reason(picture, self.now_s, touched=touched):
-                self.looked_at.append(self.now_s)
+                self.began_at.append(self.now_s)
                 self.attention.looked(picture, self.now_s, self.cost_s)
             self.now_s += 30
         return self
 
 
 def test_nothing_that_stands_is_nothing_to_look_at() -> None:
-    assert not Watched().sees(times=1000).looked_at
+    assert not Watched().sees(times=1000).began_at
 
 
 def test_a_picture_is_looked_at_at_once_and_then_ever_less_often() -> None:
-    looked_at = Watched().sees("a", times=400).looked_at
+    began_at = Watched().sees("a", times=400).began_at
 
-    gaps = [after - before for before, after in pairwise(looked_at)]
-    assert looked_at[0] == 0
+    gaps = [after - before for before, after in pairwise(began_at)]
+    assert began_at[0] == 0
     assert gaps[0] == SLOW * STUCK_AFTER_S
     assert gaps == sorted(gaps)
     assert gaps[-1] == SLOWEST_S
@@ -137,19 +137,19 @@ def test_what_is_doubtful_is_looked_at_again_soon() -> None:
 
 
 def test_what_is_new_in_a_picture_is_looked_at_at_once() -> None:
-    assert Watched().sees("a").sees("a", "b").looked_at == [0, 30]
+    assert Watched().sees("a").sees("a", "b").began_at == [0, 30]
 
 
 def test_a_picture_of_which_only_less_is_left_is_no_new_one() -> None:
-    assert Watched().sees("a", "b", "c").sees("a", "b").sees("a").looked_at == [0]
+    assert Watched().sees("a", "b", "c").sees("a", "b").sees("a").began_at == [0]
 
 
 def test_what_moved_and_stands_again_is_new() -> None:
-    assert Watched().sees("a").sees().sees("a").looked_at == [0, 60]
+    assert Watched().sees("a").sees().sees("a").began_at == [0, 60]
 
 
 def test_who_moves_in_a_finding_is_looked_at_at_once() -> None:
-    assert Watched().sees("a").sees("a", touched=True).looked_at == [0, 30]
+    assert Watched().sees("a").sees("a", touched=True).began_at == [0, 30]
 
 
 def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
@@ -188,11 +188,11 @@ def test_full_looks_take_their_share_at_most_and_miss_nothing(pictures: list[fro
     watched = Watched(cost_s)
     new_since: dict[str, float] = {}
     for picture in pictures:
-        at_s, before = watched.now_s, len(watched.looked_at)
+        at_s, before = watched.now_s, len(watched.began_at)
         watched.sees(*picture)
         new_since = {thing: new_since.get(thing, at_s) for thing in picture}
-        if len(watched.looked_at) > before:
+        if len(watched.began_at) > before:
             new_since |= dict.fromkeys(picture, float("inf"))
         assert all(at_s - since <= cost_s / SHARE for since in new_since.values())
-    gaps = [after - before for before, after in pairwise(watched.looked_at)]
+    gaps = [after - before for before, after in pairwise(watched.began_at)]
     assert all(cost_s <= SHARE * gap * 1.000001 for gap in gaps)

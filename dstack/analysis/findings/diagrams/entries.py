@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dstack.analysis.findings.never_given import submission
-from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
 from dstack.analysis.graph.serve_requests import SLOT
@@ -45,8 +45,10 @@ class Part(NamedTuple):
 class Entries:
     """Makes the entries of one finding from its parts, in order; in a cycle each waits for what is ``following``."""
 
-    def __init__(self, finding: Finding, teller: Teller, parts: Sequence[Part], following: Mapping[Key, Key]) -> None:
-        self._teller = teller
+    def __init__(
+        self, finding: Finding, narrator: Narrator, parts: Sequence[Part], following: Mapping[Key, Key]
+    ) -> None:
+        self._narrator = narrator
         self._parts = parts
         self._following = following
         self.numbers = {vertex.key: number for number, part in enumerate(parts, 1) for vertex in part.vertices}
@@ -58,7 +60,7 @@ class Entries:
 
     def _entry(self, number: int, part: Part) -> Entry:
         vertex = part.first
-        who = self._teller.member(vertex)
+        who = self._narrator.member(vertex)
         if _is_setup(vertex):  # its label is long, and in the headline
             return Entry(number=number, name=SETUP, vertex=vertex.key)
         if vertex.kind == "lifetime":
@@ -77,41 +79,41 @@ class Entries:
 
     def _does(self, vertex: Vertex, who: Member) -> str:
         if following := self._following.get(vertex.key):
-            vertex = self._teller.towards(vertex.key, following)
+            vertex = self._narrator.towards(vertex.key, following)
         if vertex.wait is not None and vertex.wait.polls:
             vertex = replace(vertex, wait=replace(vertex.wait, polls=""))  # its line is the entry's, or one of Ray's
-        return sentences.deed(self._teller.observed, self._teller.vertices, vertex, who, self._name)
+        return sentences.deed(self._narrator.index, self._narrator.vertices, vertex, who, self._name)
 
     def _name(self, vertex: Vertex) -> str:
         """A target with its number: ``Kitchen.cook (running as 2)``, ``Cashier.is_paid (queued behind 1)``."""
         if _is_setup(vertex):
             return SETUP
         if vertex.key not in self._own:
-            return self._teller.name(vertex)
+            return self._narrator.name(vertex)
         stands_for = self._behind_passed_on(vertex)
         if number := self.numbers.get(stands_for.key):
             is_running = stands_for.kind == "execution" and (stands_for.task_id or stands_for is not vertex)
             return f"{stands_for.label} ({'running as ' if is_running else ''}{number})"
         if is_queued(vertex) and vertex.wait:
-            before = [self._behind_passed_on(self._teller.vertices[key]).key for key in targets_of(vertex)]
+            before = [self._behind_passed_on(self._narrator.vertices[key]).key for key in targets_of(vertex)]
             if numbers := [self.numbers[key] for key in before if key in self.numbers]:
                 limit = f", {vertex.wait.what} is reached" if vertex.wait.kind == SLOT and vertex.wait.what else ""
                 return f"{vertex.label} (queued behind {numbers[0]}{limit})"
-        return self._teller.name(vertex)
+        return self._narrator.name(vertex)
 
     def _behind_passed_on(self, vertex: Vertex) -> Vertex:
         """What a request stands for that Serve's own code passes on; the vertex itself if it is none."""
         for _ in range(MAX_PASSED_ON):
-            targets = list(targets_of(vertex)) if self._teller.situation.is_passed_on(vertex) else []
+            targets = list(targets_of(vertex)) if self._narrator.reduced.is_passed_on(vertex) else []
             if not targets or vertex.key in self.numbers:
                 break
-            vertex = self._teller.vertices[targets[0]]
+            vertex = self._narrator.vertices[targets[0]]
         return vertex
 
     def _also(self, vertex: Vertex) -> tuple[str, ...]:
         if vertex.never is None or vertex.child_pid is not None:
             return ()
-        return (text,) if (text := submission(self._teller, vertex)) else ()
+        return (text,) if (text := submission(self._narrator, vertex)) else ()
 
 
 def _folded(entries: Sequence[Entry]) -> Iterator[Entry | Step]:

@@ -18,7 +18,7 @@ from dstack.analysis.findings.wording.group_ranks import (
     rank_of,
     ranks_in,
 )
-from dstack.analysis.findings.wording.narration import Teller, more
+from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.graph.process_groups.calls import GroupId, is_between_two
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import at, fails_in
@@ -43,55 +43,55 @@ FOLLOWED = 6
 """So many steps from what a rank waits for to another rank are followed."""
 
 
-def described(finding: Finding, teller: Teller) -> set[Key]:
+def described(finding: Finding, narrator: Narrator) -> set[Key]:
     """The vertices that the steps about calls on groups describe."""
-    return ranks_in(finding, teller).described
+    return ranks_in(finding, narrator).described
 
 
-def headline(finding: Finding, teller: Teller) -> str | None:
+def headline(finding: Finding, narrator: Narrator) -> str | None:
     """``ranks 0-2 are in all_reduce of group dp; rank 3 is in ray.get for Reward.score, which calls rank 0``."""
-    group_ranks = ranks_in(finding, teller)
+    group_ranks = ranks_in(finding, narrator)
     found = group_ranks.gatherings
     if not found:
         return None
-    if lost := [text for vertex in group_ranks.absent if (text := _why_lost(teller, vertex))]:
+    if lost := [text for vertex in group_ranks.absent if (text := _why_lost(narrator, vertex))]:
         return "; ".join((*lost, *_calls_in_words(found, ("waits", "wait"))))
-    idle = (text for vertex in group_ranks.absent if (text := _why_idle(teller, vertex)))
-    parts = [*_calls_in_words(found, ("is", "are")), *_elsewhere(finding, teller, group_ranks), *idle]
+    idle = (text for vertex in group_ranks.absent if (text := _why_idle(narrator, vertex)))
+    parts = [*_calls_in_words(found, ("is", "are")), *_elsewhere(finding, narrator, group_ranks), *idle]
     rest = f"; and {len(parts) - SHOWN_PARTS} more" if len(parts) > SHOWN_PARTS else ""
     return "; ".join(parts[:SHOWN_PARTS]) + rest
 
 
-def steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """Each call with the ranks in it and where the first of them is, then the ranks that are lost or idle."""
-    group_ranks = ranks_in(finding, teller)
+    group_ranks = ranks_in(finding, narrator)
     found = [one for one in group_ranks.gatherings if of_group(one.inside[0]).missing]
-    yield from (_step_inside(one, group_ranks.caller(one.inside[0]), teller) for one in found[:SHOWN_CALLS])
+    yield from (_step_inside(one, group_ranks.caller(one.inside[0]), narrator) for one in found[:SHOWN_CALLS])
     yield from more(len(found) - SHOWN_CALLS, "such calls")
-    yield from absent_steps(finding, teller)
+    yield from absent_steps(finding, narrator)
 
 
-def absent_steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+def absent_steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """The ranks that are lost or idle, and why."""
-    for vertex in ranks_in(finding, teller).absent:
-        if text := _why_lost(teller, vertex) or _why_idle(teller, vertex):
-            yield _step_of_absent(teller, vertex, text)
+    for vertex in ranks_in(finding, narrator).absent:
+        if text := _why_lost(narrator, vertex) or _why_idle(narrator, vertex):
+            yield _step_of_absent(narrator, vertex, text)
 
 
-def parts(finding: Finding, teller: Teller) -> Iterator[tuple[list[Vertex], str, str]]:
+def parts(finding: Finding, narrator: Narrator) -> Iterator[tuple[list[Vertex], str, str]]:
     """Each call with the ranks in it: where the first of them is, then all; their name; and what they do.
 
     As ``ranks 0-2 of 4: Worker.step`` and ``in all_reduce of group dp, waiting for rank 3``.
     """
-    ranks = ranks_in(finding, teller)
+    ranks = ranks_in(finding, narrator)
     for one in ranks.gatherings:
         first = ranks.caller(one.inside[0])
         call, missing = one.call, of_group(one.inside[0]).missing
         rest = f", waiting for {names.ranks(missing, call.group)}" if missing else ""
-        does = f"in {one.operation} of {names.process_group(call.group)}{rest}{fails_in(teller.observed, call)}"
+        does = f"in {one.operation} of {names.process_group(call.group)}{rest}{fails_in(narrator.index, call)}"
         keys = dict.fromkeys([first.key, *(ranks.caller(vertex).key for vertex in one.inside)])
         keys |= dict.fromkeys(vertex.key for vertex in one.inside)
-        yield teller.vertices_of(keys), f"{_ranks_of(one)}: {first.label}", does
+        yield narrator.vertices_of(keys), f"{_ranks_of(one)}: {first.label}", does
 
 
 def _ranks_of(one: Gathering) -> str:
@@ -101,32 +101,32 @@ def _ranks_of(one: Gathering) -> str:
     return f"{names.ranks(one.ranks, one.call.group)}{of}"
 
 
-def with_ranks(finding: Finding, teller: Teller, steps_: Iterable[Step]) -> Iterator[Step]:
+def with_ranks(finding: Finding, narrator: Narrator, steps_: Iterable[Step]) -> Iterator[Step]:
     """The steps, with the ranks of executions that others wait for in a call on a group."""
-    ranks = {vertex.key: rank for vertex, rank in ranks_in(finding, teller).elsewhere}
+    ranks = {vertex.key: rank for vertex, rank in ranks_in(finding, narrator).elsewhere}
     for step in steps_:
         rank = ranks.get(step.vertex) if step.vertex else None
         yield step if rank is None else replace(step, text=f"Rank {rank}: {step.text}")
 
 
-def without_described(finding: Finding, teller: Teller) -> Finding:
+def without_described(finding: Finding, narrator: Narrator) -> Finding:
     """The finding without those behind it that the steps about calls on groups describe."""
-    known = described(finding, teller)
+    known = described(finding, narrator)
     return replace(finding, blocked_behind=tuple(key for key in finding.blocked_behind if key not in known))
 
 
-def late_executions(finding: Finding, teller: Teller) -> list[Key]:
+def late_executions(finding: Finding, narrator: Narrator) -> list[Key]:
     """The executions among the members that belong to a missing rank."""
-    return [vertex.key for vertex, _ in ranks_in(finding, teller).elsewhere]
+    return [vertex.key for vertex, _ in ranks_in(finding, narrator).elsewhere]
 
 
-def advice(finding: Finding, teller: Teller) -> str | None:
+def advice(finding: Finding, narrator: Narrator) -> str | None:
     """How to make the ranks come together; None where no member is in a call of a group."""
-    group_ranks = ranks_in(finding, teller)
+    group_ranks = ranks_in(finding, narrator)
     found = group_ranks.gatherings
     if not found:
         return None
-    lost = [vertex for vertex in group_ranks.absent if _why_lost(teller, vertex)]
+    lost = [vertex for vertex in group_ranks.absent if _why_lost(narrator, vertex)]
     if lost:
         return _advice_for_lost(lost, names.ranks(sorted({one.absent.rank for one in lost if one.absent})))
     if fix := _advice_for_data({one.call.group.library for one in found}):
@@ -137,7 +137,7 @@ def advice(finding: Finding, teller: Teller) -> str | None:
             "the next: requests of two callers may arrive in a different order at each actor."
         )
     is_for_calls = bool(group_ranks.elsewhere) and not _are_mixed(found)
-    return _advice_for_calls(finding, teller, group_ranks) if is_for_calls else _advice_for_order(found)
+    return _advice_for_calls(finding, narrator, group_ranks) if is_for_calls else _advice_for_order(found)
 
 
 def _are_mixed(found: Sequence[Gathering]) -> bool:
@@ -202,17 +202,19 @@ def _operations(found: Sequence[Gathering]) -> str:
     return words.shortly(list(parts), SHOWN_PARTS)
 
 
-def _advice_for_calls(finding: Finding, teller: Teller, group_ranks: Ranks) -> str:
+def _advice_for_calls(finding: Finding, narrator: Narrator, group_ranks: Ranks) -> str:
     """A call to a rank that is in a collective waits until that ends."""
     found = group_ranks.gatherings
     workers = {vertex.worker_id for one in found for vertex in one.inside}
     queued = {
-        v.label for v in teller.vertices_of(finding.members) if v.worker_id is None and _worker_of(teller, v) in workers
+        v.label
+        for v in narrator.vertices_of(finding.members)
+        if v.worker_id is None and _worker_of(narrator, v) in workers
     }
     what = words.listed(sorted(queued), " or ")
     if not what:
         targets = (key for vertex, _ in group_ranks.elsewhere for key in targets_of(vertex))
-        awaited = sorted({vertex.label for vertex in teller.vertices_of(targets)})
+        awaited = sorted({vertex.label for vertex in narrator.vertices_of(targets)})
         return (
             f"Enter {_operations(found)} and wait for {words.shortly(awaited, SHOWN_PARTS)} in the same order on all "
             "ranks: here each rank waits for what another rank does later."
@@ -252,26 +254,26 @@ def _split_in_words(one: Gathering) -> str:
     )
 
 
-def _step_inside(one: Gathering, first: Vertex, teller: Teller) -> Step:
+def _step_inside(one: Gathering, first: Vertex, narrator: Narrator) -> Step:
     """``Ranks 0-2 are in all_reduce of group dp, and wait for rank 3``, and where the first of them is."""
     is_one, missing = len(one.inside) == 1, of_group(one.inside[0]).missing
-    who = teller.member(first)
+    who = narrator.member(first)
     parts = (
         f"{words.capitalised(_ranks_of(one))} {words.word(len(one.inside), 'is', 'are')} in ",
         f"{one.operation} of {names.process_group(one.call.group)}",
         f", and {words.word(len(one.inside), 'waits', 'wait')} for {names.ranks(missing, one.call.group)}"
         if missing
         else "",
-        fails_in(teller.observed, one.call),
+        fails_in(narrator.index, one.call),
         f"; {'it is' if is_one else 'the first of them is'} {first.label}",
         f" ({who.place})" if who.place else "",
     )
     return at("".join(parts), who, first)
 
 
-def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator[str]:
+def _elsewhere(finding: Finding, narrator: Narrator, group_ranks: Ranks) -> Iterator[str]:
     """``rank 3 is in ray.get for Reward.score, which calls rank 0``; ranks in the same words as one."""
-    routes = _Routes(finding, teller, group_ranks.gatherings)
+    routes = _Routes(finding, narrator, group_ranks.gatherings)
     inside = {vertex.worker_id for one in group_ranks.gatherings for vertex in one.inside}
     alike: dict[str, list[int]] = defaultdict(list)
     for vertex, rank in group_ranks.elsewhere:
@@ -285,8 +287,8 @@ def _elsewhere(finding: Finding, teller: Teller, group_ranks: Ranks) -> Iterator
 class _Routes:
     """From what the other ranks wait for to the ranks that are in the calls."""
 
-    def __init__(self, finding: Finding, teller: Teller, found: Sequence[Gathering]) -> None:
-        self._teller = teller
+    def __init__(self, finding: Finding, narrator: Narrator, found: Sequence[Gathering]) -> None:
+        self._narrator = narrator
         self._keys = {*finding.members, *finding.helpers, *finding.blocked_behind}
         self._ranks = {vertex.worker_id: rank_of(vertex) for one in found for vertex in one.inside}
 
@@ -312,7 +314,7 @@ class _Routes:
         for count in range(FOLLOWED):
             if vertex is None:
                 return None
-            worker_id = _worker_of(self._teller, vertex)
+            worker_id = _worker_of(self._narrator, vertex)
             if worker_id in self._ranks:
                 return self._ranks[worker_id], count, vertex.worker_id is None
             vertex = self._next(vertex)
@@ -320,18 +322,18 @@ class _Routes:
 
     def _next(self, vertex: Vertex) -> Vertex | None:
         """What a vertex waits for, of what takes part in the finding."""
-        return next((self._teller.vertices[key] for key in targets_of(vertex) if key in self._keys), None)
+        return next((self._narrator.vertices[key] for key in targets_of(vertex) if key in self._keys), None)
 
 
-def _worker_of(teller: Teller, vertex: Vertex) -> str | None:
+def _worker_of(narrator: Narrator, vertex: Vertex) -> str | None:
     """The worker of an execution, or that of the actor that a call is queued on."""
     if vertex.worker_id is not None:
         return vertex.worker_id
-    actor = teller.observed.actors.get(actor_of_task(vertex.task_id) or "" if vertex.task_id else "")
+    actor = narrator.index.actors.get(actor_of_task(vertex.task_id) or "" if vertex.task_id else "")
     return actor.worker_id if actor else None
 
 
-def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
+def _why_lost(narrator: Narrator, vertex: Vertex) -> str | None:
     """``rank 1's execute_model raised RuntimeError: ..., and its result was never fetched``."""
     absent = vertex.absent
     if absent is None:
@@ -339,11 +341,11 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
     if vertex.never:
         return f"{vertex.label} {vertex.never}"
     if absent.is_dead:
-        actor = teller.observed.actors.get(absent.actor_id or "")
+        actor = narrator.index.actors.get(absent.actor_id or "")
         cause = ((actor.death_cause if actor else None) or "").partition(". ")[0].removesuffix(".")
         who = f" ({names.actor(actor)})" if actor else ""
         return f"rank {absent.rank}{who} has died{f': {cause[:SHOWN_ERROR]}' if cause else ''}"
-    failed = failure_of(teller.situation, vertex)
+    failed = failure_of(narrator.reduced, vertex)
     if failed is None:
         return None
     verb = "raised" if failed.error_type == RAISED else "failed:"
@@ -351,14 +353,14 @@ def _why_lost(teller: Teller, vertex: Vertex) -> str | None:
     return f"rank {absent.rank}'s {failed.name} {verb} {(failed.error or failed.error_type)[:SHOWN_ERROR]}{fetched}"
 
 
-def _why_idle(teller: Teller, vertex: Vertex) -> str | None:
+def _why_idle(narrator: Narrator, vertex: Vertex) -> str | None:
     if vertex.absent is None or not vertex.absent.is_idle:
         return None
-    return f"{_name_of(teller, vertex)} is idle, and all its possible callers wait for the other ranks"
+    return f"{_name_of(narrator, vertex)} is idle, and all its possible callers wait for the other ranks"
 
 
-def _step_of_absent(teller: Teller, vertex: Vertex, text: str) -> Step:
-    failed = failure_of(teller.situation, vertex)
+def _step_of_absent(narrator: Narrator, vertex: Vertex, text: str) -> Step:
+    failed = failure_of(narrator.reduced, vertex)
     return Step(
         text=words.capitalised(text),
         vertex=vertex.key,
@@ -368,9 +370,9 @@ def _step_of_absent(teller: Teller, vertex: Vertex, text: str) -> Step:
     )
 
 
-def _name_of(teller: Teller, vertex: Vertex) -> str:
+def _name_of(narrator: Narrator, vertex: Vertex) -> str:
     """``rank 2 (actor Rank "b")``."""
     absent = vertex.absent
     assert absent is not None, "it stands for a rank"
-    actor = teller.observed.actors.get(absent.actor_id or "")
+    actor = narrator.index.actors.get(absent.actor_id or "")
     return f"rank {absent.rank}{f' ({names.actor(actor)})' if actor else ''}"

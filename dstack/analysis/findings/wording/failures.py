@@ -14,9 +14,9 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.graph.refs.dead_producers import RELEASED
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import FailedBefore, Finding, Step
@@ -47,9 +47,9 @@ class _Involved:
 class Failures:
     """All failures of a snapshot, of which some are beside a wait."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-        self._observed: Observed = situation.observed
+    def __init__(self, reduced: ReducedGraph) -> None:
+        self._reduced = reduced
+        self._index: SampleIndex = reduced.index
 
     def beside(self, finding: Finding) -> tuple[FailedBefore, ...]:
         """Those of the finding's jobs that its waits may depend on.
@@ -59,18 +59,18 @@ class Failures:
         """
         ends = [blocker.vertex for blocker in finding.final_blockers]
         keys = (*finding.members, *finding.blocked_behind, *finding.polled_by, *finding.helpers, *ends)
-        is_open = any(self._situation.vertices[end].other_side_of for end in ends)
+        is_open = any(self._reduced.vertices[end].other_side_of for end in ends)
         return self._of(finding.jobs, keys, is_open=is_open)
 
     def beside_outside(self, job_id: str | None = None) -> tuple[FailedBefore, ...]:
         """Those beside waits that do not depend on Ray, of one job if given."""
-        waiters = [key for knot in self._situation.knots for key in knot.waiters]
-        jobs = self._situation.jobs_of(waiters)
+        waiters = [key for chain in self._reduced.chains for key in chain.waiters]
+        jobs = self._reduced.jobs_of(waiters)
         return self._of([job for job in jobs if job_id in (None, job)], waiters, is_open=True)
 
     def _of(self, jobs: Iterable[str], keys: Sequence[Key], *, is_open: bool) -> tuple[FailedBefore, ...]:
         jobs = set(jobs)
-        if not any(task.job_id in jobs for task in self._observed.snapshot.failed_tasks) and not self._dead(jobs):
+        if not any(task.job_id in jobs for task in self._index.snapshot.failed_tasks) and not self._dead(jobs):
             return ()
         involved = self._involved(keys)
         found = [*self._failed_calls(jobs, involved), *self._deaths(jobs, involved)]
@@ -81,30 +81,30 @@ class Failures:
     def _involved(self, keys: Iterable[Key]) -> _Involved:
         """What the vertices of these keys, and what they wait for, are about."""
         involved = _Involved()
-        vertices = self._situation.vertices
+        vertices = self._reduced.vertices
         reached = {target for key in keys for target in (key, *targets_of(vertices[key]))}
         for vertex in map(vertices.__getitem__, reached):
-            worker = self._observed.workers.get(vertex.worker_id or "")
+            worker = self._index.workers.get(vertex.worker_id or "")
             actors = (worker.actor_id if worker else None, actor_of_task(vertex.task_id) if vertex.task_id else None)
             involved.workers.update(worker_id for worker_id in (vertex.worker_id,) if worker_id)
             involved.tasks.update(task_id for task_id in (vertex.task_id,) if task_id)
             involved.actors.update(actor_id for actor_id in actors if actor_id)
-        known = (self._observed.actors.get(actor_id) for actor_id in involved.actors)
+        known = (self._index.actors.get(actor_id) for actor_id in involved.actors)
         involved.classes.update(actor.class_name for actor in known if actor)
         return involved
 
     def _failed_calls(self, jobs: set[str], involved: _Involved) -> Iterator[FailedBefore]:
         """The failed tasks; not those that failed since their actor died, which stands for them."""
         dead = {actor.actor_id for actor in self._dead(jobs)}
-        for task in self._observed.snapshot.failed_tasks:
-            actor = self._observed.actors.get(task.actor_id or "")
+        for task in self._index.snapshot.failed_tasks:
+            actor = self._index.actors.get(task.actor_id or "")
             is_related = _is_about(task, actor, involved)
             is_of_dead = task.actor_id in dead and task.error_type != RAISED
             if task.job_id in jobs and not is_of_dead and (is_related or task.error_type not in INTENDED):
                 yield self._failed_call(task, actor, is_related=is_related)
 
     def _failed_call(self, task: FailedTask, actor: Actor | None, *, is_related: bool) -> FailedBefore:
-        node = self._observed.nodes.get(task.node_id or "")
+        node = self._index.nodes.get(task.node_id or "")
         return FailedBefore(
             name=task.name,
             error=task.error or task.error_type,
@@ -130,14 +130,14 @@ class Failures:
 
     @cached_property
     def _dead_actors(self) -> list[Actor]:
-        actors = self._observed.snapshot.actors
+        actors = self._index.snapshot.actors
         return [one for one in actors if one.state == "DEAD" and one.death_reason not in (None, *RELEASED)]
 
     def _deaths(self, jobs: set[str], involved: _Involved) -> Iterator[FailedBefore]:
         for actor in self._dead(jobs):
             is_related = actor.actor_id in involved.actors or actor.class_name in involved.classes
             if is_related or actor.death_reason not in INTENDED:
-                node = self._observed.nodes.get(actor.node_id or "")
+                node = self._index.nodes.get(actor.node_id or "")
                 yield FailedBefore(
                     name=names.actor(actor),
                     error=actor.death_cause or "",
@@ -155,9 +155,9 @@ class Failures:
 
     def _ago_s(self, failed_at: float | None) -> float | None:
         """How long ago it was, where no clock of a node is known to differ."""
-        if failed_at is None or not self._observed.snapshot.has_one_time:
+        if failed_at is None or not self._index.snapshot.has_one_time:
             return None
-        ago = self._observed.looked_at - failed_at
+        ago = self._index.began_at - failed_at
         return round(ago, 3) if ago >= 0 else None
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
-from dstack.analysis.findings.reduced_graph import Situation
-from dstack.analysis.findings.wording.narration import Teller
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.process_groups.calls import BY_CALLS, SENDS, GroupId, group_id, is_between_two
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming.vertex_details import execution_of
@@ -43,10 +43,10 @@ class Gathering(NamedTuple):
         return operation_in_words(self.call)
 
 
-def ranks_in(finding: Finding, teller: Teller) -> Ranks:
+def ranks_in(finding: Finding, narrator: Narrator) -> Ranks:
     """The calls on process groups and the ranks of a finding, which are found once."""
     key = (ranks_in, finding.members, finding.blocked_behind, finding.helpers)
-    return teller.once(key, lambda: Ranks(finding, teller))
+    return narrator.once(key, lambda: Ranks(finding, narrator))
 
 
 def operation_in_words(call: GroupCall) -> str:
@@ -56,29 +56,29 @@ def operation_in_words(call: GroupCall) -> str:
     return f"{call.operation} {'to' if call.operation in SENDS else 'from'} rank {call.peer}"
 
 
-def has_lost_rank(situation: Situation, keys: Iterable[Key]) -> bool:
+def has_lost_rank(reduced: ReducedGraph, keys: Iterable[Key]) -> bool:
     """Whether one of these stands for a rank that has died, or whose last call failed, and that no call reaches."""
-    vertices = (situation.vertices[key] for key in keys)
-    return any(vertex.absent and (vertex.absent.is_dead or failure_of(situation, vertex)) for vertex in vertices)
+    vertices = (reduced.vertices[key] for key in keys)
+    return any(vertex.absent and (vertex.absent.is_dead or failure_of(reduced, vertex)) for vertex in vertices)
 
 
 class Ranks:
     """The calls on process groups that members of a finding are in, and the ranks that are not in them."""
 
-    def __init__(self, finding: Finding, teller: Teller) -> None:
+    def __init__(self, finding: Finding, narrator: Narrator) -> None:
         self._finding = finding
-        self._teller = teller
+        self._narrator = narrator
 
     @cached_property
     def gatherings(self) -> list[Gathering]:
         """The calls that members are in, each with the ranks in it; the largest group first."""
-        finding, teller = self._finding, self._teller
-        members = teller.vertices_of(finding.members)
+        finding, narrator = self._finding, self._narrator
+        members = narrator.vertices_of(finding.members)
         if any(vertex.absent and vertex.never for vertex in members):
-            members += teller.vertices_of(finding.blocked_behind)
+            members += narrator.vertices_of(finding.blocked_behind)
         of_members = {_id(of_group(vertex).call) for vertex in members if is_in_group(vertex)}
         several: dict[object, list[Vertex]] = defaultdict(list)
-        for vertex in teller.vertices_of((*finding.members, *finding.blocked_behind)):
+        for vertex in narrator.vertices_of((*finding.members, *finding.blocked_behind)):
             if is_in_group(vertex) and (call := _id(of_group(vertex).call)) in of_members:
                 several[call].append(vertex)
         found = [Gathering(of_group(some[0]).call, sorted(some, key=rank_of)) for some in several.values()]
@@ -97,20 +97,20 @@ class Ranks:
     def absent(self) -> list[Vertex]:
         """What stands for ranks that no execution brings to the call; each rank once."""
         keys = dict.fromkeys((*self._finding.members, *self._finding.helpers))
-        found = [(vertex.absent.rank, vertex) for vertex in self._teller.vertices_of(keys) if vertex.absent]
+        found = [(vertex.absent.rank, vertex) for vertex in self._narrator.vertices_of(keys) if vertex.absent]
         return [vertex for _, vertex in sorted(found, key=lambda one: (one[0], str(one[1].key)))]
 
     @cached_property
     def elsewhere(self) -> list[tuple[Vertex, int]]:
         """The executions among the members that belong to a missing rank, each with that rank."""
-        members = self._teller.vertices_of(self._finding.members)
+        members = self._narrator.vertices_of(self._finding.members)
         waits = [of_group(vertex) for vertex in members if is_in_group(vertex)]
         ranks = {(wait.call.group.library, wait.call.group.world, rank) for wait in waits for rank in wait.missing}
         late = {target: one.absent.rank for one in self.absent if one.absent for target in targets_of(one)}
         found = []
         for vertex in members:
             if vertex.kind == "execution" and vertex.key not in self.described and self._may_be_ranks(vertex):
-                process = self._teller.observed.process(vertex.worker_id or "")
+                process = self._narrator.index.process(vertex.worker_id or "")
                 groups = process.process_groups if process else ()
                 own = [one.rank for one in groups if (one.library, one.world, one.rank) in ranks]
                 rank = own[0] if own else late.get(vertex.key)
@@ -120,11 +120,9 @@ class Ranks:
 
     def _may_be_ranks(self, vertex: Vertex) -> bool:
         """Whether it runs a task or code of the user's, or was not seen."""
-        execution = execution_of(self._teller.observed, vertex)
+        execution = execution_of(self._narrator.index, vertex)
         return (
-            execution is None
-            or vertex.task_id is not None
-            or task_assignment.is_users(self._teller.observed, execution)
+            execution is None or vertex.task_id is not None or task_assignment.is_users(self._narrator.index, execution)
         )
 
     def caller(self, vertex: Vertex) -> Vertex:
@@ -138,8 +136,8 @@ class Ranks:
         for _ in range(FOLLOWED):
             before = [one for key in level for one in self._waiters.get(key, ()) if one.key not in seen]
             for one in before:
-                execution = execution_of(self._teller.observed, one)
-                if execution is not None and task_assignment.is_users(self._teller.observed, execution):
+                execution = execution_of(self._narrator.index, one)
+                if execution is not None and task_assignment.is_users(self._narrator.index, execution):
                     return one
             level = [one.key for one in before]
             seen.update(level)
@@ -149,19 +147,19 @@ class Ranks:
     def _waiters(self) -> dict[Key, list[Vertex]]:
         """The executions that wait for a vertex."""
         found: dict[Key, list[Vertex]] = defaultdict(list)
-        for vertex in self._teller.vertices.values():
+        for vertex in self._narrator.vertices.values():
             if vertex.kind == "execution":
                 for target in dict.fromkeys(targets_of(vertex)):
                     found[target].append(vertex)
         return found
 
 
-def failure_of(situation: Situation, vertex: Vertex) -> FailedTask | None:
+def failure_of(reduced: ReducedGraph, vertex: Vertex) -> FailedTask | None:
     """The last failed call of an actor that runs nothing."""
     absent = vertex.absent
     if absent is None or not absent.is_idle or absent.actor_id is None:
         return None
-    failed = [task for task in situation.observed.snapshot.failed_tasks if task.actor_id == absent.actor_id]
+    failed = [task for task in reduced.index.snapshot.failed_tasks if task.actor_id == absent.actor_id]
     return max(failed, key=lambda task: task.failed_at or 0.0, default=None)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from dstack.analysis.evidence.wait_durations import of_any
-from dstack.analysis.findings.reduced_graph import Situation
+from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import Member, member
 from dstack.analysis.solve.requirements import targets_of
@@ -23,14 +23,14 @@ SHOWN_REST = 5
 MAX_COMPARED = 1000
 
 
-class Teller:
+class Narrator:
     """Puts vertices into words; who takes part in several findings is put into words once."""
 
-    def __init__(self, situation: Situation) -> None:
-        self.situation = situation
-        self.observed = situation.observed
-        self.vertices = situation.vertices
-        self.teams = Teams(self.observed)
+    def __init__(self, reduced: ReducedGraph) -> None:
+        self.reduced = reduced
+        self.index = reduced.index
+        self.vertices = reduced.vertices
+        self.teams = Teams(self.index)
         self._sentences: dict[Key, Step] = {}
         self._names: dict[Key, str] = {}
         self._made: dict[object, object] = {}
@@ -47,12 +47,12 @@ class Teller:
 
     def member(self, vertex: Vertex) -> Member:
         """Who it is, and where."""
-        return member(self.observed, vertex)
+        return member(self.index, vertex)
 
     def name(self, vertex: Vertex) -> str:
         """What it is called where others wait for it."""
         if vertex.key not in self._names:
-            self._names[vertex.key] = sentences.name(self.observed, vertex)
+            self._names[vertex.key] = sentences.name(self.index, vertex)
         return self._names[vertex.key]
 
     def spot(self, vertex: Vertex) -> str:
@@ -77,13 +77,13 @@ class Teller:
         narrow = self.towards(key, following)
         if narrow is self.vertices[key]:
             return self.step(key)
-        return _lasting(sentences.sentence(self.observed, self.vertices, narrow), [narrow], "")
+        return _lasting(sentences.sentence(self.index, self.vertices, narrow), [narrow], "")
 
     def towards(self, key: Key, following: Key) -> Vertex:
         """The vertex in a cycle: where any of many could end its wait, it waits only for what follows in the cycle."""
         vertex = self.vertices[key]
         is_for_one = len(set(targets_of(vertex))) == 1 and vertex.kind != "lifetime"
-        if vertex.wait is None or is_for_one or not self.situation.is_open_to_many(key):
+        if vertex.wait is None or is_for_one or not self.reduced.is_open_to_many(key):
             return vertex
         groups = (Group(needs=1, targets=(Target(vertex=following),)),)
         wait = msgspec.structs.replace(vertex.wait, groups=groups, needed=1, total=1, inferred=None, loop=None)
@@ -91,7 +91,7 @@ class Teller:
 
     def _sentence(self, key: Key) -> Step:
         if key not in self._sentences:
-            self._sentences[key] = sentences.sentence(self.observed, self.vertices, self.vertices[key])
+            self._sentences[key] = sentences.sentence(self.index, self.vertices, self.vertices[key])
         return self._sentences[key]
 
     def alike(
@@ -110,7 +110,7 @@ class Teller:
 
     def behind(self, finding: Finding) -> Iterator[Step]:
         """Who waits behind: executions, since they have lines to look at, and how many others."""
-        behind = [key for key in finding.blocked_behind if not self.situation.is_passed_on(self.vertices[key])]
+        behind = [key for key in finding.blocked_behind if not self.reduced.is_passed_on(self.vertices[key])]
         executions = [key for key in behind if self.vertices[key].kind == "execution"]
         yield from self.alike(executions, "Blocked behind it: ")
         yield from more(len(behind) - len(executions), "pending behind it")

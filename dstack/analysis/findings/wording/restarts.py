@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dstack.analysis.findings.wording.narration import MAX_COMPARED, Teller
+from dstack.analysis.findings.wording.narration import MAX_COMPARED, Narrator
 from dstack.analysis.naming import names
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import Actor, Task, actor_of_task
@@ -16,56 +16,56 @@ REPEATED = 2
 """So many restarts or retries in a row are a reason to look for their cause."""
 
 
-def restart_steps(finding: Finding, teller: Teller) -> Iterator[Step]:
+def restart_steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """How often the actors of a finding were restarted and its calls made again, with the last error."""
-    for actor in _restarted(finding, teller)[:SHOWN]:
+    for actor in _restarted(finding, narrator)[:SHOWN]:
         yield Step(text=_of_actor(actor))
-    for vertex, task in _retried(finding, teller)[:SHOWN]:
-        yield Step(text=_of_task(teller, vertex, task), vertex=vertex.key)
+    for vertex, task in _retried(finding, narrator)[:SHOWN]:
+        yield Step(text=_of_task(narrator, vertex, task), vertex=vertex.key)
 
 
-def is_repeated(finding: Finding, teller: Teller) -> bool:
+def is_repeated(finding: Finding, narrator: Narrator) -> bool:
     """Whether an actor was restarted, or a call made again, several times; or once, and all wait for the next time."""
-    restarts = (actor.num_restarts for actor in _restarted(finding, teller))
-    retries = (task.attempt for _, task in _retried(finding, teller))
+    restarts = (actor.num_restarts for actor in _restarted(finding, narrator))
+    retries = (task.attempt for _, task in _retried(finding, narrator))
     ends = (blocker.vertex for blocker in finding.final_blockers)
     is_pending = all(isinstance(end, UnknownKey) and end.is_scheduler for end in ends)
     return max((*restarts, *retries), default=0) >= (1 if is_pending else REPEATED)
 
 
-def advice(finding: Finding, teller: Teller) -> str:
+def advice(finding: Finding, narrator: Narrator) -> str:
     """How to find the cause, and to bound the restarts or attempts."""
-    if actors := _restarted(finding, teller):
+    if actors := _restarted(finding, narrator):
         return (
             f"Find out why {names.actor(actors[0])} dies: read the end of its log (`ray logs actor --id "
             f"{actors[0].actor_id}`). Limit max_restarts and max_task_retries, so that the caller gets the error."
         )
-    label = next((vertex.label for vertex, _ in _retried(finding, teller)), "the call")
+    label = next((vertex.label for vertex, _ in _retried(finding, narrator)), "the call")
     return (
         f"Find out why {label} fails: read the end of its worker's log. Limit max_retries or max_task_retries, so that "
         "the caller gets the error."
     )
 
 
-def _vertices(finding: Finding, teller: Teller) -> Iterable[Vertex]:
+def _vertices(finding: Finding, narrator: Narrator) -> Iterable[Vertex]:
     ends = (blocker.vertex for blocker in finding.final_blockers)
-    return teller.vertices_of(dict.fromkeys((*finding.members[:MAX_COMPARED], *ends)))
+    return narrator.vertices_of(dict.fromkeys((*finding.members[:MAX_COMPARED], *ends)))
 
 
-def _restarted(finding: Finding, teller: Teller) -> list[Actor]:
+def _restarted(finding: Finding, narrator: Narrator) -> list[Actor]:
     """The actors that are being restarted, or have been since a call of theirs was made first."""
     found: dict[str, Actor] = {}
-    for vertex in _vertices(finding, teller):
-        task = teller.observed.tasks.get(vertex.task_id or "")
-        actor = teller.observed.actors.get(actor_of_task(vertex.task_id or "") or "") if vertex.task_id else None
+    for vertex in _vertices(finding, narrator):
+        task = narrator.index.tasks.get(vertex.task_id or "")
+        actor = narrator.index.actors.get(actor_of_task(vertex.task_id or "") or "") if vertex.task_id else None
         is_repeated_call = task is not None and task.kind == "ACTOR_TASK" and task.attempt > 0
         if actor and actor.num_restarts and (actor.state == "RESTARTING" or is_repeated_call):
             found[actor.actor_id] = actor
     return list(found.values())
 
 
-def _retried(finding: Finding, teller: Teller) -> list[tuple[Vertex, Task]]:
-    tasks = ((one, teller.observed.tasks.get(one.task_id or "")) for one in _vertices(finding, teller))
+def _retried(finding: Finding, narrator: Narrator) -> list[tuple[Vertex, Task]]:
+    tasks = ((one, narrator.index.tasks.get(one.task_id or "")) for one in _vertices(finding, narrator))
     return [(one, task) for one, task in tasks if task and task.attempt and task.kind != "ACTOR_CREATION_TASK"]
 
 
@@ -75,8 +75,8 @@ def _of_actor(actor: Actor) -> str:
     return f"{names.actor(actor)} has been restarted {times(actor.num_restarts)} ({limit}){error}"
 
 
-def _of_task(teller: Teller, vertex: Vertex, task: Task) -> str:
-    failed = (one for one in teller.observed.snapshot.failed_tasks if one.task_id == task.task_id)
+def _of_task(narrator: Narrator, vertex: Vertex, task: Task) -> str:
+    failed = (one for one in narrator.index.snapshot.failed_tasks if one.task_id == task.task_id)
     error = next((f"; its last error: {one.error_type} {one.error}".rstrip() for one in failed), "")
     return f"{vertex.label} is at attempt {task.attempt + 1:,}: {_before(task.attempt)} failed{error}"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from dstack import words
-from dstack.analysis.findings.reduced_graph import Situation
-from dstack.analysis.findings.wording.narration import Teller, more
+from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import at
 from dstack.analysis.solve.requirements import targets_of
@@ -42,16 +42,16 @@ class Gathering:
         return len(self.inside) > len(self.absent) + len(self.idle)
 
 
-def gatherings(finding: Finding, teller: Teller) -> list[Gathering]:
+def gatherings(finding: Finding, narrator: Narrator) -> list[Gathering]:
     """The groups at the ends of a finding's chains, the largest first; none for those absent from a larger one."""
-    return teller.once((gatherings, finding.members), lambda: _gatherings(finding, teller.situation))
+    return narrator.once((gatherings, finding.members), lambda: _gatherings(finding, narrator.reduced))
 
 
-def _gatherings(finding: Finding, situation: Situation) -> list[Gathering]:
+def _gatherings(finding: Finding, reduced: ReducedGraph) -> list[Gathering]:
     groups: dict[tuple[str, str, str | None, bool], list[Vertex]] = defaultdict(list)
-    for vertex in map(situation.vertices.__getitem__, finding.members):
-        for call in sorted({call for key in targets_of(vertex) if (call := situation.vertices[key].other_side_of)}):
-            kind = (call, *_likeness(situation, vertex))
+    for vertex in map(reduced.vertices.__getitem__, finding.members):
+        for call in sorted({call for key in targets_of(vertex) if (call := reduced.vertices[key].other_side_of)}):
+            kind = (call, *_likeness(reduced, vertex))
             groups[kind].append(vertex)
     found: list[Gathering] = []
     odd: set[Key] = set()
@@ -59,46 +59,46 @@ def _gatherings(finding: Finding, situation: Situation) -> list[Gathering]:
         if odd.issuperset(vertex.key for vertex in inside):
             continue
         keys = {vertex.key for vertex in inside}
-        alike = situation.running_tasks.get((name, job), ()) if is_task else ()
+        alike = reduced.running_tasks.get((name, job), ()) if is_task else ()
         absent = [vertex for vertex in alike if vertex.key not in keys]
-        idle = _idle_actors(situation, [*inside, *absent], job) if is_task else []
+        idle = _idle_actors(reduced, [*inside, *absent], job) if is_task else []
         found.append(Gathering(call, name, inside, absent, idle))
         odd.update(vertex.key for vertex in found[-1].absent if found[-1].is_most)
     return found
 
 
-def _likeness(situation: Situation, vertex: Vertex) -> tuple[str, str | None, bool]:
+def _likeness(reduced: ReducedGraph, vertex: Vertex) -> tuple[str, str | None, bool]:
     """What makes executions alike: a name and a job; and whether the name is a task's."""
-    worker = situation.observed.workers.get(vertex.worker_id or "")
-    actor = situation.observed.actors.get((worker.actor_id if worker else None) or "")
+    worker = reduced.index.workers.get(vertex.worker_id or "")
+    actor = reduced.index.actors.get((worker.actor_id if worker else None) or "")
     if vertex.task_id is None and actor is not None:
         kind = "threads" if vertex.coroutine_id is None else "asyncio tasks"
-        return f"{kind} of actor {actor.class_name}", situation.job_of(vertex), False
-    return vertex.label, situation.job_of(vertex), vertex.task_id is not None
+        return f"{kind} of actor {actor.class_name}", reduced.job_of(vertex), False
+    return vertex.label, reduced.job_of(vertex), vertex.task_id is not None
 
 
-def _idle_actors(situation: Situation, running: Sequence[Vertex], job: str | None) -> list[Actor]:
+def _idle_actors(reduced: ReducedGraph, running: Sequence[Vertex], job: str | None) -> list[Actor]:
     """The other actors of their class in the job, where all of these run in actors of one class."""
-    actors = [names.actor_of(situation.observed, vertex.task_id or "") for vertex in running]
+    actors = [names.actor_of(reduced.index, vertex.task_id or "") for vertex in running]
     classes = {actor.class_name if actor else None for actor in actors}
     if len(classes) > 1 or None in classes or len(running) == 1:
         return []
     busy = {actor.actor_id for actor in actors if actor}
-    everybody = situation.observed.snapshot.actors
+    everybody = reduced.index.snapshot.actors
     return [a for a in everybody if a.class_name in classes and a.job_id == job and a.actor_id not in busy]
 
 
-def memberships(groups: Sequence[Gathering], teller: Teller, drawn: Container[Key] = ()) -> Iterator[Step]:
+def memberships(groups: Sequence[Gathering], narrator: Narrator, drawn: Container[Key] = ()) -> Iterator[Step]:
     """For each group: how many are in the call, which ranks, where the first of them is, and which are not in it.
 
     Where one of them is among those ``drawn``, its place is known already.
     """
     for group in groups[:SHOWN_GROUPS]:
         is_drawn = any(one.key in drawn for one in group.inside)
-        yield Step(text=_in_call(group, teller)) if is_drawn else _inside(group, teller)
+        yield Step(text=_in_call(group, narrator)) if is_drawn else _inside(group, narrator)
         if group.is_most:
             for vertex in group.absent[:SHOWN_ABSENT]:
-                step = teller.step(vertex.key)
+                step = narrator.step(vertex.key)
                 yield replace(step, text=f"Not in this call: {step.text}")
             yield from (_idle(actor, group.name) for actor in group.idle[:SHOWN_ABSENT])
             unshown = max(0, len(group.absent) - SHOWN_ABSENT) + max(0, len(group.idle) - SHOWN_ABSENT)
@@ -112,16 +112,16 @@ def _idle(actor: Actor, name: str) -> Step:
     return Step(text=f"Not in this call: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
 
 
-def _inside(group: Gathering, teller: Teller) -> Step:
-    first = teller.member(group.inside[0])
+def _inside(group: Gathering, narrator: Narrator) -> Step:
+    first = narrator.member(group.inside[0])
     if len(group.inside) + len(group.absent) == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
         return at(f"{name} ({first.place}) waits in {group.call}", first, group.inside[0])
-    return at(f"{_in_call(group, teller)}; the first ({first.place}) is at", first, group.inside[0])
+    return at(f"{_in_call(group, narrator)}; the first ({first.place}) is at", first, group.inside[0])
 
 
-def _in_call(group: Gathering, teller: Teller) -> str:
-    ranks = teller.teams.slice_of(group.inside)
+def _in_call(group: Gathering, narrator: Narrator) -> str:
+    ranks = narrator.teams.slice_of(group.inside)
     return words.capitalised(in_call(group, f" {ranks.aside}" if ranks else ""))
 
 

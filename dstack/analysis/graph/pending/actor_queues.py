@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import Graph, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
@@ -29,9 +29,9 @@ def is_queued(vertex: Vertex) -> bool:
 class Slots:
     """Why calls do not run that were sent to their actors, in one sample."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.observed
+        self._seen = graph.index
         self._mates: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def wait_for(self, task: Task) -> Wait | None:

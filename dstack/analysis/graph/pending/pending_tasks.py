@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.analysis.graph.builder import MANY, Graph, waits_for
+from dstack.analysis.graph.builder import MANY, GraphBuilder, waits_for
 from dstack.analysis.graph.pending.actor_queues import Slots
 from dstack.analysis.graph.pending.runtime_environments import wait_for_setup
 from dstack.analysis.graph.refs.dead_producers import cause_of, why_gone
@@ -20,9 +20,9 @@ from dstack.vertex_keys import GroupKey, TaskKey
 class Pending:
     """Adds pending tasks and placement groups to the graph of one sample."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.observed
+        self._seen = graph.index
         self._resources = Resources(graph)
         self._slots = Slots(graph)
         self.lifetimes = self._resources.holders.lifetimes

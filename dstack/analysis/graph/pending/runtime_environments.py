@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack import words
-from dstack.analysis.graph.builder import Graph
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Wait
 from dstack.model import EnvironmentSetup, Task
@@ -26,17 +26,17 @@ def may_wait_for_setup(task: Task) -> bool:
     return is_pending and any(part not in UNINSTALLED for part in task.environment)
 
 
-def pending_setups(observed: Observed) -> Iterator[Task]:
+def pending_setups(index: SampleIndex) -> Iterator[Task]:
     """The tasks and actors of a sample that may wait for such an installation."""
-    return (task for task in observed.tasks.values() if may_wait_for_setup(task))
+    return (task for task in index.tasks.values() if may_wait_for_setup(task))
 
 
-def wait_for_setup(graph: Graph, task: Task, wait: Wait | None) -> Wait | None:
+def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait | None:
     """The wait for the installations that run, in place of one for a scheduler that could place the task.
 
     Ray does not say to which task an installation belongs.
     """
-    setups = graph.observed.snapshot.environment_setups
+    setups = graph.index.snapshot.environment_setups
     if wait is None or not setups or not may_wait_for_setup(task) or not _is_unexplained(wait):
         return wait
     targets = tuple(_target(graph, setup) for setup in setups)
@@ -49,15 +49,15 @@ def _is_unexplained(wait: Wait) -> bool:
     return any(isinstance(key, UnknownKey) and key.what in UNEXPLAINED for key in targets)
 
 
-def _target(graph: Graph, setup: EnvironmentSetup) -> Target:
-    return graph.unknown("setup", setup.node_id, setup.pid, label=setup_in_words(graph.observed, setup))
+def _target(graph: GraphBuilder, setup: EnvironmentSetup) -> Target:
+    return graph.unknown("setup", setup.node_id, setup.pid, label=setup_in_words(graph.index, setup))
 
 
-def setup_in_words(observed: Observed, setup: EnvironmentSetup) -> str:
+def setup_in_words(index: SampleIndex, setup: EnvironmentSetup) -> str:
     """``installation of a runtime environment by pip install torch (pid 7, node 10.0.0.1), which has run for 41 s``."""
-    node = observed.nodes.get(setup.node_id)
+    node = index.nodes.get(setup.node_id)
     ahead_s = (node.clock_ahead_s if node else None) or 0.0
-    age_s = max(0.0, observed.snapshot.taken_at + observed.snapshot.total_s - (setup.started_at - ahead_s))
+    age_s = max(0.0, index.snapshot.taken_at + index.snapshot.total_s - (setup.started_at - ahead_s))
     where = f"pid {setup.pid}" + (f", {names.node(node)}" if node else "")
     parts = (word.rpartition("/")[2] if word.startswith("/") else word for word in setup.command.split())
     command = _shortened(" ".join(parts), LONGEST_COMMAND)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, Place, group_id, places_of
 from dstack.analysis.graph.refs.dead_producers import RELEASED
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
@@ -21,11 +21,11 @@ from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 class Members:
     """The members of all groups in one sample."""
 
-    def __init__(self, graph: Graph, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
         self._graph = graph
-        self._seen = graph.observed
+        self._seen = graph.index
         self._lifetimes = lifetimes
-        self._places = places_of(graph.observed.sample)
+        self._places = places_of(graph.index.sample)
         self._jobs: dict[str, str | None] = {}
         self._assumed: dict[tuple[GroupId, int], str] = {}
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import MANY, Graph
+from dstack.analysis.graph.builder import MANY, GraphBuilder
 from dstack.analysis.graph.process_groups.calls import (
     BETWEEN_TWO,
     BY_CALLS,
@@ -45,7 +45,7 @@ STOPPED = ("T", "t")
 NOT_TWICE = "call of another rank, which was observed only once"
 
 
-def add_group_waits(graph: Graph, lifetimes: Lifetimes) -> None:
+def add_group_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
     """Completes the waits in calls on process groups by the members that they depend on."""
     waiting = [vertex for vertex in graph.vertices.values() if vertex.wait and vertex.wait.of_group]
     if not waiting:
@@ -91,10 +91,10 @@ class _Meeting(NamedTuple):
 class _Meetings:
     """The calls on groups in one sample."""
 
-    def __init__(self, graph: Graph, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
         self._graph = graph
-        self._seen = graph.observed
-        self._calls = calls_of(graph.observed.sample)
+        self._seen = graph.index
+        self._calls = calls_of(graph.index.sample)
         self._members = Members(graph, lifetimes)
         self._meetings: dict[object, _Meeting] = {}
 

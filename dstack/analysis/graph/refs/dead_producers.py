@@ -8,7 +8,7 @@ one whose group never had a place, or that was submitted after the removal, wait
 
 from __future__ import annotations
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.model import Actor, GoneWorker, Task
 
@@ -18,36 +18,36 @@ TOLD_WITHIN_S = 30.0
 """Time within which Ray tells those who wait for something that it is dead."""
 
 
-def why_gone(observed: Observed, task: Task) -> str | None:
+def why_gone(index: SampleIndex, task: Task) -> str | None:
     """Why a task that does not run never will, if who should run it is gone."""
     if task.kind == "ACTOR_TASK":
-        actor = observed.actors.get(task.actor_id or "")
-        return f"{names.actor(actor)} is dead: {cause_of(actor)}" if actor and _is_gone(observed, actor, task) else None
-    group = observed.groups.get(task.placement_group_id or "")
+        actor = index.actors.get(task.actor_id or "")
+        return f"{names.actor(actor)} is dead: {cause_of(actor)}" if actor and _is_gone(index, actor, task) else None
+    group = index.groups.get(task.placement_group_id or "")
     if group and group.state == "REMOVED" and task.state == "PENDING_NODE_ASSIGNMENT":
         return f"{names.placement_group(group)}, which it must run in, was removed"
     return None
 
 
-def dead_owner(observed: Observed, ref: str) -> GoneWorker | None:
+def dead_owner(index: SampleIndex, ref: str) -> GoneWorker | None:
     """The owner of a ref, where that is dead: nobody else can tell what became of it."""
-    return observed.gone_workers.get(observed.owner_of.get(ref, ""))
+    return index.gone_workers.get(index.owner_of.get(ref, ""))
 
 
-def is_long_ago(observed: Observed, ended_at: float | None) -> bool:
+def is_long_ago(index: SampleIndex, ended_at: float | None) -> bool:
     """Whether something ended so long ago that whoever waits for it would have been told.
 
     Whoever's clock tells when that was, it may be the one that is furthest behind.
     """
-    behind_s = max((-(node.clock_ahead_s or 0.0) for node in observed.snapshot.nodes), default=0.0)
-    return ended_at is not None and ended_at + max(0.0, behind_s) + TOLD_WITHIN_S < observed.looked_at
+    behind_s = max((-(node.clock_ahead_s or 0.0) for node in index.snapshot.nodes), default=0.0)
+    return ended_at is not None and ended_at + max(0.0, behind_s) + TOLD_WITHIN_S < index.began_at
 
 
-def _is_gone(observed: Observed, actor: Actor, call: Task) -> bool:
+def _is_gone(index: SampleIndex, actor: Actor, call: Task) -> bool:
     """Whether a call can no longer reach its actor; one that is exiting still ends those that it has."""
-    is_there = actor.worker_id in observed.workers
+    is_there = actor.worker_id in index.workers
     is_waiting = call.state in ("PENDING_NODE_ASSIGNMENT", "SUBMITTED_TO_WORKER")
-    return actor.state == "DEAD" and is_waiting and not is_there and is_long_ago(observed, actor.ended_at)
+    return actor.state == "DEAD" and is_waiting and not is_there and is_long_ago(index, actor.ended_at)
 
 
 def cause_of(actor: Actor) -> str:

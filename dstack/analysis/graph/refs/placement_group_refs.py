@@ -7,8 +7,8 @@ group it is for, but nothing else makes such refs: so it waits for any of those 
 
 from __future__ import annotations
 
-from dstack.analysis.graph.builder import Graph
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.vertex_keys import AnyKey, GroupKey
 
@@ -19,15 +19,15 @@ PENDING = ("PENDING", "RESCHEDULING", "PREPARED")
 """The states of a placement group that has no place, or not all of it."""
 
 
-def is_promise(observed: Observed, ref: str) -> bool:
+def is_promise(index: SampleIndex, ref: str) -> bool:
     """Whether a ref is as ``ready()`` makes it, and there are groups that it may be for."""
-    return ref in observed.without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(observed))
+    return ref in index.without_owner and _index(ref) >= FIRST_PUT and bool(_pending_groups(index))
 
 
-def promise(graph: Graph, ref: str) -> AnyKey:
+def promise(graph: GraphBuilder, ref: str) -> AnyKey:
     """The vertex of such a ref."""
     key = AnyKey("ready", (ref,))
-    targets = tuple(Target(vertex=group) for group in _pending_groups(graph.observed))
+    targets = tuple(Target(vertex=group) for group in _pending_groups(graph.index))
     wait = Wait(
         kind="placement group",
         groups=(Group(needs=1, targets=targets),),
@@ -52,5 +52,5 @@ def _index(ref: str) -> int:
         return 0
 
 
-def _pending_groups(observed: Observed) -> list[GroupKey]:
-    return [GroupKey(id_) for id_, group in observed.groups.items() if group.state in PENDING]
+def _pending_groups(index: SampleIndex) -> list[GroupKey]:
+    return [GroupKey(id_) for id_, group in index.groups.items() if group.state in PENDING]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.refs.producers import maker
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -21,7 +21,7 @@ PERHAPS = "perhaps ray.get"
 AMONG_HELD = "the refs that it waits for are among those that its process holds"
 
 
-def wait_for_held(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedCall) -> Wait:
+def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: BlockedCall) -> Wait:
     """The wait of a thread that is seen in a call for refs, of which none was read."""
     worker_id = waiter.worker_id
     targets = _pending(graph, worker_id)
@@ -41,19 +41,19 @@ def wait_for_held(graph: Graph, waiter: ThreadKey | CoroutineKey, call: BlockedC
     return replace(wait, assumed=(call.assumed or AMONG_HELD,), if_not=(Group(needs=1, targets=(unknown,)),))
 
 
-def add_unseen_driver(graph: Graph, worker_id: str) -> None:
+def add_unseen_driver(graph: GraphBuilder, worker_id: str) -> None:
     """A driver of which no stack could be read, where it holds what is not there; Ray says of none what it runs."""
-    worker = graph.observed.workers.get(worker_id)
-    if worker is None or not worker.is_driver or graph.observed.threads(worker_id):
+    worker = graph.index.workers.get(worker_id)
+    if worker is None or not worker.is_driver or graph.index.threads(worker_id):
         return
-    label = names.worker(graph.observed, worker)
+    label = names.worker(graph.index, worker)
     wait = wait_of_unseen(graph, worker_id, label)
     if wait.kind == PERHAPS:
         key = DriverKey(worker_id)
         graph.add(Vertex(key=key, kind="task", label=label, worker_id=worker_id, wait=wait))
 
 
-def wait_of_unseen(graph: Graph, worker_id: str, name: str, task_id: str | None = None) -> Wait:
+def wait_of_unseen(graph: GraphBuilder, worker_id: str, name: str, task_id: str | None = None) -> Wait:
     """The wait of something that runs where no stack could be read: it may be for any ref, or for none at all."""
     stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which is unreadable", unobserved=True)
     targets = _pending(graph, worker_id)
@@ -73,14 +73,14 @@ def _those(count: int) -> str:
     return "the only pending ref" if count == 1 else f"any of the {count} pending refs"
 
 
-def _pending(graph: Graph, worker_id: str) -> tuple[Target, ...]:
+def _pending(graph: GraphBuilder, worker_id: str) -> tuple[Target, ...]:
     """Who makes the refs that a worker holds and that are not there."""
-    refs = (held.ref for held in graph.observed.held_refs(worker_id))
-    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.observed.is_given(ref)))
+    refs = (held.ref for held in graph.index.held_refs(worker_id))
+    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.index.is_given(ref)))
 
 
-def _may_hold_others(graph: Graph, worker_id: str) -> bool:
+def _may_hold_others(graph: GraphBuilder, worker_id: str) -> bool:
     """Whether it might wait for a value that is there and has to come to it, or for a ref that it did not tell of."""
-    observed = graph.observed
-    given = (held for held in observed.held_refs(worker_id) if observed.is_given(held.ref))
-    return observed.is_silent(worker_id) or worker_id in observed.cut_short or not all(map(is_at_hand, given))
+    index = graph.index
+    given = (held for held in index.held_refs(worker_id) if index.is_given(held.ref))
+    return index.is_silent(worker_id) or worker_id in index.cut_short or not all(map(is_at_hand, given))

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from dstack.analysis.graph.builder import Graph
+from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, is_cpu, plain
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
 from dstack.analysis.index import task_assignment
@@ -47,9 +47,9 @@ class Holding(NamedTuple):
 class Holders:
     """All holdings of one sample, by node and resource."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.observed
+        self._seen = graph.index
         self.lifetimes = Lifetimes(graph)
         self._held: dict[tuple[str, str], list[tuple[Holder, float]]] | None = None
         self._known: dict[tuple[str, str], list[Holding]] = {}

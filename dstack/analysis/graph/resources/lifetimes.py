@@ -21,7 +21,7 @@ from functools import cached_property
 
 import msgspec
 
-from dstack.analysis.graph.builder import FEW, Graph
+from dstack.analysis.graph.builder import FEW, GraphBuilder
 from dstack.analysis.graph.child_processes import may_act
 from dstack.analysis.graph.resources.amounts import Amounts, plain
 from dstack.analysis.index import task_assignment
@@ -44,9 +44,9 @@ QUIET = "library code that was idle in every reading stays idle"
 class Lifetimes:
     """Adds a vertex for each end and removal that is asked for, and for whoever they depend on."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.observed
+        self._seen = graph.index
         self._ahead: list[tuple[Vertex, Callable[[], Iterable[Target]]]] = []
         self._is_building = False
         self._found: dict[Key, Sequence[Target]] = {}

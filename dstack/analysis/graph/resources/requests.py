@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from dstack import words
-from dstack.analysis.graph.builder import FEW, Graph, waits_for
+from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.analysis.graph.resources import label_selectors
 from dstack.analysis.graph.resources.amounts import (
     EPSILON,
@@ -37,9 +37,9 @@ Why = tuple[Wait | None, str | None]
 class Resources:
     """The cluster's resources in one sample."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.observed
+        self._seen = graph.index
         self.nodes = [node for node in self._seen.snapshot.nodes if node.alive]
         self.holders = Holders(graph)
         self._known: dict[Id, Why] = {}

@@ -63,7 +63,7 @@ class Lines:
         if known.worker_id is None:
             found = next((one for one in self.inventory.lacking() if vertex in one.alike), None)
             return [PENDING, f"pending/{found.vertex}"] if found else []
-        worker = self.look.observed.workers.get(known.worker_id)
+        worker = self.look.index.workers.get(known.worker_id)
         node = next((one for one in self.inventory.nodes if worker and one.node_id == worker.node_id), None)
         if node is None:
             return []
@@ -222,7 +222,7 @@ class Lines:
             yield SafeText(f"Labels {', '.join(labels)}", "dim")
 
     def _told_occupant(self, one: Occupant) -> Iterator[Text]:
-        process = self.look.observed.process(one.worker.worker_id)
+        process = self.look.index.process(one.worker.worker_id)
         text = SafeText().append(f"{one.name}", "bold")
         ranks = f"{found}, " if (found := one.ranks.in_words) else ""
         text.append(f"  {ranks}pid {one.worker.pid}, node {one.worker.ip}")

@@ -43,7 +43,7 @@ class ClusterView(OutlineView):
 
     def show(self, look: Look) -> None:
         """Shows the look's cluster, with cursor and folds where they were."""
-        self._lines = Lines(look, Inventory(look.observed, look.diagnosis))
+        self._lines = Lines(look, Inventory(look.index, look.diagnosis))
         self._outline.show(self._lines.roots())
         self._tell()
 

@@ -126,8 +126,8 @@ class Lines:
 
     def _one(self, key: str, one: T, say: Callable[[T, str], Text]) -> Line:
         vertex = self._vertex(one)
-        observed = self.look_of(one).observed
-        ranks = observed.ranks(vertex.worker_id or "", vertex.child_pid) if vertex else NO_RANKS
+        index = self.look_of(one).index
+        ranks = index.ranks(vertex.worker_id or "", vertex.child_pid) if vertex else NO_RANKS
         return Line(key, say(one, ranks.in_words), data=one, terms=ranks.terms, hang=HANG)
 
     def _vertex(self, one: T) -> Vertex | None:

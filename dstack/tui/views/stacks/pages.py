@@ -47,7 +47,7 @@ def branch_page(stacks: Stacks, root: Branch, branch: Branch, odd: Mapping[Key, 
         lines += said("name", place.name, "bold")
     if place is not None and place.is_frame:
         lines.append(Line("place", SafeText(at(place), "cyan"), data=About(place=(place.file, place.line))))
-        lines += source_lines("source", stacks.observed.snapshot.sources, place.file, place.line)
+        lines += source_lines("source", stacks.index.snapshot.sources, place.file, place.line)
     share = f" of {root.count:,}" if branch.count < root.count else ""
     lines += said("count", f"{branch.count:,}{share} here: {doing_in_words(branch.doing)}", "bold")
     lines += _who(stacks, branch)
@@ -122,7 +122,7 @@ def _absentee_of(stacks: Stacks) -> Callable[[Execution | Missing], tuple[SafeTe
 def _execution_of(stacks: Stacks) -> Callable[[Execution], tuple[SafeText, About]]:
     def line(one: Execution) -> tuple[SafeText, About]:
         text = doing_word(one.doing).append(one.name)
-        text.append(f"  {member(stacks.observed, stacks.vertices[one.key]).short_place}", "dim")
+        text.append(f"  {member(stacks.index, stacks.vertices[one.key]).short_place}", "dim")
         return text, About(vertex=one.key, workers=(one.worker_id,))
 
     return line
@@ -200,7 +200,7 @@ class _Page:
         if is_call:
             text.append("  waits", DOING_STYLES["waits"])
             text.append(", Enter follows" if self._stack.onward else "", "dim")
-        sources = self._stacks.observed.snapshot.sources
+        sources = self._stacks.index.snapshot.sources
         is_open = index == self._innermost
         children = [*source_lines(f"{self._under}source/{index}", sources, frame.file, frame.line)]
         children += self._locals(index, is_open)

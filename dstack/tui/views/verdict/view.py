@@ -143,7 +143,7 @@ def _lines(look: Look, key: str, finding: Finding | None, rows: Iterable[Row], s
             f"{key}/{at}",
             _plain(row),
             data=About(finding, row.vertex, row.place),
-            terms=member(look.observed, vertex).ranks.terms if vertex else frozenset(),
+            terms=member(look.index, vertex).ranks.terms if vertex else frozenset(),
             layout=partial(_laid_out, row, style),
         )
 

@@ -95,11 +95,11 @@ class Lines:
 
     def member(self, vertex: Vertex) -> Member:
         """Who it is, and where."""
-        return member(self.look.observed, vertex)
+        return member(self.look.index, vertex)
 
     def name(self, key: Key) -> str:
         """What a vertex is called where others wait for it."""
-        return sentences.name(self.look.observed, self.vertex(key))
+        return sentences.name(self.look.index, self.vertex(key))
 
     # One line
 
@@ -195,7 +195,7 @@ class Lines:
             return Step(text=f"dstack read every process, but found no thread that would end {vertex.other_side_of}.")
         if vertex.kind == "unknown":
             return Step(text=f"The {vertex.label}.", vertex=vertex.key)
-        return sentences.sentence(self.look.observed, self.look.diagnosis.vertices, vertex)
+        return sentences.sentence(self.look.index, self.look.diagnosis.vertices, vertex)
 
     def _told_circle(self, branch: Branch) -> Iterator[Text]:
         if branch.finding is not None:

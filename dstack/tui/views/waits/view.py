@@ -52,7 +52,7 @@ class WaitsView(OutlineView):
 
     def show(self, look: Look) -> None:
         """Shows the look's tree, with cursor and folds where they were."""
-        self._lines = Lines(look, WaitTree(look.observed, look.diagnosis))
+        self._lines = Lines(look, WaitTree(look.index, look.diagnosis))
         self._outline.show(self._lines.roots())
         self._tell()
 

@@ -165,7 +165,7 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     workers = json.loads(check_json(snapshot, look.diagnosis))["coverage"]["workers"]
     assert workers == {"seen": seen, "total": total}
 
-    inventory = Inventory(look.observed, look.diagnosis)
+    inventory = Inventory(look.index, look.diagnosis)
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen

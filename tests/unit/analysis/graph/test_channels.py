@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import Graph as WaitGraph
+from dstack.analysis.graph.builder import GraphBuilder as WaitGraph
 from dstack.analysis.graph.channels import DROPPED, KEPT, READ, WRITE, add_channel_waits
 from dstack.analysis.graph.executions import add_executions
 from dstack.analysis.graph.pending.pending_tasks import Pending
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
 from dstack.vertex_keys import UnknownKey
@@ -47,7 +47,7 @@ def is_at(proc: Proc, reads: int, writes: int) -> None:
 
 
 @dataclass
-class Graph:
+class GraphBuilder:
     """A driver that executes a graph of two stages, ``Load.run`` and ``Train.run``."""
 
     scene: Scene
@@ -60,7 +60,7 @@ class Graph:
         return self.scene.look().look().diagnose()
 
 
-def graph(buffers: int = 1) -> Graph:
+def graph(buffers: int = 1) -> GraphBuilder:
     """One execution is under way, of which Load has the input; the driver waits for the result, Train for its input."""
     scene = Scene()
     driver, load, train = scene.driver(), scene.actor("Load"), scene.actor("Train")
@@ -78,7 +78,7 @@ def graph(buffers: int = 1) -> Graph:
     is_at(load, reads=1, writes=0)
     waits(driver)
     waits(train)
-    return Graph(scene, driver, load, train, loops)
+    return GraphBuilder(scene, driver, load, train, loops)
 
 
 def stage(proc: Proc, method: str, source: GraphChannel, sink: GraphChannel) -> GraphStage:
@@ -93,10 +93,10 @@ def stage(proc: Proc, method: str, source: GraphChannel, sink: GraphChannel) -> 
     )
 
 
-def wait_at(it: Graph, proc: Proc) -> Wait:
+def wait_at(it: GraphBuilder, proc: Proc) -> Wait:
     """The wait of a stage, though perhaps nothing needs that stage."""
     snapshot = it.scene.snapshot()
-    vertices = WaitGraph(Observed(snapshot, snapshot.samples[0]))
+    vertices = WaitGraph(SampleIndex(snapshot, snapshot.samples[0]))
     for worker in snapshot.samples[0].workers:
         add_executions(vertices, worker)
     add_channel_waits(vertices, Pending(vertices).lifetimes)
@@ -244,7 +244,7 @@ def test_a_reader_behind_by_less_than_the_buffers_has_made_room() -> None:
     assert wait_at(it, it.load).kind == KEPT
 
 
-def kept() -> Graph:
+def kept() -> GraphBuilder:
     """Train waits for room, though the driver has taken its last value, and waits for the next one."""
     it = graph()
     is_at(it.driver, reads=1, writes=2)

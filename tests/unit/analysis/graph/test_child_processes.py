@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
@@ -169,7 +169,7 @@ def test_it_is_told_below_its_worker_in_report_json_and_stacks() -> None:
     assert "main thread rests (stack may be inconsistent: the thread ran while it was read)" in text
     assert b'"torn": true' in check_json(torn, diagnose(torn))
 
-    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnosis.vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnosis.vertices)
     (child,) = stacks.children_of(loader.worker_id)
     (strand,) = child.strands
     page = stacks.stack(strand.key)

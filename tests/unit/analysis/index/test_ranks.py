@@ -9,7 +9,7 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, Words, grouping_in_words, groupings, merge
 from dstack.analysis.views.thread_pages import Stacks
@@ -26,7 +26,7 @@ def process(*groups: ProcessGroup, rank: int | None = None) -> Process:
 
 def stacks_of(scene: Scene) -> Stacks:
     snapshot = scene.snapshot()
-    return Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    return Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
 
 
 def steps(stacks: Stacks) -> list[Execution]:

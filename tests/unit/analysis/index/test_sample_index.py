@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.model import BlockedCall, Frame, Snapshot, Thread
 from tests.unit.scenes import Scene
 
@@ -24,8 +24,8 @@ def is_quiet(*frames: Frame, call: BlockedCall | None = None, name: str = "Threa
     worker = scene.driver().worker_id
     taken = scene.look().look_again().snapshot()
     thread = Thread(os_thread_id=7, name=name, stack=0, role="ray", call=call, on_cpu=on_cpu, still=not on_cpu)
-    observed = Observed(_with(taken, frames, thread), taken.samples[0])
-    return observed.is_quiet(worker, thread)
+    index = SampleIndex(_with(taken, frames, thread), taken.samples[0])
+    return index.is_quiet(worker, thread)
 
 
 def _with(taken: Snapshot, frames: tuple[Frame, ...], thread: Thread) -> Snapshot:

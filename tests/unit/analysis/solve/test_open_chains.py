@@ -8,18 +8,18 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.analysis.solve.open_chains import MAX_RANKED, open_knots
+from dstack.analysis.solve.open_chains import MAX_RANKED, open_chains
 from dstack.diagnosis import FinalBlocker, Group, Target, Vertex, Wait
 from dstack.vertex_keys import Key, TaskKey
 from tests.effort import examples
 
-Graph = dict[Key, list[Key]]
+GraphBuilder = dict[Key, list[Key]]
 
 keys: st.SearchStrategy[Key] = st.sampled_from([TaskKey(name) for name in "abcdefgh"])
 graphs = st.dictionaries(keys, st.lists(keys, min_size=1, max_size=3), max_size=8)
 
 
-def vertices_of(graph: Graph) -> dict[Key, Vertex]:
+def vertices_of(graph: GraphBuilder) -> dict[Key, Vertex]:
     names = {*graph, *(target for targets in graph.values() for target in targets)}
     return {
         name: Vertex(key=name, kind="task", label=str(name), wait=wait_for(graph[name]) if name in graph else None)
@@ -33,32 +33,34 @@ def wait_for(targets: list[Key]) -> Wait:
 
 @given(graphs, st.sets(keys))
 @examples(300)
-def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(graph: Graph, stuck: set[Key]) -> None:
+def test_chains_are_what_hangs_together_and_their_ends_what_waits_for_nobody(
+    graph: GraphBuilder, stuck: set[Key]
+) -> None:
     edges = [(key, target) for key in graph.keys() - stuck for target in graph[key] if target not in stuck]
     waits_for: nx.DiGraph[Key] = nx.DiGraph(edges)
 
-    chains = open_knots(vertices_of(graph), stuck)
+    chains = open_chains(vertices_of(graph), stuck)
 
     expected = []
-    for knot in nx.weakly_connected_components(waits_for):
+    for chain in nx.weakly_connected_components(waits_for):
         blockers = {
             FinalBlocker(
                 vertex=end,
                 waiters_direct=waits_for.in_degree(end),
                 waiters_total=len(nx.ancestors(waits_for, end)),
             )
-            for end in knot
+            for end in chain
             if not waits_for.out_degree(end)
         }
-        expected.append((sorted((key for key in knot if waits_for.out_degree(key)), key=str), blockers))
+        expected.append((sorted((key for key in chain if waits_for.out_degree(key)), key=str), blockers))
     assert {tuple(waiters) for waiters, _ in chains} == {tuple(waiters) for waiters, _ in expected}
     assert all((waiters, set(blockers)) in expected for waiters, blockers in chains)
 
 
 @given(graphs)
 @examples(100)
-def test_the_longest_chain_and_the_most_waited_for_come_first(graph: Graph) -> None:
-    chains = open_knots(vertices_of(graph), set())
+def test_the_longest_chain_and_the_most_waited_for_come_first(graph: GraphBuilder) -> None:
+    chains = open_chains(vertices_of(graph), set())
 
     lengths = [len(waiters) for waiters, _ in chains]
     assert lengths == sorted(lengths, reverse=True)
@@ -69,10 +71,10 @@ def test_the_longest_chain_and_the_most_waited_for_come_first(graph: Graph) -> N
 
 def test_of_very_many_ends_the_most_waited_for_are_ranked() -> None:
     ends: list[Key] = [TaskKey(f"end{number:02}") for number in range(3 * MAX_RANKED)]
-    graph: Graph = {TaskKey("all"): ends, TaskKey("other"): [ends[-2]]}
+    graph: GraphBuilder = {TaskKey("all"): ends, TaskKey("other"): [ends[-2]]}
     graph |= {TaskKey(f"fan{number}"): [ends[-1]] for number in range(4)}
 
-    ((_, blockers),) = open_knots(vertices_of(graph), set())
+    ((_, blockers),) = open_chains(vertices_of(graph), set())
 
     assert len(blockers) == MAX_RANKED
     assert [(blocker.vertex, blocker.waiters_total) for blocker in blockers[:3]] == [
@@ -86,7 +88,7 @@ def test_layers_that_all_wait_for_all_are_ranked_at_once() -> None:
     layers: list[list[Key]] = [[TaskKey(f"{layer}/{number}") for number in range(100)] for layer in range(50)]
     graph = {key: below for above, below in pairwise(layers) for key in above}
 
-    ((waiters, blockers),) = open_knots(vertices_of(graph), set())
+    ((waiters, blockers),) = open_chains(vertices_of(graph), set())
 
     assert len(waiters) == 4900
     assert {blocker.waiters_total for blocker in blockers} == {4900}

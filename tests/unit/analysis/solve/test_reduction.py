@@ -13,13 +13,13 @@ from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.reduction import Waits, behind, cores, dead_ends, residue, shortest_cycle, stuck_graph
 from tests.effort import examples
 
-Graph = dict[int, list[tuple[int, list[int]]]]
+GraphBuilder = dict[int, list[tuple[int, list[int]]]]
 
 thousands = examples(1500)
 hundreds = examples(250)
 
 
-def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[Graph]:
+def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[GraphBuilder]:
     """Waits of some of the vertices: targets twice, itself as a target, nothing needed, and more than there are.
 
     Where ``possible``, more than there are is needed only by some who need nothing else.
@@ -33,7 +33,7 @@ def graphs(vertices: int = 5, *, possible: bool = False) -> st.SearchStrategy[Gr
     return st.dictionaries(vertex, requirements, max_size=vertices)
 
 
-def knots(vertices: int = 6) -> st.SearchStrategy[Graph]:
+def chains(vertices: int = 6) -> st.SearchStrategy[GraphBuilder]:
     """Graphs of which most are stuck for the most part: everybody needs all or most of a few."""
 
     def most_of(targets: list[int], spared: int) -> tuple[int, list[int]]:
@@ -44,7 +44,7 @@ def knots(vertices: int = 6) -> st.SearchStrategy[Graph]:
     return st.fixed_dictionaries(dict.fromkeys(range(vertices), requirements))
 
 
-def is_held(waits: Graph, vertex: int, by: set[int]) -> bool:
+def is_held(waits: GraphBuilder, vertex: int, by: set[int]) -> bool:
     """Whether a vertex cannot go on as long as none of ``by`` does, though everybody else has."""
     return any(sum(target not in by for target in targets) < needs for needs, targets in waits[vertex])
 
@@ -54,7 +54,7 @@ def subsets(vertices: set[int]) -> Iterator[set[int]]:
     return (set(subset) for subset in chain.from_iterable(combinations(sorted(vertices), size) for size in sizes))
 
 
-def ends_of_all_orders(waits: Graph) -> set[frozenset[int]]:
+def ends_of_all_orders(waits: GraphBuilder) -> set[frozenset[int]]:
     """Who is left, for each order in which those who can go on may do so, one at a time."""
     begin = frozenset(waits)
     seen, open_, ends = {begin}, [begin], set()
@@ -68,7 +68,7 @@ def ends_of_all_orders(waits: Graph) -> set[frozenset[int]]:
     return ends
 
 
-def stuck_graph_of(waits: Graph) -> Digraph[int]:
+def stuck_graph_of(waits: GraphBuilder) -> Digraph[int]:
     return stuck_graph(waits, residue(waits))
 
 
@@ -84,7 +84,7 @@ def as_networkx(graph: Digraph[int]) -> nx.DiGraph[int]:
 
 @given(graphs())
 @thousands
-def test_residue_is_what_is_left_when_nobody_more_can_go_on(waits: Graph) -> None:
+def test_residue_is_what_is_left_when_nobody_more_can_go_on(waits: GraphBuilder) -> None:
     left = set(waits)
     while released := {vertex for vertex in left if not is_held(waits, vertex, left)}:
         left -= released
@@ -94,7 +94,7 @@ def test_residue_is_what_is_left_when_nobody_more_can_go_on(waits: Graph) -> Non
 
 @given(graphs(vertices=6))
 @hundreds
-def test_residue_is_the_greatest_set_that_holds_itself(waits: Graph) -> None:
+def test_residue_is_the_greatest_set_that_holds_itself(waits: GraphBuilder) -> None:
     holding = [those for those in subsets(set(waits)) if all(is_held(waits, vertex, those) for vertex in those)]
 
     assert residue(waits) == set().union(*holding)
@@ -102,13 +102,13 @@ def test_residue_is_the_greatest_set_that_holds_itself(waits: Graph) -> None:
 
 @given(graphs(vertices=6))
 @hundreds
-def test_residue_is_left_in_whatever_order_the_others_go_on(waits: Graph) -> None:
+def test_residue_is_left_in_whatever_order_the_others_go_on(waits: GraphBuilder) -> None:
     assert ends_of_all_orders(waits) == {frozenset(residue(waits))}
 
 
 @given(graphs(), st.integers(0, 6))
 @hundreds
-def test_one_wait_less_never_makes_others_stuck(waits: Graph, ended: int) -> None:
+def test_one_wait_less_never_makes_others_stuck(waits: GraphBuilder, ended: int) -> None:
     fewer = {vertex: requirements for vertex, requirements in waits.items() if vertex != ended}
 
     assert residue(fewer) <= residue(waits)
@@ -147,9 +147,9 @@ def test_what_needs_more_than_there_is_never_goes_on() -> None:
 # Why they are
 
 
-@given(st.one_of(graphs(), knots()))
+@given(st.one_of(graphs(), chains()))
 @hundreds
-def test_the_stuck_graph_leads_from_the_stuck_to_the_stuck_they_need(waits: Graph) -> None:
+def test_the_stuck_graph_leads_from_the_stuck_to_the_stuck_they_need(waits: GraphBuilder) -> None:
     stuck = residue(waits)
 
     graph = stuck_graph(waits, stuck)
@@ -165,9 +165,9 @@ def test_the_stuck_graph_leads_from_the_stuck_to_the_stuck_they_need(waits: Grap
     assert set(as_networkx(graph).edges) == {(waiter, target) for waiter, target in needed if target in stuck}
 
 
-@given(st.one_of(graphs(), knots()))
+@given(st.one_of(graphs(), chains()))
 @hundreds
-def test_a_core_is_stuck_and_everybody_in_it_waits_for_everybody(waits: Graph) -> None:
+def test_a_core_is_stuck_and_everybody_in_it_waits_for_everybody(waits: GraphBuilder) -> None:
     graph = stuck_graph_of(waits)
 
     for core in cores(waits, graph):
@@ -176,16 +176,16 @@ def test_a_core_is_stuck_and_everybody_in_it_waits_for_everybody(waits: Graph) -
         assert nx.is_strongly_connected(as_networkx(stuck_graph(waits, core)))
 
 
-@given(st.one_of(graphs(), knots()))
+@given(st.one_of(graphs(), chains()))
 @hundreds
-def test_a_core_stays_stuck_whatever_happens_around_it(waits: Graph) -> None:
+def test_a_core_stays_stuck_whatever_happens_around_it(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
         assert residue({vertex: waits[vertex] for vertex in core}) == core
 
 
-@given(st.one_of(graphs(possible=True), knots()))
+@given(st.one_of(graphs(possible=True), chains()))
 @hundreds
-def test_a_core_goes_on_when_it_is_given_what_it_waits_for_in_itself(waits: Graph) -> None:
+def test_a_core_goes_on_when_it_is_given_what_it_waits_for_in_itself(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
         rest = {
             vertex: [(needs - sum(t in core for t in targets), targets) for needs, targets in waits[vertex]]
@@ -194,9 +194,9 @@ def test_a_core_goes_on_when_it_is_given_what_it_waits_for_in_itself(waits: Grap
         assert residue(rest) == set()
 
 
-@given(st.one_of(graphs(possible=True), knots()))
+@given(st.one_of(graphs(possible=True), chains()))
 @hundreds
-def test_whoever_in_a_core_stops_waiting_goes_on_and_ends_a_ring_whole(waits: Graph) -> None:
+def test_whoever_in_a_core_stops_waiting_goes_on_and_ends_a_ring_whole(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
         own = {vertex: waits[vertex] for vertex in core}
         ring = stuck_graph(own, core)
@@ -208,16 +208,16 @@ def test_whoever_in_a_core_stops_waiting_goes_on_and_ends_a_ring_whole(waits: Gr
 
 @given(graphs())
 @hundreds
-def test_cores_have_no_member_in_common(waits: Graph) -> None:
+def test_cores_have_no_member_in_common(waits: GraphBuilder) -> None:
     found = cores(waits, stuck_graph_of(waits))
 
     assert sum(map(len, found)) == len(set().union(*found))
     assert [len(core) for core in found] == sorted(map(len, found), reverse=True)
 
 
-@given(st.one_of(graphs(possible=True), knots()))
+@given(st.one_of(graphs(possible=True), chains()))
 @hundreds
-def test_everybody_could_go_on_if_only_the_cores_and_dead_ends_did(waits: Graph) -> None:
+def test_everybody_could_go_on_if_only_the_cores_and_dead_ends_did(waits: GraphBuilder) -> None:
     graph = stuck_graph_of(waits)
     reported = set().union(dead_ends(graph), *cores(waits, graph))
 
@@ -228,7 +228,7 @@ def test_everybody_could_go_on_if_only_the_cores_and_dead_ends_did(waits: Graph)
 
 @given(graphs(possible=True))
 @hundreds
-def test_dead_ends_need_what_nobody_can_give(waits: Graph) -> None:
+def test_dead_ends_need_what_nobody_can_give(waits: GraphBuilder) -> None:
     for vertex in dead_ends(stuck_graph_of(waits)):
         assert any(needs > len(targets) for needs, targets in waits[vertex])
 
@@ -263,9 +263,9 @@ def test_who_only_waits_for_a_cycle_is_no_part_of_its_core() -> None:
 # In what circle
 
 
-@given(st.one_of(graphs(), knots()))
+@given(st.one_of(graphs(), chains()))
 @hundreds
-def test_the_shortest_cycle_is_one_and_none_is_shorter(waits: Graph) -> None:
+def test_the_shortest_cycle_is_one_and_none_is_shorter(waits: GraphBuilder) -> None:
     for core in cores(waits, stuck_graph_of(waits)):
         own = stuck_graph(waits, core)
         graph = as_networkx(own)
@@ -303,9 +303,9 @@ def test_a_ring_of_thousands_is_found_whole() -> None:
 # Who is behind
 
 
-@given(st.one_of(graphs(), knots()), st.sets(st.integers(0, 5)))
+@given(st.one_of(graphs(), chains()), st.sets(st.integers(0, 5)))
 @hundreds
-def test_behind_are_all_from_whom_a_way_leads_there(waits: Graph, those: set[int]) -> None:
+def test_behind_are_all_from_whom_a_way_leads_there(waits: GraphBuilder, those: set[int]) -> None:
     graph = stuck_graph_of(waits)
     those &= set(graph)
 

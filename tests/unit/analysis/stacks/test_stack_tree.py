@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.absent_workers import Missing, company, missing
 from dstack.analysis.stacks.app_threads import Doing, Execution, Likeness, Place, Running, running
 from dstack.analysis.stacks.outliers import Marked, Outlier, outliers
@@ -60,12 +60,12 @@ def named(root: Branch, *names: str) -> Branch:
 
 def seen(scene: Scene, *, whole: bool = False) -> Running:
     snapshot = scene.snapshot()
-    return running(Observed(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
+    return running(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
 
 
 def lost(scene: Scene) -> tuple[Missing, ...]:
     snapshot = scene.snapshot()
-    return missing(Observed(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
+    return missing(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
 
 
 def team(size: int, class_name: str = "Trainer") -> tuple[Scene, Proc, list[Proc]]:
@@ -283,7 +283,7 @@ def test_coroutines_are_executions_and_the_loop_that_idles_is_none() -> None:
 def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
     snapshot = load(RECORDED_CLUSTERS / "serve-coroutines-ray-2.60.json.gz")
 
-    executions = running(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices).executions
+    executions = running(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices).executions
 
     assert {place.name for one in executions for place in one.path} >= {"Front.order", "Kitchen.cook"}
 
@@ -298,13 +298,13 @@ def test_stacks_of_others_code_begin_where_the_task_does() -> None:
 @given(related_snapshots())
 def test_any_snapshot_has_a_tree(snapshot: Snapshot) -> None:
     if snapshot.samples:
-        observed = Observed(snapshot, snapshot.samples[0])
+        index = SampleIndex(snapshot, snapshot.samples[0])
         vertices = diagnose(snapshot).vertices
-        found = running(observed, vertices)
+        found = running(index, vertices)
         root = merge(found.executions, by="kind")
         assert root.count == len(found.executions)
         assert found.left_out >= 0
-        missing(observed, vertices, found.executions)
+        missing(index, vertices, found.executions)
 
 
 # Who is missing

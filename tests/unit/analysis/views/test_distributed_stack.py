@@ -7,7 +7,7 @@ import re
 
 from rich.console import Console
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.distributed_stack import MAX_CHILDREN, MAX_DEPTH, StackNode, roots, stitch, vertices_in
 from dstack.report.stitched_stack import SHOWN_BRANCHES
 from dstack.report.text import WIDTH, print_report
@@ -16,7 +16,7 @@ from tests.unit.scenes import Proc, Scene
 
 def stitched(scene: Scene, top: Proc) -> StackNode:
     snapshot = scene.snapshot()
-    return stitch(Observed(snapshot, snapshot.samples[0]), scene.diagnose().vertices, top.key)
+    return stitch(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, top.key)
 
 
 def chain(length: int) -> Scene:
@@ -179,7 +179,7 @@ def test_in_a_circle_the_root_is_any_of_it() -> None:
     (root,) = roots(vertices, {actor.key, entry.key})
 
     snapshot = scene.snapshot()
-    node = stitch(Observed(snapshot, snapshot.samples[0]), vertices, root)
+    node = stitch(SampleIndex(snapshot, snapshot.samples[0]), vertices, root)
     assert vertices_in(node) == {actor.key, entry.key}
 
 

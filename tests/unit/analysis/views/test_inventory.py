@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.inventory import Inventory, Occupant, alike
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import load
@@ -17,7 +17,7 @@ from tests.unit.strategies import related_snapshots
 
 
 def inventory_of(snapshot: Snapshot) -> Inventory:
-    return Inventory(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot))
+    return Inventory(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot))
 
 
 def occupants_of(scene: Scene) -> dict[str, Occupant]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.stack_tree import Words
 from dstack.analysis.views.thread_pages import MAX_ONWARD, Stack, Stacks
 from dstack.model import Failure, Snapshot
@@ -18,7 +18,7 @@ from tests.unit.strategies import related_snapshots
 
 def stacks_of(scene: Scene) -> Stacks:
     snapshot = scene.snapshot()
-    return Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    return Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
 
 
 def page(scene: Scene, key: Key) -> Stack:
@@ -128,7 +128,7 @@ def test_what_is_pending_is_a_page_without_frames_that_leads_on() -> None:
 
 def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
     snapshot = load(RECORDED_CLUSTERS / "serve-deadlock-ray-2.60.json.gz")
-    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     (driver,) = (worker for worker in snapshot.workers if worker.is_driver)
 
     found = stacks.stack(ThreadKey(driver.worker_id, driver.pid))
@@ -189,7 +189,7 @@ def test_words_are_found_in_processes_their_stacks_and_both() -> None:
 def test_any_snapshot_has_pages(snapshot: Snapshot) -> None:
     if not snapshot.samples:
         return
-    stacks = Stacks(Observed(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     for node in stacks.nodes:
         for worker in stacks.workers_on(node):
             residents = stacks.residents(worker)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 
 from dstack.analysis.diagnose import diagnose
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.views.wait_tree import Branch, WaitTree
 from dstack.diagnosis import Diagnosis
@@ -22,7 +22,7 @@ from tests.unit.worlds import Show, World, worlds
 
 def tree_of(snapshot: Snapshot) -> tuple[WaitTree, Diagnosis]:
     diagnosis = diagnose(snapshot)
-    return WaitTree(Observed(snapshot, snapshot.samples[0]), diagnosis), diagnosis
+    return WaitTree(SampleIndex(snapshot, snapshot.samples[0]), diagnosis), diagnosis
 
 
 def branches(tree: WaitTree) -> list[Branch]:

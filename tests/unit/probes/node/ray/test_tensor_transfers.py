@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from dstack.analysis.index.sample_index import Observed
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.names import execution
 from dstack.model import BlockedCall, GroupCall, ProcessGroup
 from dstack.probes.node.cpython.memory import open_memory
@@ -115,6 +115,6 @@ def test_a_transfer_is_called_by_its_object() -> None:
     actor.strands[0].call = BlockedCall(kind="other", frame=0, what="send of ray.util.collective", of_group=of_group)
     snapshot = scene.snapshot()
 
-    observed = Observed(snapshot, snapshot.samples[0])
-    thread = observed.threads(actor.worker_id)[0]
-    assert execution(observed, actor.worker_id, thread, None) == "send of tensors cdcdcdcd"
+    index = SampleIndex(snapshot, snapshot.samples[0])
+    thread = index.threads(actor.worker_id)[0]
+    assert execution(index, actor.worker_id, thread, None) == "send of tensors cdcdcdcd"
