@@ -95,7 +95,7 @@ def _cannot_spread(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> str 
         return None
     import networkx as nx  # takes 0.1 s, and is seldom needed
 
-    pairs: nx.Graph[tuple[str, int]] = nx.GraphBuilder()
+    pairs: nx.Graph[tuple[str, int]] = nx.Graph()
     pairs.add_nodes_from(("bundle", i) for i in range(len(bundles)))
     for i, bundle in enumerate(bundles):
         pairs.add_edges_from((("bundle", i), ("node", j)) for j, node in enumerate(nodes) if fits(bundle, node))
