@@ -34,7 +34,7 @@ def fail_if_stuck(item: pytest.Item, settings: Settings, told: set[Key]) -> None
     told.update(key for one in seen.stuck for key in one.members)
     if seen.stuck:
         pytest.fail(f"The test leaves a deadlock or hang in the cluster.\n\n{seen.report}", pytrace=False)
-    if seen.diagnosis.incomplete:
+    if seen.analysed.diagnosis.incomplete:
         item.add_report_section(
             "call",
             "dstack",

@@ -12,7 +12,7 @@ from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
 from dstack.model import Snapshot
 from dstack.pytest_plugin import PHASE, SECTION, SETTINGS, TOLD
-from dstack.pytest_plugin.look import Look, Seen
+from dstack.pytest_plugin.look import Look, ReportedSnapshot
 
 PAUSE_S = 0.5
 PAUSE_SHARE = 2.0
@@ -40,11 +40,11 @@ class Dstack:
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot of the cluster."""
-        return self._look().snapshot
+        return self._look().analysed.snapshot
 
     def check(self) -> Diagnosis:
         """Take a snapshot and return its diagnosis."""
-        return self._look().diagnosis
+        return self._look().analysed.diagnosis
 
     def assert_no_deadlock(self, within: float | None = None) -> Watch:
         """Raise :class:`dstack.DeadlockFound` if there is a deadlock or hang, confirmed or suspected.
@@ -56,7 +56,7 @@ class Dstack:
         if within is None:
             seen = self._look()
             if seen.stuck:
-                raise DeadlockFound(seen.report, seen.snapshot, seen.diagnosis)
+                raise DeadlockFound(seen.report, seen.analysed.snapshot, seen.analysed.diagnosis)
             return Watch(self._item, 0.0)
         if not within > 0:
             raise UsageError("The argument within must be a positive number of seconds.")
@@ -65,7 +65,7 @@ class Dstack:
         watch.begin()
         return watch
 
-    def _look(self) -> Seen:
+    def _look(self) -> ReportedSnapshot:
         return _look_of(self._item).take()
 
 
@@ -111,7 +111,7 @@ class Watch:
         if trouble and not self._over.is_set():
             self._item.add_report_section("call", SECTION, trouble)
 
-    def _has_failed(self, seen: Seen) -> bool:
+    def _has_failed(self, seen: ReportedSnapshot) -> bool:
         told = self._item.config.stash[TOLD]
         confirmed = [one for one in seen.stuck if one.confirmed]
         if not confirmed or self._over.is_set():

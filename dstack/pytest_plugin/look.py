@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.evidence.coverage import has_holes
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.collector import Collector
-from dstack.diagnosis import Diagnosis, Finding
+from dstack.diagnosis import Finding
 from dstack.errors import ClusterError, SnapshotFileError
 from dstack.model import Coroutine, Snapshot
 from dstack.probes.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
@@ -31,30 +31,29 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A snapshot and its diagnosis; ``report`` also says where the file is."""
+class ReportedSnapshot:
+    """An analysed snapshot and its report, which also names the file of the snapshot."""
 
-    snapshot: Snapshot
-    diagnosis: Diagnosis
+    analysed: AnalysedSnapshot
     report: str
 
     @property
     def stuck(self) -> list[Finding]:
         """What is stuck for good, suspected too."""
-        return [one for one in self.diagnosis.findings if is_stuck(one)]
+        return [one for one in self.analysed.diagnosis.findings if is_stuck(one)]
 
     def awaits(self) -> str:
         """Where the coroutines of this process stand, one a line; empty where none was seen."""
-        worker = own_worker(self.snapshot)
-        samples = (one for sample in self.snapshot.samples[:1] for one in sample.workers if worker)
+        worker = own_worker(self.analysed.snapshot)
+        samples = (one for sample in self.analysed.snapshot.samples[:1] for one in sample.workers if worker)
         own = next((one.process for one in samples if worker and one.worker_id == worker.worker_id), None)
         return "".join(f"  {line}\n" for one in (own.coroutines if own else ()) if (line := self._place_of(one)))
 
     def _place_of(self, coroutine: Coroutine) -> str:
-        frame = next((one for one in self.snapshot.frames_of(coroutine) if one.origin == "user"), None)
+        frame = next((one for one in self.analysed.snapshot.frames_of(coroutine) if one.origin == "user"), None)
         if frame is None:
             return ""
-        source = self.snapshot.sources.get(frame.file, {}).get(frame.line, "").strip()
+        source = self.analysed.snapshot.sources.get(frame.file, {}).get(frame.line, "").strip()
         return visible(f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
 
 
@@ -73,18 +72,18 @@ class Look:
         self._collector: Collector | None = None
         self.is_cancelled = False
 
-    def take(self, *, keep: bool = False) -> Seen:
+    def take(self, *, keep: bool = False) -> ReportedSnapshot:
         """What there is to see now, saved if that is asked for; raises :class:`dstack.DstackError`."""
         collector = self._collector = Collector(self._address(), TIMEOUT_S)
         if self.is_cancelled:
             collector.cancel()
         path = self._settings.directory / self._name if keep and self._settings.directory else None
         taken = collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
-        whole = diagnose(taken, job=_own_job(taken))
-        diagnosis = _without(taken, whole, self._told)
-        left_out = len(whole.findings) - len(diagnosis.findings)
+        whole = AnalysedSnapshot.of(taken, job=_own_job(taken))
+        shown = _without(whole, self._told)
+        left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)
         rest = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
-        return Seen(taken, diagnosis, report_text(taken, diagnosis) + rest + _saved(taken, path))
+        return ReportedSnapshot(shown, report_text(shown) + rest + _saved(taken, path))
 
     def cancel(self) -> None:
         """Ends a look that is under way, at once, and the one that would follow."""
@@ -110,8 +109,9 @@ def _own_job(snapshot: Snapshot) -> str | None:
     return worker.job_id if worker and own and not own.is_begun_here else None
 
 
-def _without(snapshot: Snapshot, diagnosis: Diagnosis, told: set[Key]) -> Diagnosis:
+def _without(analysed: AnalysedSnapshot, told: set[Key]) -> AnalysedSnapshot:
     """The diagnosis without findings that were told before and that nobody waits for in this test."""
+    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     worker = own_worker(snapshot)
     main = threading.main_thread().native_id
 
@@ -128,7 +128,8 @@ def _without(snapshot: Snapshot, diagnosis: Diagnosis, told: set[Key]) -> Diagno
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
     verdict = verdict_of(findings[0]) if findings else "clear"
     incomplete = verdict != "deadlock" and has_holes(snapshot, diagnosis.vertices)
-    return msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
+    shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
+    return AnalysedSnapshot(snapshot, shown)
 
 
 def _file_name(nodeid: str) -> str:

@@ -100,7 +100,8 @@ class Phase:
         try:
             seen = self._look.take(keep=True)
             stuck, report = seen.stuck, f"{seen.awaits()}\n{seen.report}"
-            what = f", {seen.diagnosis.verdict}" if seen.diagnosis.is_stuck else ""
+            diagnosis = seen.analysed.diagnosis
+            what = f", {diagnosis.verdict}" if diagnosis.is_stuck else ""
         except DstackError as error:
             report = f"dstack could not take a snapshot. {error}\n"
         text = f"Timeout of {self._timeout_s:g} s{what}: the {self._when} of this test was at\n{place}{report}"

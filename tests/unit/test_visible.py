@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.pytest_plugin import look
-from dstack.pytest_plugin.look import Seen
+from dstack.pytest_plugin.look import ReportedSnapshot
 from dstack.snapshot_file import to_json
 from dstack.visible import LONGEST, UNSEEN, visible, visible_lines
 from tests.hostile_text import ATTACKS as FROM_STRANGERS
@@ -94,7 +94,7 @@ def test_an_error_keeps_its_words() -> None:
 
 def test_where_a_test_awaits_is_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     attacked = hostile(recorded("serve-coroutines"))
-    seen = Seen(attacked, diagnose(attacked), "")
+    seen = ReportedSnapshot(AnalysedSnapshot.of(attacked), "")
     told = ""
 
     for worker in attacked.workers:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dstack import capture
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.probes.connect import connect
 from dstack.probes.control_plane import Inventory, take_inventory
 from dstack.report.check_json import check_json
@@ -31,9 +31,8 @@ def main() -> None:
 
 
 def check(address: str) -> Any:
-    taken = capture.snapshot(address)
-    diagnosis = diagnose(taken)
-    return {**json.loads(check_json(taken, diagnosis)), "report": report_text(taken, diagnosis)}
+    analysed = AnalysedSnapshot.of(capture.snapshot(address))
+    return {**json.loads(check_json(analysed)), "report": report_text(analysed)}
 
 
 def left(inventory: Inventory) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.errors import SnapshotFileError
 from dstack.model import Snapshot
@@ -52,8 +53,8 @@ def test_mutations_are_shown_or_refused() -> None:
         else:
             shown += 1
             diagnosis = diagnose(snapshot)
-            check_json(snapshot, diagnosis)
-            told = report_text(snapshot, diagnosis) if shown % REPORTED == 0 else ""
+            check_json(AnalysedSnapshot(snapshot, diagnosis))
+            told = report_text(AnalysedSnapshot(snapshot, diagnosis)) if shown % REPORTED == 0 else ""
         assert not UNSEEN.search(told.replace("\n", ""))
         slowest_s = max(slowest_s, time.process_time() - began)
 
@@ -155,8 +156,8 @@ def test_what_is_made_to_take_long_does_not(made: Callable[[], Json]) -> None:
 
     snapshot: Snapshot = loads(json.dumps(made()).encode())
     diagnosis = diagnose(snapshot)
-    text = report_text(snapshot, diagnosis)
-    check_json(snapshot, diagnosis)
+    text = report_text(AnalysedSnapshot(snapshot, diagnosis))
+    check_json(AnalysedSnapshot(snapshot, diagnosis))
 
     assert time.process_time() - began < 2 * MOST_S
     assert len(text) < 1_000_000

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
 from dstack.model import Snapshot
@@ -165,8 +166,8 @@ def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
     of_interest(snapshot)
     diagnosis = diagnose(snapshot)
     out = io.StringIO()
-    print_report(Console(file=out, highlight=False, width=100), snapshot, diagnosis)
-    document: dict[str, Any] = msgspec.json.decode(check_json(snapshot, diagnosis))
+    print_report(Console(file=out, highlight=False, width=100), AnalysedSnapshot(snapshot, diagnosis))
+    document: dict[str, Any] = msgspec.json.decode(check_json(AnalysedSnapshot(snapshot, diagnosis)))
     return out.getvalue(), document
 
 

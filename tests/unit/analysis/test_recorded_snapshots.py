@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import ranks_of
 from dstack.diagnosis import Diagnosis
@@ -138,7 +139,9 @@ def test_the_ranks_of_a_device_mesh_and_the_labels_of_the_program_are_named(name
     }
     assert dict(found[3].labels) == {"stage": "late", "host": "h3"}
     assert "rank 3" in headline(diagnosis)
-    assert "rank 3 (tp 1, dp 1, stage=late, host=h3)" in " ".join(report_text(snapshot, diagnosis).split())
+    assert "rank 3 (tp 1, dp 1, stage=late, host=h3)" in " ".join(
+        report_text(AnalysedSnapshot(snapshot, diagnosis)).split()
+    )
 
 
 @pytest.mark.parametrize("name", versions_of("serve-queue"))

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Cause, Node, Sample, Snapshot, WorkerSample
 from dstack.probes import assemble, node
 from dstack.probes.answers import MalformedAnswer, decoded, validated
@@ -73,7 +73,7 @@ def test_mutations_of_an_answer_are_taken_in_whole_or_refused() -> None:
         good += 1
         loads(dumps(snapshot))
         if good % 10 == 0:
-            report_text(snapshot, diagnose(snapshot))
+            report_text(AnalysedSnapshot.of(snapshot))
 
     assert MUTATIONS / 10 < good < MUTATIONS
 

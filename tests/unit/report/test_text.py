@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given
 from rich.cells import cell_len
 from rich.console import Console
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.cli import main
@@ -94,7 +95,7 @@ def blind() -> Scene:
 def text_of(snapshot: Snapshot, *, terminal: bool = False, details: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, highlight=False, force_terminal=terminal, width=200)
-    print_report(console, snapshot, diagnose(snapshot), details=details)
+    print_report(console, AnalysedSnapshot.of(snapshot), details=details)
     return out.getvalue()
 
 
@@ -322,7 +323,7 @@ def test_files_are_told_though_the_working_directory_is_gone(tmp_path: Path, mon
 def test_nothing_of_a_strangers_text_drives_the_terminal(name: str) -> None:
     attacked = hostile(SCENES[name]().snapshot())
 
-    for text in (text_of(attacked), check_json(attacked, diagnose(attacked)).decode()):
+    for text in (text_of(attacked), check_json(AnalysedSnapshot.of(attacked)).decode()):
         assert not UNSEEN.search(text.replace("\n", ""))
         assert "[bold red]x[/]" in text, "markup is shown, not obeyed"
     assert "\\x1b" in text_of(attacked), "what was there is shown"
@@ -484,7 +485,7 @@ class JsonCheck(msgspec.Struct):
 
 
 def json_of(snapshot: Snapshot) -> JsonCheck:
-    return msgspec.json.decode(check_json(snapshot, diagnose(snapshot)), type=JsonCheck)
+    return msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)), type=JsonCheck)
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.model import Snapshot
 from dstack.watch.alerts import Changes, Sightings
@@ -41,7 +42,7 @@ class Seen:
 
     def sees(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.take(snapshot, diagnose(snapshot), self.now_s)
+        return self.sightings.take(AnalysedSnapshot.of(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:

@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Ratio
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Snapshot
@@ -141,7 +141,7 @@ def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capfd:
     one, taken = watch(tmp_path / "files", command=f"cat > {told}"), deadlock()
 
     with full_disk():
-        one._tell(taken, diagnose(taken), Changes(new=(0,)), 0.0)
+        one._tell(AnalysedSnapshot.of(taken), Changes(new=(0,)), 0.0)
         one._save_late()
     assert not list((tmp_path / "files").iterdir())
     document = json.loads(wait_until(lambda: read(told), deadline_s=SOON_S, what=lambda: "command"))

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from dstack.analysis.views.snapshot_diff import Comparison, Moved, Taken, Waited, compare
+from dstack.analysis.views.snapshot_diff import Comparison, Moved, Waited, compare
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
@@ -155,9 +155,9 @@ class HistoryView(OutlineView):
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _compare(self, pair: Pair) -> None:
         """Runs in a thread of its own and touches no widget."""
-        before, after = (Taken(look.snapshot, look.diagnosis) for look in pair)
+        before, after = pair
         try:
-            self.post_message(Compared(pair, compare(before, after)))
+            self.post_message(Compared(pair, compare(before.analysed, after.analysed)))
         except Exception as error:
             self.post_message(Compared(pair, None, str(as_dstack_error(error))))
 

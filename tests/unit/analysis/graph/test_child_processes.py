@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.thread_pages import Stacks
@@ -159,15 +160,15 @@ def test_it_is_told_below_its_worker_in_report_json_and_stacks() -> None:
     snapshot = with_child(twice(scene), loader, call=LOCK)
     diagnosis = diagnose(snapshot)
 
-    _, _, report = report_text(snapshot, diagnosis, details=True).partition("Child processes")
+    _, _, report = report_text(AnalysedSnapshot(snapshot, diagnosis), details=True).partition("Child processes")
     assert "child process python  pid 77" in report
     assert "main thread waits in threading.Lock.acquire  load" in report
-    assert b'"child_processes": [' in check_json(snapshot, diagnosis)
+    assert b'"child_processes": [' in check_json(AnalysedSnapshot(snapshot, diagnosis))
 
     torn = with_child(twice(scene), loader, torn=True)
-    text = report_text(torn, diagnose(torn), details=True)
+    text = report_text(AnalysedSnapshot.of(torn), details=True)
     assert "main thread rests (stack may be inconsistent: the thread ran while it was read)" in text
-    assert b'"torn": true' in check_json(torn, diagnose(torn))
+    assert b'"torn": true' in check_json(AnalysedSnapshot.of(torn))
 
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnosis.vertices)
     (child,) = stacks.children_of(loader.worker_id)

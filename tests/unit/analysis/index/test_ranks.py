@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
 from dstack.analysis.index.sample_index import SampleIndex
@@ -118,7 +119,7 @@ def test_the_report_names_the_rank_of_who_holds_up_the_others() -> None:
     snapshot = training()[0].look().look_again().snapshot()
 
     diagnosis = diagnose(snapshot)
-    text = " ".join(report_text(snapshot, diagnosis).split())
+    text = " ".join(report_text(AnalysedSnapshot(snapshot, diagnosis)).split())
 
     assert "(rank 3, pid 9000" in diagnosis.findings[0].summary
     assert (
@@ -134,7 +135,7 @@ def test_the_json_has_ranks_dimensions_and_labels_of_members() -> None:
     first.known["labels"] = {"stage": "rollout"}
     snapshot = scene.snapshot()
 
-    told = msgspec.json.decode(check_json(snapshot, diagnose(snapshot)))
+    told = msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)))
 
     members = {member["pid"]: member for member in told["findings"][0]["members"]}
     own = members[first.worker.pid]
@@ -327,8 +328,8 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     snapshot = scene.look().look_again().snapshot()
     diagnosis = diagnose(snapshot)
 
-    _, _, told = report_text(snapshot, diagnosis, details=True).partition("Child processes")
-    (listed,) = msgspec.json.decode(check_json(snapshot, diagnosis))["child_processes"]
+    _, _, told = report_text(AnalysedSnapshot(snapshot, diagnosis), details=True).partition("Child processes")
+    (listed,) = msgspec.json.decode(check_json(AnalysedSnapshot(snapshot, diagnosis)))["child_processes"]
 
     assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told
     assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in told

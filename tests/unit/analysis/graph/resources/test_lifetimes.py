@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Bundle, Frame, Job, Node
 from dstack.report.check_json import check_json
@@ -306,7 +307,7 @@ def test_only_executions_calls_actors_and_groups_are_counted_and_listed() -> Non
     snapshot = it.scene.look().look_again().snapshot()
 
     diagnosis = it.scene.diagnose()
-    (told,) = json.loads(check_json(snapshot, diagnosis))["findings"]
+    (told,) = json.loads(check_json(AnalysedSnapshot(snapshot, diagnosis)))["findings"]
 
     assert [one["execution"] for one in told["members"]] == ["driver train.py", "wanting"]
     assert [one["execution"] for one in told["blocked_behind"]] == ["wanting too", "wanting too"]

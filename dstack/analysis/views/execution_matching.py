@@ -5,29 +5,28 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import execution_of
-from dstack.diagnosis import Diagnosis, Vertex
-from dstack.model import Coroutine, Frame, Sample, Snapshot, Thread
+from dstack.diagnosis import Vertex
+from dstack.model import Coroutine, Frame, Thread
 
 Fate = Literal["there", "gone", "not known"]
-EMPTY = Sample(began_s=0.0, ended_s=0.0)
 
 
 class Side:
     """One of the two snapshots, with the last that was seen of each process."""
 
-    def __init__(self, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
-        self.snapshot = snapshot
-        self.findings = diagnosis.findings
-        self.vertices = diagnosis.vertices
-        samples = snapshot.samples or (EMPTY,)
-        self.began_at = snapshot.taken_at + samples[0].began_s
-        self.first_ended_at = snapshot.taken_at + samples[0].ended_s
-        self.ended_at = snapshot.taken_at + samples[-1].ended_s
-        self.first = SampleIndex(snapshot, samples[0])
-        self.last = SampleIndex(snapshot, samples[-1])
+    def __init__(self, analysed: AnalysedSnapshot) -> None:
+        self.snapshot = analysed.snapshot
+        self.findings = analysed.diagnosis.findings
+        self.vertices = analysed.diagnosis.vertices
+        self.first = analysed.first_index
+        self.last = analysed.last_index
+        self.began_at = self.first.began_at
+        self.first_ended_at = self.snapshot.taken_at + self.first.sample.ended_s
+        self.ended_at = self.snapshot.taken_at + self.last.sample.ended_s
 
     @cached_property
     def lists_all(self) -> bool:
