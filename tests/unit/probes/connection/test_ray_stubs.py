@@ -45,7 +45,7 @@ def test_ray_is_loaded_where_its_modules_cannot_be_on_their_own(tmp_path: Path, 
         for name in NAMES:
             (tmp_path / f"{name}.py").write_text(content)
 
-    assert homes(f"from dstack.probes import ray_stubs; ray_stubs.__path__ = [{str(tmp_path)!r}]") == {
+    assert homes(f"from dstack.probes.connection import ray_stubs; ray_stubs.__path__ = [{str(tmp_path)!r}]") == {
         "ray.core.generated"
     }
 
