@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-<<<<<<< HEAD
 from dstack.analysis.analysed_snapshot import AnalysedSnapshot
-=======
-from dstack.analysis.diagnose import diagnose
 from dstack.analysis.views.networkx_graph import to_networkx
->>>>>>> main
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError, UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from dstack.analysis.diagnose import diagnose
@@ -17,20 +17,17 @@ EMPTY = Sample(began_s=0.0, ended_s=0.0)
 
 @dataclass(frozen=True)
 class AnalysedSnapshot:
-    """A snapshot and its diagnosis."""
+    """A snapshot, its diagnosis, and the index of its first sample, which is empty if there is no sample."""
 
     snapshot: Snapshot
     diagnosis: Diagnosis
+    first_index: SampleIndex = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, job: str | None = None) -> AnalysedSnapshot:
         """Diagnose a snapshot; ``job`` is that of :func:`dstack.analysis.diagnose.diagnose`."""
-        return cls(snapshot, diagnose(snapshot, job=job))
-
-    @cached_property
-    def first_index(self) -> SampleIndex:
-        """The index of the first sample, which is empty if the snapshot has none."""
-        return SampleIndex(self.snapshot, self.snapshot.samples[0] if self.snapshot.samples else EMPTY)
+        first = SampleIndex(snapshot, snapshot.samples[0] if snapshot.samples else EMPTY)
+        return cls(snapshot, diagnose(snapshot, job=job, first=first), first)
 
     @cached_property
     def last_index(self) -> SampleIndex:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -129,7 +129,7 @@ def _without(analysed: AnalysedSnapshot, told: set[Key]) -> AnalysedSnapshot:
     verdict = verdict_of(findings[0]) if findings else "clear"
     incomplete = verdict != "deadlock" and has_holes(snapshot, diagnosis.vertices)
     shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
-    return AnalysedSnapshot(snapshot, shown)
+    return replace(analysed, diagnosis=shown)
 
 
 def _file_name(nodeid: str) -> str:

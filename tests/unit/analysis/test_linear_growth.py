@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from dstack.analysis.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import of_interest
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
@@ -164,10 +164,10 @@ def looked_at_twice(scene: Scene) -> Snapshot:
 
 def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
     of_interest(snapshot)
-    diagnosis = diagnose(snapshot)
+    analysed = AnalysedSnapshot.of(snapshot)
     out = io.StringIO()
-    print_report(Console(file=out, highlight=False, width=100), AnalysedSnapshot(snapshot, diagnosis))
-    document: dict[str, Any] = msgspec.json.decode(check_json(AnalysedSnapshot(snapshot, diagnosis)))
+    print_report(Console(file=out, highlight=False, width=100), analysed)
+    document: dict[str, Any] = msgspec.json.decode(check_json(analysed))
     return out.getvalue(), document
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.evidence.coverage import coverage_of, has_holes, holes_of, seen_workers
 from dstack.analysis.stacks.stack_tree import merge
 from dstack.analysis.views.inventory import Inventory
@@ -162,8 +161,8 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
 
     assert coverage_of(snapshot).workers == Ratio(seen=seen, total=total)
     assert f"observed {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
-    assert f"Observed: {seen} of {total} workers" in report_text(AnalysedSnapshot(snapshot, look.diagnosis))
-    workers = json.loads(check_json(AnalysedSnapshot(snapshot, look.diagnosis)))["coverage"]["workers"]
+    assert f"Observed: {seen} of {total} workers" in report_text(look.analysed)
+    workers = json.loads(check_json(look.analysed))["coverage"]["workers"]
     assert workers == {"seen": seen, "total": total}
 
     inventory = Inventory(look.index, look.diagnosis)

@@ -42,7 +42,7 @@ def path(node: StackNode) -> list[str]:
 
 def text_of(scene: Scene) -> str:
     out = io.StringIO()
-    print_report(Console(file=out, highlight=False), AnalysedSnapshot(scene.snapshot(), scene.diagnose()), details=True)
+    print_report(Console(file=out, highlight=False), AnalysedSnapshot.of(scene.snapshot()), details=True)
     return out.getvalue()
 
 

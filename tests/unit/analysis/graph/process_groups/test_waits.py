@@ -625,7 +625,7 @@ def test_the_json_has_the_ranks_inside_and_those_missing() -> None:
     it, _, _ = with_reward()
     it.scene.look().look_again()
 
-    document = json.loads(check_json(AnalysedSnapshot(it.scene.snapshot(), it.diagnose())))
+    document = json.loads(check_json(AnalysedSnapshot.of(it.scene.snapshot())))
 
     members = [*document["findings"][0]["members"], *document["findings"][0]["blocked_behind"]]
     calls = [wait["process_group"] for member in members for wait in member["waits_for"] if wait["process_group"]]
@@ -637,7 +637,7 @@ def test_the_json_has_the_ranks_inside_and_those_missing() -> None:
 def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
     it = gang(3).collect((0, 1))
 
-    text = report_text(AnalysedSnapshot(it.scene.snapshot(), it.diagnose()))
+    text = report_text(AnalysedSnapshot.of(it.scene.snapshot()))
 
     assert "all depend on Rank.train of actor" in text
 
