@@ -14,7 +14,7 @@ from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import may_stand_still
+from dstack.analysis.findings.stall_evidence import may_be_stalled
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
@@ -90,7 +90,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
         return Interest(set(), [])
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
-    still = {key for chain in reduced.chains if may_stand_still(reduced, chain) for key in chain.waiters}
+    still = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
     unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
     for vertex in reduced.vertices.values():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.findings.deadlock import SHOWN_CYCLE
+from dstack.analysis.findings.kinds.deadlock import SHOWN_CYCLE
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot

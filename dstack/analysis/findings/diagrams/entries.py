@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.findings.never_given import submission
+from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT

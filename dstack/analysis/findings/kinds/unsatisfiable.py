@@ -14,7 +14,7 @@ from dstack.diagnosis import Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
 
 
-def find_alike(reduced: ReducedGraph, kind: FindingKind) -> Iterator[Finding]:
+def find_by_request(reduced: ReducedGraph, kind: FindingKind) -> Iterator[Finding]:
     """One finding for those that ask in vain for the same, by the same name."""
     alike: dict[tuple[object, bool], list[Key]] = defaultdict(list)
     for key in reduction.dead_ends(reduced.graph):

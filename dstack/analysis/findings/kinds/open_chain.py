@@ -10,11 +10,11 @@ import msgspec
 
 from dstack import words
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import others
+from dstack.analysis.findings.stall_evidence import possible_wakers
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.narration import Narrator, alike_steps, more
 from dstack.analysis.findings.wording.restarts import restart_steps
-from dstack.analysis.findings.wording.unknown_wakers import Gathering, gatherings, memberships
+from dstack.analysis.findings.wording.shared_calls import SharedCall, shared_call_steps, shared_calls
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
 from dstack.analysis.naming.vertex_details import execution_of
@@ -212,8 +212,8 @@ def _doing(narrator: Narrator, blocker: Vertex) -> str:
 def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """The calls in which chains end, what is in them and what alike is not; then the other final blockers."""
     yield from collectives.steps(finding, narrator)
-    groups = gatherings(finding, narrator)
-    yield from memberships(groups, narrator)
+    groups = shared_calls(finding, narrator)
+    yield from shared_call_steps(groups, narrator)
     absent = {vertex.key for group in groups if group.is_most for vertex in group.absent}
     blockers = [b for b in finding.final_blockers if b.vertex not in absent and not _is_other_side(b, narrator)]
     yield from _blocker_steps(blockers, narrator)
@@ -256,9 +256,9 @@ def _wait_in_child(narrator: Narrator, vertex: Vertex) -> str:
     return f", which waits in {call}" if call else ""
 
 
-def _candidates(finding: Finding, groups: list[Gathering], narrator: Narrator) -> Iterator[Step]:
+def _candidates(finding: Finding, groups: list[SharedCall], narrator: Narrator) -> Iterator[Step]:
     """Where all chains end in calls that somebody unknown must end: those of the job who run, and so might."""
     if groups and all(_is_other_side(blocker, narrator) for blocker in finding.final_blockers):
-        able = (vertex.key for vertex in others(narrator.reduced, finding.jobs) if not vertex.unobserved)
+        able = (vertex.key for vertex in possible_wakers(narrator.reduced, finding.jobs) if not vertex.unobserved)
         members = set(finding.members)
         yield from narrator.alike([key for key in able if key not in members], "Running, and could end the wait: ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.findings.never_given import find_alike, sentence, submissions
+from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, sentence, submissions
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming.sentences import reason
@@ -18,7 +18,7 @@ OTHER_STRATEGIES = {"STRICT_PACK": "PACK", "STRICT_SPREAD": "SPREAD"}
 
 def find(reduced: ReducedGraph) -> Iterator[Finding]:
     """One for each thing that is asked for in vain."""
-    return find_alike(reduced, KIND)
+    return find_by_request(reduced, KIND)
 
 
 def summary(finding: Finding, narrator: Narrator) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.findings.never_given import find_alike, sentence, submissions
+from dstack.analysis.findings.kinds.unsatisfiable import find_by_request, sentence, submissions
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.narration import Narrator
@@ -20,7 +20,7 @@ VERDICT: Verdict = "hang"
 
 def find(reduced: ReducedGraph) -> Iterator[Finding]:
     """One for each thing that is gone, and for those that wait only for each other and for a lost rank."""
-    yield from find_alike(reduced, KIND)
+    yield from find_by_request(reduced, KIND)
     for core in reduction.cores(reduced.waits, reduced.graph):
         if collectives.has_lost_rank(reduced, core):
             is_certain = core <= reduced.certain

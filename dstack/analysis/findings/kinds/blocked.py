@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dstack.analysis.findings.open_chain import finding_of, steps, summary, to_inspect
+from dstack.analysis.findings.kinds.open_chain import finding_of, steps, summary, to_inspect
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import restarts
 from dstack.analysis.findings.wording.narration import Narrator

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dstack.analysis.findings.open_chain import Waiter, finding_of, to_inspect, waiter_of
+from dstack.analysis.findings.kinds.open_chain import Waiter, finding_of, to_inspect, waiter_of
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import stands_still, with_users_of_polled
+from dstack.analysis.findings.stall_evidence import is_stalled, with_users_of_polled
 from dstack.analysis.findings.wording import failures
 from dstack.analysis.findings.wording.fixes import let_queued_run
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator
-from dstack.analysis.findings.wording.unknown_wakers import gatherings, in_call, memberships
+from dstack.analysis.findings.wording.shared_calls import shared_call_in_words, shared_call_steps, shared_calls
 from dstack.analysis.graph.pending.actor_queues import is_queued
 from dstack.analysis.naming.names import waiting
 from dstack.analysis.solve.open_chains import OpenChain
@@ -24,7 +24,7 @@ VERDICT: Verdict = "stalled"
 
 def find_in(reduced: ReducedGraph, chain: OpenChain) -> Finding | None:
     """The finding of a knot that stands still."""
-    if not stands_still(reduced, chain):
+    if not is_stalled(reduced, chain):
         return None
     return finding_of(reduced, KIND, with_users_of_polled(reduced, chain))
 
@@ -38,11 +38,11 @@ def summary(finding: Finding, narrator: Narrator) -> str:
 
 def _ends_in_words(finding: Finding, narrator: Narrator) -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``: the largest group in such a call, or all by their calls."""
-    first = next(iter(gatherings(finding, narrator)), None)
+    first = next(iter(shared_calls(finding, narrator)), None)
     if first is None:
         return f"{waiting(finding.waiters_total)} in {shortly(_calls(finding, narrator), SHOWN_NAMES)}"
     if len(first.inside) + len(first.absent) > 1:
-        return in_call(first)
+        return shared_call_in_words(first)
     ends = narrator.vertices_of(blocker.vertex for blocker in finding.final_blockers)
     waiter = next((found for end in ends if (found := waiter_of(finding, narrator, end))), None)
     shown = waiter or Waiter(first.inside[0], first.call)
@@ -51,7 +51,7 @@ def _ends_in_words(finding: Finding, narrator: Narrator) -> str:
 
 def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     """What is in those calls, what alike is not, what is queued behind them, and how certain the finding is."""
-    yield from memberships(gatherings(finding, narrator), narrator)
+    yield from shared_call_steps(shared_calls(finding, narrator), narrator)
     yield from narrator.alike(_queued(finding, narrator), "")
     yield Step(
         text=f"Likely, not proven: none of them moved within {duration(finding.watched_s or 0.0)}, and nothing else of "
@@ -63,7 +63,7 @@ def advice(finding: Finding, narrator: Narrator) -> str:
     """What to inspect, by the shape of the standstill."""
     if failed := failures.advice(finding.failed_before):
         return failed
-    odd = [group for group in gatherings(finding, narrator) if group.is_most and (group.absent or group.idle)]
+    odd = [group for group in shared_calls(finding, narrator) if group.is_most and (group.absent or group.idle)]
     if odd:
         return (
             f"Find out why not all {odd[0].name} are in {odd[0].call}: look for a branch, an early return, an error or "

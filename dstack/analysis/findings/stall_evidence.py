@@ -24,7 +24,7 @@ def is_idle(reduced: ReducedGraph, chain: OpenChain) -> bool:
     return bool(ends) and all(map(is_outside, ends)) and not _is_through_ray(reduced, chain)
 
 
-def may_stand_still(reduced: ReducedGraph, chain: OpenChain) -> bool:
+def may_be_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether the knot has the shape of a standstill; what was seen of it need not have been seen twice."""
     if not (_ends_elsewhere(reduced, chain) and _is_through_ray(reduced, chain)):
         return False
@@ -32,19 +32,19 @@ def may_stand_still(reduced: ReducedGraph, chain: OpenChain) -> bool:
     return not any(wait.timeout_s is not None for wait in waits if wait)
 
 
-def stands_still(reduced: ReducedGraph, chain: OpenChain) -> bool:
+def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether the knot has that shape, did not move between two looks, and nobody seems to be the other side."""
-    if not may_stand_still(reduced, chain):
+    if not may_be_stalled(reduced, chain):
         return False
     if not all(reduced.vertices[key].is_confirmed for key in _waiters(reduced, chain)):
         return False
     jobs = reduced.jobs_of(chain.waiters)
     if not reduced.hidden_jobs.isdisjoint((*jobs, None)) or has_busy_children(reduced.index, jobs):
         return False
-    return not any(others(reduced, jobs))
+    return not any(possible_wakers(reduced, jobs))
 
 
-def others(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vertex]:
+def possible_wakers(reduced: ReducedGraph, jobs: Iterable[str]) -> Iterator[Vertex]:
     """Those of the jobs who run, or may: each of them could be the other side."""
     for job in (*jobs, None):
         yield from reduced.runners.get(job, ())

@@ -23,7 +23,7 @@ SHOWN_ABSENT = 3
 
 
 @dataclass(frozen=True)
-class Gathering:
+class SharedCall:
     """Alike executions of one job: those ``inside`` the call, and those that are ``absent``.
 
     Alike are those of one task, by its name; of threads that are not known to run a certain task, those of one actor,
@@ -42,18 +42,18 @@ class Gathering:
         return len(self.inside) > len(self.absent) + len(self.idle)
 
 
-def gatherings(finding: Finding, narrator: Narrator) -> list[Gathering]:
+def shared_calls(finding: Finding, narrator: Narrator) -> list[SharedCall]:
     """The groups at the ends of a finding's chains, the largest first; none for those absent from a larger one."""
-    return narrator.once((gatherings, finding.members), lambda: _gatherings(finding, narrator.reduced))
+    return narrator.once((shared_calls, finding.members), lambda: _gatherings(finding, narrator.reduced))
 
 
-def _gatherings(finding: Finding, reduced: ReducedGraph) -> list[Gathering]:
+def _gatherings(finding: Finding, reduced: ReducedGraph) -> list[SharedCall]:
     groups: dict[tuple[str, str, str | None, bool], list[Vertex]] = defaultdict(list)
     for vertex in map(reduced.vertices.__getitem__, finding.members):
         for call in sorted({call for key in targets_of(vertex) if (call := reduced.vertices[key].waker_of)}):
-            kind = (call, *_likeness(reduced, vertex))
+            kind = (call, *_similarity(reduced, vertex))
             groups[kind].append(vertex)
-    found: list[Gathering] = []
+    found: list[SharedCall] = []
     odd: set[Key] = set()
     for (call, name, job, is_task), inside in sorted(groups.items(), key=lambda group: -len(group[1])):
         if odd.issuperset(vertex.key for vertex in inside):
@@ -62,12 +62,12 @@ def _gatherings(finding: Finding, reduced: ReducedGraph) -> list[Gathering]:
         alike = reduced.running_tasks.get((name, job), ()) if is_task else ()
         absent = [vertex for vertex in alike if vertex.key not in keys]
         idle = _idle_actors(reduced, [*inside, *absent], job) if is_task else []
-        found.append(Gathering(call, name, inside, absent, idle))
+        found.append(SharedCall(call, name, inside, absent, idle))
         odd.update(vertex.key for vertex in found[-1].absent if found[-1].is_most)
     return found
 
 
-def _likeness(reduced: ReducedGraph, vertex: Vertex) -> tuple[str, str | None, bool]:
+def _similarity(reduced: ReducedGraph, vertex: Vertex) -> tuple[str, str | None, bool]:
     """What makes executions alike: a name and a job; and whether the name is a task's."""
     worker = reduced.index.workers.get(vertex.worker_id or "")
     actor = reduced.index.actors.get((worker.actor_id if worker else None) or "")
@@ -88,7 +88,7 @@ def _idle_actors(reduced: ReducedGraph, running: Sequence[Vertex], job: str | No
     return [a for a in everybody if a.class_name in classes and a.job_id == job and a.actor_id not in busy]
 
 
-def memberships(groups: Sequence[Gathering], narrator: Narrator, drawn: Container[Key] = ()) -> Iterator[Step]:
+def shared_call_steps(groups: Sequence[SharedCall], narrator: Narrator, drawn: Container[Key] = ()) -> Iterator[Step]:
     """For each group: how many are in the call, which ranks, where the first of them is, and which are not in it.
 
     Where one of them is among those ``drawn``, its place is known already.
@@ -112,7 +112,7 @@ def _idle(actor: Actor, name: str) -> Step:
     return Step(text=f"Not in this call: {names.actor(actor)}{f' (pid {actor.pid})' if actor.pid else ''}, which {why}")
 
 
-def _inside(group: Gathering, narrator: Narrator) -> Step:
+def _inside(group: SharedCall, narrator: Narrator) -> Step:
     first = narrator.member(group.inside[0])
     if len(group.inside) + len(group.absent) == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
@@ -120,12 +120,12 @@ def _inside(group: Gathering, narrator: Narrator) -> Step:
     return step_at(f"{_in_call(group, narrator)}; the first ({first.place}) is at", first, group.inside[0])
 
 
-def _in_call(group: Gathering, narrator: Narrator) -> str:
+def _in_call(group: SharedCall, narrator: Narrator) -> str:
     ranks = narrator.teams.slice_of(group.inside)
-    return words.capitalised(in_call(group, f" {ranks.aside}" if ranks else ""))
+    return words.capitalised(shared_call_in_words(group, f" {ranks.aside}" if ranks else ""))
 
 
-def in_call(group: Gathering, which: str = "") -> str:
+def shared_call_in_words(group: SharedCall, which: str = "") -> str:
     """``3 of 4 Trainer.step wait in threading.Event.wait``."""
     count, total = len(group.inside), len(group.inside) + len(group.absent)
     if total == 1:

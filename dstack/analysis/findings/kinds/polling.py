@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack import words
-from dstack.analysis.findings import open_chain
-from dstack.analysis.findings.open_chain import finding_of
+from dstack.analysis.findings.kinds import open_chain
+from dstack.analysis.findings.kinds.open_chain import finding_of
 from dstack.analysis.findings.reduced_graph import ReducedGraph, is_outside
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dstack import words
-from dstack.analysis.findings.open_chain import finding_of, steps, summary, to_inspect
+from dstack.analysis.findings.kinds.open_chain import finding_of, steps, summary, to_inspect
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.fixes import LET_GO, SHOWN_HOLDERS
 from dstack.analysis.findings.wording.narration import Narrator
