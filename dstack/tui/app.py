@@ -18,12 +18,12 @@ from textual.screen import Screen
 from dstack.errors import DstackError, UsageError, as_dstack_error
 from dstack.probes.node.stacks.source_lines import find_source
 from dstack.snapshot_file import save
+from dstack.tui.host import Status
 from dstack.tui.messages import Ended, Failed, Progressed, Taken
 from dstack.tui.source import Look, Source
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.widgets.dialogs import AskPath, Help
-from dstack.tui.widgets.top_bar import Status
 from dstack.vertex_keys import Key
 from dstack.visible import visible, visible_lines
 from dstack.words import plural

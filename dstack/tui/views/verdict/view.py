@@ -55,7 +55,7 @@ class VerdictView(OutlineView):
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Goes to the vertex that the line is about, or folds the finding."""
         if self._about.vertex:
-            self.application.go_to("waits", self._about.vertex)
+            self.host.go_to("waits", self._about.vertex)
         else:
             event.outline.toggle(event.line)
 
