@@ -16,7 +16,8 @@ from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.history.lines import Lines, look_lines
 from dstack.tui.views.outline_view import OutlineView
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 
 Pair = tuple[Look, Look]
 

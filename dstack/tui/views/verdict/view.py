@@ -21,7 +21,8 @@ from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
 from dstack.tui.views.outline_view import OutlineView
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
 
