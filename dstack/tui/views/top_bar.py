@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -14,27 +13,12 @@ from textual.widgets import Static
 from dstack.diagnosis import Verdict
 from dstack.report.headline import headline
 from dstack.report.safe_text import SafeText
+from dstack.tui.host import Status
 from dstack.tui.source import Look
 from dstack.words import duration
 
 MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
 """The meaning never depends on the colour alone."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """What the application is doing.
-
-    ``doing`` says what is under way, empty if nothing is; ``every_s`` is the time between looks by itself, None for
-    none; ``newer`` counts looks that have come in since the views were frozen; ``trouble`` is why the last try failed.
-    """
-
-    source: str = ""
-    doing: str = ""
-    is_frozen: bool = False
-    newer: int = 0
-    every_s: int | None = None
-    trouble: str = ""
 
 
 class TopBar(Vertical):
