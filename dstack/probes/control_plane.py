@@ -16,7 +16,7 @@ from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, 
 from dstack.probes import autoscaler
 from dstack.probes.addresses import canonical
 from dstack.probes.connect import Cluster
-from dstack.probes.node.stacks.redaction import masked_command
+from dstack.probes.node.redaction import masked_command
 from dstack.probes.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.rpc import Call, Refused, Request, call_all
 
