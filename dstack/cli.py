@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from dstack import __version__
 from dstack.ending import Tidying, end
 from dstack.errors import DstackError, UsageError, as_dstack_error
+from dstack.version import __version__
 from dstack.visible import encodable, visible, visible_lines
 
 if TYPE_CHECKING:

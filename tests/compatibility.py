@@ -23,7 +23,7 @@ from typing import NamedTuple
 from tests.chroot import Chroot
 
 READING = (
-    "tests/unit/probes/node/waits/test_blocked_call.py",
+    "tests/unit/probes/node/blocked_calls/test_blocked_call.py",
     "tests/unit/probes/node/procfs/test_proc.py",
     "tests/unit/probes/node/cpython/test_memory.py",
     "tests/unit/probes/node/cpython/test_objects.py",

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import dstack
-from dstack.pytest_plugin.look import _saved
+from dstack.pytest_plugin.inspection import _saved
 from tests.clusters import EXAMPLES, own_environment, ray_cluster
 from tests.tui.sources import recorded
 

@@ -73,19 +73,24 @@ def hide(proc: Proc, how: str) -> None:
         coro.is_still = how != "moving"
         if how == "unreadable" and coro.call:
             coro.waits_unreadably("its memory moved")
-    if how == "coroutines unread":
-        proc.coros, proc.coroutines_read = [], False
-    if how == "forgetful":
-        del proc.submitted[::2]
-    if how == "without events":
-        for call in proc.submitted:
-            call.has_arrived = False
-    if how == "another task":
-        for strand in proc.strands:
-            strand.task_id = None
-    if how == "half seen":
-        del proc.strands[1:]
-        del proc.coros[1:]
+    leave_out(proc, how)
+
+
+def leave_out(proc: Proc, how: str) -> None:
+    match how:
+        case "coroutines unread":
+            proc.coros, proc.coroutines_read = [], False
+        case "forgetful":
+            del proc.submitted[::2]
+        case "without events":
+            for call in proc.submitted:
+                call.has_arrived = False
+        case "another task":
+            for strand in proc.strands:
+                strand.task_id = None
+        case "half seen":
+            del proc.strands[1:]
+            del proc.coros[1:]
 
 
 HOW_TO_HIDE = (

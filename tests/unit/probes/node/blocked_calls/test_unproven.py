@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dstack.probes.node.blocked_calls.unproven import UNPROVEN, unproven_call
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
-from dstack.probes.node.waits.unproven import UNPROVEN, unproven_call
 from dstack.probes.node.wire import CallData
 
 TID = 7

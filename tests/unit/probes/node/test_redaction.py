@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dstack.probes.node.probe import NodeProbe
-from dstack.probes.node.stacks.redaction import MASK, masked_command, masked_local, masked_source
+from dstack.probes.node.redaction import MASK, masked_command, masked_local, masked_source
 from dstack.probes.node.wire import Answer, Options, Target
 
 NAMES = [

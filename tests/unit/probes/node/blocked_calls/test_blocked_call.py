@@ -23,6 +23,8 @@ from typing import Any, cast
 
 import pytest
 
+from dstack.probes.node.blocked_calls import blocked_call
+from dstack.probes.node.blocked_calls.blocked_call import BlockedCalls
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.interpreter import Interpreter, OwnPython
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
@@ -39,8 +41,6 @@ from dstack.probes.node.procfs.proc import (
     SystemCall,
 )
 from dstack.probes.node.threads import Position, PythonThread
-from dstack.probes.node.waits import blocked_call
-from dstack.probes.node.waits.blocked_call import BlockedCalls
 from dstack.probes.node.waits.known_waits import CHANNELS, EVENT_LOOP, IDLE, NAMES, WAITS, Place
 from dstack.probes.node.wire import CallData
 from tests.processes import wait_until

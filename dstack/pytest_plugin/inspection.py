@@ -1,4 +1,4 @@
-"""One look at the cluster that a test uses."""
+"""Takes and explains snapshots of the cluster that a test uses."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class ReportedSnapshot:
-    """An analysed snapshot and its report, which also names the file of the snapshot."""
+class Inspection:
+    """An analysed snapshot; ``report`` also names the saved file."""
 
     analysed: AnalysedSnapshot
     report: str
 
     @property
     def stuck(self) -> list[Finding]:
-        """What is stuck for good, suspected too."""
+        """The deadlocks and hangs, confirmed or suspected."""
         return [one for one in self.analysed.diagnosis.findings if is_stuck(one)]
 
-    def awaits(self) -> str:
-        """Where the coroutines of this process stand, one a line; empty where none was seen."""
+    def coroutine_lines(self) -> str:
+        """One line for each coroutine of this process: its name and its innermost line of user code."""
         worker = own_worker(self.analysed.snapshot)
         samples = (one for sample in self.analysed.snapshot.samples[:1] for one in sample.workers if worker)
         own = next((one.process for one in samples if worker and one.worker_id == worker.worker_id), None)
-        return "".join(f"  {line}\n" for one in (own.coroutines if own else ()) if (line := self._place_of(one)))
+        return "".join(f"  {line}\n" for one in (own.coroutines if own else ()) if (line := self._line_of(one)))
 
-    def _place_of(self, coroutine: Coroutine) -> str:
+    def _line_of(self, coroutine: Coroutine) -> str:
         frame = next((one for one in self.analysed.snapshot.frames_of(coroutine) if one.origin == "user"), None)
         if frame is None:
             return ""
@@ -57,36 +57,34 @@ class ReportedSnapshot:
         return visible(f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
 
 
-class Look:
-    """A look that can be ended from another thread.
+class Inspector:
+    """Takes snapshots for one test; another thread can cancel them.
 
-    Left out is what earlier tests have failed for, by the members in ``told``, unless this test waits for it as well.
-    On a cluster that this process did not begin, where others may be at work, only what its own job takes part in is
-    told. The file has everything.
+    Findings with a member in ``settings.reported`` are left out, unless this test waits for them as well. On a cluster
+    that this process did not start, only the findings of its own job are included. The saved file has everything.
     """
 
-    def __init__(self, item: pytest.Item, settings: Settings, told: set[Key]) -> None:
+    def __init__(self, item: pytest.Item, settings: Settings) -> None:
         self._settings = settings
-        self._told = told
-        self._name = _file_name(item.nodeid)
+        self._file_name = _file_name(item.nodeid)
         self._collector: Collector | None = None
         self.is_cancelled = False
 
-    def take(self, *, keep: bool = False) -> ReportedSnapshot:
-        """What there is to see now, saved if that is asked for; raises :class:`dstack.DstackError`."""
+    def inspect(self, *, keep: bool = False) -> Inspection:
+        """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""
         collector = self._collector = Collector(self._address(), TIMEOUT_S)
         if self.is_cancelled:
             collector.cancel()
-        path = self._settings.directory / self._name if keep and self._settings.directory else None
-        taken = collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
-        whole = AnalysedSnapshot.of(taken, job=_own_job(taken))
-        shown = _without(whole, self._told)
+        path = self._settings.directory / self._file_name if keep and self._settings.directory else None
+        snapshot = collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
+        whole = AnalysedSnapshot.of(snapshot, job=_own_job(snapshot))
+        shown = _without_reported(whole, self._settings.reported)
         left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)
-        rest = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
-        return ReportedSnapshot(shown, report_text(shown) + rest + _saved(taken, path))
+        note = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
+        return Inspection(shown, report_text(shown) + note + _saved(snapshot, path))
 
     def cancel(self) -> None:
-        """Ends a look that is under way, at once, and the one that would follow."""
+        """Ends a running snapshot at once, and prevents later ones."""
         self.is_cancelled = True
         if self._collector is not None:
             self._collector.cancel()
@@ -109,20 +107,20 @@ def _own_job(snapshot: Snapshot) -> str | None:
     return worker.job_id if worker and own and not own.is_begun_here else None
 
 
-def _without(analysed: AnalysedSnapshot, told: set[Key]) -> AnalysedSnapshot:
-    """The diagnosis without findings that were told before and that nobody waits for in this test."""
+def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> AnalysedSnapshot:
+    """The diagnosis without the findings that were reported before and that this test does not wait for."""
     snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     worker = own_worker(snapshot)
     main = threading.main_thread().native_id
 
-    def is_ours(key: Key) -> bool:
+    def is_own(key: Key) -> bool:
         vertex = diagnosis.vertices[key]
         is_here = worker is not None and vertex.worker_id == worker.worker_id
         return is_here and (vertex.os_thread_id == main or vertex.coroutine_id is not None)
 
     def is_old(finding: Finding) -> bool:
-        return not told.isdisjoint(finding.members) and not any(
-            map(is_ours, (*finding.members, *finding.blocked_behind))
+        return not reported.isdisjoint(finding.members) and not any(
+            map(is_own, (*finding.members, *finding.blocked_behind))
         )
 
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
@@ -133,7 +131,7 @@ def _without(analysed: AnalysedSnapshot, told: set[Key]) -> AnalysedSnapshot:
 
 
 def _file_name(nodeid: str) -> str:
-    """A name that no other test, process or try has."""
+    """A name that no other test, process or retry uses."""
     words = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-120:]
     return f"{words}-{os.getpid()}-{os.urandom(2).hex()}.json.gz"
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from dstack.probes.node.asyncio.await_targets import GENERATOR_FILE
 from dstack.probes.node.asyncio.coroutines import Coroutines
-from dstack.probes.node.asyncio.event_loops import is_event_loop, may_have_loops
-from dstack.probes.node.cpython.cached_property import cached_property
+from dstack.probes.node.asyncio.event_loops import may_have_loops
+from dstack.probes.node.cached_property import cached_property
 from dstack.probes.node.cpython.frames import Frame
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
@@ -24,7 +24,7 @@ from dstack.probes.node.ray.object_refs import GENERATOR, object_refs, owners, r
 from dstack.probes.node.ray.tensor_transfers import wait_for_tensors
 from dstack.probes.node.stacks.roles import RAY_WORKER_FILE
 from dstack.probes.node.threads import Frame as AnyFrame
-from dstack.probes.node.threads import function_of, is_in
+from dstack.probes.node.threads import function_of, is_event_loop, is_in
 from dstack.probes.node.waits.channels import with_channel
 from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.known_waits import (

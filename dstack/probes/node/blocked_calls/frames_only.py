@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from dstack.probes.node.blocked_calls.blocked_call import RAY_WAIT_FOR_EVER, is_next_of_generator, ray_call
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.threads import PythonThread, ShownFrame
-from dstack.probes.node.waits.blocked_call import RAY_WAIT_FOR_EVER, is_next_of_generator, ray_call
 from dstack.probes.node.waits.known_waits import CHANNEL
 from dstack.probes.node.wire import CallData, Dependencies
 
@@ -43,7 +43,7 @@ def shallow_calls(threads: Iterable[PythonThread[ShownFrame]]) -> dict[int, Call
 
 
 def _timeout_in_locals(frames: Sequence[ShownFrame], kind: str) -> Dependencies:
-    """The timeout among the arguments that py-spy shows; see :mod:`dstack.probes.node.waits.blocked_call`."""
+    """The timeout among the arguments that py-spy shows; see :mod:`dstack.probes.node.blocked_calls.blocked_call`."""
     timeout = _seconds_in(frames[0], "timeout")
     forever = -1 if kind == "ray.get" else RAY_WAIT_FOR_EVER
     return {"timeout_s": None if timeout == forever else timeout}
