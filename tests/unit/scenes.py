@@ -9,7 +9,7 @@ A scene is changed between looks as a cluster changes by itself::
     driver.gets(ping)
     left.runs(ping).gets(pong)
     right.runs(pong).computes()
-    scene.look()
+    scene.sample()
 
 What is looked at is exact unless the scene says that somebody was ``silent``, ``unseen`` or ``moving``.
 """
@@ -111,17 +111,17 @@ class Call:
 
 
 @dataclass(eq=False)
-class Strand:
+class SceneThread:
     """A thread of a process in a scene."""
 
-    process: Proc
+    process: SceneProcess
     tid: int
     role: Role
     name: str
     call: BlockedCall | None = None
     function: str = "run"
     line: int = 1
-    is_still: bool = True
+    is_stable: bool = True
     is_torn: bool = False
     is_asleep: bool = False
     sleeps: bool = False
@@ -137,87 +137,91 @@ class Strand:
     def key(self) -> Key:
         return ThreadKey(self.process.worker_id, self.tid)
 
-    def is_reached_by(self, *others: Strand | Coro, actor: bool = False) -> Strand:
+    def is_reached_by(self, *others: SceneThread | SceneCoroutine, actor: bool = False) -> SceneThread:
         """What its call waits on can be reached by these, and by the methods of the actor."""
         assert self.call is not None, "only what a call waits on is reached"
         return self._is_in(_reached(self.call, others, actor))
 
-    def gets(self, *refs: Call | str, timeout_s: float | None = None) -> Strand:
+    def gets(self, *refs: Call | str, timeout_s: float | None = None) -> SceneThread:
         """Is blocked in ``ray.get``."""
         ids, owners = _ids(refs), _owners(refs)
         return self._is_in(BlockedCall(kind="ray.get", frame=0, refs=ids, owners=owners, timeout_s=timeout_s))
 
-    def gets_what_it_holds(self, kind: CallKind = "ray.get", **terms: Any) -> Strand:
+    def gets_held_refs(self, kind: CallKind = "ray.get", **terms: Any) -> SceneThread:
         """Is blocked in ``ray.get``, or another call of Ray's, for refs that could not be read."""
         return self._is_in(BlockedCall(kind=kind, frame=0, held=True, **terms))
 
-    def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Strand:
+    def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> SceneThread:
         """Is blocked in ``ray.wait``."""
         ids, owners = _ids(refs), _owners(refs)
         return self._is_in(
             BlockedCall(kind="ray.wait", frame=0, refs=ids, owners=owners, num_returns=num_returns, timeout_s=timeout_s)
         )
 
-    def joins(self, other: Strand | int, timeout_s: float | None = None) -> Strand:
-        """Is blocked in ``Thread.join`` for another strand, or for one of this OS thread id."""
+    def joins(self, other: SceneThread | int, timeout_s: float | None = None) -> SceneThread:
+        """Is blocked in ``Thread.join`` for another thread, or for one of this OS thread id."""
         tid = other if isinstance(other, int) else other.tid
         return self._is_in(BlockedCall(kind="thread.join", frame=0, threads=(tid,), timeout_s=timeout_s))
 
     def is_in(
         self, what: str, object_id: str | None = None, *, kind: CallKind = "other", timeout_s: float | None = None
-    ) -> Strand:
+    ) -> SceneThread:
         """Is blocked in a call that somebody must end of whom nothing is known, as ``threading.Condition.wait``."""
         call = BlockedCall(kind=kind, frame=0, what=what, object_id=object_id, timeout_s=timeout_s)
         return self._is_in(call)
 
-    def wants_lock(self, lock: str, *holders: Strand | Coro, timeout_s: float | None = None, **known: Any) -> Strand:
+    def wants_lock(
+        self, lock: str, *holders: SceneThread | SceneCoroutine, timeout_s: float | None = None, **known: Any
+    ) -> SceneThread:
         """Is blocked on a lock of this name, which these hold or may hold."""
-        tids = tuple(holder.tid for holder in holders if isinstance(holder, Strand))
-        ids = tuple(holder.coroutine_id for holder in holders if isinstance(holder, Coro))
+        tids = tuple(holder.tid for holder in holders if isinstance(holder, SceneThread))
+        ids = tuple(holder.coroutine_id for holder in holders if isinstance(holder, SceneCoroutine))
         call = BlockedCall(kind="lock", frame=0, what="threading.Lock.acquire", object_id=lock, threads=tids, **known)
         return self._is_in(replace(call, coroutines=ids, timeout_s=timeout_s))
 
-    def awaits_future(self, *runners: Strand, timeout_s: float | None = None, inferred: str | None = None) -> Strand:
+    def awaits_future(
+        self, *runners: SceneThread, timeout_s: float | None = None, inferred: str | None = None
+    ) -> SceneThread:
         """Is blocked in ``Future.result`` of what one of these runs, or will."""
         tids = tuple(runner.tid for runner in runners)
         call = BlockedCall(kind="future", frame=0, what="Future.result", threads=tids)
         return self._is_in(replace(call, timeout_s=timeout_s, inferred=inferred))
 
-    def awaits_all(self, *futures: tuple[Strand, ...]) -> Strand:
-        """Is blocked in ``concurrent.futures.wait``, where each future is given by one of its strands."""
+    def awaits_all(self, *futures: tuple[SceneThread, ...]) -> SceneThread:
+        """Is blocked in ``concurrent.futures.wait``, where each future is given by one of its threads."""
         tids = tuple(tuple(runner.tid for runner in runners) for runners in futures)
         return self._is_in(BlockedCall(kind="future", frame=0, what="concurrent.futures.wait", all_of=tids))
 
-    def takes_next(self, item: str, timeout_s: float | None = None) -> Strand:
+    def gets_next_item(self, item: str, timeout_s: float | None = None) -> SceneThread:
         """Is blocked in the next of a generator, for this ref."""
         return self._is_in(BlockedCall(kind="generator", frame=0, refs=(item,), timeout_s=timeout_s))
 
-    def awaits(self, *things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> Strand:
+    def awaits(self, *things: Call | str | SceneCoroutine | tuple[SceneThread, ...], **known: Any) -> SceneThread:
         """Runs an event loop until these are there."""
         return self._is_in(await_for(*things, **known))
 
-    def awaits_result(self, *coros: Coro) -> Strand:
+    def awaits_result(self, *coros: SceneCoroutine) -> SceneThread:
         """Is blocked in ``run_coroutine_threadsafe(...).result()`` of one of these."""
         ids = tuple(coro.coroutine_id for coro in coros)
         return self._is_in(BlockedCall(kind="future", frame=0, what="Future.result", coroutines=ids))
 
-    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> Strand:
+    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> SceneThread:
         """Is blocked in a call on a process group; its mark stays the same unless said otherwise."""
         return self._is_in(call_on(operation, group, **known))
 
-    def waits_unreadably(self, why: str) -> Strand:
+    def waits_unreadably(self, why: str) -> SceneThread:
         """Is blocked in ``ray.get`` for refs that could not be read."""
         return self._is_in(BlockedCall(kind="ray.get", frame=0, unread=why))
 
-    def computes(self) -> Strand:
+    def computes(self) -> SceneThread:
         """Is not blocked."""
         self.call = None
         self.is_idle_loop = False
         return self
 
-    def is_moving(self) -> Strand:
+    def is_unstable(self) -> SceneThread:
         """Ran while it was read, so that its reading is not proven."""
-        self.is_still = False
+        self.is_stable = False
         return self
 
     def frames(self) -> tuple[Frame, ...]:
@@ -230,24 +234,24 @@ class Strand:
         own = (Frame(function=self.function, file=APP, line=self.line), *self.outer)
         return (LEAVES.get(self.call.kind, OTHER_LEAF), *own) if self.call else own
 
-    def _is_in(self, call: BlockedCall) -> Strand:
+    def _is_in(self, call: BlockedCall) -> SceneThread:
         self.call = call
         self.is_idle_loop = False
         return self
 
 
 @dataclass(eq=False)
-class Coro:
+class SceneCoroutine:
     """A suspended coroutine of a process in a scene, asleep until it is told to wait."""
 
-    process: Proc
+    process: SceneProcess
     number: int
-    loop: Strand | None
+    loop: SceneThread | None
     task: Call | None = None
     is_task: bool = False
     call: BlockedCall | None = None
     function: str = "work"
-    is_still: bool = True
+    is_stable: bool = True
     is_library: bool = False
     line: int = 0
     label: str = ""
@@ -267,57 +271,59 @@ class Coro:
     def key(self) -> Key:
         return CoroutineKey(self.process.worker_id, self.coroutine_id)
 
-    def awaits(self, *things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> Coro:
-        """Awaits refs, coroutines and futures, each future given by one of its strands."""
+    def awaits(self, *things: Call | str | SceneCoroutine | tuple[SceneThread, ...], **known: Any) -> SceneCoroutine:
+        """Awaits refs, coroutines and futures, each future given by one of its threads."""
         return self._is_in(await_for(*things, **known))
 
-    def wants_lock(self, lock: str, *holders: Coro | Strand, what: str = "asyncio.Lock.acquire", **known: Any) -> Coro:
+    def wants_lock(
+        self, lock: str, *holders: SceneCoroutine | SceneThread, what: str = "asyncio.Lock.acquire", **known: Any
+    ) -> SceneCoroutine:
         """Awaits a lock of this name, which these hold or may hold."""
         call = BlockedCall(
             kind="lock",
             frame=0,
             what=what,
             object_id=lock,
-            threads=tuple(one.tid for one in holders if isinstance(one, Strand)),
-            coroutines=tuple(one.coroutine_id for one in holders if isinstance(one, Coro)),
+            threads=tuple(one.tid for one in holders if isinstance(one, SceneThread)),
+            coroutines=tuple(one.coroutine_id for one in holders if isinstance(one, SceneCoroutine)),
             **known,
         )
         return self._is_in(call)
 
-    def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> Coro:
+    def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> SceneCoroutine:
         """Awaits what somebody must end of whom nothing is known, as ``asyncio.Event.wait``."""
         call = BlockedCall(kind="await", frame=0, what=what, object_id=object_id, others=1, timeout_s=timeout_s)
         return self._is_in(call)
 
-    def is_reached_by(self, *others: Strand | Coro, actor: bool = False) -> Coro:
+    def is_reached_by(self, *others: SceneThread | SceneCoroutine, actor: bool = False) -> SceneCoroutine:
         """What its call waits on can be reached by these, and by the methods of the actor."""
         assert self.call is not None, "only what a call waits on is reached"
         return self._is_in(_reached(self.call, others, actor))
 
-    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> Coro:
+    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> SceneCoroutine:
         """Awaits the other members of a process group, for the one of this rank."""
         return self._is_in(replace(call_on(operation, group, **known), kind="await", others=1))
 
-    def waits_unreadably(self, why: str) -> Coro:
+    def waits_unreadably(self, why: str) -> SceneCoroutine:
         """Awaits what could not be read."""
         return self._is_in(BlockedCall(kind="await", frame=0, unread=why))
 
-    def is_queued(self, queued: QueuedRequest) -> Coro:
+    def is_queued(self, queued: QueuedRequest) -> SceneCoroutine:
         """Waits in a router of Serve until a replica has room for this request."""
         return self._is_in(BlockedCall(kind="other", frame=0, what="Serve's wait for a free replica", queued=queued))
 
-    def executes(self, request: ServeRequest) -> Coro:
+    def executes(self, request: ServeRequest) -> SceneCoroutine:
         """Is a part of the execution of a request to a deployment."""
         self.request = request
         return self
 
-    def sleeps(self) -> Coro:
+    def sleeps(self) -> SceneCoroutine:
         """Awaits nothing but that time goes by."""
         return self._is_in(None)
 
-    def is_moving(self) -> Coro:
+    def is_unstable(self) -> SceneCoroutine:
         """Ran while it was read."""
-        self.is_still = False
+        self.is_stable = False
         return self
 
     def frames(self) -> tuple[Frame, ...]:
@@ -326,28 +332,28 @@ class Coro:
         own = Frame(function=self.function, file=APP, line=line)
         return (leaf, *self.outer) if self.is_library else (leaf, own, *self.outer)
 
-    def _is_in(self, call: BlockedCall | None) -> Coro:
+    def _is_in(self, call: BlockedCall | None) -> SceneCoroutine:
         self.call = call
         return self
 
 
 @dataclass(eq=False)
-class Proc:
-    """A worker's or driver's process in a scene; what it is told of blocking is about its first strand."""
+class SceneProcess:
+    """A worker's or driver's process in a scene; what it is told of blocking is about its first thread."""
 
     worker: Worker
     actor: Actor | None = None
     started_at: float = 1.7e9
-    strands: list[Strand] = field(default_factory=list)
-    coros: list[Coro] = field(default_factory=list)
+    threads: list[SceneThread] = field(default_factory=list)
+    coros: list[SceneCoroutine] = field(default_factory=list)
     running: list[Call] = field(default_factory=list)
     submitted: list[Call] = field(default_factory=list)
     refs: dict[str, Ref] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
     """Further fields of its process."""
     held: dict[str, float] = field(default_factory=dict)
-    is_silent: bool = False
-    is_unseen: bool = False
+    is_unreachable: bool = False
+    is_unreadable: bool = False
     has_no_stacks: bool = False
     access: Access = "memory"
     groups: dict[str, str] | None = None
@@ -368,130 +374,132 @@ class Proc:
 
     @property
     def key(self) -> Key:
-        """The vertex of its first strand."""
-        return self.strands[0].key
+        """The vertex of its first thread."""
+        return self.threads[0].key
 
     @property
-    def slots(self) -> list[Strand]:
-        """The strands that run tasks."""
-        return [strand for strand in self.strands if strand.role == "task"]
+    def slots(self) -> list[SceneThread]:
+        """The threads that run tasks."""
+        return [thread for thread in self.threads if thread.role == "task"]
 
     @property
     def actor_id(self) -> str:
         assert self.actor is not None
         return self.actor.actor_id
 
-    def works_for(self, job_id: str = JOB) -> Proc:
+    def works_for(self, job_id: str = JOB) -> SceneProcess:
         """Is listed as a worker of this job."""
         self.worker = replace(self.worker, job_id=job_id)
         return self
 
-    def strand(self, name: str = "", role: Role = "task") -> Strand:
+    def thread(self, name: str = "", role: Role = "task") -> SceneThread:
         """One more thread."""
-        tid = self.worker.pid + len(self.strands)
-        line = tid // 100 + len(self.strands)
-        strand = Strand(process=self, tid=tid, role=role, name=name, line=line, is_idle_loop=role == "loop")
-        self.strands.append(strand)
-        return strand
+        tid = self.worker.pid + len(self.threads)
+        line = tid // 100 + len(self.threads)
+        thread = SceneThread(process=self, tid=tid, role=role, name=name, line=line, is_idle_loop=role == "loop")
+        self.threads.append(thread)
+        return thread
 
-    def coroutine(self, of: Call | None = None, *, loop: Strand | None = None, is_library: bool = False) -> Coro:
-        """One more coroutine that is none of Ray's tasks, begun by one perhaps; on the last strand if not said."""
+    def coroutine(
+        self, of: Call | None = None, *, loop: SceneThread | None = None, is_library: bool = False
+    ) -> SceneCoroutine:
+        """One more coroutine that is none of Ray's tasks, begun by one perhaps; on the last thread if not said."""
         number = 1 + max((one.number for one in self.coros), default=0)
         self.coroutines_read = True
-        coro = Coro(self, number, loop or self.strands[-1], of, is_library=is_library)
+        coro = SceneCoroutine(self, number, loop or self.threads[-1], of, is_library=is_library)
         self.coros.append(coro)
         return coro
 
-    def begins(self, call: Call, loop: Strand | None = None) -> Coro:
+    def begins(self, call: Call, loop: SceneThread | None = None) -> SceneCoroutine:
         """Runs this call, too, as a coroutine that is suspended now."""
         self.running.append(call)
         coro = self.coroutine(call, loop=loop)
         coro.is_task, coro.function = True, call.task.name.rpartition(".")[2]
         return coro
 
-    def runs(self, *calls: Call) -> Proc:
-        """Runs these calls now, the first on its first strand that runs tasks."""
+    def runs(self, *calls: Call) -> SceneProcess:
+        """Runs these calls now, the first on its first thread that runs tasks."""
         self.running = list(calls)
-        for strand in self.slots:
-            strand.task_id = None
-        for strand, call in zip(self.slots, calls, strict=False):
-            strand.task_id = call.task.task_id
-            strand.function = call.task.name.rpartition(".")[2]
-            strand.computes()
+        for thread in self.slots:
+            thread.task_id = None
+        for thread, call in zip(self.slots, calls, strict=False):
+            thread.task_id = call.task.task_id
+            thread.function = call.task.name.rpartition(".")[2]
+            thread.computes()
         return self
 
-    def gets(self, *refs: Call | str, timeout_s: float | None = None) -> Proc:
-        self.strands[0].gets(*refs, timeout_s=timeout_s)
+    def gets(self, *refs: Call | str, timeout_s: float | None = None) -> SceneProcess:
+        self.threads[0].gets(*refs, timeout_s=timeout_s)
         return self
 
-    def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> Proc:
-        self.strands[0].waits(*refs, num_returns=num_returns, timeout_s=timeout_s)
+    def waits(self, *refs: Call | str, num_returns: int = 1, timeout_s: float | None = None) -> SceneProcess:
+        self.threads[0].waits(*refs, num_returns=num_returns, timeout_s=timeout_s)
         return self
 
-    def joins(self, other: Strand | int, timeout_s: float | None = None) -> Proc:
-        self.strands[0].joins(other, timeout_s=timeout_s)
+    def joins(self, other: SceneThread | int, timeout_s: float | None = None) -> SceneProcess:
+        self.threads[0].joins(other, timeout_s=timeout_s)
         return self
 
-    def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> Proc:
-        self.strands[0].is_in(what, object_id, timeout_s=timeout_s)
+    def is_in(self, what: str, object_id: str | None = None, *, timeout_s: float | None = None) -> SceneProcess:
+        self.threads[0].is_in(what, object_id, timeout_s=timeout_s)
         return self
 
-    def is_reached_by(self, *others: Strand | Coro, actor: bool = False) -> Proc:
-        self.strands[0].is_reached_by(*others, actor=actor)
+    def is_reached_by(self, *others: SceneThread | SceneCoroutine, actor: bool = False) -> SceneProcess:
+        self.threads[0].is_reached_by(*others, actor=actor)
         return self
 
-    def computes(self) -> Proc:
-        self.strands[0].computes()
+    def computes(self) -> SceneProcess:
+        self.threads[0].computes()
         return self
 
-    def has(self, ref: Call | str, size_bytes: int = 8) -> Proc:
+    def has(self, ref: Call | str, size_bytes: int = 8) -> SceneProcess:
         """Knows the value of a ref to be there."""
         return self.knows(ref, size_bytes=size_bytes)
 
-    def keeps(self, *refs: Call | str, **known: Any) -> Proc:
+    def keeps(self, *refs: Call | str, **known: Any) -> SceneProcess:
         """Has refs in variables; as long as nothing else is said, without their values."""
         for ref in refs:
             self.knows(ref, local_uses=1, **known)
         return self
 
-    def holds_what_is_awaited(self, call: BlockedCall) -> Proc:
+    def holds_refs_of(self, call: BlockedCall) -> SceneProcess:
         """Has the refs of a call in variables, as every process has whose call is for them."""
         for ref in call.refs:
             self.refs[ref] = replace(self.refs.get(ref, Ref(ref=ref, holder_id=self.worker_id)), local_uses=1)
         return self
 
-    def passes(self, *refs: Call | str) -> Proc:
+    def passes(self, *refs: Call | str) -> SceneProcess:
         """Has passed refs that have no value yet as arguments."""
         for ref in refs:
             self.knows(ref, state="SUBMITTED_TO_WORKER", argument_uses=1)
         return self
 
-    def holds(self, actor: Proc | Actor, **known: Any) -> Proc:
+    def holds(self, actor: SceneProcess | Actor, **known: Any) -> SceneProcess:
         """Has a handle of an actor, in a variable if nothing else is known."""
-        whose = actor.actor if isinstance(actor, Proc) else actor
+        whose = actor.actor if isinstance(actor, SceneProcess) else actor
         assert whose is not None
         return self.knows(f"{ACTOR_HANDLE}{whose.actor_id}01000000", **{"local_uses": 1} | known)
 
-    def idles(self) -> Proc:
+    def idles(self) -> SceneProcess:
         """Runs nothing: its main thread waits for calls."""
         self.running = []
-        for strand in self.strands:
-            strand.role = "ray"
-            strand.name = "MainThread"
-            strand.computes()
+        for thread in self.threads:
+            thread.role = "ray"
+            thread.name = "MainThread"
+            thread.computes()
         return self
 
-    def knows(self, ref: Call | str, **known: Any) -> Proc:
+    def knows(self, ref: Call | str, **known: Any) -> SceneProcess:
         self.refs[_id(ref)] = Ref(ref=_id(ref), holder_id=self.worker_id, **known)
         return self
 
-    def is_member(self, *groups: ProcessGroup) -> Proc:
+    def is_member(self, *groups: ProcessGroup) -> SceneProcess:
         """Is a member of these process groups, too, with the rank that each of them says."""
         self.memberships += groups
         return self
 
-    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> Proc:
-        self.strands[0].collects(operation, group, **known)
+    def collects(self, operation: str, group: ProcessGroup, **known: Any) -> SceneProcess:
+        self.threads[0].collects(operation, group, **known)
         return self
 
     def puts(self, size_bytes: int = 8) -> str:
@@ -500,7 +508,7 @@ class Proc:
         self.has(ref, size_bytes)
         return ref
 
-    def is_restarted(self) -> Proc:
+    def is_restarted(self) -> SceneProcess:
         """Is another process of the same pid."""
         self.started_at += 60
         return self
@@ -512,7 +520,7 @@ class Scene:
     def __init__(self) -> None:
         self._number = count(1)
         self.nodes: list[Node] = []
-        self.procs: list[Proc] = []
+        self.procs: list[SceneProcess] = []
         self.actors: list[Actor] = []
         self.groups: list[PlacementGroup] = []
         self.available: dict[str, dict[str, float]] = {}
@@ -520,7 +528,7 @@ class Scene:
         self.autoscaler: str | None = None
         self.jobs = [Job(job_id=JOB, entrypoint="python train.py", namespace="default")]
         self.failures: list[Failure] = []
-        self.gone: list[GoneWorker] = []
+        self.dead_workers: list[GoneWorker] = []
         self.samples: list[Sample] = []
         self.readings: list[Sample] = []
         self.repeated: list[RepeatedCall] = []
@@ -539,13 +547,13 @@ class Scene:
         self.available[node.node_id] = dict(resources if free is None else free)
         return node
 
-    def driver(self, node: Node | None = None, job_id: str = JOB) -> Proc:
+    def driver(self, node: Node | None = None, job_id: str = JOB) -> SceneProcess:
         return self._proc("user", node, is_driver=True, job_id=job_id)
 
-    def worker(self, node: Node | None = None) -> Proc:
+    def worker(self, node: Node | None = None) -> SceneProcess:
         return self._proc("task", node)
 
-    def actor(self, class_name: str = "Actor", node: Node | None = None, **known: Any) -> Proc:
+    def actor(self, class_name: str = "Actor", node: Node | None = None, **known: Any) -> SceneProcess:
         """An actor that is alive, with its process."""
         proc = self._proc("task", node)
         actor = Actor(
@@ -557,23 +565,23 @@ class Scene:
         self.actors.append(actor)
         return proc
 
-    def threaded_actor(self, slots: int, class_name: str = "Actor", **known: Any) -> Proc:
+    def threaded_actor(self, slots: int, class_name: str = "Actor", **known: Any) -> SceneProcess:
         """An actor that runs its calls on so many threads of their own, none of them the main thread."""
         proc = self.actor(class_name, **known)
-        proc.strands[0].role = "ray"
+        proc.threads[0].role = "ray"
         for _ in range(slots):
-            proc.strand()
+            proc.thread()
         return proc
 
-    def async_actor(self, class_name: str = "Actor", loops: int = 1, **known: Any) -> Proc:
-        """An actor that runs its calls in coroutines on event loops, its last strands, all of them idle."""
+    def async_actor(self, class_name: str = "Actor", loops: int = 1, **known: Any) -> SceneProcess:
+        """An actor that runs its calls in coroutines on event loops, its last threads, all of them idle."""
         proc = self.actor(class_name, **known)
-        proc.strands[0].role = "ray"
+        proc.threads[0].role = "ray"
         for number in range(loops):
-            proc.strand("AsyncIO Thread: " + (f"group{number}" if number else "default"), "loop")
+            proc.thread("AsyncIO Thread: " + (f"group{number}" if number else "default"), "loop")
         return proc
 
-    def pending_actor(self, class_name: str, by: Proc, **needs: float) -> tuple[Actor, Call]:
+    def pending_actor(self, class_name: str, by: SceneProcess, **needs: float) -> tuple[Actor, Call]:
         """An actor that is not created yet, and its creation."""
         actor = Actor(
             actor_id=f"{next(self._number):024x}{JOB}",
@@ -598,24 +606,24 @@ class Scene:
 
     # What was submitted
 
-    def call(self, actor: Proc | Actor, method: str, by: Proc, **known: Any) -> Call:
+    def call(self, actor: SceneProcess | Actor, method: str, by: SceneProcess, **known: Any) -> Call:
         """A call of an actor's method, sent to it."""
-        called = actor.actor if isinstance(actor, Proc) else actor
+        called = actor.actor if isinstance(actor, SceneProcess) else actor
         assert called is not None
         task_id = f"{next(self._number):016x}{called.actor_id}"
         return self._submitted(task_id, f"{called.class_name}.{method}", by, "ACTOR_TASK", called.actor_id, **known)
 
-    def task(self, name: str, by: Proc, **known: Any) -> Call:
+    def task(self, name: str, by: SceneProcess, **known: Any) -> Call:
         """A normal task, sent to a worker."""
         task_id = f"{next(self._number):016x}{'f' * 24}{by.worker.job_id or JOB}"
         return self._submitted(task_id, name, by, "NORMAL_TASK", None, **known)
 
-    def run(self, name: str, by: Proc, node: Node | None = None, **needs: float) -> tuple[Call, Proc]:
+    def run(self, name: str, by: SceneProcess, node: Node | None = None, **needs: float) -> tuple[Call, SceneProcess]:
         """A normal task that runs, and the worker that runs it."""
         call = self.task(name, by, required_resources=needs)
         return call, self.worker(node).runs(call)
 
-    def repeats(self, call: Call, by: Call | Proc | str, **known: Any) -> RepeatedCall:
+    def repeats(self, call: Call, by: Call | SceneProcess | str, **known: Any) -> RepeatedCall:
         """Calls like this one are made again and again, in a task or on a driver's main thread."""
         parent = by if isinstance(by, str) else by.task.task_id if isinstance(by, Call) else f"{'f' * 40}{JOB}"
         repeated = RepeatedCall(
@@ -632,12 +640,12 @@ class Scene:
 
     # Who dies
 
-    def dies(self, proc: Proc, cause: str = "killed", ago_s: float = 600.0) -> None:
+    def dies(self, proc: SceneProcess, cause: str = "killed", ago_s: float = 600.0) -> None:
         """Ends a process, and the actor in it."""
         ended_at = TAKEN_AT - ago_s
         worker = proc.worker
         self.procs.remove(proc)
-        self.gone.append(
+        self.dead_workers.append(
             GoneWorker(
                 worker_id=worker.worker_id,
                 node_id=worker.node_id,
@@ -658,16 +666,16 @@ class Scene:
 
     # What was seen
 
-    def look(self, only: Iterable[str] | None = None) -> Scene:
+    def sample(self, only: Iterable[str] | None = None) -> Scene:
         """Takes a sample: the state of all workers, and the processes of all or of ``only`` those."""
         wanted = {proc.worker_id for proc in self.procs} if only is None else set(only)
-        answering = [proc for proc in self.procs if not proc.is_silent]
-        began_s = self._passes(1.0)
+        answering = [proc for proc in self.procs if not proc.is_unreachable]
+        began_s = self._advance_clock(1.0)
         self.samples.append(
             Sample(
                 began_s=began_s,
                 ended_s=began_s + 0.5,
-                workers=tuple(self._seen(proc, is_wanted=proc.worker_id in wanted) for proc in self.procs),
+                workers=tuple(self._worker_sample(proc, is_wanted=proc.worker_id in wanted) for proc in self.procs),
                 tasks=tuple(call.task for proc in answering for call in proc.submitted),
                 refs=tuple(ref for proc in answering for ref in proc.refs.values()),
                 placement_groups=tuple(self.groups),
@@ -678,17 +686,17 @@ class Scene:
         )
         return self
 
-    def read(self, only: Iterable[Proc] | None = None, every_s: float = 1.0) -> Scene:
+    def read(self, only: Iterable[SceneProcess] | None = None, every_s: float = 1.0) -> Scene:
         """Takes a quick reading of these processes, or of all that may poll by the first sample."""
         of_these = {proc.worker_id for proc in only} if only is not None else of_interest(self._first()).pollers
         wanted = [proc for proc in self.procs if proc.worker_id in of_these]
-        began_s = self._passes(every_s)
+        began_s = self._advance_clock(every_s)
         self.readings.append(
             Sample(
                 began_s=began_s,
                 ended_s=began_s + 0.05,
-                workers=tuple(map(self._seen, wanted)),
-                tasks=tuple(call.task for proc in wanted if not proc.is_silent for call in proc.submitted),
+                workers=tuple(map(self._worker_sample, wanted)),
+                tasks=tuple(call.task for proc in wanted if not proc.is_unreachable for call in proc.submitted),
             )
         )
         return self
@@ -696,21 +704,21 @@ class Scene:
     def watch(self, readings: int = 3, every_s: float = 1.0) -> Scene:
         """Takes a sample, so many quick readings and a second sample, as a snapshot does where something may poll."""
         if not self.samples:
-            self.look()
+            self.sample()
         for _ in range(readings):
             self.read(every_s=every_s)
-        return self.look_again()
+        return self.second_sample()
 
-    def look_again(self) -> Scene:
+    def second_sample(self) -> Scene:
         """Takes a second sample, as a snapshot does: none where no worker is of interest."""
         wanted = of_interest(self._first()).workers
-        return self.look(only=wanted) if wanted else self
+        return self.sample(only=wanted) if wanted else self
 
     def _first(self) -> Snapshot:
         """What is known after the first sample."""
         return replace(self.snapshot(), samples=tuple(self.samples[:1]), readings=())
 
-    def _passes(self, seconds: float) -> float:
+    def _advance_clock(self, seconds: float) -> float:
         """What the clock shows now; it goes on by so much."""
         now_s = self._now_s if self.samples else 0.0
         self._now_s = now_s + seconds
@@ -719,7 +727,7 @@ class Scene:
     def snapshot(self) -> Snapshot:
         """All that was seen; the scene is looked at once if it was not yet."""
         if not self.samples:
-            self.look()
+            self.sample()
         frames = tuple(self._frames)
         return Snapshot(
             dstack_version="0.1.0",
@@ -731,7 +739,7 @@ class Scene:
             jobs=tuple(self.jobs),
             actors=tuple(self.actors),
             workers=tuple(proc.worker for proc in self.procs),
-            gone_workers=tuple(self.gone),
+            gone_workers=tuple(self.dead_workers),
             frames=frames,
             stacks=tuple(self._stacks),
             sources={APP: {frame.line: f"    return {frame.function}_of(me)" for frame in frames if frame.file == APP}},
@@ -748,16 +756,16 @@ class Scene:
         snapshot = self.snapshot()
         return wait_for_graph(SampleIndex(snapshot, snapshot.samples[0]))
 
-    def wait_of(self, who: Proc | Strand | Coro | Call | PlacementGroup) -> Wait:
+    def wait_of(self, waiter: SceneProcess | SceneThread | SceneCoroutine | Call | PlacementGroup) -> Wait:
         """What somebody waits for in the first sample."""
-        wait = self.graph()[key_of(who)].wait
-        assert wait is not None, f"{who} does not wait"
+        wait = self.graph()[key_of(waiter)].wait
+        assert wait is not None, f"{waiter} does not wait"
         return wait
 
     def diagnose(self) -> Diagnosis:
         return diagnose(self.snapshot())
 
-    def _proc(self, role: Role, node: Node | None, **known: Any) -> Proc:
+    def _proc(self, role: Role, node: Node | None, **known: Any) -> SceneProcess:
         number = next(self._number)
         place = node or (self.nodes[0] if self.nodes else self.node(CPU=4.0))
         worker = Worker(
@@ -768,18 +776,20 @@ class Scene:
             pid=1000 * number,
             **known,
         )
-        proc = Proc(worker=worker)
-        proc.strand("MainThread", role)
+        proc = SceneProcess(worker=worker)
+        proc.thread("MainThread", role)
         self.procs.append(proc)
         return proc
 
-    def _submitted(self, task_id: str, name: str, by: Proc, kind: TaskKind, actor_id: str | None, **known: Any) -> Call:
+    def _submitted(
+        self, task_id: str, name: str, by: SceneProcess, kind: TaskKind, actor_id: str | None, **known: Any
+    ) -> Call:
         task = partial(Task, state="SUBMITTED_TO_WORKER", job_id=job_of_task(task_id), actor_id=actor_id)
         call = Call(task(task_id=task_id, owner_id=by.worker_id, name=name, kind=kind, **known))
         by.submitted.append(call)
         return call
 
-    def _seen(self, proc: Proc, *, is_wanted: bool = True) -> WorkerSample:
+    def _worker_sample(self, proc: SceneProcess, *, is_wanted: bool = True) -> WorkerSample:
         process = Process(
             pid=proc.worker.pid,
             started_at=proc.started_at,
@@ -789,7 +799,7 @@ class Scene:
             coroutines_read=proc.coroutines_read,
             concurrency_groups=proc.groups,
             access=proc.access,
-            threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.strands)),
+            threads=() if proc.has_no_stacks else tuple(map(self._thread, proc.threads)),
             coroutines=tuple(map(self._coroutine, proc.coros)) if self._shows_coroutines(proc) else (),
             graph_stages=tuple(proc.graph_stages),
             process_groups=() if proc.has_no_stacks else tuple(proc.memberships),
@@ -797,20 +807,20 @@ class Scene:
         )
         return WorkerSample(
             worker_id=proc.worker_id,
-            running_task_ids=None if proc.is_silent else tuple(call.task.task_id for call in proc.running),
-            process=replace(process, **proc.known) if is_wanted and not proc.is_unseen else None,
+            running_task_ids=None if proc.is_unreachable else tuple(call.task.task_id for call in proc.running),
+            process=replace(process, **proc.known) if is_wanted and not proc.is_unreadable else None,
             held=dict(proc.held),
-            executed_tasks=None if proc.is_silent else proc.executed,
+            executed_tasks=None if proc.is_unreachable else proc.executed,
         )
 
-    def _shows_coroutines(self, proc: Proc) -> bool:
+    def _shows_coroutines(self, proc: SceneProcess) -> bool:
         return proc.coroutines_read and not proc.has_no_stacks
 
-    def _stack(self, of: Strand | Coro) -> int:
+    def _stack(self, of: SceneThread | SceneCoroutine) -> int:
         frames = tuple(self._frames.setdefault(frame, len(self._frames)) for frame in of.frames())
         return self._stacks.setdefault(frames, len(self._stacks))
 
-    def _coroutine(self, coro: Coro) -> Coroutine:
+    def _coroutine(self, coro: SceneCoroutine) -> Coroutine:
         return Coroutine(
             coroutine_id=coro.coroutine_id,
             name=coro.name,
@@ -818,23 +828,23 @@ class Scene:
             os_thread_id=coro.loop.tid if coro.loop else None,
             task_id=coro.task.task.task_id if coro.task else None,
             is_task=coro.is_task,
-            still=coro.is_still,
-            call=coro.call if coro.is_still else None,
+            still=coro.is_stable,
+            call=coro.call if coro.is_stable else None,
             request=coro.request,
         )
 
-    def _thread(self, strand: Strand) -> Thread:
+    def _thread(self, thread: SceneThread) -> Thread:
         return Thread(
-            os_thread_id=strand.tid,
-            name=strand.name,
-            stack=self._stack(strand),
-            role=strand.role,
-            on_cpu=strand.call is None and not strand.is_asleep and not strand.sleeps,
-            sleeps=strand.sleeps,
-            still=strand.is_still,
-            torn=strand.is_torn,
-            task_id=strand.task_id,
-            call=strand.call,
+            os_thread_id=thread.tid,
+            name=thread.name,
+            stack=self._stack(thread),
+            role=thread.role,
+            on_cpu=thread.call is None and not thread.is_asleep and not thread.sleeps,
+            sleeps=thread.sleeps,
+            still=thread.is_stable,
+            torn=thread.is_torn,
+            task_id=thread.task_id,
+            call=thread.call,
         )
 
 
@@ -852,7 +862,7 @@ def call_on(operation: str, group: ProcessGroup, **known: Any) -> BlockedCall:
     )
 
 
-def await_for(*things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> BlockedCall:
+def await_for(*things: Call | str | SceneCoroutine | tuple[SceneThread, ...], **known: Any) -> BlockedCall:
     """The call of who awaits these."""
     refs = [one for one in things if isinstance(one, Call | str)]
     futures = (one for one in things if isinstance(one, tuple))
@@ -861,23 +871,23 @@ def await_for(*things: Call | str | Coro | tuple[Strand, ...], **known: Any) -> 
         frame=0,
         refs=_ids(refs),
         owners=_owners(refs),
-        coroutines=tuple(one.coroutine_id for one in things if isinstance(one, Coro)),
-        all_of=tuple(tuple(strand.tid for strand in strands) for strands in futures),
+        coroutines=tuple(one.coroutine_id for one in things if isinstance(one, SceneCoroutine)),
+        all_of=tuple(tuple(thread.tid for thread in threads) for threads in futures),
         **known,
     )
 
 
-def _reached(call: BlockedCall, others: Iterable[Strand | Coro], actor: bool) -> BlockedCall:
+def _reached(call: BlockedCall, others: Iterable[SceneThread | SceneCoroutine], actor: bool) -> BlockedCall:
     return replace(
         call,
-        reached_by=tuple(one.tid for one in others if isinstance(one, Strand)),
-        reached_by_coroutines=tuple(one.coroutine_id for one in others if isinstance(one, Coro)),
+        reached_by=tuple(one.tid for one in others if isinstance(one, SceneThread)),
+        reached_by_coroutines=tuple(one.coroutine_id for one in others if isinstance(one, SceneCoroutine)),
         reached_by_actor=actor,
     )
 
 
-def key_of(who: Proc | Strand | Coro | Call | PlacementGroup) -> Key:
-    return GroupKey(who.placement_group_id) if isinstance(who, PlacementGroup) else who.key
+def key_of(waiter: SceneProcess | SceneThread | SceneCoroutine | Call | PlacementGroup) -> Key:
+    return GroupKey(waiter.placement_group_id) if isinstance(waiter, PlacementGroup) else waiter.key
 
 
 def groups_of(wait: Wait) -> list[tuple[int, list[Key]]]:
