@@ -25,7 +25,7 @@ from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.test_stacks import at, page, press, texts, tree
 from tests.unit.analysis.views.test_snapshot_diff import again
-from tests.unit.ranked_scenes import groups_of, training
+from tests.unit.scenes.ranks import groups_of, training
 
 Body = Callable[[DstackApp, Pilot[Any], Any], Awaitable[None]]
 SIZE = (120, 40)

@@ -20,7 +20,7 @@ from dstack.tui.widgets.outline import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 DEEPEST = 4
 NAMES = sorted(path.name for path in RECORDED.glob("*.json.gz"))

@@ -20,7 +20,7 @@ from dstack.vertex_keys import GroupKey, ThreadKey
 from tests.effort import examples
 from tests.paths import ROOT
 from tests.unit.scenes import Call, Scene, SceneProcess
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def ring(scene: Scene, *names: str) -> list[SceneProcess]:

@@ -18,21 +18,21 @@ from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.diagnosis import Diagnosis
 from dstack.vertex_keys import Key
 from tests.effort import examples
-from tests.unit.coroutine_worlds import Show as CoroutineShow
-from tests.unit.coroutine_worlds import World as CoroutineWorld
-from tests.unit.coroutine_worlds import coroutine_worlds
-from tests.unit.group_worlds import Op, group_worlds
-from tests.unit.group_worlds import Show as GroupShow
-from tests.unit.group_worlds import World as GroupWorld
-from tests.unit.holding_worlds import Process as HoldingProcess
-from tests.unit.holding_worlds import Request, holding_worlds
-from tests.unit.holding_worlds import Show as HoldingShow
-from tests.unit.holding_worlds import World as HoldingWorld
-from tests.unit.linked_worlds import Show as LinkedShow
-from tests.unit.linked_worlds import World as LinkedWorld
-from tests.unit.linked_worlds import linked_worlds
 from tests.unit.scenes import SceneProcess, SceneThread
-from tests.unit.worlds import POLLS, POLLS_AND_TIMEOUTS, Show, World, worlds
+from tests.unit.simulations.coroutines import Show as CoroutineShow
+from tests.unit.simulations.coroutines import World as CoroutineWorld
+from tests.unit.simulations.coroutines import coroutine_worlds
+from tests.unit.simulations.in_process_links import Show as LinkedShow
+from tests.unit.simulations.in_process_links import World as LinkedWorld
+from tests.unit.simulations.in_process_links import linked_worlds
+from tests.unit.simulations.lifetimes import Process as HoldingProcess
+from tests.unit.simulations.lifetimes import Request, holding_worlds
+from tests.unit.simulations.lifetimes import Show as HoldingShow
+from tests.unit.simulations.lifetimes import World as HoldingWorld
+from tests.unit.simulations.process_groups import Op, group_worlds
+from tests.unit.simulations.process_groups import Show as GroupShow
+from tests.unit.simulations.process_groups import World as GroupWorld
+from tests.unit.simulations.tasks import POLLS, POLLS_AND_TIMEOUTS, Show, World, worlds
 
 FOR_GOOD = ("deadlock", "infeasible", "orphaned")
 many = examples(150)

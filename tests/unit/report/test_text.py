@@ -31,7 +31,7 @@ from dstack.visible import UNSEEN, visible
 from tests.effort import examples
 from tests.hostile_text import hostile
 from tests.unit.scenes import JOB, Scene, SceneProcess
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def deadlocked(scene: Scene | None = None) -> Scene:

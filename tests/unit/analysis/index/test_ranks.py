@@ -16,8 +16,8 @@ from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Process, ProcessGroup
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from tests.unit.ranked_scenes import SIZE, WORLD, group, groups_of, ranked, training
 from tests.unit.scenes import Scene, SceneProcess
+from tests.unit.scenes.ranks import SIZE, WORLD, group, groups_of, ranked, training
 
 
 def process(*groups: ProcessGroup, rank: int | None = None) -> Process:

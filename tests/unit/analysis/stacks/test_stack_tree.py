@@ -19,7 +19,7 @@ from dstack.snapshot_file import load
 from dstack.vertex_keys import ThreadKey
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import RAY_WORKER, Scene, SceneProcess
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
 

@@ -13,7 +13,7 @@ from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def inventory_of(snapshot: Snapshot) -> Inventory:

@@ -20,8 +20,8 @@ from dstack.vertex_keys import Key, ThreadKey
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import TAKEN_AT, Scene, SceneProcess, SceneThread
-from tests.unit.strategies import related_snapshots
-from tests.unit.worlds import Show, World, worlds
+from tests.unit.simulations.tasks import Show, World, worlds
+from tests.unit.support.random_snapshots import related_snapshots
 
 LATER_S = 60.0
 

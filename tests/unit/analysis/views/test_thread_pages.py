@@ -13,7 +13,7 @@ from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey, UnknownKey
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def stacks_of(scene: Scene) -> Stacks:

@@ -16,8 +16,8 @@ from dstack.vertex_keys import Key
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
-from tests.unit.worlds import Show, World, worlds
+from tests.unit.simulations.tasks import Show, World, worlds
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def tree_of(snapshot: Snapshot) -> tuple[WaitTree, Diagnosis]:

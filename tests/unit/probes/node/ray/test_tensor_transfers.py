@@ -15,8 +15,8 @@ from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.ray.tensor_transfers import STORE_FILE, transferred, wait_for_tensors
 from dstack.probes.node.wire import CallData
-from tests.unit.own_process import own_process
 from tests.unit.scenes import Scene
+from tests.unit.support.own_process import own_process
 
 STORE = """
 def __ray_send__(gate, obj_id):

@@ -1,4 +1,4 @@
-"""Random little clusters of async actors that can be run to their end, as :mod:`tests.unit.worlds` are of threads.
+"""Small random clusters of async actors that can be run to their end.
 
 The calls of an actor share its event loop, which one of them may keep to itself, and its one lock. Whoever is not
 blocked, and whose loop is free, ends sooner or later; whoever begins blocks no more.
