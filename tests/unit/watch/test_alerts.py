@@ -8,7 +8,7 @@ from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.model import Snapshot
 from dstack.watch.alerts import Changes, Sightings
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 
 class Ring(Scene):
@@ -19,7 +19,7 @@ class Ring(Scene):
         self.driver_, self.left, self.right = self.driver(), self.actor("Left"), self.actor("Right")
         self.pair(self.left, self.right)
 
-    def pair(self, left: Proc, right: Proc) -> None:
+    def pair(self, left: SceneProcess, right: SceneProcess) -> None:
         ping = self.call(left, "ping", by=self.driver_)
         pong = self.call(right, "pong", by=left)
         self.driver_.gets(ping)
@@ -27,10 +27,10 @@ class Ring(Scene):
         right.runs(pong).gets(self.call(left, "back", by=right))
 
 
-def looked_at_once(scene: Scene) -> Snapshot:
+def sampled_once(scene: Scene) -> Snapshot:
     """A new snapshot of it for which there was no second look."""
     scene.samples.clear()
-    return scene.look().snapshot()
+    return scene.sample().snapshot()
 
 
 class Seen:
@@ -48,7 +48,7 @@ class Seen:
 def began_at(scene: Scene) -> Snapshot:
     """A new snapshot of it as it is now, of two looks."""
     scene.samples.clear()
-    return scene.look().look_again().snapshot()
+    return scene.sample().second_sample().snapshot()
 
 
 def test_a_deadlock_is_new_once_and_then_lasts() -> None:
@@ -107,7 +107,7 @@ def test_a_deadlock_somewhere_else_of_the_same_actors_is_another_one() -> None:
 def test_nothing_is_over_while_somebody_in_it_could_not_be_seen() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
-    scene.left.is_unseen = True
+    scene.left.is_unreadable = True
 
     changes = seen.sees(began_at(scene))
 
@@ -134,7 +134,7 @@ class Stalled(Scene):
         super().__init__()
         self.driver_ = self.driver()
         call, self.busy = self.run("work", by=self.driver_)
-        self.busy.strands[0].is_in("threading.Condition.wait", "0x1")
+        self.busy.threads[0].is_in("threading.Condition.wait", "0x1")
         self.driver_.gets(call)
 
 
@@ -161,7 +161,7 @@ def test_what_only_seems_stuck_and_has_moved_begins_anew() -> None:
     scene, seen = Stalled(), Seen()
     seen.sees(began_at(scene))
 
-    scene.busy.strands[0].line += 1
+    scene.busy.threads[0].line += 1
 
     assert seen.sees(began_at(scene)) == Changes()
     assert seen.sees(began_at(scene)).new == (0,)
@@ -169,10 +169,10 @@ def test_what_only_seems_stuck_and_has_moved_begins_anew() -> None:
 
 def test_a_suspected_deadlock_is_told_when_it_still_stands_after_a_while() -> None:
     scene, seen = Ring(), Seen()
-    assert not diagnose(looked_at_once(scene)).findings[0].confirmed
+    assert not diagnose(sampled_once(scene)).findings[0].confirmed
 
-    assert seen.sees(looked_at_once(scene)) == Changes()
-    assert seen.sees(looked_at_once(scene)).new == (0,)
+    assert seen.sees(sampled_once(scene)) == Changes()
+    assert seen.sees(sampled_once(scene)).new == (0,)
 
 
 def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
@@ -204,7 +204,7 @@ def test_numbers_do_not_tell_findings_apart() -> None:
 class Circle:
     """Two actors that wait for each other, until one of them is let go, and for another circle, if they are linked."""
 
-    def __init__(self, scene: Scene, driver: Proc) -> None:
+    def __init__(self, scene: Scene, driver: SceneProcess) -> None:
         self.scene = scene
         self.left, self.right = scene.actor("Left"), scene.actor("Right")
         ping = scene.call(self.left, "ping", by=driver)
@@ -219,7 +219,7 @@ class Circle:
 
     def ends(self) -> None:
         """Its left actor has got all it wanted, and computes."""
-        self.left.strands[0].computes()
+        self.left.threads[0].computes()
 
 
 class Circles(Scene):
@@ -320,7 +320,7 @@ def test_one_of_two_about_the_same_members_is_over_and_not_merged() -> None:
 def test_what_only_seems_stuck_and_grows_or_shrinks_has_not_moved() -> None:
     for sizes in ((1, 2), (2, 1)):
         scene, seen = Stalled(), Seen()
-        others: list[Proc] = []
+        others: list[SceneProcess] = []
         for size in sizes:
             assert not seen.sightings.lasting
             while len(others) < size:

@@ -133,7 +133,7 @@ def deadlock() -> Snapshot:
     driver = scene.driver()
     left.runs(scene.call(left, "run", by=driver)).gets(scene.call(right, "step", by=left))
     right.runs(scene.call(right, "run", by=driver)).gets(scene.call(left, "step", by=right))
-    return scene.look().look_again().snapshot()
+    return scene.sample().second_sample().snapshot()
 
 
 def test_what_cannot_be_written_is_told_and_written_later(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from dstack.vertex_keys import Key
-from tests.unit.scenes import Call, Proc, Scene, Strand
+from tests.unit.scenes import Call, Scene, SceneProcess, SceneThread
 
 DRIVER = 0
 Timeout = Literal["none", "polls", "gives up"]
@@ -147,7 +147,7 @@ class Show:
         for process in range(1, world.processes):
             slots = sum(thread.process == process for thread in world.threads)
             self.procs.append(self.scene.threaded_actor(slots, owner_id=self.driver.worker_id))
-        self.strands: list[Strand] = []
+        self.threads: list[SceneThread] = []
         self.calls: list[Call] = []
         for process, proc in enumerate(self.procs):
             proc.works_for()
@@ -161,37 +161,37 @@ class Show:
         for number in range(len(world.threads)):
             self.show(number)
 
-    def _fill(self, process: int, proc: Proc) -> None:
+    def _fill(self, process: int, proc: SceneProcess) -> None:
         """The threads of a process; an actor's are its slots, each of which runs a call."""
         own = [number for number, thread in enumerate(self.world.threads) if thread.process == process]
         if process == DRIVER:
-            self.strands += [proc.strands[0], *(proc.strand(f"thread {n}", "user") for n in own[1:])]
+            self.threads += [proc.threads[0], *(proc.thread(f"thread {n}", "user") for n in own[1:])]
             self.calls += [Call(self.scene.task("main", by=proc).task) for _ in own]
             proc.submitted.clear()
         else:
-            self.strands += proc.slots
+            self.threads += proc.slots
             self.calls += [self.scene.call(proc, "run", by=self.driver) for _ in own]
             proc.runs(*self.calls[-len(own) :])
 
     def show(self, number: int) -> None:
         """A thread in its wait."""
-        strand, wait = self.strands[number], self.world.threads[number].wait
+        thread, wait = self.threads[number], self.world.threads[number].wait
         is_call = self.world.threads[number].process != DRIVER
-        strand.computes().is_torn = False
-        strand.function, strand.task_id = "run", self.calls[number].task.task_id if is_call else None
+        thread.computes().is_torn = False
+        thread.function, thread.task_id = "run", self.calls[number].task.task_id if is_call else None
         if wait is None:
             return
         timeout_s = None if wait.timeout == "none" else 1.0
         if wait.on_object:
-            strand.is_in("threading.Condition.wait", hex(number + 1), timeout_s=timeout_s)
-            strand.is_reached_by(*(self.strands[one] for one in wait.reached_by), actor=wait.by_actor)
+            thread.is_in("threading.Condition.wait", hex(number + 1), timeout_s=timeout_s)
+            thread.is_reached_by(*(self.threads[one] for one in wait.reached_by), actor=wait.by_actor)
         else:
-            strand.gets(*(self.calls[work] for work in wait.works), timeout_s=timeout_s)
+            thread.gets(*(self.calls[work] for work in wait.works), timeout_s=timeout_s)
 
     def who(self) -> dict[Key, int]:
         """By vertex: the work."""
-        keys: dict[Key, int] = {strand.key: number for number, strand in enumerate(self.strands)}
-        queued = range(len(self.strands), len(self.calls))
+        keys: dict[Key, int] = {thread.key: number for number, thread in enumerate(self.threads)}
+        queued = range(len(self.threads), len(self.calls))
         return keys | {self.calls[number].key: number for number in queued}
 
 

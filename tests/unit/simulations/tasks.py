@@ -16,7 +16,7 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from dstack.vertex_keys import Key
-from tests.unit.scenes import Call, Proc, Scene, Strand
+from tests.unit.scenes import Call, Scene, SceneProcess, SceneThread
 
 Phase = Literal["runs", "queued", "on its way", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]
 Kind = Literal["get", "wait", "timed", "timed wait", "polled", "polled wait", "none"]
@@ -172,7 +172,7 @@ class Show:
 
     world: World
     scene: Scene = field(default_factory=Scene)
-    procs: dict[int, Proc] = field(default_factory=dict)
+    procs: dict[int, SceneProcess] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     values: dict[int, str] = field(default_factory=dict)
     blocks: dict[Key, Block] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Show:
             self.values[number] = self.procs[number].puts()
         self.update()
 
-    def owner(self, work: Work) -> Proc:
+    def owner(self, work: Work) -> SceneProcess:
         return self.driver if work.owner == DRIVER else self.procs[work.owner]
 
     def update(self) -> None:
@@ -205,18 +205,18 @@ class Show:
         for proc in self.scene.procs:
             proc.running = []
             proc.tasks_read = self.world.reads_tasks
-            del proc.strands[max(1, self._slots_of(proc)) + self._is_threaded(proc) :]
-            for strand in proc.strands if proc is not self.driver else ():
-                strand.role, strand.task_id = "ray", None
-                strand.computes()
+            del proc.threads[max(1, self._slots_of(proc)) + self._is_threaded(proc) :]
+            for thread in proc.threads if proc is not self.driver else ():
+                thread.role, thread.task_id = "ray", None
+                thread.computes()
         for number, work in enumerate(self.world.works):
             if work.phase == "runs":
                 proc = self.procs[number] = self.procs.get(number) or self._place(work)
                 proc.running.append(self.calls[number])
-                self._strand(number).role = "task"
-                self._strand(number).task_id = self.calls[number].task.task_id
-                self._show_block(proc, self._strand(number), work.block)
-        self._show_block(self.driver, self.driver.strands[0], self.world.driver)
+                self._thread(number).role = "task"
+                self._thread(number).task_id = self.calls[number].task.task_id
+                self._show_block(proc, self._thread(number), work.block)
+        self._show_block(self.driver, self.driver.threads[0], self.world.driver)
         self.scene.available[self.node.node_id]["GPU"] = float(self.world.free_gpus)
 
     def who(self) -> dict[Key, int]:
@@ -224,32 +224,32 @@ class Show:
         keys = {call.key: number for number, call in enumerate(self.calls)} | {self.driver.key: DRIVER}
         for number, work in enumerate(self.world.works):
             if work.phase == "runs":
-                keys[self._strand(number).key] = number
+                keys[self._thread(number).key] = number
         helped = {f"helper of {key}": number for key, number in keys.items()}
         for proc in self.scene.procs:
-            for strand in proc.strands:
-                if strand.name in helped:
-                    keys[strand.key] = helped[strand.name]
+            for thread in proc.threads:
+                if thread.name in helped:
+                    keys[thread.key] = helped[thread.name]
         return keys
 
-    def _actor(self, groups: tuple[int, ...]) -> Proc:
+    def _actor(self, groups: tuple[int, ...]) -> SceneProcess:
         return self.scene.actor() if groups == (1,) else self.scene.threaded_actor(sum(groups))
 
-    def _is_threaded(self, proc: Proc) -> bool:
+    def _is_threaded(self, proc: SceneProcess) -> bool:
         return self._slots_of(proc) > 1
 
-    def _strand(self, number: int) -> Strand:
+    def _thread(self, number: int) -> SceneThread:
         """Where a work runs; the main thread of a threaded actor runs none."""
         proc = self.procs[number]
-        return proc.strands[self.world.works[number].slot + self._is_threaded(proc)]
+        return proc.threads[self.world.works[number].slot + self._is_threaded(proc)]
 
-    def _slots_of(self, proc: Proc) -> int:
+    def _slots_of(self, proc: SceneProcess) -> int:
         return sum(self.world.slots[self.actors.index(proc)]) if proc in self.actors else 1
 
-    def _place(self, work: Work) -> Proc:
+    def _place(self, work: Work) -> SceneProcess:
         return self.scene.worker() if work.actor is None else self.actors[work.actor]
 
-    def _submit(self, work: Work, by: Proc) -> Call:
+    def _submit(self, work: Work, by: SceneProcess) -> Call:
         if work.actor is not None:
             return self.scene.call(self.actors[work.actor], "work", by=by)
         if work.phase == "impossible":
@@ -272,15 +272,15 @@ class Show:
                 missing = [a for a in work.arguments if self.world.works[a].phase != "ended"]
                 owner.passes(*(self.calls[a] for a in missing))
 
-    def _show_block(self, proc: Proc, strand: Strand, block: Block | None) -> None:
-        strand.computes()
-        self.blocks.pop(strand.key, None)
+    def _show_block(self, proc: SceneProcess, thread: SceneThread, block: Block | None) -> None:
+        thread.computes()
+        self.blocks.pop(thread.key, None)
         if block is None:
             return
-        blocked = strand
+        blocked = thread
         if block.in_helper:
-            blocked = proc.strand(f"helper of {strand.key}", "user")
-            strand.joins(blocked)
+            blocked = proc.thread(f"helper of {thread.key}", "user")
+            thread.joins(blocked)
         self.blocks[blocked.key] = block
         refs = [self.calls[number].ref for number in block.works]
         timeout_s = 1.0 if block.is_timed else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dstack.model import ProcessGroup
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 WORLD = "tcp://10.0.0.1:29500"
 SIZE = 8
@@ -29,20 +29,20 @@ def groups_of(rank: int, world: str = WORLD) -> tuple[ProcessGroup, ...]:
     return tuple(found)
 
 
-def ranked(proc: Proc, rank: int, **known: object) -> Proc:
+def ranked(proc: SceneProcess, rank: int, **known: object) -> SceneProcess:
     """Makes a process a rank of the run."""
     proc.known |= {"process_groups": groups_of(rank), "rank": rank, "local_rank": rank, "world_size": SIZE, **known}
     return proc
 
 
-def training(is_elsewhere: Callable[[int], bool] = lambda rank: rank == 3) -> tuple[Scene, list[Proc]]:
+def training(is_elsewhere: Callable[[int], bool] = lambda rank: rank == 3) -> tuple[Scene, list[SceneProcess]]:
     """A driver that waits for eight trainers, all of which are in one collective but those that load data."""
     scene = Scene()
     driver = scene.driver()
     trainers = [ranked(scene.actor("Trainer", name=f"t{rank}"), rank) for rank in range(SIZE)]
     for rank, trainer in enumerate(trainers):
         trainer.runs(scene.call(trainer, "step", by=driver))
-        trainer.strands[0].line = 20 if is_elsewhere(rank) else 10
+        trainer.threads[0].line = 20 if is_elsewhere(rank) else 10
         if not is_elsewhere(rank):
             trainer.is_in("torch.distributed.all_reduce")
     driver.gets(*driver.submitted)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dstack.model import ProcessGroup
 from dstack.vertex_keys import Key
-from tests.unit.scenes import Call, Proc, Scene, group_of
+from tests.unit.scenes import Call, Scene, SceneProcess, group_of
 
 Kind = Literal[
     "all_reduce", "new_group", "broadcast", "gather", "scatter", "begin", "send", "recv", "get", "call", "work"
@@ -172,7 +172,7 @@ class Show:
         self.world = world
         self.scene = Scene()
         self.driver = self.scene.driver()
-        self.ranks: list[Proc] = []
+        self.ranks: list[SceneProcess] = []
         self.programs: list[Call] = []
         self.asked: dict[tuple[int, int], Call] = {}
         for rank in range(len(world.programs)):
@@ -207,19 +207,19 @@ class Show:
         if op is None:
             proc.idles().executed = 1
             return
-        strand = proc.strands[0]
+        thread = proc.threads[0]
         match op.kind:
             case "work" | "begin":
-                strand.computes()
+                thread.computes()
             case "get":
-                strand.gets(self.programs[op.peer or 0])
+                thread.gets(self.programs[op.peer or 0])
             case "call":
                 key = (rank, at)
                 if key not in self.asked:
                     self.asked[key] = self.scene.call(self.ranks[op.peer or 0], "weight", by=proc)
-                strand.gets(self.asked[key])
+                thread.gets(self.asked[key])
             case _:
-                strand.collects(op.kind, self._group(op.group, rank), peer=op.peer, mark=str(at + 1))
+                thread.collects(op.kind, self._group(op.group, rank), peer=op.peer, mark=str(at + 1))
 
     def update_driver(self) -> None:
         """What the driver knows now of the programs."""

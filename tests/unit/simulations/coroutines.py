@@ -1,4 +1,4 @@
-"""Random little clusters of async actors that can be run to their end, as :mod:`tests.unit.worlds` are of threads.
+"""Small random clusters of async actors that can be run to their end.
 
 The calls of an actor share its event loop, which one of them may keep to itself, and its one lock. Whoever is not
 blocked, and whose loop is free, ends sooner or later; whoever begins blocks no more.
@@ -14,7 +14,7 @@ from typing import Literal
 from hypothesis import strategies as st
 
 from dstack.vertex_keys import Key
-from tests.unit.scenes import Call, Coro, Proc, Scene, Strand
+from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
 
 Phase = Literal["runs", "queued", "ended"]
 DRIVER = -1
@@ -121,7 +121,7 @@ class Show:
 
     world: World
     scene: Scene = field(default_factory=Scene)
-    procs: dict[int, Proc] = field(default_factory=dict)
+    procs: dict[int, SceneProcess] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     who: dict[Key, int] = field(default_factory=dict)
 
@@ -138,9 +138,9 @@ class Show:
         self._show_records()
         for proc in self.scene.procs:
             proc.running, proc.coros, proc.coroutines_read = [], [], True
-            del proc.strands[2 if proc in self.actors else 1 :]
+            del proc.threads[2 if proc in self.actors else 1 :]
         for actor in self.actors:
-            actor.strands[-1].call, actor.strands[-1].task_id, actor.strands[-1].is_idle_loop = None, None, True
+            actor.threads[-1].call, actor.threads[-1].task_id, actor.threads[-1].is_idle_loop = None, None, True
         shown = [number for number, work in enumerate(self.world.works) if work.phase == "runs"]
         executions = {number: self._begin(number) for number in shown}
         for number, execution in executions.items():
@@ -164,16 +164,16 @@ class Show:
             else:
                 self.driver.submitted.append(call)
 
-    def _begin(self, number: int) -> Strand | Coro | None:
+    def _begin(self, number: int) -> SceneThread | SceneCoroutine | None:
         """What runs a work: nothing yet where it has not begun."""
         work, proc, call = self.world.works[number], self.procs[number], self.calls[number]
         if work.actor is None:
             proc.runs(call)
-            return proc.strands[0]
+            return proc.threads[0]
         if work.is_on_loop:
             proc.running.append(call)
-            proc.strands[1].computes().task_id = call.task.task_id
-            return proc.strands[1]
+            proc.threads[1].computes().task_id = call.task.task_id
+            return proc.threads[1]
         if not work.has_begun and self.world.on_loop(work.actor) is not None:
             proc.running.append(call)
             return None
@@ -182,30 +182,30 @@ class Show:
         return coro
 
     def _show_driver(self) -> None:
-        execution: Strand | Coro = self.driver.strands[0].computes()
+        execution: SceneThread | SceneCoroutine = self.driver.threads[0].computes()
         self._note(execution, DRIVER)
         if self.world.is_driver_async:
             execution = self.driver.coroutine()
-            self.driver.strands[0].awaits(execution)
+            self.driver.threads[0].awaits(execution)
             self._note(execution, DRIVER)
         self._block(DRIVER, execution, self.world.driver)
 
-    def _note(self, execution: Strand | Coro, number: int) -> None:
+    def _note(self, execution: SceneThread | SceneCoroutine, number: int) -> None:
         self.who[execution.key] = number
 
-    def _block(self, number: int, execution: Strand | Coro, block: Block | None) -> None:
+    def _block(self, number: int, execution: SceneThread | SceneCoroutine, block: Block | None) -> None:
         if block is None:
             return
         timeout_s = 1.0 if block.is_timed else None
         if block.wants_lock:
             self._wants_lock(number, execution, timeout_s)
             return
-        blocked: Strand | Coro = execution
+        blocked: SceneThread | SceneCoroutine = execution
         if block.in_helper:
-            blocked = execution.process.strand("helper", "user")
+            blocked = execution.process.thread("helper", "user")
             self._note(blocked, number)
-            execution.joins(blocked) if isinstance(execution, Strand) else execution.awaits((blocked,))
-        if isinstance(blocked, Strand):
+            execution.joins(blocked) if isinstance(execution, SceneThread) else execution.awaits((blocked,))
+        if isinstance(blocked, SceneThread):
             refs = [self.calls[work].ref for work in block.works]
             needs = max(1, block.needs - block.others)  # threads wait for nothing but refs
             blocked.waits(*refs, num_returns=needs, timeout_s=timeout_s)
@@ -213,21 +213,21 @@ class Show:
         things = [self._awaited(number, work, block) for work in block.works]
         blocked.awaits(*things, others=block.others, num_returns=block.needs, timeout_s=timeout_s)
 
-    def _awaited(self, number: int, other: int, block: Block) -> Call | Coro:
+    def _awaited(self, number: int, other: int, block: Block) -> Call | SceneCoroutine:
         """A work by its ref, or as the coroutine it is; one that is on the loop now is not among the suspended."""
         mine, work = self.world.works[number] if number != DRIVER else None, self.world.works[other]
         is_near = mine is not None and mine.actor == work.actor is not None
         if not (block.by_coroutine and is_near and work.phase == "runs" and work.has_begun):
             return self.calls[other]
-        return Coro(self.procs[other], other + 1, None)
+        return SceneCoroutine(self.procs[other], other + 1, None)
 
-    def _wants_lock(self, number: int, execution: Strand | Coro, timeout_s: float | None) -> None:
+    def _wants_lock(self, number: int, execution: SceneThread | SceneCoroutine, timeout_s: float | None) -> None:
         holder = self.world.holder(self.world.works[number].actor)
         if holder is None:
-            execution.is_in("the lock that is free") if isinstance(execution, Coro) else execution.computes()
+            execution.is_in("the lock that is free") if isinstance(execution, SceneCoroutine) else execution.computes()
             return
         is_thread = self.world.works[holder].is_on_loop
-        held = self.procs[holder].strands[1] if is_thread else Coro(self.procs[holder], holder + 1, None)
+        held = self.procs[holder].threads[1] if is_thread else SceneCoroutine(self.procs[holder], holder + 1, None)
         execution.wants_lock("0x1", held, timeout_s=timeout_s)
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dstack.model import Bundle, Job
 from dstack.vertex_keys import Key
-from tests.unit.scenes import Call, Proc, Scene
+from tests.unit.scenes import Call, Scene, SceneProcess
 
 JOBS = ("01000000", "02000000")
 NAMESPACES = ("north", "south")
@@ -163,7 +163,7 @@ class Show:
             self.scene.available[node.node_id] = {"GPU": float(free)}
         jobs = {process.job for process in world.processes}
         self.scene.jobs = [Job(job_id=JOBS[job], namespace=NAMESPACES[job]) for job in sorted(jobs)]
-        self.procs: list[Proc] = []
+        self.procs: list[SceneProcess] = []
         self.calls: list[Call] = []
         for process in world.processes:
             self.procs.append(self._proc(process, nodes[process.node]))
@@ -185,7 +185,7 @@ class Show:
         keys = {call.key: number for number, call in enumerate(self.calls)}
         return keys | {proc.key: number for number, proc in enumerate(self.procs)}
 
-    def _proc(self, process: Process, node: object) -> Proc:
+    def _proc(self, process: Process, node: object) -> SceneProcess:
         place = next(one for one in self.scene.nodes if one is node)
         if process.kind == "driver":
             proc = self.scene.driver(place)
@@ -221,7 +221,7 @@ class Show:
             job_id=JOBS[self.world.processes[request.owner].job],
         )
 
-    def _show(self, process: Process, proc: Proc) -> None:
+    def _show(self, process: Process, proc: SceneProcess) -> None:
         number = self.procs.index(proc)
         if process.kind == "driver" or process.idle:
             self.procs[process.owner].submitted.remove(self.calls[number])
