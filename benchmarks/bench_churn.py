@@ -31,7 +31,7 @@ from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
 from dstack.model import Snapshot
 from dstack.snapshot_file import save
-from tests.clusters import ray_cluster
+from tests.clusters.ray_clusters import ray_cluster
 
 WORKLOAD = Path(__file__).with_name("workloads") / "churn.py"
 HOG = "while True: pass"

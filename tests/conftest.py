@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.effort import examples
+from tests.clusters.shared_cluster import shared
+from tests.fuzzing.effort import examples
 from tests.hosts.fixtures import hosts_possible, three_hosts
 from tests.reruns import (
     pytest_collection_modifyitems,
@@ -15,7 +16,6 @@ from tests.reruns import (
     pytest_sessionfinish,
     pytest_terminal_summary,
 )
-from tests.shared_cluster import shared
 
 __all__ = [
     "hosts_possible",

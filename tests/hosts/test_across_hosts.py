@@ -11,11 +11,11 @@ from signal import SIGINT, SIGKILL, Signals
 
 import pytest
 
-from tests.clusters import REPOSITORY
-from tests.command import Json
+from tests.clusters.dstack_command import Json
 from tests.hosts import Hosts
 from tests.hosts.command import PYTHONPATH, check, files, ours, running
 from tests.hosts.rings import members_of, ring
+from tests.paths import ROOT
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
@@ -95,7 +95,7 @@ def hidden(hosts: Hosts, host: int) -> Iterator[None]:
         made = f"mkdir -p {covers}/nothing && touch {covers}/empty && chmod 644 {covers}/empty"
         assert hosts.exec(host, ["sh", "-c", made]).returncode == 0
         stack.callback(hosts.exec, host, ["rm", "-r", covers])
-        for path in (str(REPOSITORY / "dstack"), *pyspys(hosts, host)):
+        for path in (str(ROOT / "dstack"), *pyspys(hosts, host)):
             cover = f"{covers}/nothing" if os.path.isdir(path) else f"{covers}/empty"
             assert hosts.exec(host, ["mount", "--bind", cover, path]).returncode == 0
             stack.callback(hosts.exec, host, ["umount", path])
@@ -154,5 +154,5 @@ def test_several_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
         (job,) = [job for job in snapshot["jobs"] if not job.get("is_dead")]
         assert "ring.py" in job["entrypoint"]
         assert {worker.get("job_id") for worker in snapshot["workers"]} <= {job["job_id"], None}
-        assert not [frame for frame in snapshot["frames"] if Path(frame["file"]).is_relative_to(REPOSITORY / "dstack")]
+        assert not [frame for frame in snapshot["frames"] if Path(frame["file"]).is_relative_to(ROOT / "dstack")]
         assert snapshot["failures"] == []

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from tests.clusters import busy_workers
-from tests.command import Json
+from tests.clusters.dstack_command import Json
+from tests.clusters.ray_clusters import busy_workers
 from tests.hosts import Hosts
 from tests.hosts.command import check
 from tests.hosts.rings import ring

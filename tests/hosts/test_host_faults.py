@@ -12,8 +12,8 @@ from signal import SIGINT, SIGKILL, SIGTERM
 import psutil
 import pytest
 
-from tests.clusters import no_worker_left
-from tests.command import Json, elapsed_s
+from tests.clusters.dstack_command import Json, elapsed_s
+from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import Hosts
 from tests.hosts.command import check, dstack, files, ours, running
 from tests.hosts.rings import members_of, ring

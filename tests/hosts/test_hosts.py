@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import busy_workers
+from tests.clusters.ray_clusters import busy_workers
 from tests.hosts import Hosts
 from tests.processes import carrying, wait_until
 

@@ -12,12 +12,12 @@ import pytest
 import ray
 from ray.core.generated import gcs_pb2
 
-from tests.clusters import EXAMPLES
-from tests.command import Json
-from tests.expected import ALARMS, expected_of
+from tests.clusters.dstack_command import Json
+from tests.clusters.shared_cluster import SharedCluster, shared_cluster
+from tests.examples.expected import ALARMS, expected_of
+from tests.examples.recorded import NAMES
+from tests.paths import EXAMPLES
 from tests.processes import carrying, is_rays, woken_all_the_time
-from tests.recorded_examples import NAMES
-from tests.shared_cluster import SharedCluster, shared_cluster
 
 pytestmark = pytest.mark.ray
 

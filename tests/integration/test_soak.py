@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.clusters import REPOSITORY
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
@@ -17,7 +17,7 @@ WORKLOADS = "generators,placement_groups,queues,scarce_resources,threads"
 def test_nobody_who_works_is_called_stuck() -> None:
     command = [sys.executable, "-m", "benchmarks.soak", MINUTES, "--workloads", WORKLOADS, "--together", "5"]
 
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "false alarms: 0" in done.stdout

@@ -17,7 +17,7 @@ from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save
 from dstack.vertex_keys import GroupKey, ThreadKey
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.paths import ROOT
 from tests.unit.scenes import Call, Proc, Scene
 from tests.unit.strategies import related_snapshots

@@ -22,7 +22,7 @@ from dstack.probes.node import wire
 from dstack.probes.node.probe import NodeProbe
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
-from tests.mutations import ByValues
+from tests.fuzzing.mutations import ByValues
 from tests.sampling import OPTIONS
 
 WITH_LOCALS: wire.Options = {**OPTIONS, "locals": True, "deadline_s": 20.0}

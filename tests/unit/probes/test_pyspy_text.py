@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dstack.probes import pyspy_text
 from dstack.probes.pyspy_text import parse
 from dstack.probes.source_terms import has_no_timeout
-from tests.effort import tries
-from tests.mutations import by_bytes
+from tests.fuzzing.effort import tries
+from tests.fuzzing.mutations import by_bytes
 
 TEXT = """Process 30972: ray::A.ping
 Python v3.11.7 (/root/.pyenv/versions/3.11.7/bin/python3.11)

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from dstack.probes.connect import SUPPORTED
-from tests.compatibility import PAIRS, ROOT, SMOKE, Pair
+from tests.paths import ROOT
+from tests.versions.compatibility import PAIRS, SMOKE, Pair
 
 TEXT = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests import compatibility
-from tests.chroot import TOOLS, Chroot
-from tests.compatibility import FAILED, PAIRS, ROOT, SMOKE, Pair, main, outcome
+from tests.paths import ROOT
+from tests.versions import compatibility
+from tests.versions.compatibility import FAILED, PAIRS, SMOKE, Pair, main, outcome
+from tests.versions.debian_tree import TOOLS, DebianTree
 
-IN_DEBIAN = next(pair for pair in PAIRS if pair.python in compatibility.IN_CHROOT)
+IN_DEBIAN = next(pair for pair in PAIRS if pair.python in compatibility.FROM_DEBIAN)
 NOT_HERE = f"there is no Python {IN_DEBIAN.python} on the PATH or under pyenv"
 
 
@@ -36,7 +37,7 @@ def test_all_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda tool: None)
 
-    assert Chroot.missing() == f"this machine has no {' and no '.join(TOOLS)}"
+    assert DebianTree.missing() == f"this machine has no {' and no '.join(TOOLS)}"
 
 
 def test_a_python_that_must_be_here_fails_the_run(

@@ -28,8 +28,8 @@ from dstack.report.paths import short_path, shortened_left
 from dstack.report.text import WIDTH, print_report
 from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible
-from tests.effort import examples
-from tests.hostile_text import hostile
+from tests.fuzzing.effort import examples
+from tests.fuzzing.hostile_text import hostile
 from tests.unit.scenes import JOB, Proc, Scene
 from tests.unit.strategies import related_snapshots
 

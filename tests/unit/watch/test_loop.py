@@ -33,7 +33,7 @@ from dstack.watch.loop import MOST_UNSAVED, Watch
 from dstack.watch.metrics import serve
 from dstack.watch.ring import Ring
 from dstack.watch.settings import Settings
-from tests.hostile_text import HOSTILE
+from tests.fuzzing.hostile_text import HOSTILE
 from tests.processes import wait_until
 from tests.unit.scenes import Scene
 

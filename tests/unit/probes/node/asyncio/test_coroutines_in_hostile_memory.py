@@ -20,7 +20,7 @@ from dstack.probes.node.asyncio.coroutines import Coroutines
 from dstack.probes.node.cpython.memory import ProcessMemory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.waits.executors import Executors
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
 from tests.unit.own_process import own_layout, own_process
 

@@ -29,7 +29,7 @@ from dstack.probes.node.cpython.layout import Layout, calibrate, runtime_address
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import tuple_items
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 
 RELEASE = 0xF0
 VERSIONS = sorted(FIELDS)

@@ -24,7 +24,7 @@ from dstack.probes.node.cpython.frames import MAX_FRAMES, Frames
 from dstack.probes.node.cpython.layout import Specimen
 from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.hostile import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
 from tests.unit.own_process import own_frames, own_layout, own_objects
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.values import MAX_CHARACTERS, MAX_DEPTH, shown_locals, text_of
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, ends_well
 from tests.unit.own_process import own_objects, own_process
 from tests.unit.probes.node.cpython.test_frames import resting

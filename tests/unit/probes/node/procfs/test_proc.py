@@ -12,7 +12,7 @@ import pytest
 
 from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
-from tests.pythons import python_or_skip
+from tests.versions.interpreters import python_or_skip
 
 GONE = 2**22 + 1
 """More than any pid that Linux gives."""

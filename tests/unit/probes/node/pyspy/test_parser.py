@@ -30,8 +30,8 @@ from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
-from tests.effort import tries
-from tests.mutations import ByValues, by_bytes
+from tests.fuzzing.effort import tries
+from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.sampling import OPTIONS
 
 ORIGINS, FAMILIES = Origins(), Families([])

@@ -14,7 +14,7 @@ from dstack.probes.node.stacks.source_lines import MAX_BYTES, find_source, read_
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import Position, ShownFrame
 from dstack.snapshot_file import save
-from tests.hostile_text import naming
+from tests.fuzzing.hostile_text import naming
 from tests.paths import ROOT
 from tests.tui.sources import recorded
 

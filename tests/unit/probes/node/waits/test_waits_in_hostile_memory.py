@@ -27,7 +27,7 @@ from dstack.probes.node.waits.executors import Executors
 from dstack.probes.node.waits.locks import Locks
 from dstack.probes.node.waits.reachable_objects import Roots, Search
 from dstack.probes.node.waits.user_modules import UserModules
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.hostile import END, CountedMemory
 from tests.unit.own_process import own_layout, own_objects, own_process
 

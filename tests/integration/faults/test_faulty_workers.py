@@ -1,0 +1,223 @@
+"""On a cluster whose workers are in trouble a look comes back in time, finds the deadlock, and leaves all as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dstack.model import Process, Snapshot, Thread
+from dstack.snapshot_file import load
+from tests.clusters.dstack_command import DSTACK, Json, check, dstack, settled_check
+from tests.clusters.ray_clusters import Example, run_example
+from tests.integration.programs.drivers import faulty_actors
+from tests.processes import carrying, wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]  # test_process_faults has each fault, on plain processes
+
+PROGRAM = Path(faulty_actors.__file__)
+TIMEOUT_S = 40.0
+GET_ONE = ("is_deep", "has_huge_locals")
+WITHOUT_SPILLING = {"RAY_automatic_object_spilling_enabled": "0"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Example]:
+    with run_example(PROGRAM, variables=WITHOUT_SPILLING, deadline_s=120) as example:
+        settled_check(example.address, example.environment, is_found, deadline_s=60)
+        yield example
+
+
+@pytest.fixture(scope="module")
+def pids(cluster: Example) -> dict[str, int]:
+    line = next(line for line in cluster.log.read_text().splitlines() if line.startswith("{"))
+    told: dict[str, int] = json.loads(line)
+    return told
+
+
+@pytest.fixture(scope="module")
+def snapshot(cluster: Example, pids: dict[str, int], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """One with locals, once everybody has come into his trouble."""
+    file = str(tmp_path_factory.mktemp("snapshots") / "taken.json.gz")
+    where = ["--address", cluster.address, "-o", file, "--force", "--locals"]
+
+    def settled() -> Snapshot | None:
+        done = dstack("snapshot", *where, environment=cluster.environment)
+        assert done.returncode == 0, done.stderr
+        taken = load(file)
+        return taken if all(main_thread(process_of(taken, pids[name])).call for name in GET_ONE) else None
+
+    return wait_until(settled, deadline_s=120, what=lambda: "all in trouble")
+
+
+def is_found(told: Json) -> bool:
+    """Whether the two who wait for each other are told, for certain, and nobody else with them."""
+    deadlocks = [finding for finding in told["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
+    return [{one["actor_name"] for one in finding["members"]} for finding in deadlocks] == [{"left", "right"}]
+
+
+def assert_found(told: Json) -> None:
+    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
+
+
+@contextlib.contextmanager
+def leaves_all_as_it_was(cluster: Example, pids: dict[str, int]) -> Iterator[None]:
+    """Nobody is stopped who was not, nothing runs that did not, and the cluster does new work afterwards."""
+    tag = ("RAY_TMPDIR", cluster.environment["RAY_TMPDIR"])
+    stopped = {pid for pid in pids.values() if psutil.Process(pid).status() == psutil.STATUS_STOPPED}
+    files = {*Path("/tmp").iterdir()}
+
+    def new_files() -> list[str]:
+        found = {*Path("/tmp").iterdir()} - files
+        return [path.name for path in found if "dstack" in path.name or "py-spy" in path.name]
+
+    yield
+    wait_until(lambda: not strangers(tag), deadline_s=20, what=lambda: f"gone: {strangers(tag)}")
+    assert {pid for pid in pids.values() if psutil.Process(pid).status() == psutil.STATUS_STOPPED} == stopped
+    # Another dstack on this machine may have some of its own, but not for long.
+    wait_until(lambda: not new_files(), deadline_s=20, what=lambda: f"taken away: {new_files()}")
+    ticks = cluster.log.read_text().count("tick")
+    wait_until(lambda: cluster.log.read_text().count("tick") > ticks, deadline_s=30, what=lambda: "a tick")
+
+
+def strangers(tag: tuple[str, str]) -> list[str]:
+    """Those in the cluster's environment that belong to dstack."""
+    lines = []
+    for process in carrying(tag):
+        with contextlib.suppress(psutil.Error):
+            lines.append(" ".join(process.cmdline()))
+    return [line for line in lines if "dstack" in line.split("tests")[0] or "py-spy" in line]
+
+
+def process_of(snapshot: Snapshot, pid: int) -> Process:
+    processes = (worker.process for worker in snapshot.samples[0].workers if worker.process)
+    return next(process for process in processes if process.pid == pid)
+
+
+def main_thread(process: Process) -> Thread:
+    return next(thread for thread in process.threads if thread.os_thread_id == process.pid)
+
+
+def looked(cluster: Example) -> Json:
+    """A look that finds it: one before that does not, as too busy a machine gives, has to say that it may be there."""
+    last: list[Json] = []
+
+    def finds_it() -> bool:
+        last[:] = [check(cluster.address, cluster.environment, "--timeout", str(TIMEOUT_S))]
+        assert is_found(last[0]) or last[0]["exit_code"] == 4, json.dumps(last[0]["findings"], indent=1)
+        return is_found(last[0])
+
+    wait_until(finds_it, deadline_s=90, what=lambda: f"found: {json.dumps(last[0]['coverage'], indent=1)}")
+    return last[0]
+
+
+def silent(told: Json) -> set[int]:
+    """The processes of which something is missing, and that is what their core worker would have said.
+
+    On a busy machine some take too long that have no trouble but that.
+    """
+    failures = told["coverage"]["failures"]
+    assert {failure["stage"] for failure in failures} <= {"core worker"}, failures
+    assert all("stopped, overloaded" in failure["reason"] for failure in failures), failures
+    return {failure["pid"] for failure in failures}
+
+
+def test_beside_all_troubles_everybody_is_seen_and_the_deadlock_found(cluster: Example, pids: dict[str, int]) -> None:
+    with leaves_all_as_it_was(cluster, pids):
+        told = looked(cluster)
+
+    assert_found(told)
+    assert told["exit_code"] == 1
+    assert told["timing"]["total_s"] < TIMEOUT_S
+    assert pids["holds_gil_in_c"] in silent(told), told["coverage"]["failures"]
+    assert told["coverage"]["workers"]["seen"] == told["coverage"]["workers"]["total"] - len(silent(told))
+
+
+@pytest.mark.parametrize("trouble", ["holds_gil_in_c", "loops_in_c", "is_deep", "has_huge_locals"])
+def test_who_is_in_trouble_is_seen_in_it(trouble: str, snapshot: Snapshot, pids: dict[str, int]) -> None:
+    thread = main_thread(process_of(snapshot, pids[trouble]))
+
+    functions = [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
+    assert trouble in functions
+    assert thread.still or trouble == "loops_in_c"  # that one has run meanwhile, unless the machine gave it no turn
+
+
+def test_of_300_calls_of_itself_none_is_lost(snapshot: Snapshot, pids: dict[str, int]) -> None:
+    thread = main_thread(process_of(snapshot, pids["is_deep"]))
+
+    frames = snapshot.frames_of(thread)
+    assert sum(frame.function.endswith("is_deep") for frame in frames) == faulty_actors.DEEP + 1
+    assert thread.call is not None
+    assert len(thread.call.refs) == 1
+
+
+def test_all_of_100_000_refs_are_read_or_none(snapshot: Snapshot, pids: dict[str, int]) -> None:
+    """Ray wakes who waits for them every second: a host too busy to read them meanwhile is told that it may wait."""
+    thread = main_thread(process_of(snapshot, pids["has_many_refs"]))
+
+    assert "has_many_refs" in [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
+    assert thread.call is not None
+    assert (thread.call.unread is None) == thread.still
+    assert len({*thread.call.refs}) == (faulty_actors.MANY_REFS if thread.still else 0)
+
+
+def test_all_of_200_threads_are_read(snapshot: Snapshot, pids: dict[str, int]) -> None:
+    process = process_of(snapshot, pids["has_many_threads"])
+
+    assert sum(thread.name.startswith("waits-") for thread in process.threads) == faulty_actors.MANY_THREADS
+
+
+def test_huge_locals_are_told_shortly(snapshot: Snapshot, pids: dict[str, int]) -> None:
+    thread = main_thread(process_of(snapshot, pids["has_huge_locals"]))
+
+    assert thread.locals is not None
+    told = [text for values in thread.locals.values() for text in values.values()]
+    assert {"data", "text", "items"} <= {name for values in thread.locals.values() for name in values}
+    assert max(map(len, told)) < 1000
+
+
+def test_who_wants_room_in_the_full_object_store_is_seen(snapshot: Snapshot, pids: dict[str, int]) -> None:
+    thread = main_thread(process_of(snapshot, pids["fills_store"]))
+
+    functions = [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
+    assert "fills_store" in functions
+
+
+def test_one_that_is_stopped_does_not_keep_the_others_from_being_told(cluster: Example, pids: dict[str, int]) -> None:
+    pid = pids["sleeps"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        status = psutil.Process(pid).status
+        wait_until(lambda: status() == psutil.STATUS_STOPPED, deadline_s=20, what=lambda: "stopped")
+        with leaves_all_as_it_was(cluster, pids):
+            told = looked(cluster)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert_found(told)
+    assert told["timing"]["total_s"] < TIMEOUT_S
+    assert silent(told) >= {pid, pids["holds_gil_in_c"]}
+    wait_until(lambda: pid not in silent(looked(cluster)), deadline_s=60, what=lambda: "its answer")
+
+
+def test_one_that_is_killed_in_the_middle_of_a_look_is_not_missed(cluster: Example, pids: dict[str, int]) -> None:
+    pid = pids["sleeps"]
+    argv = [*DSTACK, "check", "--address", cluster.address, "--json"]
+
+    with subprocess.Popen(argv, env=cluster.environment, stdout=subprocess.PIPE) as running:
+        wait_until(lambda: psutil.Process(running.pid).children(), deadline_s=60, what=lambda: "its first py-spy")
+        os.kill(pid, signal.SIGKILL)
+        out, _ = running.communicate(timeout=60)
+    told = json.loads(out)
+
+    assert_found(told)
+    assert {failure["pid"] for failure in told["coverage"]["failures"] if failure["stage"] != "core worker"} <= {pid}
+    ticks = cluster.log.read_text().count("tick")
+    wait_until(lambda: cluster.log.read_text().count("tick") > ticks, deadline_s=30, what=lambda: "a tick")
