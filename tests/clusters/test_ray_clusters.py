@@ -15,7 +15,7 @@ ORDER = ["ray::Cashier.order"]
 
 
 @pytest.mark.exhaustive
-def test_an_example_runs_on_a_cluster_of_its_own_and_leaves_nothing() -> None:
+def test_an_example_runs_on_its_own_cluster_and_leaves_no_processes_or_files() -> None:
     # given
     real_token = Path.home() / ".ray" / "auth_token"
     before = real_token.stat().st_mtime_ns if real_token.exists() else None
@@ -36,7 +36,7 @@ def test_an_example_runs_on_a_cluster_of_its_own_and_leaves_nothing() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_failing_test_leaves_nothing_either() -> None:
+def test_a_failing_test_leaves_no_processes_or_files() -> None:
     with pytest.raises(ZeroDivisionError), ray_cluster() as cluster:
         raise ZeroDivisionError
 
@@ -44,7 +44,7 @@ def test_a_failing_test_leaves_nothing_either() -> None:
     assert not cluster.directory.exists()
 
 
-def test_an_end_before_ready_is_reported_with_the_output(tmp_path: Path) -> None:
+def test_an_exit_before_ready_is_reported_with_the_output(tmp_path: Path) -> None:
     script = "print('so far so good'); raise SystemExit(3)"
     with (
         running([sys.executable, "-c", script], {}, tmp_path / "log") as child,
@@ -55,7 +55,7 @@ def test_an_end_before_ready_is_reported_with_the_output(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("auth", "token_in"), [("default", "home"), ("on", "file")])
 @pytest.mark.exhaustive
-def test_examples_join_a_cluster_and_go_without_a_trace(auth: Auth, token_in: TokenIn) -> None:
+def test_examples_join_a_cluster_and_leave_no_workers(auth: Auth, token_in: TokenIn) -> None:
     with ray_cluster(auth=auth, token_in=token_in) as cluster:
         with cluster.run_example("two_actors") as example:
             assert example.address == cluster.address

@@ -16,7 +16,7 @@ PATHS = sorted(path for path in EXAMPLES.rglob("*.py") if not path.stem.startswi
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_an_example_says_what_to_expect_and_knows_nothing_of_us(path: Path) -> None:
+def test_an_example_states_what_to_expect_and_does_not_mention_dstack(path: Path) -> None:
     expected = expected_of(path)
     text = path.read_text()
 
@@ -29,7 +29,7 @@ def test_an_example_says_what_to_expect_and_knows_nothing_of_us(path: Path) -> N
     assert "dstack" not in text
 
 
-def test_look_alikes_are_no_fewer_than_hangs_and_are_none() -> None:
+def test_look_alikes_are_as_many_as_hangs_and_expect_no_hang() -> None:
     hangs, look_alikes = ([*(EXAMPLES / folder).glob("*.py")] for folder in ("hangs", "look_alikes"))
 
     assert len(look_alikes) >= len(hangs)

@@ -73,14 +73,14 @@ def nothing_left(deadlock: Hosts) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("on", "address"), [(1, None), (3, "auto")])
-def test_it_is_found_from_any_host(deadlock: Hosts, on: int, address: str | None) -> None:
+def test_a_deadlock_is_found_from_any_host(deadlock: Hosts, on: int, address: str | None) -> None:
     told = check(deadlock, on, address=address)
 
     assert_found_completely(deadlock, told)
     assert len(told["timing"]["sample_s"]) == 2
 
 
-def test_nothing_is_needed_on_the_nodes(deadlock: Hosts) -> None:
+def test_nodes_need_no_installation(deadlock: Hosts) -> None:
     with hidden(deadlock, 2), hidden(deadlock, 3):
         told = check(deadlock)
 
@@ -119,7 +119,7 @@ def pyspys(hosts: Hosts, host: int) -> list[str]:
         pytest.param("ray::NodeProbe", SIGINT, marks=pytest.mark.exhaustive),
     ],
 )
-def test_ended_in_the_middle_it_leaves_nothing(deadlock: Hosts, number: Signals, stage: str) -> None:
+def test_an_interrupted_command_leaves_no_actors_or_processes(deadlock: Hosts, number: Signals, stage: str) -> None:
     arguments = ["check", "--address", deadlock.address]
     with one_that_does_not_answer(deadlock), running(deadlock, 1, *arguments) as (child, process):
         wait_until(lambda: any(stage in line for line in ours(deadlock)), deadline_s=20, what=lambda: f"a {stage}")
@@ -143,7 +143,7 @@ def one_that_does_not_answer(hosts: Hosts) -> Iterator[None]:
 
 
 @pytest.mark.exhaustive
-def test_several_at_once_do_not_see_each_other(deadlock: Hosts) -> None:
+def test_concurrent_commands_ignore_each_other(deadlock: Hosts) -> None:
     arguments = ["snapshot", "--address", deadlock.address, "-o", "-"]
     with ExitStack() as stack:
         children = [stack.enter_context(running(deadlock, on, *arguments))[0] for on in (1, 1, 3)]

@@ -87,7 +87,7 @@ def cluster_for(shared: SharedCluster) -> Iterator[Callable[[str | None], Shared
         for name in PROGRAMS
     ],
 )
-def test_a_program_is_judged_as_it_expects(name: str, cluster_for: Callable[[str | None], SharedCluster]) -> None:
+def test_a_program_gets_its_expected_verdict(name: str, cluster_for: Callable[[str | None], SharedCluster]) -> None:
     if name == "hangs/label_of_no_node" and not KNOWS_LABELS:
         pytest.skip("this version of Ray does not choose nodes by labels")
     if name in ASYNC_GENERATORS and not HOLDS_BACK_ASYNC_GENERATORS:
@@ -122,7 +122,7 @@ def test_a_look_alike_is_never_called_a_hang(name: str, cluster_for: Callable[[s
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", RESTLESS)
-def test_who_is_woken_all_the_time_is_judged_alike(
+def test_a_program_of_periodically_waking_threads_gets_the_same_verdict(
     name: str, cluster_for: Callable[[str | None], SharedCluster]
 ) -> None:
     """As by a profiler, and as everybody is on a host so busy that py-spy takes as long as Ray lets a wait rest."""

@@ -21,7 +21,7 @@ PROGRAMS = [name for name in NAMES if "libraries" in name.split("/")]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_library_program_is_judged_as_it_expects(name: str) -> None:
+def test_a_library_program_gets_its_expected_verdict(name: str) -> None:
     expected = expected_of(EXAMPLES / f"{name}.py")
     checks: list[Json] = []
 

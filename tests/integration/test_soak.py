@@ -14,7 +14,7 @@ WORKLOADS = "generators,placement_groups,queues,scarce_resources,threads"
 """What needs more than Ray itself is for ``make soak``; these are where analyses go wrong most easily."""
 
 
-def test_nobody_who_works_is_called_stuck() -> None:
+def test_progressing_programs_are_not_called_stuck() -> None:
     command = [sys.executable, "-m", "benchmarks.soak", MINUTES, "--workloads", WORKLOADS, "--together", "5"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)

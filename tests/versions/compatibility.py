@@ -98,7 +98,7 @@ SMOKE = (
         (
             "tests/integration/waits/test_ray_waits.py",
             *(
-                f"tests/integration/test_examples.py::test_a_program_is_judged_as_it_expects[{name}]"
+                f"tests/integration/test_examples.py::test_a_program_gets_its_expected_verdict[{name}]"
                 for name in TEN_EXAMPLES
             ),
         ),

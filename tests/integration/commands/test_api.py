@@ -34,7 +34,7 @@ def told() -> Plain:
 
 
 @pytest.mark.ray
-def test_a_driver_sees_itself_and_nothing_else_of_it_changes(told: Plain) -> None:
+def test_a_driver_reads_itself_without_side_effects(told: Plain) -> None:
     assert told["sees itself"]
     assert told["clear"] == "clear"
     assert told["unchanged"]
@@ -49,7 +49,7 @@ def test_a_deadlock_is_raised_with_its_report(told: Plain, way: str) -> None:
 
 
 @pytest.mark.ray
-def test_only_what_is_stuck_and_can_be_broken_is(told: Plain) -> None:
+def test_only_the_stuck_and_killable_actor_is_killed(told: Plain) -> None:
     assert told["main thread"]["left_alone"] is None
     assert told["other thread"] == {"left_alone": "Python can interrupt blocked calls only in the main thread"}
     assert told["await"]["goes_on"] == "yes"
@@ -61,7 +61,7 @@ def test_only_what_is_stuck_and_can_be_broken_is(told: Plain) -> None:
     }
 
 
-def test_what_cannot_be_is_told_in_a_sentence() -> None:
+def test_impossible_requests_raise_an_error_of_one_sentence() -> None:
     with pytest.raises(dstack.ClusterError, match=r"Nothing listens on 127\.0\.0\.1:1: the connection was refused\."):
         dstack.check("127.0.0.1:1")
     with pytest.raises(dstack.UsageError, match="'nonsense' is not a valid address"):
@@ -72,7 +72,7 @@ def test_what_cannot_be_is_told_in_a_sentence() -> None:
         dstack.guard(0)
 
 
-def test_a_guard_that_finds_no_cluster_says_so_and_lets_the_code_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_without_a_cluster_reports_it_and_the_code_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=said.append, flush=lambda: None))
 

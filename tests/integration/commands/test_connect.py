@@ -85,39 +85,39 @@ def gcs_of_version(version: str, host: str = "127.0.0.1") -> Iterator[str]:
     server.stop(0).wait()
 
 
-def test_nothing_listens() -> None:
+def test_an_address_without_a_listener_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
     assert "the connection was refused" in refused("--address", f"127.0.0.1:{port}")
 
 
-def test_not_a_ray_port() -> None:
+def test_a_port_of_another_program_is_reported() -> None:
     with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
         assert "is not a Ray GCS" in refused("--address", address)
 
 
-def test_a_port_that_accepts_and_says_nothing() -> None:
+def test_a_port_that_accepts_and_never_answers_is_reported() -> None:
     with listener(None) as address:
         assert "did not answer within" in refused("--address", address)
 
 
-def test_an_unknown_host() -> None:
+def test_an_unknown_host_is_reported() -> None:
     assert "cannot be resolved" in refused("--address", "no-such-host.invalid:6379")
 
 
 @pytest.mark.parametrize("version", ["2.45.0", "2.61.0", "3.0.0", ""])
-def test_an_unsupported_version(version: str) -> None:
+def test_an_unsupported_version_is_reported(version: str) -> None:
     with gcs_of_version(version) as address:
         assert "this dstack supports 2.46 to 2.60" in refused("--address", address)
 
 
-def test_a_gcs_on_ipv6() -> None:
+def test_a_gcs_on_ipv6_is_found() -> None:
     with gcs_of_version("2.60.0", host="[::1]") as address:
         assert connect(address).address == address
 
 
-def test_nothing_listens_on_ipv6() -> None:
+def test_an_ipv6_address_without_a_listener_is_reported() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
         port = free.getsockname()[1]
 
@@ -132,7 +132,7 @@ def test_the_environment_names_the_address() -> None:
 @pytest.mark.parametrize(
     "address", ["nonsense", "host", "host:port", "host:99999", "::1:6379", "ray://127.0.0.1:10001"]
 )
-def test_what_is_no_address_is_bad_usage(address: str) -> None:
+def test_a_malformed_address_is_a_usage_error(address: str) -> None:
     result = dstack("check", "--address", address)
 
     assert result.returncode == 2
@@ -157,7 +157,7 @@ def assert_it_is_read(example: Example) -> None:
 
 @pytest.mark.ray
 @pytest.mark.skipif(not KNOWS_TOKENS, reason="this version of Ray has no token authentication")
-def test_a_token_is_found_wherever_it_is_and_a_wrong_one_and_none_are_told(tmp_path: Path) -> None:
+def test_a_token_is_found_in_each_place_and_a_wrong_or_missing_token_is_reported(tmp_path: Path) -> None:
     with ray_cluster(auth="on", token_in="environment") as cluster:
         right = dict(cluster.environment)
         file = tmp_path / ".ray" / "auth_token"
@@ -181,7 +181,7 @@ def test_a_token_is_found_wherever_it_is_and_a_wrong_one_and_none_are_told(tmp_p
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_auto_takes_the_only_cluster_and_asks_when_there_are_several() -> None:
+def test_auto_selects_the_only_cluster_and_asks_if_there_are_several() -> None:
     with run_example("polling", auth="off") as one:
         assert_it_is_read(one)
         with run_example("polling", auth="off") as other:

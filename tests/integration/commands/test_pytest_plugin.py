@@ -45,7 +45,7 @@ def outcomes(pytester: pytest.Pytester) -> dict[str, Outcome]:
 
 @pytest.mark.ray
 @pytest.mark.timeout(240)
-def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
+def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The example to copy among them, in two workers of xdist, each with a cluster of its own."""
@@ -62,7 +62,7 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
         "test_setup": "error",
         "test_teardown": "error",
         "test_await": "failure",
-        "test_await_nobody": "failure",
+        "test_await_unset_event": "failure",
         "test_slow": "passed",
         "test_asserts": "passed",
         "test_other_timeout": "failure",
@@ -81,8 +81,8 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
     for phase in ("setup", "teardown"):
         assert told[f"test_{phase}"].text.startswith(f"Timeout of 2 s, deadlock: the {phase} of this test was at\n")
         assert f"in hanging_{phase}\n    ray.get(deadlock())" in told[f"test_{phase}"].text
-    assert "Timeout of 2 s: the call of this test was at" in told["test_await_nobody"].text
-    assert "in test_await_nobody  await asyncio.Event().wait()" in told["test_await_nobody"].text
+    assert "Timeout of 2 s: the call of this test was at" in told["test_await_unset_event"].text
+    assert "in test_await_unset_event  await asyncio.Event().wait()" in told["test_await_unset_event"].text
     assert "from pytest-timeout" in told["test_other_timeout"].text
     assert told["test_a_transfer_back_hangs"].text.startswith(
         "Timeout of 5 s, deadlock: the call of this test was at\n"
@@ -93,7 +93,7 @@ def test_who_hangs_fails_with_what_it_hangs_on_and_nobody_else(
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_what_a_test_leaves_stuck_fails_it_alone_and_others_hangs_fail_nobody(
+def test_a_test_fails_for_the_hang_it_leaves_and_not_for_hangs_of_other_jobs(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(test_leaving=(PROGRAMS / "pytest_sessions/passing_tests.py").read_text())
@@ -113,7 +113,7 @@ def test_what_a_test_leaves_stuck_fails_it_alone_and_others_hangs_fail_nobody(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_what_cannot_be_interrupted_ends_the_session_with_what_is_known(pytester: pytest.Pytester) -> None:
+def test_an_uninterruptible_test_ends_the_session_with_a_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import signal, threading
@@ -158,7 +158,7 @@ def test_a_test_without_ray_fails_alone_and_one_that_swallows_the_interruption_f
             except KeyboardInterrupt:
                 pass
 
-        def test_goes_on():
+        def test_continues():
             pass
         """
     )
@@ -207,7 +207,7 @@ def test_a_bad_marker_is_an_error_of_its_test_alone(pytester: pytest.Pytester) -
     assert "a timeout in seconds: @pytest.mark.dstack(timeout=60)" in outcomes(pytester)["test_it"].text
 
 
-def test_where_no_cluster_answers_what_could_not_be_looked_at_is_told(pytester: pytest.Pytester) -> None:
+def test_a_cluster_that_does_not_answer_is_reported(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): pass")
 
     result = run(pytester, "--dstack-check=module", "--dstack-address=127.0.0.1:1")
@@ -216,7 +216,7 @@ def test_where_no_cluster_answers_what_could_not_be_looked_at_is_told(pytester: 
     result.stdout.fnmatch_lines(["*::test_it: could not check for deadlocks. Nothing listens on 127.0.0.1:1: *"])
 
 
-def test_a_snapshot_that_cannot_be_kept_is_told_nevertheless(tmp_path: Path) -> None:
+def test_a_report_is_printed_if_its_snapshot_cannot_be_saved(tmp_path: Path) -> None:
     said = _saved(recorded("queue-ray-2.46"), tmp_path / "gone" / "x.json")
 
     assert said.startswith("The snapshot was not saved. Cannot write")

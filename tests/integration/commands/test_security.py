@@ -87,7 +87,7 @@ def texts_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 @pytest.mark.ray
-def test_a_snapshot_listens_nowhere_and_tells_no_token(hanging: Example, tmp_path: Path) -> None:
+def test_a_snapshot_opens_no_port_and_leaks_no_token(hanging: Example, tmp_path: Path) -> None:
     arguments = ["-v", "snapshot", "--address", hanging.address, "--locals", "--native", "--force"]
     arguments += ["-o", str(tmp_path / "s.json")]
     looks: list[Result] = []
@@ -108,7 +108,7 @@ def test_a_snapshot_listens_nowhere_and_tells_no_token(hanging: Example, tmp_pat
 
 
 @pytest.mark.ray
-def test_a_watch_listens_only_where_it_is_asked_to_and_tells_no_token(hanging: Example, tmp_path: Path) -> None:
+def test_a_watch_opens_only_its_metrics_port_and_leaks_no_token(hanging: Example, tmp_path: Path) -> None:
     for metrics in ([], ["--metrics", "0"]):
         folder = tmp_path / f"files-{len(metrics)}"
         command = [*DSTACK, "watch", "--address", hanging.address, "--dir", str(folder), "--every", "0.3"]
@@ -130,7 +130,7 @@ def test_a_watch_listens_only_where_it_is_asked_to_and_tells_no_token(hanging: E
 
 
 @pytest.mark.ray
-def test_the_terminal_ui_listens_nowhere(hanging: Example) -> None:
+def test_the_terminal_ui_opens_no_port(hanging: Example) -> None:
     with (
         Watched(hanging.environment) as watched,
         terminal([*DSTACK, "tui", "--address", hanging.address], watched.environment) as screen,
@@ -146,7 +146,7 @@ def test_the_terminal_ui_listens_nowhere(hanging: Example) -> None:
 
 
 @pytest.mark.ray
-def test_only_rays_own_driver_listens_where_there_are_other_nodes(hanging: Example, tmp_path: Path) -> None:
+def test_only_rays_driver_opens_ports_if_there_are_other_nodes(hanging: Example, tmp_path: Path) -> None:
     with (
         Watched(hanging.environment) as watched,
         running([sys.executable, "-c", REMOTE, hanging.address], watched.environment, tmp_path / "log") as program,
@@ -163,7 +163,7 @@ def test_only_rays_own_driver_listens_where_there_are_other_nodes(hanging: Examp
 
 @pytest.mark.ray
 @pytest.mark.skipif(not KNOWS_TOKENS, reason="this version of Ray has no token authentication")
-def test_a_refused_token_is_in_no_error(hanging: Example) -> None:
+def test_a_rejected_token_is_in_no_error(hanging: Example) -> None:
     wrong = "0123456789abcdef" * 4
 
     done = dstack(

@@ -38,7 +38,7 @@ def check(server: socket.socket) -> list[str]:
 
 
 @pytest.mark.parametrize("number", WORDS)
-def test_a_signal_while_the_gcs_does_not_answer(silent: socket.socket, number: Signals) -> None:
+def test_a_signal_ends_a_command_while_the_gcs_does_not_answer(silent: socket.socket, number: Signals) -> None:
     with subprocess.Popen(check(silent), stdout=PIPE, stderr=PIPE, text=True) as process:
         silent.accept()[0].close()  # to see whether anybody listens
         with silent.accept()[0]:  # to ask
@@ -49,7 +49,7 @@ def test_a_signal_while_the_gcs_does_not_answer(silent: socket.socket, number: S
 
 
 @pytest.mark.parametrize("module", ["signal", "dstack.ending", "click", "dstack.collector", "msgspec", "dstack.model"])
-def test_ctrl_c_while_it_loads(silent: socket.socket, module: str) -> None:
+def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str) -> None:
     """Sent when Python reports that the first module of that name is loaded, so in the middle of what loads next."""
     command = [sys.executable, "-X", "importtime", *check(silent)[1:]]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
@@ -64,7 +64,7 @@ def test_ctrl_c_while_it_loads(silent: socket.socket, module: str) -> None:
     assert (process.returncode, out, told or is_early) == (130, "", ["Interrupted."] if told else True)
 
 
-def test_a_signal_that_is_ignored_from_the_start_stays_so(silent: socket.socket) -> None:
+def test_a_signal_ignored_at_the_start_stays_ignored(silent: socket.socket) -> None:
     command = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *check(silent)]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         silent.accept()[0].close()
@@ -77,7 +77,7 @@ def test_a_signal_that_is_ignored_from_the_start_stays_so(silent: socket.socket)
 
 
 @pytest.mark.ray
-def test_a_demo_takes_its_cluster_along_when_it_is_terminated() -> None:
+def test_a_terminated_demo_ends_its_cluster() -> None:
     with own_environment() as environment:
         tag: Tag = ("RAY_TMPDIR", environment["RAY_TMPDIR"])
         with subprocess.Popen([*DSTACK, "demo"], env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
@@ -91,7 +91,7 @@ def test_a_demo_takes_its_cluster_along_when_it_is_terminated() -> None:
 
 @pytest.mark.parametrize(("command", "code"), [("show", 0), ("check", 4)])
 @pytest.mark.parametrize("option", [[], ["--json"]])
-def test_who_has_read_enough_changes_no_exit_code(command: str, code: int, option: list[str]) -> None:
+def test_a_reader_that_closes_the_pipe_changes_no_exit_code(command: str, code: int, option: list[str]) -> None:
     with subprocess.Popen([*DSTACK, command, str(RECORDED), *option], stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -101,7 +101,7 @@ def test_who_has_read_enough_changes_no_exit_code(command: str, code: int, optio
     assert (process.returncode, err) == (code, b"")
 
 
-def test_a_slow_reader_gets_everything_and_can_be_left_waiting() -> None:
+def test_a_slow_reader_gets_all_output_and_an_interruption_does_not_wait_for_it() -> None:
     show = [*DSTACK, "show", str(RECORDED), "--json"]
     whole = subprocess.run(show, stdout=PIPE, check=True).stdout
     with ExitStack() as stack:
@@ -137,7 +137,7 @@ with _progress() as progress:
 """
 
 
-def test_a_terminal_that_takes_nothing_holds_up_no_look() -> None:
+def test_a_blocked_terminal_delays_no_sample() -> None:
     with (
         terminal() as (ours, theirs),
         subprocess.Popen([sys.executable, "-c", TELLING], stdin=PIPE, stdout=PIPE, stderr=theirs, bufsize=0) as process,
@@ -181,7 +181,7 @@ def fill(theirs: int) -> None:
         os.close(own)
 
 
-def test_a_narrow_terminal_shows_all_of_it() -> None:
+def test_a_narrow_terminal_shows_the_whole_message() -> None:
     with terminal() as (ours, theirs):
         with subprocess.Popen([*DSTACK, "show", str(RECORDED)], stdin=theirs, stdout=theirs, stderr=theirs) as process:
             shown = b""

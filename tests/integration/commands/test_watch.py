@@ -86,7 +86,7 @@ def watching(cluster: RayCluster, directory: Path, *options: str) -> Iterator[Wa
         yield one
 
 
-def test_a_hang_beside_what_makes_headway_is_told_once_and_when_it_is_over(cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster: RayCluster, tmp_path: Path) -> None:
     told = tmp_path / "told"
     options = ("--metrics", "0", "--on-finding", f"cat >> {told}; echo no; exit 3")
     with cluster.run_example(PROGRAMS / "drivers/progressing.py"), watching(cluster, tmp_path, *options) as watch:
@@ -117,7 +117,7 @@ def test_a_hang_beside_what_makes_headway_is_told_once_and_when_it_is_over(clust
         assert watch.ends_by(signal.SIGTERM) == 0
 
 
-def test_sigterm_ends_it_with_a_command_that_hangs(cluster: RayCluster, tmp_path: Path) -> None:
+def test_sigterm_ends_a_watch_with_a_hanging_command(cluster: RayCluster, tmp_path: Path) -> None:
     with (
         cluster.run_example("two_actors"),
         watching(cluster, tmp_path, "--on-finding", f"echo $$ > {tmp_path / 'pid'}; sleep 1000 & wait") as watch,
@@ -131,7 +131,7 @@ def test_sigterm_ends_it_with_a_command_that_hangs(cluster: RayCluster, tmp_path
             process.wait(timeout=5)
 
 
-def test_a_signal_while_it_looks_in_full_ends_that_look(cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_signal_during_a_snapshot_ends_that_snapshot(cluster: RayCluster, tmp_path: Path) -> None:
     with watching(cluster, tmp_path) as watch, cluster.run_example("two_actors"):
         watch.wait_for("looking")
         (looking,) = wait_until(
@@ -142,7 +142,7 @@ def test_a_signal_while_it_looks_in_full_ends_that_look(cluster: RayCluster, tmp
 
 
 @pytest.mark.exhaustive
-def test_it_outlives_a_lost_node_a_gcs_that_is_away_and_the_end_of_its_cluster(tmp_path: Path) -> None:
+def test_a_watch_survives_a_lost_node_a_restarted_gcs_and_the_end_of_its_cluster(tmp_path: Path) -> None:
     with ray_cluster(2, num_cpus=1) as cluster:
         with watching(cluster, tmp_path, "--metrics", "0") as watch:
             _other_raylet(cluster).kill()
@@ -176,7 +176,9 @@ def test_it_outlives_a_lost_node_a_gcs_that_is_away_and_the_end_of_its_cluster(t
         (("--address", "nonsense"), 2, "'nonsense' is not a valid address"),
     ],
 )
-def test_without_a_cluster_it_does_not_begin(options: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:
+def test_a_watch_without_a_cluster_fails_at_once(
+    options: tuple[str, ...], code: int, message: str, tmp_path: Path
+) -> None:
     done = dstack("watch", *options, "--dir", str(tmp_path))
 
     assert (done.returncode, done.stdout) == (code, "")
@@ -184,7 +186,7 @@ def test_without_a_cluster_it_does_not_begin(options: tuple[str, ...], code: int
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_ends_it_while_the_gcs_does_not_answer(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_a_signal_ends_a_watch_while_the_gcs_does_not_answer(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(30)
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -196,7 +198,7 @@ def test_a_signal_ends_it_while_the_gcs_does_not_answer(number: signal.Signals, 
                 assert child.process.wait(timeout=ENDS_S) == code, child
 
 
-def test_who_reads_its_events_no_more_does_not_keep_it_from_ending(cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_watch_ends_although_its_events_are_no_longer_read(cluster: RayCluster, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     while os.write(writer, b"x" * PIPE_BYTES) == PIPE_BYTES and select.select([], [writer], [], 0)[1]:
         pass  # until it is full

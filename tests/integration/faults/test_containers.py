@@ -44,7 +44,7 @@ def numbers(pid: int) -> list[int]:
 
 @pytest.mark.ray
 @pytest.mark.hosts
-def test_it_is_looked_at_from_within(contained: Example) -> None:
+def test_a_containers_processes_are_read_from_within(contained: Example) -> None:
     tag = ("RAY_TMPDIR", contained.environment["RAY_TMPDIR"])
     before = {process.pid for process in carrying(tag)}
     told = settled_check(contained.address, contained.environment, lambda told: told["verdict"] == "deadlock")

@@ -133,7 +133,7 @@ Look = Callable[..., Plain]
         ("has_huge_locals", ["has_huge_locals", "<module>"], "threading.Lock.acquire"),
     ],
 )
-def test_who_has_trouble_of_its_own_is_seen_whole(
+def test_a_faulty_process_is_read_completely(
     trouble: str, functions: list[str], call: str | None, options: Plain, start: Start, look: Look
 ) -> None:
     child = start(trouble)
@@ -153,7 +153,7 @@ def test_who_has_trouble_of_its_own_is_seen_whole(
     assert thread["on_cpu"] == (trouble == "loops_in_c")
 
 
-def test_all_of_200_threads_are_seen_and_what_they_wait_for(start: Start, look: Look) -> None:
+def test_200_threads_are_read_with_their_waits(start: Start, look: Look) -> None:
     threads = look(start("has_many_threads").pid)["processes"]["faulty"]["threads"]
 
     waiting = {thread["call"]["object_id"] for thread in threads if thread["name"].startswith("waits-")}
@@ -161,7 +161,7 @@ def test_all_of_200_threads_are_seen_and_what_they_wait_for(start: Start, look: 
     assert len(waiting) == 1
 
 
-def test_locals_of_hundreds_of_megabytes_are_told_in_a_few_bytes(start: Start, look: Look) -> None:
+def test_locals_of_hundreds_of_megabytes_are_shown_in_a_few_bytes(start: Start, look: Look) -> None:
     thread, _ = main_thread(look(start("has_huge_locals").pid, locals=True))
 
     told = thread["locals"]["0"]
@@ -169,7 +169,7 @@ def test_locals_of_hundreds_of_megabytes_are_told_in_a_few_bytes(start: Start, l
     assert max(map(len, told.values())) < 1000
 
 
-def test_who_is_at_its_own_limits_is_seen_whole(tmp_path: Path, look: Look) -> None:
+def test_a_process_at_its_resource_limits_is_read_completely(tmp_path: Path, look: Look) -> None:
     limits = ["prlimit", "--nofile=8", "--nproc=1", "--fsize=1000", f"--as={1 << 30}", "--stack=1000000"]
     with running([*limits, sys.executable, faulty.__file__, "is_deep"], dict(os.environ), tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=30)
@@ -183,7 +183,7 @@ def test_who_is_at_its_own_limits_is_seen_whole(tmp_path: Path, look: Look) -> N
 # Stopped, ended, ending, beginning
 
 
-def test_who_was_stopped_is_read_and_stays_stopped(start: Start, look: Look) -> None:
+def test_a_stopped_process_is_read_and_remains_stopped(start: Start, look: Look) -> None:
     child = start("runs")
     os.kill(child.pid, signal.SIGSTOP)
     wait_until(lambda: states(child.pid)[str(child.pid)] == "T", deadline_s=20, what=lambda: "stopped")
@@ -195,7 +195,7 @@ def test_who_was_stopped_is_read_and_stays_stopped(start: Start, look: Look) -> 
     assert states(child.pid) == {str(child.pid): "T"}
 
 
-def test_a_zombie_is_a_process_that_is_gone(start: Start, look: Look) -> None:
+def test_a_zombie_is_reported_as_ended(start: Start, look: Look) -> None:
     child = start("waits")
     os.kill(child.pid, signal.SIGKILL)
     wait_until(lambda: states(child.pid)[str(child.pid)] == "Z", deadline_s=20, what=lambda: "a zombie")
@@ -219,7 +219,7 @@ KILL = 'case "$* " in *" {pid} "*) kill -9 {pid}; while [ -d /proc/{pid} ]; do :
     ],
     ids=["before it is read", "once it is read"],
 )
-def test_who_ends_in_the_middle_of_a_look_is_gone_unless_it_was_read(
+def test_a_process_that_ends_during_a_sample_is_reported_as_ended_unless_it_was_read(
     script: str, expected: list[tuple[str, str]], option: str, start: Start, look: Look
 ) -> None:
     child = start("is_deep")
@@ -233,7 +233,7 @@ def test_who_ends_in_the_middle_of_a_look_is_gone_unless_it_was_read(
     assert expected or main_thread(result)[1].count("descend") == faulty.DEEP + 1
 
 
-def test_who_begins_is_seen_sooner_or_later_and_nothing_is_claimed_before(tmp_path: Path, look: Look) -> None:
+def test_a_starting_process_is_unreadable_until_python_runs(tmp_path: Path, look: Look) -> None:
     program = ["sh", "-c", f'read go; exec "{sys.executable}" "{faulty.__file__}" waits']
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         assert child.stdin is not None
@@ -267,7 +267,7 @@ def has_all_threads(result: Plain) -> bool:
 
 
 @pytest.mark.parametrize("how", ["stopped", "running"])
-def test_who_is_traced_by_another_program_is_read_without_a_pause(
+def test_a_process_traced_by_another_program_is_read_without_a_pause(
     how: str, start: Start, look: Look, tmp_path: Path
 ) -> None:
     child = start("has_many_threads")
@@ -287,7 +287,7 @@ def test_who_is_traced_by_another_program_is_read_without_a_pause(
     assert look(child.pid, pause=True)["failures"] == []
 
 
-def test_beside_a_profiler_that_pauses_it_a_process_is_read(start: Start, look: Look, tmp_path: Path) -> None:
+def test_a_process_is_read_while_a_profiler_pauses_it(start: Start, look: Look, tmp_path: Path) -> None:
     child = start("runs")
     pyspy = find_pyspy()
     assert pyspy
@@ -332,7 +332,7 @@ echo "Error: lost its way" >&2; exit 1
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_dump_with_a_pause_that_fails_is_tried_again(times: int, start: Start, look: Look, tmp_path: Path) -> None:
+def test_a_failed_dump_with_a_pause_is_retried(times: int, start: Start, look: Look, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
 
     result = look(start("runs").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=times)), pause=True)
@@ -343,7 +343,7 @@ def test_a_dump_with_a_pause_that_fails_is_tried_again(times: int, start: Start,
     assert "runs" in main_thread(result)[1]
 
 
-def test_where_all_dumps_with_a_pause_fail_the_one_without_stands(start: Start, look: Look, tmp_path: Path) -> None:
+def test_the_dump_without_a_pause_is_the_fallback(start: Start, look: Look, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
 
     result = look(start("is_deep").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=1000)), pause=True)

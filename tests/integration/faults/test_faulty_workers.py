@@ -129,7 +129,7 @@ def silent(told: Json) -> set[int]:
     return {failure["pid"] for failure in failures}
 
 
-def test_beside_all_troubles_everybody_is_seen_and_the_deadlock_found(cluster: Example, pids: dict[str, int]) -> None:
+def test_all_faulty_workers_are_read_and_the_deadlock_is_found(cluster: Example, pids: dict[str, int]) -> None:
     with leaves_all_as_it_was(cluster, pids):
         told = looked(cluster)
 
@@ -141,7 +141,7 @@ def test_beside_all_troubles_everybody_is_seen_and_the_deadlock_found(cluster: E
 
 
 @pytest.mark.parametrize("trouble", ["holds_gil_in_c", "loops_in_c", "is_deep", "has_huge_locals"])
-def test_who_is_in_trouble_is_seen_in_it(trouble: str, snapshot: Snapshot, pids: dict[str, int]) -> None:
+def test_a_faulty_worker_is_read_in_its_faulty_function(trouble: str, snapshot: Snapshot, pids: dict[str, int]) -> None:
     thread = main_thread(process_of(snapshot, pids[trouble]))
 
     functions = [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
@@ -149,7 +149,7 @@ def test_who_is_in_trouble_is_seen_in_it(trouble: str, snapshot: Snapshot, pids:
     assert thread.still or trouble == "loops_in_c"  # that one has run meanwhile, unless the machine gave it no turn
 
 
-def test_of_300_calls_of_itself_none_is_lost(snapshot: Snapshot, pids: dict[str, int]) -> None:
+def test_all_300_recursive_calls_are_read(snapshot: Snapshot, pids: dict[str, int]) -> None:
     thread = main_thread(process_of(snapshot, pids["is_deep"]))
 
     frames = snapshot.frames_of(thread)
@@ -174,7 +174,7 @@ def test_all_of_200_threads_are_read(snapshot: Snapshot, pids: dict[str, int]) -
     assert sum(thread.name.startswith("waits-") for thread in process.threads) == faulty_actors.MANY_THREADS
 
 
-def test_huge_locals_are_told_shortly(snapshot: Snapshot, pids: dict[str, int]) -> None:
+def test_huge_locals_are_shown_briefly(snapshot: Snapshot, pids: dict[str, int]) -> None:
     thread = main_thread(process_of(snapshot, pids["has_huge_locals"]))
 
     assert thread.locals is not None
@@ -183,14 +183,14 @@ def test_huge_locals_are_told_shortly(snapshot: Snapshot, pids: dict[str, int]) 
     assert max(map(len, told)) < 1000
 
 
-def test_who_wants_room_in_the_full_object_store_is_seen(snapshot: Snapshot, pids: dict[str, int]) -> None:
+def test_a_worker_that_waits_for_room_in_the_object_store_is_read(snapshot: Snapshot, pids: dict[str, int]) -> None:
     thread = main_thread(process_of(snapshot, pids["fills_store"]))
 
     functions = [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
     assert "fills_store" in functions
 
 
-def test_one_that_is_stopped_does_not_keep_the_others_from_being_told(cluster: Example, pids: dict[str, int]) -> None:
+def test_a_stopped_worker_does_not_keep_the_deadlock_from_being_found(cluster: Example, pids: dict[str, int]) -> None:
     pid = pids["sleeps"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -207,7 +207,7 @@ def test_one_that_is_stopped_does_not_keep_the_others_from_being_told(cluster: E
     wait_until(lambda: pid not in silent(looked(cluster)), deadline_s=60, what=lambda: "its answer")
 
 
-def test_one_that_is_killed_in_the_middle_of_a_look_is_not_missed(cluster: Example, pids: dict[str, int]) -> None:
+def test_a_worker_killed_during_a_sample_is_no_failure(cluster: Example, pids: dict[str, int]) -> None:
     pid = pids["sleeps"]
     argv = [*DSTACK, "check", "--address", cluster.address, "--json"]
 

@@ -35,14 +35,14 @@ def told(hosts_possible: None, disk: Path) -> dict[str, Any]:
     return result
 
 
-def test_the_cluster_is_looked_at_as_ever(told: dict[str, Any]) -> None:
+def test_a_check_works_on_a_full_disk(told: dict[str, Any]) -> None:
     assert (told["full"]["verdict"], told["full"]["exit_code"]) == ("deadlock", 1)
     assert told["full"]["coverage"]["failures"] == []
     assert (told["after"]["verdict"], told["after"]["exit_code"]) == ("deadlock", 1)
 
 
 @pytest.mark.parametrize("name", ["taken.json", "taken.json.gz"])
-def test_a_snapshot_that_cannot_be_saved_is_still_told(name: str, disk: Path, told: dict[str, Any]) -> None:
+def test_an_unsaved_snapshot_is_still_reported(name: str, disk: Path, told: dict[str, Any]) -> None:
     output = told["outputs"][name]
 
     assert output["code"] == 3
@@ -50,10 +50,10 @@ def test_a_snapshot_that_cannot_be_saved_is_still_told(name: str, disk: Path, to
     assert output["stdout"].startswith("DEADLOCK")
 
 
-def test_no_part_of_a_file_stays(told: dict[str, Any]) -> None:
+def test_no_partial_file_remains(told: dict[str, Any]) -> None:
     assert [name for name in told["left"] if not name.startswith("dsk")] == ["filled", "piped.json"]
 
 
-def test_what_cannot_be_printed_is_an_error_of_one_line(told: dict[str, Any]) -> None:
+def test_unwritable_output_is_an_error_of_one_line(told: dict[str, Any]) -> None:
     assert told["piped"]["code"] == 3
     assert told["piped"]["stderr"] == "Error: Cannot write to standard output: No space left on device.\n"

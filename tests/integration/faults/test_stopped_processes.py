@@ -40,7 +40,7 @@ def collector_of(pid: int) -> psutil.Process | None:
     return next((one for one in children if "dstack.collector" in " ".join(command_line(one))), None)
 
 
-def test_a_gcs_that_is_stopped_before(deadlock: RayCluster) -> None:
+def test_a_gcs_stopped_before_a_check_is_reported(deadlock: RayCluster) -> None:
     with stopped(process_of(deadlock, "gcs_server")):
         done = dstack("check", "--address", deadlock.address, environment=deadlock.environment, timeout_s=ENDS_S)
 
@@ -48,7 +48,7 @@ def test_a_gcs_that_is_stopped_before(deadlock: RayCluster) -> None:
     assert "its GCS did not answer within 2 s" in done.stderr
 
 
-def test_a_gcs_that_is_stopped_between_both_samples(deadlock: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gcs_stopped_between_two_samples_is_reported(deadlock: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in deadlock.environment.items():
         monkeypatch.setenv(name, value)
     gcs = process_of(deadlock, "gcs_server")
@@ -70,14 +70,14 @@ def test_a_gcs_that_is_stopped_between_both_samples(deadlock: RayCluster, monkey
     assert (diagnosis.verdict, diagnosis.findings[0].confirmed) == ("deadlock", False)
 
 
-def test_a_raylet_that_is_stopped_is_not_needed_on_its_own_host(deadlock: RayCluster) -> None:
+def test_a_stopped_raylet_is_not_needed_on_its_own_host(deadlock: RayCluster) -> None:
     with stopped(process_of(deadlock, "raylet")):
         answer = check(deadlock.address, deadlock.environment)
 
     assert (answer["exit_code"], answer["findings"][0]["confirmed"]) == (1, True)
 
 
-def test_a_collector_that_is_stopped_is_ended(deadlock: RayCluster) -> None:
+def test_a_stopped_collector_is_killed(deadlock: RayCluster) -> None:
     command = [*DSTACK, "check", "--address", deadlock.address, "--timeout", "1"]
     with subprocess.Popen(
         command, env=deadlock.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -70,7 +70,7 @@ def settled(cluster: RayCluster, verdict: str, access: str, *options: str) -> Js
     return wait_until(is_right, deadline_s=SETTLED_S, what=lambda: json.dumps(last, indent=1)[-6000:])
 
 
-def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allows(cluster: RayCluster) -> None:
+def test_a_deadlock_is_found_with_the_certainty_that_the_permissions_allow(cluster: RayCluster) -> None:
     with cluster.run_example("two_actors"):
         checked = settled(cluster, "blocked", "state only", "--pause")
 
@@ -104,7 +104,7 @@ def test_a_deadlock_is_drawn_by_what_is_allowed_and_said_as_surely_as_that_allow
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["polling_ring", "ring_with_second_thread"])
-def test_what_only_seems_to_hang_is_no_deadlock_either(cluster: RayCluster, name: str) -> None:
+def test_a_look_alike_is_no_deadlock_without_permissions(cluster: RayCluster, name: str) -> None:
     with cluster.run_example(f"look_alikes/{name}"):
         node_id = check(cluster)["coverage"]["failures"][0]["node_id"]
         with agent(cluster, node_id):

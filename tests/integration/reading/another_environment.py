@@ -30,7 +30,7 @@ def python() -> str:
 
 
 @pytest.mark.parametrize("name", ["lock_and_callback", "rlock_and_callback", "pool_waits_for_itself"])
-def test_what_threads_wait_for_and_whose_tasks_they_run_is_read(name: str, python: str, tmp_path: Path) -> None:
+def test_waits_and_tasks_of_threads_are_read(name: str, python: str, tmp_path: Path) -> None:
     path = EXAMPLES / "hangs" / f"{name}.py"
     expected = expected_of(path)
     file = str(tmp_path / "taken.json")

@@ -54,7 +54,7 @@ def settled(pid: int, what: str) -> tuple[Plain, Plain]:
     return wait_until(found, deadline_s=20, what=lambda: f"{what}: {look_at(pid)}")
 
 
-def test_who_is_below_a_stranger_with_the_workers_pid_is_left_alone(tmp_path: Path) -> None:
+def test_children_of_an_unrelated_process_with_the_workers_pid_are_ignored(tmp_path: Path) -> None:
     """As below pid 1 of this host, where a driver in a container is its pid 1."""
     tried = tmp_path / "tried"
     probe = NodeProbe()
@@ -82,7 +82,7 @@ def test_who_is_below_a_stranger_with_the_workers_pid_is_left_alone(tmp_path: Pa
         ("gets_from_pool_of_threads", "multiprocessing.Pool result", "sleeps", False),
     ],
 )
-def test_a_child_is_seen_with_its_stack_and_waited_for_by_its_pid_where_that_is_certain(
+def test_a_child_is_read_with_its_stack_and_a_certain_wait_has_its_pid(
     way: str, call: str, function: str, is_proven: bool, tmp_path: Path
 ) -> None:
     with family(way, tmp_path) as (parent, pids):
@@ -99,7 +99,7 @@ def test_a_child_is_seen_with_its_stack_and_waited_for_by_its_pid_where_that_is_
     assert set(states.values()) == {psutil.STATUS_SLEEPING}
 
 
-def test_a_child_below_a_shell_is_seen_and_the_shell_is_waited_for(tmp_path: Path) -> None:
+def test_a_child_of_a_shell_is_read_and_the_wait_is_for_the_shell(tmp_path: Path) -> None:
     with family("runs_command", tmp_path) as (parent, pids):
         result, waits = settled(parent.pid, "os.waitpid")
 
@@ -110,7 +110,7 @@ def test_a_child_below_a_shell_is_seen_and_the_shell_is_waited_for(tmp_path: Pat
     assert process["children_left_out"] == 1, "the shell, which runs no Python"
 
 
-def test_of_too_many_children_the_first_are_looked_at_and_it_is_said(tmp_path: Path) -> None:
+def test_only_the_first_of_too_many_children_are_read_with_a_note(tmp_path: Path) -> None:
     with family("has_many", tmp_path) as (parent, pids):
         result, _ = settled(parent.pid, JOIN)
 
@@ -128,7 +128,7 @@ def test_another_target_or_what_it_started_is_not_shown_as_a_child(tmp_path: Pat
     assert [process["children"] for process in result["processes"].values()] == [[], []]
 
 
-def test_dstack_and_what_it_runs_is_nobodys_child(tmp_path: Path) -> None:
+def test_dstack_and_its_processes_are_not_shown_as_children(tmp_path: Path) -> None:
     script = f"""
 import os
 from dstack.probes.node.probe import NodeProbe
@@ -168,7 +168,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Snapshot,
 
 
 @pytest.mark.ray
-def test_a_worker_and_a_driver_have_their_children_and_nobody_of_ray(on_ray: tuple[Any, ...]) -> None:
+def test_workers_and_drivers_have_their_children_but_no_processes_of_ray(on_ray: tuple[Any, ...]) -> None:
     snapshot, _, _, said = on_ray
 
     found = {
@@ -184,7 +184,7 @@ def test_a_worker_and_a_driver_have_their_children_and_nobody_of_ray(on_ray: tup
 
 
 @pytest.mark.ray
-def test_a_chain_ends_in_the_child_and_tells_where_that_is(on_ray: tuple[Any, ...]) -> None:
+def test_a_chain_ends_in_the_child_with_its_position(on_ray: tuple[Any, ...]) -> None:
     _, told, _, said = on_ray
 
     (finding,) = told["findings"]

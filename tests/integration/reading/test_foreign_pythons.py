@@ -75,7 +75,7 @@ def changed(version: str, folder: Path, symbol: str, offset: int, value: int) ->
 
 
 @pytest.mark.parametrize("version", OTHERS)
-def test_its_version_and_its_runtime_are_where_the_process_itself_has_them(version: str, tmp_path: Path) -> None:
+def test_version_and_runtime_address_are_those_of_the_process(version: str, tmp_path: Path) -> None:
     script = f"{WHERE_IT_IS}\n{SLEEP}"
 
     with running([*python_or_skip(version), "-c", script], {}, tmp_path / "log") as child:
@@ -87,11 +87,11 @@ def test_its_version_and_its_runtime_are_where_the_process_itself_has_them(versi
     assert found == {"version": (int(major), int(minor)), "runtime": int(runtime)}
 
 
-def test_of_the_own_build_nothing_needs_to_be_known() -> None:
+def test_a_process_of_the_same_build_needs_no_version() -> None:
     assert foreign_python(os.getpid()) is None
 
 
-def test_a_program_that_is_not_python_is_refused() -> None:
+def test_a_program_that_is_not_python_is_rejected() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         found = foreign_python(process.pid)
         process.kill()
@@ -99,7 +99,7 @@ def test_a_program_that_is_not_python_is_refused() -> None:
     assert found == {"refused": "no CPython with symbols was found in it"}
 
 
-def test_who_is_gone_is_nobody_to_be_refused() -> None:
+def test_an_ended_process_is_not_rejected() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
 
@@ -117,7 +117,7 @@ def test_who_is_gone_is_nobody_to_be_refused() -> None:
         ("3.13", "Py_Version", 0, 0x030E00F0, "its debug offsets are of Python 3.13, not 3.14"),
     ],
 )
-def test_what_has_no_layout_is_refused(
+def test_a_version_without_a_layout_is_rejected(
     version: str, symbol: str, offset: int, value: int, said: str, tmp_path: Path
 ) -> None:
     copy = changed(version, tmp_path, symbol, offset, value)
@@ -133,13 +133,13 @@ def test_what_has_no_layout_is_refused(
         ("worker", "it runs a Python of an unknown version"),
     ],
 )
-def test_without_a_symbol_the_version_is_in_the_name_or_not_known(name: str, said: str, tmp_path: Path) -> None:
+def test_without_a_symbol_the_version_is_in_the_file_name_or_unknown(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).symlink_to(binary("3.10"))
 
     assert image(tmp_path / name) == {"refused": said}
 
 
-def test_two_pythons_in_one_process_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_pythons_in_one_process_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [tmp_path / f"libpython{version}.so" for version in ("3.10", "3.12")]
     for file, version in zip(files, ("3.10", "3.12"), strict=True):
         file.symlink_to(binary(version))
@@ -153,7 +153,7 @@ def test_two_pythons_in_one_process_are_refused(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("version", [version for version in OTHERS if version in ("3.13", "3.14")])
-def test_what_a_process_states_of_itself_is_what_was_saved(version: str, tmp_path: Path) -> None:
+def test_offsets_stated_by_a_process_are_the_saved_ones(version: str, tmp_path: Path) -> None:
     with running([*python_or_skip(version), "-c", SLEEP], {}, tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=30)
         found = foreign_python(child.pid)
@@ -166,7 +166,7 @@ def test_what_a_process_states_of_itself_is_what_was_saved(version: str, tmp_pat
     assert with_debug_offsets(saved, offsets) == saved
 
 
-def test_a_process_that_contradicts_what_dstack_takes_for_granted_is_refused(tmp_path: Path) -> None:
+def test_a_process_with_unexpected_offsets_is_rejected(tmp_path: Path) -> None:
     offset = HEADER_SIZE + 8 * FIELDS[3, 13].index("pyobject.ob_type")
 
     with running_changed(tmp_path, "_PyRuntime", offset, 24) as odd:
@@ -194,7 +194,7 @@ def look_at(pid: int) -> Plain:
     return sample(target(pid, python=foreign_python(pid)))
 
 
-def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path) -> None:
+def test_a_rejected_process_is_one_failure_and_pyspy_reads_its_stacks(tmp_path: Path) -> None:
     with running_changed(tmp_path, "_PyRuntime", 16, 1) as free_threaded:
         result = look_at(free_threaded.pid)
 
@@ -204,7 +204,7 @@ def test_what_is_not_read_is_one_failure_and_the_stacks_are_seen(tmp_path: Path)
     assert [result["frames"][frame]["function"] for frame in result["stacks"][thread["stack"]]] == ["<module>"]
 
 
-def test_of_what_is_not_read_rays_calls_are_known_by_their_frames(tmp_path: Path) -> None:
+def test_rays_calls_of_a_rejected_process_are_recognised_by_their_frames(tmp_path: Path) -> None:
     file = tmp_path / "ray" / "_private" / "worker.py"
     file.parent.mkdir(parents=True)
     file.write_text(IN_RAY_GET)
@@ -217,7 +217,7 @@ def test_of_what_is_not_read_rays_calls_are_known_by_their_frames(tmp_path: Path
     assert (thread["call"]["kind"], thread["call"]["held"], thread["call"]["timeout_s"]) == ("ray.get", True, None)
 
 
-def test_where_py_spy_cannot_read_it_either_the_reason_is_told(tmp_path: Path) -> None:
+def test_a_process_that_pyspy_cannot_read_either_has_a_reason(tmp_path: Path) -> None:
     with running_changed(tmp_path, "Py_Version", 0, 0x030F00F0) as newer:
         result = look_at(newer.pid)
 

@@ -109,7 +109,7 @@ def test_a_setuid_pyspy_shows_stacks_without_memory(in_ray_get: int, place: Path
     assert "its memory could not be read: no permission: the process belongs to another user" in reasons(told)
 
 
-def test_sudo_is_tried_where_it_is_refused_and_is_never_let_ask(in_ray_get: int, place: Path) -> None:
+def test_sudo_is_the_fallback_without_permission_and_never_asks_for_a_password(in_ray_get: int, place: Path) -> None:
     as_root = own_pyspy(place, 0o4755)
     sudo = command(place, f'[ "$1 $2" = "-n --" ] && [ ! -t 0 ] || exit 9; shift 3; exec {as_root} "$@"')
     told = look(in_ray_get, own_pyspy(place, 0o755), AS_NOBODY, sudo)
@@ -118,7 +118,7 @@ def test_sudo_is_tried_where_it_is_refused_and_is_never_let_ask(in_ray_get: int,
 
 
 @pytest.mark.parametrize("says", ["echo 'sudo: a password is required' >&2; exit 1", "exec sleep 1000"])
-def test_a_sudo_that_does_not_run_it_changes_nothing(in_ray_get: int, place: Path, says: str) -> None:
+def test_a_failing_sudo_changes_nothing(in_ray_get: int, place: Path, says: str) -> None:
     began = time.monotonic()
     told = look(in_ray_get, own_pyspy(place, 0o755), AS_NOBODY, command(place, says))
 
@@ -127,21 +127,21 @@ def test_a_sudo_that_does_not_run_it_changes_nothing(in_ray_get: int, place: Pat
     assert time.monotonic() - began < 40
 
 
-def test_sudo_is_not_tried_where_nothing_is_refused(in_ray_get: int, place: Path) -> None:
+def test_sudo_is_not_used_with_permission(in_ray_get: int, place: Path) -> None:
     told = look(in_ray_get, own_pyspy(place, 0o755), path=command(place, f"touch {place}/tried"))
 
     assert told["processes"]["w"]["access"] == "memory"
     assert not (place / "tried").exists()
 
 
-def test_a_container_without_ptrace_is_told_what_it_lacks(in_ray_get: int, place: Path) -> None:
+def test_a_container_without_ptrace_is_named_as_the_reason(in_ray_get: int, place: Path) -> None:
     told = look(in_ray_get, own_pyspy(place, 0o755), WITHOUT_PTRACE)
 
     assert "without the capability SYS_PTRACE" in reasons(told)
     assert "docker run --cap-add=SYS_PTRACE" in reasons(told)
 
 
-def test_a_process_that_made_itself_unreadable_is_told_from_another_users(place: Path) -> None:
+def test_a_process_that_is_not_dumpable_differs_from_one_of_another_user(place: Path) -> None:
     with python(place, "-c", NOT_DUMPABLE, prefix=AS_NOBODY) as pid:
         wait_until(lambda: psutil.Process(pid).uids().real == NOBODY, deadline_s=20, what=lambda: "another user")
         told = look(pid, own_pyspy(place, 0o755), AS_NOBODY)
@@ -149,7 +149,7 @@ def test_a_process_that_made_itself_unreadable_is_told_from_another_users(place:
     assert "the process is not dumpable" in reasons(told)
 
 
-def test_what_is_no_python_is_told_so(place: Path) -> None:
+def test_a_process_that_is_not_python_is_reported(place: Path) -> None:
     with running(["sh", "-c", "echo ready; sleep 1000 & wait"], os.environ, place / "log") as child:
         child.wait_for_line("ready", deadline_s=20)
         told = look(child.pid, own_pyspy(place, 0o755))
@@ -157,7 +157,7 @@ def test_what_is_no_python_is_told_so(place: Path) -> None:
     assert "py-spy does not recognise it as a Python process" in reasons(told)
 
 
-def test_a_pyspy_for_other_machines_is_told_so(in_ray_get: int, place: Path) -> None:
+def test_a_pyspy_for_another_machine_type_is_reported(in_ray_get: int, place: Path) -> None:
     broken = place / "py-spy"
     broken.write_bytes(b"\x7fELF" + b"\0" * 60)
     broken.chmod(0o755)

@@ -105,7 +105,7 @@ def start(version: str, *arguments: object) -> list[str]:
         ),
     ],
 )
-def test_random_stacks_are_those_of_the_program_and_of_pyspy(version: str, seed: int, tmp_path: Path) -> None:
+def test_random_stacks_equal_those_of_the_program_and_of_pyspy(version: str, seed: int, tmp_path: Path) -> None:
     """Names are qualified from CPython 3.11 on."""
     with running(start(version, seed, THREADS), dict(os.environ), tmp_path / "log") as program:
         program.wait_for_line("ready", deadline_s=120)
@@ -159,7 +159,7 @@ def assert_shown_on_3_10(shown: Sequence[tuple[str, str, int]], frames: Sequence
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_stack_of_3000_frames_is_that_of_pyspy(version: str, tmp_path: Path) -> None:
+def test_a_stack_of_3000_frames_equals_that_of_pyspy(version: str, tmp_path: Path) -> None:
     script = """
 import sys, threading, time
 sys.setrecursionlimit(10_000)
@@ -184,7 +184,7 @@ descend(3_000)
 
 
 @pytest.mark.ray
-def test_workers_and_driver_of_ray_are_those_of_pyspy(shared: SharedCluster, tmp_path: Path) -> None:
+def test_stacks_of_rays_workers_and_driver_equal_those_of_pyspy(shared: SharedCluster, tmp_path: Path) -> None:
     """Of each thread that did not run from the reading until the dump, of which Ray's own threads wake now and then."""
     file = tmp_path / "taken.json"
     with shared.running(PROGRAMS / "drivers/ray_waits.py") as program:

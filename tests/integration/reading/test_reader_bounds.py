@@ -61,7 +61,7 @@ time.sleep(100_000)
 """
 
 
-def test_of_a_stack_of_100_000_frames_both_ends_are_kept(tmp_path: Path) -> None:
+def test_a_stack_of_100_000_frames_keeps_both_ends(tmp_path: Path) -> None:
     with program(DEEP, tmp_path, "100000") as child:
         answer = sample(target(child.pid))
 
@@ -87,7 +87,7 @@ time.sleep(100_000)
 
 
 @pytest.mark.parametrize("count", [THREADS, pytest.param(9_990, marks=pytest.mark.exhaustive)])
-def test_all_of_very_many_threads_are_read(count: int, tmp_path: Path) -> None:
+def test_thousands_of_threads_are_all_read(count: int, tmp_path: Path) -> None:
     with program(MANY, tmp_path, str(count)) as child:
 
         def at_rest() -> Plain | None:
@@ -121,7 +121,7 @@ os._exit(0)
 """
 
 
-def test_processes_that_end_or_begin_another_program_meanwhile_are_no_error(tmp_path: Path) -> None:
+def test_processes_that_end_or_exec_during_a_reading_are_no_error(tmp_path: Path) -> None:
     """Each is read without a break from its start to its end, in which it begins itself anew two times."""
     probe, reads, whole, failures = NodeProbe(), 0, 0, []
     for number in range(tries(100)):
@@ -152,7 +152,7 @@ while True:
 """
 
 
-def test_threads_that_begin_between_samples_are_read_with_their_ids_and_waits(tmp_path: Path) -> None:
+def test_threads_started_between_samples_are_read_with_their_ids_and_waits(tmp_path: Path) -> None:
     with program(STARTS_THREADS, tmp_path) as child:
         probe = NodeProbe()
         counts = set()
@@ -318,7 +318,7 @@ def test_a_target_is_not_stopped_traced_or_signalled(tmp_path: Path, monkeypatch
     assert not record.exists()
 
 
-def test_the_watch_sees_a_target_that_is_stopped(tmp_path: Path) -> None:
+def test_the_monitor_detects_a_stopped_target(tmp_path: Path) -> None:
     with program(WATCHED, tmp_path) as child, Watch(child.pid) as watch:
         os.kill(child.pid, signal.SIGSTOP)
         wait_until(lambda: watch.seen, deadline_s=20, what=lambda: "a stop")
@@ -367,7 +367,7 @@ def impossible_calls(frames: list[tuple[str, str, int]]) -> list[str]:
     return [f"{callee} by {caller}" for (callee, _), caller in pairwise(stack) if caller not in CALLERS[callee]]
 
 
-def test_a_stack_of_a_thread_that_runs_is_a_possible_one_or_marked_as_torn(tmp_path: Path) -> None:
+def test_a_stack_of_a_running_thread_is_possible_or_marked_as_torn(tmp_path: Path) -> None:
     torn = whole = 0
     with program(RECURSES, tmp_path) as child:
         probe = NodeProbe()

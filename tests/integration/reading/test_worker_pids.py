@@ -42,13 +42,13 @@ def objection(pid: int, port: int) -> str | None:
     return None
 
 
-def test_who_listens_on_the_port_is_the_worker() -> None:
+def test_the_process_that_listens_on_the_port_is_the_worker() -> None:
     with listener() as (pid, port):
         assert objection(pid, port) is None
         assert objection(pid, 0) is None
 
 
-def test_who_listens_on_ipv6_only_is_the_worker() -> None:
+def test_a_process_that_listens_on_ipv6_only_is_the_worker() -> None:
     listens = LISTENS.replace('("127.0.0.1", 0)', '("::1", 0), family=socket.AF_INET6')
     with listener(program=listens) as (pid, port), listener() as (other, _):
         assert objection(pid, port) is None
@@ -57,14 +57,14 @@ def test_who_listens_on_ipv6_only_is_the_worker() -> None:
         )
 
 
-def test_what_a_worker_forks_does_not_take_its_place() -> None:
+def test_a_forked_child_does_not_replace_the_worker() -> None:
     forks = LISTENS.replace("sys.stdin", "import os; os.fork(); sys.stdin")
     with listener(program=forks) as (pid, port):
         (child,) = wait_until(psutil.Process(pid).children, deadline_s=20, what=lambda: "a fork")
         assert [objection(one, port) for one in (pid, child.pid)] == [None, None]
 
 
-def test_who_does_not_is_another() -> None:
+def test_a_process_that_does_not_listen_is_not_the_worker() -> None:
     with listener() as (pid, port), listener() as (other, other_port):
         assert objection(pid, other_port) == (
             f"pid {pid} is another process here: the worker's port belongs to pid {other}"
@@ -72,7 +72,7 @@ def test_who_does_not_is_another() -> None:
         assert port != other_port
 
 
-def test_a_port_that_nobody_listens_on_is_not_the_pids() -> None:
+def test_a_port_without_a_listener_does_not_confirm_the_pid() -> None:
     with listener() as (pid, _), listener() as (_, ended_port):
         free = ended_port ^ 1
         while free in PortOwners().pids:
@@ -84,7 +84,7 @@ def test_a_port_that_nobody_listens_on_is_not_the_pids() -> None:
 
 @pytest.mark.hosts
 @pytest.mark.usefixtures("hosts_possible")
-def test_who_has_another_number_in_its_container_is_told_by_both() -> None:
+def test_a_process_with_another_pid_in_its_container_has_both_pids() -> None:
     with listener(*IN_A_NAMESPACE) as (pid, port):
         assert objection(1, port) == f"it is pid 1 in its container and pid {pid} here"
         assert os.path.exists("/proc/1")

@@ -23,7 +23,7 @@ def document(shared: SharedCluster) -> Json:
         return settled_check(running.address, running.environment, lambda told: len(deadlocks(told)) == len(STUCK))
 
 
-def test_only_actors_whose_own_waiters_take_all_their_slots_are_deadlocked(document: Json) -> None:
+def test_only_actors_whose_waiters_occupy_all_their_slots_are_deadlocked(document: Json) -> None:
     found = deadlocks(document)
 
     assert sorted(members(finding) for finding in found) == STUCK
@@ -33,7 +33,7 @@ def test_only_actors_whose_own_waiters_take_all_their_slots_are_deadlocked(docum
     assert sum(finding["confirmed"] for finding in found) == 2
 
 
-def test_it_is_read_which_thread_runs_which_call(document: Json) -> None:
+def test_each_running_call_has_its_thread(document: Json) -> None:
     (finding,) = (finding for finding in deadlocks(document) if "Threaded.outer" in members(finding))
 
     outer = [member for member in finding["members"] if member["task_name"] == "Threaded.outer"]

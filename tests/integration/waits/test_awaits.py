@@ -106,7 +106,7 @@ def whose(request: pytest.FixtureRequest, told_and_seen: tuple[Json, Snapshot]) 
     return Whose(said[request.param], snapshot)
 
 
-def test_each_coroutine_is_on_the_line_that_the_program_says(whose: Whose) -> None:
+def test_each_coroutine_has_the_line_that_the_program_prints(whose: Whose) -> None:
     places = {
         name: (place.line, place.function.rpartition(".")[2]) for name in whose.seen for place in [whose.place(name)]
     }
@@ -114,17 +114,17 @@ def test_each_coroutine_is_on_the_line_that_the_program_says(whose: Whose) -> No
     assert places == {name: (one["line"], one["function"]) for name, one in whose.said.items()}
 
 
-def test_each_coroutine_waits_for_what_the_program_says(whose: Whose) -> None:
+def test_each_coroutine_has_the_dependency_that_the_program_prints(whose: Whose) -> None:
     assert {name: whose.waits_for(name) for name in whose.said} == {name: whose.says(name) for name in whose.said}
 
 
-def test_each_coroutine_is_on_the_event_loop_that_the_program_says(whose: Whose) -> None:
+def test_each_coroutine_has_the_event_loop_that_the_program_prints(whose: Whose) -> None:
     assert {name: one.os_thread_id for name, one in whose.seen.items()} == {
         name: one["thread"] for name, one in whose.said.items()
     }
 
 
-def test_each_coroutine_belongs_to_the_ray_task_that_the_program_says(told_and_seen: tuple[Json, Snapshot]) -> None:
+def test_each_coroutine_has_the_ray_task_that_the_program_prints(told_and_seen: tuple[Json, Snapshot]) -> None:
     said, snapshot = told_and_seen
     waiter, driver = Whose(said["waiter"], snapshot), Whose(said["driver"], snapshot)
 
@@ -137,7 +137,7 @@ def test_each_coroutine_belongs_to_the_ray_task_that_the_program_says(told_and_s
     assert all(one.task_id is None and not one.is_task for one in driver.seen.values())
 
 
-def test_a_blocked_loop_shows_the_task_that_keeps_it_and_nothing_of_those_behind(
+def test_a_blocked_loop_shows_the_task_that_occupies_it_and_no_waits_of_others(
     told_and_seen: tuple[Json, Snapshot],
 ) -> None:
     said, snapshot = told_and_seen
@@ -151,7 +151,7 @@ def test_a_blocked_loop_shows_the_task_that_keeps_it_and_nothing_of_those_behind
     assert set(said["behind"]).isdisjoint(one.task_id for one in process.coroutines)
 
 
-def test_a_lock_of_threads_is_held_by_the_coroutine_that_awaits_in_its_block(
+def test_a_thread_lock_is_held_by_the_coroutine_that_awaits_in_its_with_block(
     told_and_seen: tuple[Json, Snapshot],
 ) -> None:
     said, snapshot = told_and_seen
@@ -163,7 +163,7 @@ def test_a_lock_of_threads_is_held_by_the_coroutine_that_awaits_in_its_block(
     assert call.inferred
 
 
-def test_threads_wait_for_the_coroutines_that_they_run_or_ask_for(told_and_seen: tuple[Json, Snapshot]) -> None:
+def test_threads_wait_for_the_coroutines_that_they_run_or_submit(told_and_seen: tuple[Json, Snapshot]) -> None:
     said, snapshot = told_and_seen
     threads = {one.name: one.call for one in Whose(said["driver"], snapshot).process.threads}
     runs, asks = threads["asyncio-run"], threads["asks"]

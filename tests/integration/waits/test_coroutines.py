@@ -70,14 +70,14 @@ def seen(result: Plain, said: Plain) -> Plain:
     return {names[one["coroutine_id"]]: one for one in found if one["coroutine_id"] in names}
 
 
-def test_all_of_them_are_found_once_and_under_their_names(result: Plain, seen: Plain, said: Plain) -> None:
+def test_each_task_is_found_once_under_its_name(result: Plain, seen: Plain, said: Plain) -> None:
     assert result["failures"] == []
     assert seen.keys() == said["coroutines"].keys()
     assert [name for name, one in seen.items() if one["name"] != name] == []
     assert all(one["task_id"] is None and not one["is_task"] for one in seen.values())
 
 
-def test_each_is_on_the_line_that_it_says(result: Plain, seen: Plain, said: Plain) -> None:
+def test_each_task_has_the_line_that_it_prints(result: Plain, seen: Plain, said: Plain) -> None:
     def place(name: str) -> tuple[str, int]:
         frames = [result["frames"][index] for index in result["stacks"][seen[name]["stack"]]]
         leaf = next(frame for frame in frames if frame["file"].endswith("processes/coroutines.py"))
@@ -88,13 +88,13 @@ def test_each_is_on_the_line_that_it_says(result: Plain, seen: Plain, said: Plai
     assert {name: place(name) for name in seen} == expected
 
 
-def test_each_is_on_the_event_loop_that_it_says(seen: Plain, said: Plain) -> None:
+def test_each_task_has_the_event_loop_that_it_prints(seen: Plain, said: Plain) -> None:
     expected = {name: said["threads"][one["thread"]] for name, one in said["coroutines"].items()}
 
     assert {name: one["os_thread_id"] for name, one in seen.items()} == expected
 
 
-def test_each_waits_for_what_it_says(seen: Plain, said: Plain) -> None:
+def test_each_task_has_the_dependency_that_it_prints(seen: Plain, said: Plain) -> None:
     words = Words(said)
 
     read = {name: words.read(one.get("call"), said["coroutines"][name]) for name, one in seen.items()}
@@ -102,7 +102,7 @@ def test_each_waits_for_what_it_says(seen: Plain, said: Plain) -> None:
     assert read == {name: words.expected(name, one) for name, one in said["coroutines"].items()}
 
 
-def test_threads_wait_for_the_coroutines_that_the_program_says(result: Plain, said: Plain) -> None:
+def test_threads_wait_for_the_coroutines_that_the_program_prints(result: Plain, said: Plain) -> None:
     words = Words(said)
     threads = {one["name"]: one for one in result["processes"]["w"]["threads"]}
 
@@ -113,7 +113,7 @@ def test_threads_wait_for_the_coroutines_that_the_program_says(result: Plain, sa
         assert call.get("threads", []) == [said["threads"][thread] for thread in expected.get("threads", [])]
 
 
-def test_a_thread_that_runs_a_loop_until_a_coroutine_has_ended_waits_for_that(result: Plain, said: Plain) -> None:
+def test_a_thread_in_run_until_complete_waits_for_its_coroutine(result: Plain, said: Plain) -> None:
     (call,) = (one["call"] for one in result["processes"]["w"]["threads"] if one["name"] == "runs")
 
     assert call["kind"] == "await"
@@ -174,7 +174,7 @@ def churn(tmp_path: Path) -> Iterator[Child]:
         yield child
 
 
-def test_what_is_stuck_is_read_right_every_time_beside_what_comes_and_goes(churn: Child) -> None:
+def test_stuck_tasks_are_read_correctly_beside_short_lived_tasks(churn: Child) -> None:
     said = said_by(churn)
     names = {one["id"]: name for name, one in said.items()}
     moved = 0
@@ -200,7 +200,7 @@ def test_what_is_stuck_is_read_right_every_time_beside_what_comes_and_goes(churn
 # Processes that end or stop meanwhile
 
 
-def test_a_process_that_was_stopped_is_read_and_left_stopped(churn: Child) -> None:
+def test_a_stopped_process_is_read_and_left_stopped(churn: Child) -> None:
     os.kill(churn.pid, signal.SIGSTOP)
     process = psutil.Process(churn.pid)
     wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=process.status)
@@ -213,7 +213,7 @@ def test_a_process_that_was_stopped_is_read_and_left_stopped(churn: Child) -> No
     assert result["processes"]["w"]["state"] == "stopped"
 
 
-def test_a_process_that_is_gone_is_a_failure(churn: Child) -> None:
+def test_an_ended_process_is_a_failure(churn: Child) -> None:
     os.kill(churn.pid, signal.SIGKILL)
     churn.process.wait()
 

@@ -54,7 +54,7 @@ def told_pid(program: Example, word: str) -> int:
     return int(line.split()[1])
 
 
-def test_what_no_node_can_take_up_again_is_infeasible(program: Example) -> None:
+def test_a_task_that_no_live_node_can_run_is_infeasible(program: Example) -> None:
     document = check(program.address, program.environment)
 
     at_fault = behind(document, "infeasible")
@@ -65,7 +65,7 @@ def test_what_no_node_can_take_up_again_is_infeasible(program: Example) -> None:
     assert all(finding["confirmed"] for finding in document["findings"] if finding["kind"] == "infeasible")
 
 
-def test_workers_of_a_dead_node_are_gone_and_why(program: Example) -> None:
+def test_workers_of_a_dead_node_are_dead_with_a_cause(program: Example) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GONE_WORKERS, program.address],
         env=program.environment,
@@ -84,7 +84,7 @@ def test_workers_of_a_dead_node_are_gone_and_why(program: Example) -> None:
     assert told_pid(program, "owner") not in gone
 
 
-def test_an_owner_that_does_not_answer_is_not_gone(program: Example) -> None:
+def test_an_owner_that_does_not_answer_is_not_dead(program: Example) -> None:
     owner = psutil.Process(told_pid(program, "owner"))
     owner.send_signal(signal.SIGSTOP)
     try:

@@ -42,7 +42,7 @@ def dead_actors(snapshot: Snapshot) -> list[Actor]:
     return [actor for actor in snapshot.actors if actor.state == "DEAD" and actor.job_id in jobs]
 
 
-def test_a_failed_call_has_its_error_its_place_and_whether_it_is_held(taken: Snapshot) -> None:
+def test_a_failed_call_has_its_error_its_position_and_whether_it_is_held(taken: Snapshot) -> None:
     path = PROGRAMS / "drivers/failed_tasks.py"
     line = (
         path.read_text().splitlines().index('        raise RuntimeError(f"no batch {batch}\\nnot even a part of it")')
@@ -59,7 +59,7 @@ def test_a_failed_call_has_its_error_its_place_and_whether_it_is_held(taken: Sna
     assert all(0 < (failed[error].failed_at or 0.0) <= taken.taken_at + taken.total_s for error in FAILED)
 
 
-def test_a_call_on_an_actor_that_died_failed_with_it(taken: Snapshot) -> None:
+def test_a_call_on_a_dead_actor_has_failed(taken: Snapshot) -> None:
     (task,) = (task for task in taken.failed_tasks if task.name == "Worker.end")
     (actor,) = (actor for actor in taken.actors if actor.actor_id == task.actor_id)
 
@@ -74,12 +74,12 @@ def test_an_actor_that_was_released_has_another_reason(taken: Snapshot) -> None:
     assert len(reasons & {"OUT_OF_SCOPE", "REF_DELETED"}) == 1, reasons
 
 
-def test_a_task_that_is_tried_again_has_not_failed(taken: Snapshot) -> None:
+def test_a_retried_task_has_not_failed(taken: Snapshot) -> None:
     assert "retried" not in {task.name for task in taken.failed_tasks}
     assert "retried" in {task.name for task in taken.samples[-1].tasks}
 
 
-def test_a_poll_is_told_apart_from_work(taken: Snapshot) -> None:
+def test_polling_differs_from_work(taken: Snapshot) -> None:
     (call,) = taken.repeated_calls
     window = taken.task_event_window
 

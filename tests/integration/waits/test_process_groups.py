@@ -68,18 +68,18 @@ def process(program: Child, said: Plain) -> Plain:
     return wait_until(settled, deadline_s=60, what=lambda: f"calls, of which there are {calls_of(read(program))}")
 
 
-def test_groups_are_those_of_which_the_own_rank_is_certain(process: Plain, said: Plain) -> None:
+def test_only_groups_with_a_certain_rank_are_read(process: Plain, said: Plain) -> None:
     assert process["process_groups"] == said["groups"]
 
 
-def test_every_call_depends_on_what_the_program_says(process: Plain, said: Plain) -> None:
+def test_every_call_has_the_dependency_that_the_program_prints(process: Plain, said: Plain) -> None:
     assert {
         name: {**{key: value for key, value in call.items() if key != "mark"}, "sleeps": not call["mark"]}
         for name, call in calls_of(process).items()
     } == said["calls"]
 
 
-def test_a_call_has_the_same_mark_as_long_as_it_lasts(program: Child, process: Plain, said: Plain) -> None:
+def test_the_mark_of_a_call_is_stable_until_it_returns(program: Child, process: Plain, said: Plain) -> None:
     marks = {name: call["mark"] for name, call in calls_of(process).items()}
     again = {name: call["mark"] for name, call in calls_of(read(program)).items()}
 

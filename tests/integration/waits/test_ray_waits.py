@@ -80,7 +80,7 @@ def calls(snapshot: Snapshot) -> dict[str, Thread]:
 
 
 @pytest.mark.ray
-def test_the_refs_read_from_memory_are_those_the_program_names(waits: Waits) -> None:
+def test_the_refs_read_from_memory_are_those_that_the_program_prints(waits: Waits) -> None:
     expected, plain, _ = waits
 
     read = {name: list(thread.call.refs) for name, thread in calls(plain).items() if thread.call}
@@ -91,7 +91,7 @@ def test_the_refs_read_from_memory_are_those_the_program_names(waits: Waits) -> 
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_process_that_is_woken_more_often_than_pyspy_can_read_it_is_read_all_the_same(
+def test_a_process_that_wakes_more_often_than_pyspy_can_read_it_is_read(
     program: Example, waits: Waits, tmp_path: Path
 ) -> None:
     expected, _, _ = waits
@@ -111,7 +111,7 @@ def test_a_process_that_is_woken_more_often_than_pyspy_can_read_it_is_read_all_t
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_deadlock_of_two_who_never_rest_is_found_or_may_be_there_but_is_not_denied() -> None:
+def test_a_deadlock_of_two_periodically_waking_actors_is_found_or_inconclusive() -> None:
     with run_example("two_actors") as running:
         where = (running.address, running.environment)
         found = settled_check(*where, lambda told: told["verdict"] == "deadlock")
@@ -143,7 +143,7 @@ def test_the_owner_of_every_ref_is_read(waits: Waits) -> None:
 
 
 @pytest.mark.ray
-def test_it_is_read_which_task_a_thread_runs(waits: Waits) -> None:
+def test_each_thread_has_the_task_that_it_runs(waits: Waits) -> None:
     expected, plain, _ = waits
     (call,) = expected["MainThread"]
 
@@ -152,7 +152,7 @@ def test_it_is_read_which_task_a_thread_runs(waits: Waits) -> None:
     assert all(process.tasks_read for process in processes)
 
 
-def test_a_library_that_does_not_tell_where_tasks_are_is_no_error(tmp_path: Path) -> None:
+def test_a_library_without_task_symbols_is_no_error(tmp_path: Path) -> None:
     text = tmp_path / "_raylet.so"
     text.write_text("not a library")
 
@@ -192,7 +192,7 @@ def test_blocked_processes_are_read_without_a_pause(waits: Waits) -> None:
 
 
 @pytest.mark.ray
-def test_native_frames_and_locals_come_on_request_only(waits: Waits) -> None:
+def test_native_frames_and_locals_are_read_on_request_only(waits: Waits) -> None:
     expected, plain, rich = waits
 
     assert not any(thread.locals for thread in calls(plain).values())
@@ -252,7 +252,7 @@ def started(process: psutil.Process) -> psutil.Process:
     return process
 
 
-def test_a_sleeping_thread_is_proven_still_and_not_paused() -> None:
+def test_a_sleeping_thread_is_proven_stable_without_a_pause() -> None:
     with running(SLEEPER) as process:
         result = began_at(started(process).pid)
 
@@ -260,7 +260,7 @@ def test_a_sleeping_thread_is_proven_still_and_not_paused() -> None:
     assert result["processes"]["w"]["paused_ms"] == 0
 
 
-def test_a_running_thread_is_paused_for_an_exact_stack_on_request_and_not_called_still() -> None:
+def test_a_running_thread_is_paused_on_request_and_not_called_stable() -> None:
     with running(SPINNER) as process:
         pid = started(process).pid
 
@@ -283,7 +283,7 @@ def test_a_running_thread_is_not_paused_by_default() -> None:
     assert result["failures"] == []
 
 
-def test_a_stopped_process_is_read_as_it_stands() -> None:
+def test_a_stopped_process_is_read_where_it_stopped() -> None:
     with running(SPINNER) as process:
         started(process).send_signal(signal.SIGSTOP)
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=lambda: "stopped")
@@ -294,7 +294,7 @@ def test_a_stopped_process_is_read_as_it_stands() -> None:
     assert state == psutil.STATUS_STOPPED
 
 
-def test_a_process_that_is_gone_is_a_failure_in_words() -> None:
+def test_an_ended_process_is_a_failure_with_a_reason() -> None:
     with child("pass") as process:
         process.wait()
 
@@ -306,7 +306,7 @@ def test_a_process_that_is_gone_is_a_failure_in_words() -> None:
     ]
 
 
-def test_another_process_behind_the_pid_is_not_taken_for_the_worker() -> None:
+def test_another_process_with_the_same_pid_is_not_the_worker() -> None:
     with (
         running("import socket, time; s = socket.create_server(('127.0.0.1', 0)); time.sleep(1000)") as server,
         running("import time; time.sleep(1000)") as other,
@@ -319,7 +319,7 @@ def test_another_process_behind_the_pid_is_not_taken_for_the_worker() -> None:
     assert "another process" in result["failures"][0]["reason"]
 
 
-def test_pyspy_works_from_memory_where_the_node_has_none() -> None:
+def test_pyspy_runs_from_memory_if_the_node_has_none() -> None:
     path = find_pyspy()
     assert path is not None
     probe = NodeProbe()
@@ -333,7 +333,7 @@ def test_pyspy_works_from_memory_where_the_node_has_none() -> None:
     assert result["processes"]["w"]["paused_ms"] > 0
 
 
-def test_a_pyspy_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
+def test_a_hanging_pyspy_is_killed_and_reported(tmp_path: Path) -> None:
     hanging = tmp_path / "py-spy"
     seconds = f"1000.{secrets.randbelow(10**9)}"
     hanging.write_text(f"#!/bin/sh\nexec sleep {seconds}\n")
@@ -345,7 +345,7 @@ def test_a_pyspy_that_hangs_is_ended_and_reported(tmp_path: Path) -> None:
     assert not [one for one in psutil.process_iter() if seconds in command_line(one)]
 
 
-def test_marks_tell_a_thread_that_ran_from_one_that_did_not() -> None:
+def test_marks_differ_for_a_thread_that_ran_and_are_stable_otherwise() -> None:
     asleep, ticking = threading.Event(), threading.Event()
     threads = [threading.Thread(target=asleep.wait), threading.Thread(target=tick, args=(ticking,))]
     for thread in threads:
@@ -365,14 +365,14 @@ def test_marks_tell_a_thread_that_ran_from_one_that_did_not() -> None:
     assert threads[0].native_id in same
 
 
-def test_who_runs_is_not_at_rest_however_short_the_moment() -> None:
+def test_a_running_thread_is_never_stable() -> None:
     with running(SPINNER) as process:
         pid = started(process).pid
         wait_until(lambda: process.status() == psutil.STATUS_RUNNING, deadline_s=20, what=process.status)
         assert {mark_at_rest(pid, pid) for _ in range(100)} == {""}
 
 
-def test_who_sleeps_is_at_rest_until_he_ends() -> None:
+def test_a_sleeping_thread_is_stable_until_it_ends() -> None:
     with running(SLEEPER) as process:
         pid = started(process).pid
         wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, deadline_s=20, what=process.status)
@@ -395,7 +395,7 @@ time.sleep(1000)
 """
 
 
-def test_a_thread_that_sleeps_differs_from_one_that_is_blocked_otherwise() -> None:
+def test_a_sleeping_thread_differs_from_a_blocked_one() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SLEEPS_AND_WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:

@@ -36,7 +36,7 @@ def source() -> str:
 
 
 @pytest.mark.parametrize("version", OTHERS)
-def test_each_waiter_is_reached_by_the_one_that_holds_its_queue(version: str, tmp_path: Path) -> None:
+def test_each_waiter_is_reached_by_the_holder_of_its_queue(version: str, tmp_path: Path) -> None:
     expected = {f"waiter {number}": {f"other {number}"} for number in range(len(HOLDERS))}
     with running([*python_or_skip(version), "-c", source()], {}, tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=60)

@@ -56,7 +56,7 @@ def cluster() -> Iterator[SharedCluster]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_waits_for_resources(cluster: SharedCluster, way: str) -> None:
+def test_a_wait_for_resources_is_reported_with_its_holders(cluster: SharedCluster, way: str) -> None:
     expected = WAYS[way]
     with cluster.running(PROGRAM, [way]):
         looks: list[Json] = []

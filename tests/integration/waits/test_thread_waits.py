@@ -85,20 +85,20 @@ def expected(call: Plain) -> Plain:
     return {**words, "threads": sorted(words["threads"]), "all_of": sorted(words["all_of"])}
 
 
-def test_every_thread_waits_for_what_the_program_says(seen: Plain, said: Plain) -> None:
+def test_every_thread_has_the_dependency_that_the_program_prints(seen: Plain, said: Plain) -> None:
     read = {name: told(thread["call"], said) for name, thread in seen.items() if thread.get("call")}
 
     assert read == {name: expected(call) for name, call in said["calls"].items() if call}
 
 
-def test_who_sleeps_reads_computes_or_is_idle_does_not_wait(seen: Plain, said: Plain) -> None:
+def test_sleeping_reading_computing_and_idle_threads_do_not_wait(seen: Plain, said: Plain) -> None:
     free = {name for name, call in said["calls"].items() if call is None}
 
     assert {"sleeps", "reads", "computes", "holder", "idle_0"} <= free
     assert not [name for name in free if seen.get(name, {}).get("call")]
 
 
-def test_threads_that_wait_for_the_same_are_known_to(seen: Plain) -> None:
+def test_threads_that_wait_for_the_same_object_have_its_id(seen: Plain) -> None:
     of_lock = {seen[name]["call"]["object_id"] for name in ("lock-with", "lock-acquire", "lock-timeout")}
     of_rlock = {seen[name]["call"]["object_id"] for name in ("rlock", "rlock-timeout")}
     of_queues = [seen[name]["call"]["object_id"] for name in ("queue-get", "queue-timeout", "queue-put")]
@@ -107,7 +107,7 @@ def test_threads_that_wait_for_the_same_are_known_to(seen: Plain) -> None:
     assert len({*of_lock, *of_rlock, *of_queues}) == 5
 
 
-def test_the_frame_of_a_wait_is_the_one_that_called_for_it(program: Child, seen: Plain, said: Plain) -> None:
+def test_the_frame_of_a_wait_is_its_caller(program: Child, seen: Plain, said: Plain) -> None:
     result = look_at(program.pid)
     threads = threads_by_name(result, said)
 
@@ -124,7 +124,7 @@ def test_the_frame_of_a_wait_is_the_one_that_called_for_it(program: Child, seen:
     }
 
 
-def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
+def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
     program: Child, seen: Plain, said: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> Layout:
@@ -142,9 +142,7 @@ def test_a_layout_that_is_not_known_is_a_reason_and_the_rest_is_seen(
     assert_seen_without_calls(result, threads, seen)
 
 
-def test_a_python_that_cannot_be_read_is_one_failure_and_the_rest_is_seen(
-    program: Child, seen: Plain, said: Plain
-) -> None:
+def test_an_unreadable_python_is_one_failure_and_stacks_are_read(program: Child, seen: Plain, said: Plain) -> None:
     result = look_at_python(program.pid, {"refused": "it runs Python 3.15, which dstack cannot read"})
     threads = threads_by_name(result, said)
 
@@ -170,7 +168,7 @@ def test_calibration_leaves_no_thread_behind() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_another_program_is_refused() -> None:
+def test_a_program_other_than_python_is_rejected() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         result = look_at(process.pid)
         process.kill()

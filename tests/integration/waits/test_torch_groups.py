@@ -92,7 +92,7 @@ def calls(ranks: tuple[Child, Child], names: Plain) -> Plain:
     return wait_until(settled, deadline_s=START_S, what=lambda: f"calls, but only {calls_of(read(ranks[0]))}")
 
 
-def test_each_call_is_of_its_operation_and_group(calls: Plain, names: Plain, port: int) -> None:
+def test_each_call_has_its_operation_and_group(calls: Plain, names: Plain, port: int) -> None:
     world = {"library": "torch.distributed", "world": f"tcp://127.0.0.1:{port}", "rank": 0, "ranks": [0, 1]}
     expected = {
         description.removeprefix("of "): {**world, "name": name, "description": description}
@@ -105,32 +105,32 @@ def test_each_call_is_of_its_operation_and_group(calls: Plain, names: Plain, por
     assert of_group.keys() == expected.keys() - WORKS.keys()
 
 
-def test_a_group_that_is_made_waits_for_its_members(calls: Plain) -> None:
+def test_the_creation_of_a_group_waits_for_its_members(calls: Plain) -> None:
     call = calls["new_group"]["of_group"]
 
     assert (call["operation"], call["group"]["ranks"], call["group"]["description"]) == ("new_group", [0, 1], "made")
 
 
-def test_peers_and_roots_are_ranks_in_the_world(calls: Plain) -> None:
+def test_peers_and_roots_are_world_ranks(calls: Plain) -> None:
     peers = {name: call["of_group"]["peer"] for name, call in calls.items() if name not in WORKS}
 
     assert {name: peer for name, peer in peers.items() if peer is not None} == PEERS
 
 
-def test_the_end_is_known_where_the_kernel_has_it(calls: Plain) -> None:
+def test_the_timeout_is_known_if_the_kernel_has_it(calls: Plain) -> None:
     ends = {name: call["of_group"]["fails_at"] for name, call in calls.items() if name not in WORKS}
 
     assert {name for name, end in ends.items() if end is not None} == UNTIL
     assert all(time.time() < ends[name] < time.time() + TIMEOUT_S for name in UNTIL)
 
 
-def test_a_work_that_is_waited_for_is_named(calls: Plain) -> None:
+def test_an_awaited_work_is_named(calls: Plain) -> None:
     for name, what in WORKS.items():
         assert calls[name]["what"] == what
         assert "of_group" not in calls[name]
 
 
-def test_a_call_keeps_its_mark(calls: Plain, ranks: tuple[Child, Child]) -> None:
+def test_the_mark_of_a_call_is_stable(calls: Plain, ranks: tuple[Child, Child]) -> None:
     again = calls_of(read(ranks[0]))
     marks = {name: call["of_group"]["mark"] for name, call in calls.items() if name not in WORKS}
 
@@ -158,7 +158,7 @@ ALONE = {
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_collective_alone_has_the_group_and_timeout_that_gloo_has(tmp_path: Path, name: str) -> None:
+def test_a_single_collective_has_the_group_and_timeout_of_gloo(tmp_path: Path, name: str) -> None:
     argv = [sys.executable, str(PROGRAM), str(free_port())]
     with (
         running([*argv, "0", name], {}, tmp_path / "0") as first,

@@ -47,7 +47,7 @@ def test_restarts_are_counted_with_the_last_error(name: str, shared: SharedClust
     assert ("is at attempt" in "\n".join(finding["explanation"])) == (name == "crashing_call")
 
 
-def test_a_fork_that_hangs_is_told_with_its_line_and_the_fix(shared: SharedCluster) -> None:
+def test_a_hanging_fork_is_reported_with_its_line_and_fix(shared: SharedCluster) -> None:
     with shared.running("hangs/get_after_fork"):
         document = told(shared, lambda text: "2 child processes of actor Loader" in text)
 

@@ -84,7 +84,7 @@ async def test_await() -> None:
 
 
 @pytest.mark.asyncio
-async def test_await_nobody() -> None:
+async def test_await_unset_event() -> None:
     await asyncio.Event().wait()
 
 

@@ -40,7 +40,7 @@ def test_leaves_a_deadlock() -> None:
     clerk.asks_itself.remote()
 
 
-def test_innocent() -> None:
+def test_finished_work() -> None:
     assert ray.get(nap.remote(0)) == 0
 
 
