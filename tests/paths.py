@@ -1,4 +1,4 @@
-"""Where the repository and the snapshots recorded for unit tests are."""
+"""Paths of the repository, its examples, test programs and recorded snapshots."""
 
 from __future__ import annotations
 

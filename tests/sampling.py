@@ -33,7 +33,7 @@ Worker().get_objects([object()], -1)
 def target(
     pid: int, worker_id: str = "w", *, port: int = 0, python: ForeignPython | RefusedPython | None = None
 ) -> Target:
-    """A driver; ``python`` is what :func:`dstack.probes.foreign_pythons.foreign_python` says of it."""
+    """A driver; ``python`` is the result of :func:`dstack.probes.foreign_pythons.foreign_python` for it."""
     found: Target = {"worker_id": worker_id, "pid": pid, "port": port, "is_driver": True}
     if python is not None:
         found["python"] = python
@@ -41,13 +41,13 @@ def target(
 
 
 def sample(*targets: Target, probe: NodeProbe | None = None, **options: Any) -> Plain:
-    """An answer of ``probe``, or of a new one, with these of its options changed."""
+    """The answer of ``probe``, or of a new one, with some options changed."""
     changed = cast(Options, {**OPTIONS, **options})
     return cast(Plain, (probe or NodeProbe()).sample(targets, changed))
 
 
 def functions(answer: Plain, thread: Plain) -> list[str]:
-    """The plain names of the functions that a thread is in, leaf first."""
+    """The unqualified names of a thread's functions, leaf first."""
     frames = (answer["frames"][index] for index in answer["stacks"][thread["stack"]])
     return [frame["function"].rpartition(".")[2] for frame in frames]
 

@@ -1,8 +1,8 @@
-"""Runs a cluster of several nodes on this machine until it is killed: cluster_server.py NODES
+"""Run a cluster of several nodes on this machine until it is killed: cluster_server.py NODES
 
 NODES is a JSON list with one object of `Cluster.add_node` arguments for each node, the head first. Prints
-`address HOST:PORT` once all nodes are alive. It is a program of its own so that no test ever holds a connection to
-Ray, and so that killing it ends everything.
+`address HOST:PORT` once all nodes are alive. A separate program keeps tests free of connections to Ray, and killing it
+ends the whole cluster.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Runs the ``dstack`` command as a user does: as a process of its own, on somebody else's cluster."""
+"""Run the ``dstack`` command as a user does: in a separate process, on another process's cluster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.processes import wait_until
 Json = dict[str, Any]
 Result = subprocess.CompletedProcess[str]
 CHECK_PAUSE_S = 0.4
-"""Between two checks, so that what is waited for gets the CPU time."""
+"""Pause between two checks, so that the checked program gets CPU time."""
 DSTACK = (sys.executable, "-m", "dstack")
 
 
 def dstack(*arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> Result:
-    """One run of the command to its end."""
+    """Run the command to its end."""
     return subprocess.run(
         [*DSTACK, *arguments],
         env=environment,
@@ -32,7 +32,7 @@ def dstack(*arguments: str, environment: Mapping[str, str] | None = None, timeou
 
 
 def check(address: str, environment: Mapping[str, str], *options: str) -> Json:
-    """The JSON of ``dstack check`` with its exit code as ``exit_code``; fails where it printed none."""
+    """The document of ``dstack check --json`` with its exit code as ``exit_code``."""
     done = dstack("check", "--address", address, "--json", *options, environment=environment)
     assert done.stdout, done.stderr
     document: Json = json.loads(done.stdout)
@@ -42,7 +42,7 @@ def check(address: str, environment: Mapping[str, str], *options: str) -> Json:
 def settled_check(
     address: str, environment: Mapping[str, str], is_settled: Callable[[Json], bool], deadline_s: float = 90.0
 ) -> Json:
-    """The first check that ``is_settled`` accepts: an example says ``ready`` a moment before it hangs."""
+    """The first check that ``is_settled`` accepts: an example prints ``ready`` a moment before it hangs."""
     last: list[Json] = []
 
     def settled() -> Json | None:
@@ -58,6 +58,6 @@ def settled_check(
 
 
 def elapsed_s(action: Callable[[], Result]) -> tuple[Result, float]:
-    """A run and how long it took."""
+    """The result of a run and its duration."""
     began = time.monotonic()
     return action(), time.monotonic() - began

@@ -1,10 +1,10 @@
-"""Private Ray clusters for integration tests, and the examples run on them.
+"""Private Ray clusters for integration tests, and examples that run on them.
 
-A test never connects to Ray itself: clusters, examples and dstack run as child processes. Every cluster has its
-own temporary directory and its own home, so nothing touches the real ``~/.ray`` or another cluster's ``/tmp/ray``,
-and everything that belongs to it is found, and killed, by that directory's name in its environment.
+A test never connects to Ray itself: clusters, examples and dstack run as child processes. Every cluster has its own
+temporary directory and home, so nothing touches the real ``~/.ray`` or another cluster's ``/tmp/ray``. Its processes
+are found, and killed, by that directory's name in their environment.
 
-    with run_example("two_actors") as example:  # on a cluster of its own
+    with run_example("two_actors") as example:  # on its own cluster
         check(example.address, example.environment)
 
     with ray_cluster(3, num_cpus=2) as cluster, cluster.run_example("ring_of_five") as example:
@@ -32,14 +32,14 @@ from tests.paths import EXAMPLES
 from tests.processes import Tag, carrying, command_line, kill_all, last_output, running, wait_until
 
 Auth = Literal["on", "off", "default"]
-"""Token authentication: forced on with a token we made, forced off, or left to Ray."""
+"""Token authentication: on with a generated token, off, or Ray's default."""
 TokenIn = Literal["home", "file", "environment"]
-"""Where the token is when it is on: ``~/.ray/auth_token``, a file that a variable names, or a variable."""
+"""Where the token is: in ``~/.ray/auth_token``, in a file that a variable names, or in a variable."""
 
 DIRECTORY = "DSTACK_TEST_CLUSTERS"
-"""The variable that names where clusters keep their files; else ``/tmp``, as socket paths must stay short."""
+"""The variable for the clusters' directory; its default is ``/tmp``, because socket paths must be short."""
 START_S = 120.0
-"""Deadline for a cluster to start, and for an example to say that it is ready."""
+"""Deadline for a cluster to start, and for an example to print ``ready``."""
 
 _TAG = "RAY_TMPDIR"
 _LONGEST_SOCKET = "ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.0"
@@ -49,9 +49,9 @@ _NOT_BUSY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 @dataclass(frozen=True)
 class Example:
-    """A running example: its driver's pid, the GCS address of its cluster, and an environment for clients of it.
+    """A running example: its driver's pid, its cluster's GCS address, and an environment for clients.
 
-    That environment holds neither ``RAY_ADDRESS`` nor, with ``auth="default"``, anything about authentication.
+    That environment has no ``RAY_ADDRESS`` and, with ``auth="default"``, no variable of authentication.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Example:
     log: Path
 
     def output(self) -> str:
-        """The end of what the driver has written."""
+        """The end of the driver's output."""
         return last_output(self.log)
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A running cluster without a driver; ``python`` is the interpreter it runs on."""
+    """A running cluster without a driver; ``python`` is its interpreter."""
 
     address: str
     environment: Mapping[str, str] = field(repr=False)
@@ -85,7 +85,7 @@ class RayCluster:
     ) -> Iterator[Example]:
         """Run ``examples/NAME.py``, or a program by its path, with these arguments as a driver of this cluster.
 
-        Yields when it has said ``ready``. At the end its driver and everything that worked for it are gone.
+        Yields after it printed ``ready``. At the end its driver and its workers are killed.
         """
         path = _program(name)
         environment = self.joining
@@ -108,9 +108,9 @@ def run_example(
     deadline_s: float = START_S,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Example]:
-    """Run ``examples/NAME.py``, or a program by its path, on a local cluster of its own, with these variables set.
+    """Run ``examples/NAME.py``, or a program by its path, on its own local cluster, with these variables set.
 
-    Yields when it has said ``ready``.
+    Yields after it printed ``ready``.
     """
     path = _program(name)
     with _private_environment(auth, token_in) as (directory, private):
@@ -123,7 +123,7 @@ def run_example(
 
 @contextmanager
 def own_environment() -> Iterator[Mapping[str, str]]:
-    """The environment for a program that starts a cluster itself; at the end nobody who has it is alive."""
+    """The environment for a program that starts a cluster itself; at the end all its processes are killed."""
     with _private_environment("default", "home") as (_, environment):
         yield environment
 
@@ -141,9 +141,9 @@ def ray_cluster(
     python: str = sys.executable,
     deadline_s: float = START_S,
 ) -> Iterator[RayCluster]:
-    """Start a cluster of ``nodes`` alike nodes on this machine, which share its address, pids and ``/tmp``.
+    """Start a cluster of ``nodes`` equal nodes on this machine, which share its address, pids and ``/tmp``.
 
-    Their address is ``ip``, or else the one that Ray finds.
+    Their address is ``ip``, or by default the one that Ray finds.
     """
     node = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}
     arguments = [node | ({"node_ip_address": ip} if ip else {})] * nodes
@@ -158,9 +158,9 @@ def ray_cluster(
 
 @contextmanager
 def no_worker_left(tag: Tag) -> Iterator[None]:
-    """Kill, at the end, the workers of the family with ``tag`` that have begun to work meanwhile.
+    """Kill, at the end, the workers with ``tag`` in their environment that became busy within this context.
 
-    Ray ends a dead driver's workers by itself, but it takes its time, and what it does not reach it cannot end.
+    Ray ends a dead driver's workers itself, but slowly, and it cannot end workers that it does not reach.
     """
     before = busy_workers(tag)
     try:
@@ -170,14 +170,14 @@ def no_worker_left(tag: Tag) -> Iterator[None]:
 
 
 def busy_workers(tag: Tag) -> list[psutil.Process]:
-    """The workers in the family with ``tag`` that run a task or hold an actor."""
+    """The workers with ``tag`` in their environment that run a task or hold an actor."""
     titles = {process: next(iter(command_line(process)), "") for process in carrying(tag)}
     return [one for one, title in titles.items() if title.startswith("ray::") and not title.startswith(_NOT_BUSY)]
 
 
 @contextmanager
 def _private_environment(auth: Auth, token_in: TokenIn) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A directory for one cluster and an environment that names it; at the end nobody who has it is alive."""
+    """A directory for one cluster and an environment that names it; at the end all processes with it are killed."""
     directory = Path(tempfile.mkdtemp(prefix="dsk", dir=os.environ.get(DIRECTORY, "/tmp")))
     try:
         assert len(str(directory / _LONGEST_SOCKET)) <= _SOCKET_PATH_LIMIT, directory
@@ -192,7 +192,7 @@ def _private_environment(auth: Auth, token_in: TokenIn) -> Iterator[tuple[Path, 
 
 
 def _authentication(auth: Auth, token_in: TokenIn, directory: Path, home: Path) -> dict[str, str]:
-    """The variables that set token authentication up; also writes the token's file where it is to be in one."""
+    """The variables of token authentication; writes the token's file unless the token is in a variable."""
     if auth == "default":
         return {}
     if auth == "off":
@@ -212,9 +212,9 @@ def _program(name: str | Path) -> Path:
 
 
 def _joining(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """With authentication switched on if Ray made this cluster a token by itself.
+    """The environment with authentication on if Ray generated a token for this cluster.
 
-    A driver that is given an explicit address does not look for a token unless told to (Ray 2.60).
+    A driver with an explicit address does not search for a token without this variable (Ray 2.60).
     """
     made = _token_file(Path(environment["HOME"])).exists()
     return {"RAY_AUTH_MODE": "token", **environment} if made else environment
@@ -227,7 +227,7 @@ def _token_file(home: Path) -> Path:
 def _address_of_cluster_in(directory: Path) -> str:
     """The GCS address of the one local cluster in ``directory``.
 
-    `ray.init` writes it to no file (Ray 2.46 to 2.60), but a raylet has it on its command line.
+    `ray.init` writes it to no file (Ray 2.46 to 2.60), but it is on a raylet's command line.
     """
 
     def address() -> str | None:

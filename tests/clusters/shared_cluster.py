@@ -1,10 +1,10 @@
-"""One cluster for many programs in turn, and a dstack that stays loaded to check it.
+"""A cluster that many programs share in turn, with a loaded dstack process that checks it.
 
     def test_it(shared: SharedCluster) -> None:
         with shared.running("two_actors"):
-            shared.look()
+            shared.check()
 
-The fixture ``shared`` is one for all tests of a session that run on one node; it is idle before and after each program.
+The fixture ``shared`` is one cluster of one node for a whole session. It is idle before and after each program.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tests.paths import PROGRAMS
 from tests.processes import die_with_parent, kill_group, wait_until
 
 SETTLED_S = 90.0
-"""Deadline for a program that said ``ready`` to be judged as expected."""
+"""Deadline for a program that printed ``ready`` to get its expected verdict."""
 
 IDLE_S = 90.0
-"""Deadline for a cluster to be as it was before a program ran on it."""
+"""Deadline for a cluster to become idle after a program."""
 
 
 @dataclass(frozen=True)
 class SharedCluster:
-    """A running cluster, and the process that answers for dstack."""
+    """A running cluster, and the ``check_server.py`` process for it."""
 
     cluster: RayCluster
     dstack: subprocess.Popen[str]
@@ -51,23 +51,24 @@ class SharedCluster:
 
     @contextmanager
     def in_use(self) -> Iterator[RayCluster]:
-        """The cluster itself, for whatever ends what it has begun there."""
+        """The cluster, idle at the start and at the end; the caller ends the programs that it starts."""
         self._wait_until_idle()
         yield self.cluster
         self._wait_until_idle()
 
-    def look(self) -> Json:
-        """What ``dstack check --json`` says now; as ``report`` the text report."""
-        told: Json = self._ask("check")
-        return told
+    def check(self) -> Json:
+        """The document of ``dstack check --json`` now, with the text report as ``report``."""
+        document: Json = self._ask("check")
+        return document
 
-    def settled(self, expected: Expected, seen: Callable[[Json], None] = lambda told: None) -> Json:
-        """The first look that shows what is expected. ``seen`` is told of every look on the way."""
+    def settled(self, expected: Expected, observe: Callable[[Json], None] = lambda _: None) -> Json:
+        """The first document that meets ``expected``; ``observe`` is called with every document until then."""
+
         last: list[Json] = []
 
         def is_right() -> bool:
-            last[:] = [self.look()]
-            seen(last[0])
+            last[:] = [self.check()]
+            observe(last[0])
             return expected.is_met_by(last[0])
 
         wait_until(is_right, deadline_s=SETTLED_S, what=lambda: _difference(last[0], expected), pause_s=CHECK_PAUSE_S)
@@ -77,7 +78,7 @@ class SharedCluster:
         last: list[str] = []
 
         def is_idle() -> bool:
-            last[:] = self._ask("left")
+            last[:] = self._ask("busy")
             return not last
 
         wait_until(is_idle, deadline_s=IDLE_S, what=lambda: f"idle: there are {last}")
@@ -94,7 +95,7 @@ class SharedCluster:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[SharedCluster]:
-    """One node with 2 CPUs, a GPU and a licence."""
+    """One node with 2 CPUs, a GPU and one unit of the resource ``licence``."""
     with shared_cluster(nodes=1, num_cpus=2, num_gpus=1, resources={"licence": 1}) as cluster:
         yield cluster
 
@@ -121,6 +122,6 @@ def shared_cluster(nodes: int, **shape: Any) -> Iterator[SharedCluster]:
                 stream.close()
 
 
-def _difference(told: Json, expected: Expected) -> str:
-    """What is not as expected, and all that is told instead."""
-    return "\n".join([*expected.differences(told), json.dumps(told["findings"], indent=1)[:8000]])
+def _difference(document: Json, expected: Expected) -> str:
+    """The unmet expectations and the actual findings."""
+    return "\n".join([*expected.differences(document), json.dumps(document["findings"], indent=1)[:8000]])

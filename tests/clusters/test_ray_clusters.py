@@ -1,4 +1,4 @@
-"""The clusters that other tests run on: they start, keep to themselves, and leave nothing behind."""
+"""The clusters that other tests run on: they start, are isolated, and leave nothing behind."""
 
 import sys
 from pathlib import Path

@@ -1,21 +1,21 @@
-"""What an example says that is right to say of it, in the last lines of its docstring.
+"""The expected diagnosis of an example, which the last lines of its docstring state.
 
     Expected: deadlock                              the verdict
-    Expected: hang (finding: infeasible)            and the kind of finding, where it is not called like the verdict
-    Expected: blocked, incomplete                   and that not all was seen that could change the verdict
-    Later: deadlock, once coroutines are read       what will be right, and what is missing for it
-    Members: Cashier.order, Kitchen.cook            who is among the members of that finding
-    Behind: driver two_actors.py                    who is among those behind it
-    Points at: return ray.get(ref)                  a line of code that the findings point at
-    Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with how many wait for it
-    Failed before: Rank.step                        a failed call that its finding names, whose result is still held
-    Outside: driver in threading.Event.wait         what waits there for nothing in Ray, where there is no finding
-    Next step: make Cashier.is_paid async           what the first 15 lines of its report say to do, or where to look
-    Needs: two nodes                                the cluster, where one node of 2 CPUs and 1 GPU does not do
+    Expected: hang (finding: infeasible)            and the kind of finding, if it differs from the verdict
+    Expected: blocked, incomplete                   and that unread parts could change the verdict
+    Later: deadlock, once coroutines are read       the correct verdict, and what is missing for it
+    Members: Cashier.order, Kitchen.cook            some members of that finding
+    Behind: driver two_actors.py                    some waiters blocked behind it
+    Points at: return ray.get(ref)                  a line of code in the findings
+    Ends in: Clerk.stamp, 50 directly, 51 in all    its first final blocker, with the number of its waiters
+    Failed before: Rank.step                        a failed call in its finding whose result is still held
+    Outside: driver in threading.Event.wait         a wait outside of Ray, if there is no finding
+    Next step: make Cashier.is_paid async           the fix, or the place to inspect, in the report's first 15 lines
+    Needs: two nodes                                the cluster, if one node of 2 CPUs and 1 GPU does not suit
     Needs: ray[data,train]                          in a folder `libraries`: the extras of Ray that it imports
 
-Only the first and the next step are always there. The others follow or precede them in one paragraph. Next steps are
-compared without line numbers and line breaks: both change with the length of other texts.
+Only the verdict and the next step are mandatory. All lines are in one paragraph. Next steps are compared without line
+numbers and line breaks, which change with the length of other texts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from tests.clusters.dstack_command import Json
 
 ALARMS = ("deadlock", "hang")
-"""The verdicts that say somebody is stuck for good."""
+"""The verdicts for waiters that can never proceed."""
 
 _EXPECTED = re.compile(r"(\w+)(, incomplete)?(?: \(finding: (\w+)\))?")
 _ENDS_IN = re.compile(r"(.+), (\d+) directly, (\d+) in all")
@@ -48,12 +48,12 @@ _KEYS = (
 )
 _LINE_NUMBER = re.compile(r"(?<=\.py):\d+")
 FIRST_LINES = 15
-"""A reader who does not find the next step in so many lines of a report does not find it in time."""
+"""The next step has to be within this number of lines of a report."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The verdict and its finding; what is None or empty is left open. ``later`` is the verdict alone."""
+    """The verdict and its finding; values that are None or empty are not compared. ``later`` is a verdict."""
 
     verdict: str
     finding: str
@@ -69,17 +69,17 @@ class Expected:
     next_step: str | None = None
 
     def is_met_by(self, document: Json) -> bool:
-        """Whether ``dstack check --json`` says all of it."""
+        """Whether a document of ``dstack check --json`` has all expected values."""
         return not any(self.differences(document))
 
     def differences(self, document: Json) -> Iterator[str]:
-        """What ``dstack check --json`` does not say, or says otherwise."""
+        """The expected values that a document of ``dstack check --json`` does not have."""
         found = (document["verdict"], document["incomplete"])
         if found != (self.verdict, self.incomplete):
             yield f"verdict and incomplete are {found}"
         findings = [one for one in document["findings"] if one["kind"] == self.finding]
         if self.verdict in ALARMS:
-            findings = [one for one in findings if one["confirmed"] or one["assumed"]]  # seen in two looks
+            findings = [one for one in findings if one["confirmed"] or one["assumed"]]  # present in both samples
         if self.outside:
             if self.outside not in outside(document):
                 yield f"outside of Ray wait {outside(document)}"
@@ -95,13 +95,13 @@ class Expected:
             yield f"not in the first {FIRST_LINES} lines: {self.next_step}, but {document['report']}"
 
     def shows_next_step(self, report: str) -> bool:
-        """Whether the first lines of a text report have it."""
+        """Whether the first lines of a text report have the next step."""
         return self.next_step is not None and self.next_step in first_lines(report)
 
     def is_denied_by(self, document: Json) -> bool:
-        """Whether it is a false alarm: something is reported to be stuck for good, and nothing is.
+        """Whether a document is a false alarm: it reports a deadlock or hang, and the example has none.
 
-        Which of the two alarms is right may be known only once Ray has reported a failed task, a second later.
+        Ray may report a failed task a second late, which changes one alarm to the other.
         """
         return document["verdict"] in ALARMS and self.verdict not in ALARMS and document["verdict"] != self.later
 
@@ -110,13 +110,13 @@ class Expected:
 
 
 def expected_of(path: Path) -> Expected:
-    """Reads the docstring of an example; an :class:`AssertionError` says what is wrong with it."""
+    """Parse the docstring of an example; raises :class:`AssertionError` if it is malformed."""
     last = (ast.get_docstring(ast.parse(path.read_text())) or "").rpartition("\n\n")[2]
     pairs = [line.partition(": ") for line in last.splitlines()]
     stated = {key: value for key, _, value in pairs}
     assert [key for key in stated if key in _KEYS] == [key for key, _, _ in pairs], f"{path} ends with {last!r}"
     match = _EXPECTED.fullmatch(stated.get("Expected", ""))
-    assert match, f"{path} says not what to expect: {last!r}"
+    assert match, f"{path} has no valid line 'Expected': {last!r}"
     ends_in = _ENDS_IN.fullmatch(stated.get("Ends in", ""))
     return Expected(
         verdict=match[1],
@@ -135,30 +135,30 @@ def expected_of(path: Path) -> Expected:
 
 
 def first_lines(report: str) -> str:
-    """The first 15 lines of a text report in one, without the numbers of source lines and the frame of a cycle."""
+    """The first 15 lines of a text report as one, without source line numbers and the frame of a cycle."""
     shown = " ".join(line.lstrip("┌▶│└─ ") for line in report.splitlines()[:FIRST_LINES])
     return _LINE_NUMBER.sub("", " ".join(shown.split()))
 
 
 def lines(document: Json) -> set[str]:
-    """All source lines that the findings point at."""
+    """All source lines in the findings."""
     found = document["findings"]
     shown = (one for finding in found for role in _ROLES for one in finding[role])
     return {one["source"] for one in shown if one["source"]}
 
 
 def outside(document: Json) -> set[str]:
-    """What waits outside of Ray, and in which calls."""
+    """The waits outside of Ray with their calls."""
     return {f"{one['kind']} in {one['call']}" for one in document["outside_ray"]}
 
 
 def failed_before(document: Json) -> set[str]:
-    """The failed calls beside the findings whose results are still held."""
+    """The failed calls in the findings whose results are still held."""
     return {one["name"] for finding in document["findings"] for one in finding["failed_before"] if one["is_held"]}
 
 
 def blockers(document: Json) -> list[tuple[str, int, int]]:
-    """The final blockers of all findings with their waiters, directly and in all."""
+    """The final blockers of all findings with the numbers of their direct and of all waiters."""
     return [
         (one["execution"], one["waiters_direct"], one["waiters_total"])
         for finding in document["findings"]

@@ -1,8 +1,8 @@
-"""Records the examples on real Ray: ``python -m tests.examples.record [PATTERN]``, about 25 minutes for all of them.
+"""Record the examples on real Ray: ``python -m tests.examples.record [PATTERN]``, about 25 minutes for all of them.
 
-Writes ``tests/recorded/FOLDER/NAME.json.gz`` for each example whose name matches the regular expression. A snapshot is
-taken until its diagnosis is what the example's docstring expects, for 90 s at most. Ends with 1 where one of them
-was not recorded.
+Writes ``tests/recorded/FOLDER/NAME.json.gz`` for each example whose name matches the regular expression. Snapshots are
+recorded for at most 90 s, until a diagnosis meets the example's docstring. The exit code is 1 if an example was not
+recorded.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SHAPES = {
     None: {"nodes": 1, "num_cpus": 2, "num_gpus": 1, "resources": {"licence": 1}},
     "two nodes": {"nodes": 2, "num_cpus": 1},
 }
-"""The cluster for what a program says it needs. Each program of a folder ``libraries`` has a cluster of its own."""
+"""The clusters by the ``Needs`` of a program. Each program of a folder ``libraries`` has its own cluster."""
 PLACES = {f"{sys.prefix}/": "/venv/", f"{sys.base_prefix}/": "/usr/", f"{ROOT}/": ""}
-"""What recorded paths begin with instead of this machine's folders."""
+"""Replacements for this machine's folders in recorded paths."""
 
 
 def main() -> None:
@@ -45,10 +45,10 @@ def main() -> None:
 
 def _record_all(names: list[str]) -> Iterator[tuple[str, bool]]:
     for needs, shape in SHAPES.items():
-        alike = [name for name in names if _needs(name) == needs and not _is_of_libraries(name)]
-        if alike:
+        group = [name for name in names if _needs(name) == needs and not _is_of_libraries(name)]
+        if group:
             with shared_cluster(**shape) as cluster:  # type: ignore[arg-type]
-                for name in alike:
+                for name in group:
                     yield name, _record_on(cluster, name)
     for name in filter(_is_of_libraries, names):
         with shared_cluster(nodes=1, num_cpus=2) as cluster:
@@ -67,20 +67,20 @@ def _record_on(shared: SharedCluster, name: str, *, is_alone: bool = False) -> b
 
 @contextmanager
 def _running(shared: SharedCluster, name: str, *, is_alone: bool) -> Iterator[None]:
-    """Run an example. A cluster that is not used again need not be idle at the end."""
+    """Run an example. A cluster that is not used again does not have to be idle at the end."""
     with shared.cluster.run_example(name) if is_alone else shared.running(name):
         yield
 
 
 def _record(cluster: RayCluster, name: str, expected: Expected) -> bool:
     with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "taken.json.gz"
+        file = Path(directory) / "snapshot.json.gz"
         dstack("snapshot", "--address", cluster.address, "-o", str(file), environment=cluster.environment)
         return file.exists() and keep(file, name, expected, PLACES)
 
 
 def keep(file: Path, name: str, expected: Expected, places: Mapping[str, str]) -> bool:
-    """Save a snapshot as that of an example, if it is as expected, without what earlier programs left behind."""
+    """Save a snapshot as that of an example, if it meets the expectations, without traces of earlier programs."""
     text = gzip.decompress(file.read_bytes()).decode()
     for place, instead in places.items():
         text = text.replace(place, instead)

@@ -52,13 +52,13 @@ def _utc() -> Iterator[None]:
 
 
 def document_of(path: Path) -> Json:
-    """What ``dstack check --json`` prints for a snapshot file."""
+    """The document of ``dstack check --json`` for a snapshot file."""
     document: Json = json.loads(check_json(*_diagnosed(path)))
     return document
 
 
 def document_with_report(path: Path) -> Json:
-    """The same, and the text report as ``report``: what :class:`tests.examples.expected.Expected` is compared with."""
+    """The same with the text report as ``report``, for :class:`tests.examples.expected.Expected`."""
     snapshot, diagnosis = _diagnosed(path)
     return {**json.loads(check_json(snapshot, diagnosis)), "report": report_text(snapshot, diagnosis)}
 

@@ -1,4 +1,4 @@
-"""What all examples have in common; that each hangs as it says is for the integration tests."""
+"""Properties of all example files; the integration tests check that each hangs as it says."""
 
 from collections import Counter
 from pathlib import Path

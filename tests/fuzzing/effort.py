@@ -1,7 +1,7 @@
-"""How much is tried of what there are endless variants of: random examples, mutations, repetitions.
+"""The number of random examples, mutations and repetitions of a test.
 
-``EFFORT`` is ``quick`` unless set (``make test``), ``thorough`` in ``make test-all``, and ``search`` in
-``make search``, which tries other variants each time.
+``EFFORT`` is ``quick`` by default (``make test``), ``thorough`` in ``make test-all`` and ``search`` in ``make search``,
+which uses a new random seed each time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SHARE = {"quick": 0.2, "thorough": 1.0, "search": 50.0}[EFFORT]
 
 
 def tries(thorough: int) -> int:
-    """How many to try where a thorough run tries so many."""
+    """The number of tries now, where a thorough run has ``thorough``."""
     return max(1, round(thorough * _SHARE))
 
 
 def examples(thorough: int = 100, **others: Any) -> settings:
-    """Hypothesis' settings for a test of which a thorough run tries so many examples."""
+    """Hypothesis' settings for a test that has ``thorough`` examples in a thorough run."""
     return settings(max_examples=tries(thorough), deadline=None, derandomize=not IS_SEARCH, **others)

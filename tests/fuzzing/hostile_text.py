@@ -1,4 +1,4 @@
-"""Snapshots with an attack in every text that a cluster, a process or a file has power over."""
+"""Snapshots with an attack in every text that a cluster, a process or a file controls."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ TEXTS = {
     *("hostname", "inferred", "ip", "name", "namespace", "ray_version", "reason", "remedy", "scheduling_state"),
     *("function", "strategy", "submission_id", "unread", "what"),
 }
-"""Fields that hold any text."""
+"""Fields with free text."""
 
 
 def hostile(snapshot: Snapshot) -> Snapshot:
-    """The same snapshot; texts that were different still are."""
+    """The same snapshot with hostile texts; different texts remain different."""
     plain = _hostile(msgspec.to_builtins(snapshot))
     lines = {frame["line"] for frame in plain["frames"]}
     plain["sources"] = {frame["file"]: {str(line): HOSTILE for line in lines} for frame in plain["frames"]}

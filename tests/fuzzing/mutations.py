@@ -1,4 +1,4 @@
-"""Files and answers as a stranger would change them: by bytes, and by values."""
+"""Mutations of files and answers: by bytes, and by values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ODD: tuple[Any, ...] = (
     *(float("inf"), "", "x", "\x00", "f" * 56, "F" * 56, "..", "/dev/zero", "a" * 20_000, HOSTILE, "\ud800", "-5"),
     *([], [[]], [0], [2**40], ["x"] * 2_000, {}, {"a": {}}, {"0": 0}, {"": ""}, {"a": 1e308}),
 )
-"""Values that are of the wrong type, out of range, or of the right type and mean nothing."""
+"""Values of the wrong type, out of range, or of the right type without a meaning."""
 PIECES = [
     b"{",
     b"}",
@@ -37,7 +37,7 @@ PIECES = [
 
 
 def by_bytes(data: bytes, chance: random.Random) -> bytes:
-    """The data with some of it changed, left out, doubled or cut."""
+    """The data with parts changed, left out, doubled or cut."""
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
         at, to = sorted(chance.randrange(len(data) + 1) for _ in range(2))
         to = min(to, at + chance.choice([1, 1, 8, 1000]))
@@ -49,15 +49,15 @@ def by_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 class ByValues:
-    """Changes of one JSON document, most to values that might be right; ids are its own, and so lead somewhere."""
+    """Mutations of one JSON document; most use its own values of the same kind, so that ids refer to something."""
 
     def __init__(self, data: bytes) -> None:
         self._original = json.loads(data)
         self._places = list(_places(self._original, ()))
-        self._alike: dict[object, list[Any]] = defaultdict(list)
+        self._by_kind: dict[object, list[Any]] = defaultdict(list)
         for path in self._places:
-            self._alike[_kind(path, self._at(path))].append(self._at(path))
-        self._texts = sorted({text for found in self._alike.values() for text in found if isinstance(text, str)})
+            self._by_kind[_kind(path, self._at(path))].append(self._at(path))
+        self._texts = sorted({text for found in self._by_kind.values() for text in found if isinstance(text, str)})
 
     def _at(self, path: tuple[Any, ...]) -> Any:
         value = self._original
@@ -75,7 +75,7 @@ class ByValues:
     def _change(self, document: Any, chance: random.Random) -> None:
         path = chance.choice(self._places)
         container = document
-        for key in path[:-1]:  # what is changed is copied on the way there, and nothing else
+        for key in path[:-1]:  # copy only the containers on the path
             inner = container[key] if _has(container, key) else None
             if not isinstance(inner, dict | list):
                 return
@@ -99,11 +99,11 @@ class ByValues:
             case 4:
                 container[key] = chance.choice(ODD)
             case _:
-                container[key] = chance.choice(self._alike[_kind(path, before)] or [before])
+                container[key] = chance.choice(self._by_kind[_kind(path, before)] or [before])
 
 
 def _kind(path: tuple[Any, ...], value: Any) -> object:
-    """What is called alike, is of one type."""
+    """Values with the same key and type are of one kind."""
     return next((key for key in reversed(path) if isinstance(key, str)), ""), isinstance(path[-1], str), type(value)
 
 
@@ -112,7 +112,7 @@ def _has(container: Any, key: Any) -> bool:
 
 
 def _places(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """The ways to all that is in a JSON value."""
+    """The paths to all values within a JSON value."""
     if path:
         yield path
     if isinstance(value, dict | list):

@@ -1,6 +1,6 @@
-"""Every program that needs Ray Data, Serve, Train or Tune is judged as its docstring expects.
+"""Every program that needs Ray Data, Serve, Train or Tune gets the verdict of its docstring.
 
-Each has a cluster of its own, since these libraries leave detached actors behind.
+Each has its own cluster, since these libraries leave detached actors behind.
 """
 
 import psutil
@@ -26,9 +26,9 @@ def test_a_library_program_gets_its_expected_verdict(name: str) -> None:
     checks: list[Json] = []
 
     with shared_cluster(nodes=1, num_cpus=2) as shared, shared.cluster.run_example(name) as example:
-        shared.settled(expected, seen=checks.append)
+        shared.settled(expected, observe=checks.append)
         if expected.verdict not in ALARMS:
-            checks += [shared.look() for _ in range(TIMES)]
+            checks += [shared.check() for _ in range(TIMES)]
         assert psutil.Process(example.pid).status() != psutil.STATUS_ZOMBIE, example.output()
 
     assert not [check for check in checks if expected.is_denied_by(check)]

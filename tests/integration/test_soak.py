@@ -1,4 +1,4 @@
-"""Twelve seconds of the soak: what works is never called stuck."""
+"""Twelve seconds of the soak: progressing programs are never called stuck."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
 MINUTES = "0.2"
 WORKLOADS = "generators,placement_groups,queues,scarce_resources,threads"
-"""What needs more than Ray itself is for ``make soak``; these are where analyses go wrong most easily."""
+"""The workloads most prone to false alarms; those that need more than Ray itself run in ``make soak``."""
 
 
 def test_progressing_programs_are_not_called_stuck() -> None:

@@ -16,9 +16,9 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.paths import ROOT
 from tests.versions.debian_tree import DebianTree
@@ -53,7 +53,7 @@ READING = (
     "tests/integration/test_examples.py",
     "tests/integration/reading/another_environment.py",
 )
-"""What differs between versions of Python is what is read, not what is concluded from it."""
+"""The tests of the reader: Python's versions differ in what is read, not in the analysis."""
 
 
 TEN_EXAMPLES = (
@@ -70,13 +70,14 @@ TEN_EXAMPLES = (
 )
 
 
-class Pair(NamedTuple):
-    """A Python and a Ray, the tests that run there, and what else is installed."""
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A version of Python and of Ray, the tests to run, and additional packages."""
 
     python: str
     ray: str
     tests: tuple[str, ...]
-    besides: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"Python {self.python}, Ray {self.ray}"
@@ -85,11 +86,11 @@ class Pair(NamedTuple):
 PAIRS = (
     Pair("3.11", "2.46.0", ("tests/integration",)),
     Pair("3.10", "2.60.0", READING),
-    Pair("3.12", "2.60.0", READING, ("uvloop",)),  # where it is installed, Ray's async actors use it
+    Pair("3.12", "2.60.0", READING, ("uvloop",)),  # Ray's async actors use it if it is installed
     Pair("3.13", "2.60.0", READING),
     Pair("3.14", "2.60.0", READING),
 )
-"""The longest first. All tests run on the Python that starts them, and the newest Ray."""
+"""The longest first. ``make test`` covers the Python that runs it, and the newest Ray."""
 
 SMOKE = (
     Pair(
@@ -104,10 +105,10 @@ SMOKE = (
         ),
     ),
 )
-"""What shows in CI that the oldest supported Ray can be installed and read."""
+"""The pair for CI: the oldest supported Ray can be installed and read."""
 
 CLUSTER = "PYTHON_OF_CLUSTER"
-"""The variable that names the Python of the cluster for those tests that look at one of another version."""
+"""The variable with the cluster's Python for tests that read a cluster of another version."""
 
 FROM_DEBIAN = ("3.14",)
 """Versions with a Debian tree as the fallback, if they are neither on the PATH nor under pyenv."""
@@ -126,7 +127,7 @@ def main() -> None:
 
 
 def outcome(pair: Pair, workers: int) -> str:
-    """``PASSED``, ``FAILED``, or that the pair was skipped and why."""
+    """``PASSED``, ``FAILED``, or ``SKIPPED`` with the reason."""
     python = find(pair.python)
     tree = debian_tree(pair.python) if python is None and pair.python in FROM_DEBIAN else None
     if python is None:
@@ -143,7 +144,7 @@ def outcome(pair: Pair, workers: int) -> str:
 
 
 def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bool:
-    """Runs the pair's tests in its environment, which is made where it is missing, as is the Debian tree for it."""
+    """Run the pair's tests in its environment; make that and its Debian tree if they are missing."""
     variables = {CLUSTER: sys.executable}
 
     def command(*words: str) -> list[str]:
@@ -156,7 +157,7 @@ def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bo
     own = str(venv / "bin/python")
     if not (venv / "ready").exists():
         run(*command(python, "-m", "venv", "--clear", str(venv)))
-        packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.besides)
+        packages = ("-e", f"{ROOT}[dev]", f"ray=={pair.ray}", *pair.packages)
         run(*command(own, "-m", "pip", "install", "-qq", *packages))
         (venv / "ready").touch()
     options = ("-q", "-p", "no:cacheprovider", "-m", "not libraries", f"--numprocesses={workers}")
@@ -168,7 +169,7 @@ def passes(pair: Pair, workers: int, python: str, tree: DebianTree | None) -> bo
 
 
 def debian_tree(python: str) -> DebianTree:
-    """The Debian tree with this Python, in which the checkout and pyenv's Pythons can be used as outside."""
+    """The Debian tree with this Python, which shares the checkout and pyenv's Pythons."""
     return DebianTree(DIRECTORY / f"debian-python{python}", python, (ROOT, Path.home() / ".pyenv"))
 
 
@@ -179,7 +180,7 @@ def find(python: str) -> str | None:
 
 
 def command_of(python: str) -> list[str] | None:
-    """What runs an interpreter of this minor version: also the one in a Debian tree that was made before."""
+    """The command of an interpreter of this minor version, also in an existing Debian tree."""
     interpreter = find(python)
     if interpreter:
         return [interpreter]

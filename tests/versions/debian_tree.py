@@ -1,7 +1,7 @@
 """A Debian tree with a Python that this machine does not have, made by mmdebstrap and entered as root.
 
-What a command there needs of this machine is mounted in a mount namespace of its own, which ends with it. So nothing
-stays mounted, and the tree can be removed like any other directory, even while something runs in it.
+Each command runs in its own mount namespace, which ends with it. So no mount remains, and the tree can be removed like
+any other directory, even while a command runs in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 TOOLS = ("mmdebstrap", "unshare", "chroot")
 COPIED = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 PASSED_ON = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "http_", "https_", "no_", "HTTP_", "HTTPS_", "NO_")
-"""How the names of variables begin that pip and Ray need to reach other machines."""
+"""Prefixes of the variables that pip and Ray need to reach other machines."""
 ENTER = """
 set -e
 tree=$1
@@ -44,7 +44,7 @@ class DebianTree:
 
     @staticmethod
     def missing() -> str | None:
-        """Why this machine cannot make or enter such a tree, if it cannot."""
+        """The reason why this machine cannot make or enter such a tree, if it cannot."""
         if os.geteuid():
             return "a Debian tree with it can only be made and entered by root"
         lacking = [tool for tool in TOOLS if not shutil.which(tool)]
@@ -52,11 +52,11 @@ class DebianTree:
 
     @property
     def is_made(self) -> bool:
-        """Whether the tree is there and complete."""
+        """Whether the tree is complete."""
         return (self._directory / "ready").exists()
 
     def make(self) -> None:
-        """Makes the tree unless it is there. Raises ``CalledProcessError`` where Debian's mirror has no such Python."""
+        """Make the tree unless it exists. Raises ``CalledProcessError`` if Debian's mirror has no such Python."""
         if self.is_made:
             return
         if self._directory.exists():
@@ -74,7 +74,7 @@ class DebianTree:
         (self._directory / "ready").touch()
 
     def command(self, *command: str, directory: Path, environment: dict[str, str]) -> list[str]:
-        """What runs a command in the tree, in this directory there, with these variables and few others."""
+        """The command line that runs a command in the tree, in this directory, with these and few other variables."""
         passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
         own = {"HOME": str(Path.home()), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
         variables = [f"{name}={value}" for name, value in {**passed_on, **own, **environment}.items()]

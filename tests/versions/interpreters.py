@@ -8,7 +8,7 @@ from tests.versions.compatibility import FROM_DEBIAN, command_of
 
 
 def python_or_skip(version: str) -> list[str]:
-    """What runs a Python of this minor version. Skips the test where it is one that this machine need not have."""
+    """The command of a Python of this minor version. Skips the test if the version is optional and absent."""
     command = command_of(version)
     if command is None and version in FROM_DEBIAN:
         pytest.skip(f"there is no Python {version}: `make compatibility` gets it from Debian, as root")

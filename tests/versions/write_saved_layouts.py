@@ -25,7 +25,7 @@ print(platform.python_version(), repr(calibrate()), sep="\\n")
 HEAD = '''"""CPython's structure offsets by minor version, for targets that run another version than their reader.
 
 Written by ``python -m tests.versions.write_saved_layouts``, which calibrated x86-64 builds with glibc. A test compares
-each with the interpreter that runs it. Calibrated versions: {seen}.
+each with the interpreter that runs it. Calibrated versions: {versions}.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ TABLES = {table.version: table for table in _TABLES}
 
 
 def main() -> None:
-    seen: list[str] = []
+    versions: list[str] = []
     layouts: list[str] = []
     for version in VERSIONS:
         calibrated = dict(calibration(python) for python in interpreters(version))
         if len(set(calibrated.values())) != 1:
             sys.exit(f"Pythons {version} that are here: {', '.join(calibrated) or 'none'}; they must agree.")
-        seen += calibrated
+        versions += calibrated
         layouts.append(calibrated.popitem()[1])
-    TABLES.write_text(HEAD.format(seen=", ".join(seen)) + "".join(f"{layout},\n" for layout in layouts) + TAIL)
+    TABLES.write_text(HEAD.format(versions=", ".join(versions)) + "".join(f"{layout},\n" for layout in layouts) + TAIL)
     run(sys.executable, "-m", "ruff", "format", "--quiet", str(TABLES))
 
 
@@ -67,9 +67,9 @@ def interpreters(version: str) -> list[list[str]]:
 
 
 def calibration(python: list[str]) -> tuple[str, str]:
-    """Its full version, and its layout as it stands in the tables."""
-    told = subprocess.run([*python, "-c", CALIBRATE], check=True, capture_output=True, text=True)
-    version, layout = told.stdout.splitlines()
+    """Its full version, and the source text of its layout."""
+    done = subprocess.run([*python, "-c", CALIBRATE], check=True, capture_output=True, text=True)
+    version, layout = done.stdout.splitlines()
     return version, layout
 
 

@@ -1,8 +1,8 @@
-"""Answers questions about a cluster, one a line: check_server.py ADDRESS
+"""Answer questions about a cluster, one on each line of stdin: check_server.py ADDRESS
 
-To ``check`` the answer is one line of JSON: what ``dstack check --json`` says, and the text report as ``report``. To
-``left`` it is a list of all that keeps the cluster from being idle. As a process of its own it has the cluster's
-environment, and it saves the start of a command for each snapshot.
+The answer to ``check`` is the document of ``dstack check --json`` with the text report as ``report``. The answer to
+``busy`` is a list of the reasons why the cluster is not idle. A separate process has the cluster's environment, and
+no command has to start for each snapshot.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def main() -> None:
     address = sys.argv[1]
     cluster = connect(address)
     for line in sys.stdin:
-        answer = check(address) if line.strip() == "check" else list(left(take_inventory(cluster, TIMEOUT_S)))
+        answer = check(address) if line.strip() == "check" else list(busy_parts(take_inventory(cluster, TIMEOUT_S)))
         print(json.dumps(answer), flush=True)
 
 
 def check(address: str) -> Any:
-    taken = capture.snapshot(address)
-    diagnosis = diagnose(taken)
-    return {**json.loads(check_json(taken, diagnosis)), "report": report_text(taken, diagnosis)}
+    snapshot = capture.snapshot(address)
+    diagnosis = diagnose(snapshot)
+    return {**json.loads(check_json(snapshot, diagnosis)), "report": report_text(snapshot, diagnosis)}
 
 
-def left(inventory: Inventory) -> Iterator[str]:
-    """The drivers, actors and placement groups that are still there, and what is in use."""
+def busy_parts(inventory: Inventory) -> Iterator[str]:
+    """The remaining drivers, actors and placement groups, and the resources in use."""
     for worker in inventory.workers:
         if worker.is_driver:
             yield f"driver {worker.pid}"
