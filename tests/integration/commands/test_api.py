@@ -1,4 +1,4 @@
-"""The Python API and ``dstack.guard``, called by the very driver whose cluster it is."""
+"""The Python API and ``dstack.guard``, called by a driver on its own cluster."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ Plain = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def told() -> Plain:
-    """What the program says of itself."""
+def outcome() -> Plain:
+    """The results that the program prints."""
     with own_environment() as environment:
         done = subprocess.run(
             [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=120
         )
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("told ")] or [""]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("outcome ")] or [""]
     assert line, done.stderr
-    answer: Plain = json.loads(line.removeprefix("told "))
+    answer: Plain = json.loads(line.removeprefix("outcome "))
     return answer
 
 
 @pytest.mark.ray
-def test_a_driver_reads_itself_without_side_effects(told: Plain) -> None:
-    assert told["sees itself"]
-    assert told["clear"] == "clear"
-    assert told["unchanged"]
+def test_a_driver_reads_itself_without_side_effects(outcome: Plain) -> None:
+    assert outcome["reads itself"]
+    assert outcome["clear"] == "clear"
+    assert outcome["unchanged"]
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("way", ["main thread", "await", "assert"])
-def test_a_deadlock_is_raised_with_its_report(told: Plain, way: str) -> None:
-    assert told[way]["raised"].startswith(DEADLOCK)
-    assert "Confirmed by 2 samples" in told[way]["raised"]
-    assert told[way]["is_an_assertion"]
+def test_a_deadlock_is_raised_with_its_report(outcome: Plain, way: str) -> None:
+    assert outcome[way]["raised"].startswith(DEADLOCK)
+    assert "Confirmed by 2 samples" in outcome[way]["raised"]
+    assert outcome[way]["is_an_assertion"]
 
 
 @pytest.mark.ray
-def test_only_the_stuck_and_killable_actor_is_killed(told: Plain) -> None:
-    assert told["main thread"]["left_alone"] is None
-    assert told["other thread"] == {"left_alone": "Python can interrupt blocked calls only in the main thread"}
-    assert told["await"]["goes_on"] == "yes"
-    assert told["await"]["check"] == "deadlock"
-    assert told["slow"] == {
+def test_only_the_stuck_and_killable_actor_is_killed(outcome: Plain) -> None:
+    assert outcome["main thread"]["left_alone"] is None
+    assert outcome["other thread"] == {"left_alone": "Python can interrupt blocked calls only in the main thread"}
+    assert outcome["await"]["continues"] == "yes"
+    assert outcome["await"]["check"] == "deadlock"
+    assert outcome["slow"] == {
         "verdict": "blocked",
         "left_alone": "it is not part of a confirmed deadlock, nor blocked behind one",
-        "value": "rested",
+        "value": "waited",
     }
 
 

@@ -1,10 +1,10 @@
-"""The pytest plugin, in sessions of their own: real hangs on real clusters, and what it says where it cannot look."""
+"""The pytest plugin in separate sessions: real hangs on real clusters, and messages for failed snapshots."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -20,22 +20,23 @@ ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")
 SESSION_S = 120.0
 
 
-class Outcome(NamedTuple):
-    """What JUnit XML says of a test: ``passed``, ``failure`` or ``error``, and the text that goes with it."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a test in JUnit XML: ``passed``, ``failure`` or ``error``, and its text."""
 
     status: str
     text: str = ""
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    """A session of its own, in which the plugin is loaded as it is where dstack is installed."""
+    """Run a separate session, with the plugin loaded as by an installed dstack."""
     plugin = () if INSTALLED else ("-p", "dstack.pytest_plugin")
     others = () if options[-2:] == ASYNCIO else ("-p", "no:asyncio")
     return pytester.runpytest_subprocess(*plugin, *others, "--junitxml=junit.xml", *options, timeout=SESSION_S)
 
 
 def outcomes(pytester: pytest.Pytester) -> dict[str, Outcome]:
-    """By the name of the test; of one that has failed in two phases the last."""
+    """The outcomes by the name of the test; a test that failed in two phases has the last."""
     found: dict[str, Outcome] = {}
     for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase"):
         bad = [one for one in case if one.tag in ("failure", "error")]
@@ -48,7 +49,7 @@ def outcomes(pytester: pytest.Pytester) -> dict[str, Outcome]:
 def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example to copy among them, in two workers of xdist, each with a cluster of its own."""
+    """The tests include the documented example, and run in two workers of xdist, each with its own cluster."""
     hanging = (PROGRAMS / "pytest_sessions/hanging_tests.py").read_text()
     example = (EXAMPLES / "test_deadlock.py").read_text()
     pytester.makepyfile(test_hanging=hanging, test_example=example)
@@ -56,8 +57,8 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
         for name in ("HOME", "RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"):
             monkeypatch.setenv(name, environment[name])
         result = run(pytester, "-n", "2", "--dist=loadfile", "-o", "dstack_timeout=60", "--dstack-dir=hangs", *ASYNCIO)
-    told = outcomes(pytester)
-    assert {name: outcome.status for name, outcome in told.items()} == {
+    found = outcomes(pytester)
+    assert {name: outcome.status for name, outcome in found.items()} == {
         "test_body": "failure",
         "test_setup": "error",
         "test_teardown": "error",
@@ -73,21 +74,21 @@ def test_a_hanging_test_fails_with_its_wait_and_other_tests_pass(
         "test_a_transfer_is_watched": "failure",
     }, result.outlines
     for name in ("body", "setup", "teardown", "await", "a_transfer_back_hangs", "a_transfer_is_watched"):
-        text = told[f"test_{name}"].text
+        text = found[f"test_{name}"].text
         first = "Account.transfer of actor" if "transfer" in name else "Clerk.asks_itself waits for Clerk.ready, which"
         assert f"DEADLOCK  {first}" in text, text
         assert "Confirmed by 2 samples" in text
         assert "Saved. Show it again with: dstack show" in text
     for phase in ("setup", "teardown"):
-        assert told[f"test_{phase}"].text.startswith(f"Timeout of 2 s, deadlock: the {phase} of this test was at\n")
-        assert f"in hanging_{phase}\n    ray.get(deadlock())" in told[f"test_{phase}"].text
-    assert "Timeout of 2 s: the call of this test was at" in told["test_await_unset_event"].text
-    assert "in test_await_unset_event  await asyncio.Event().wait()" in told["test_await_unset_event"].text
-    assert "from pytest-timeout" in told["test_other_timeout"].text
-    assert told["test_a_transfer_back_hangs"].text.startswith(
+        assert found[f"test_{phase}"].text.startswith(f"Timeout of 2 s, deadlock: the {phase} of this test was at\n")
+        assert f"in hanging_{phase}\n    ray.get(deadlock())" in found[f"test_{phase}"].text
+    assert "Timeout of 2 s: the call of this test was at" in found["test_await_unset_event"].text
+    assert "in test_await_unset_event  await asyncio.Event().wait()" in found["test_await_unset_event"].text
+    assert "from pytest-timeout" in found["test_other_timeout"].text
+    assert found["test_a_transfer_back_hangs"].text.startswith(
         "Timeout of 5 s, deadlock: the call of this test was at\n"
     )
-    assert told["test_a_transfer_is_watched"].text.startswith("The test is in a deadlock or hang.")
+    assert found["test_a_transfer_is_watched"].text.startswith("The test is in a deadlock or hang.")
     assert len({dstack.load(path).address for path in (pytester.path / "hangs").iterdir()}) == 2
 
 
@@ -102,14 +103,14 @@ def test_a_test_fails_for_the_hang_it_leaves_and_not_for_hangs_of_other_jobs(
             monkeypatch.setenv(name, cluster.environment[name])
         monkeypatch.setenv("CLUSTER", cluster.address)
         result = run(pytester, "--dstack-check=end", "--dstack-timeout=2", "--dstack-fail-on=stuck")
-    told = outcomes(pytester)
-    assert {name: outcome.status for name, outcome in told.items() if outcome.status != "passed"} == {
+    found = outcomes(pytester)
+    assert {name: outcome.status for name, outcome in found.items() if outcome.status != "passed"} == {
         "test_leaves_a_deadlock": "failure"
     }, result.outlines
-    text = told["test_leaves_a_deadlock"].text
+    text = found["test_leaves_a_deadlock"].text
     assert text.startswith("The test leaves a deadlock or hang in the cluster.\n\nDEADLOCK  Clerk.asks_itself")
     assert "Cashier" not in text
-    assert len(told) == 5
+    assert len(found) == 5
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
@@ -119,7 +120,7 @@ def test_an_uninterruptible_test_ends_the_session_with_a_report(pytester: pytest
         import signal, threading
 
         def test_it():
-            print("said before")
+            print("printed before")
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             lock = threading.Lock()
             with lock:
@@ -136,7 +137,7 @@ def test_an_uninterruptible_test_ends_the_session_with_a_report(pytester: pytest
             "Timeout of 0.5 s: the call of this test was at",
             "    lock.acquire()",
             "dstack could not take a snapshot. The test is not connected to a Ray cluster.*",
-            "said before",
+            "printed before",
             "The test cannot be interrupted, so dstack ends the session.",
         ]
     )
@@ -217,9 +218,9 @@ def test_a_cluster_that_does_not_answer_is_reported(pytester: pytest.Pytester) -
 
 
 def test_a_report_is_printed_if_its_snapshot_cannot_be_saved(tmp_path: Path) -> None:
-    said = _saved(recorded("queue-ray-2.46"), tmp_path / "gone" / "x.json")
+    text = _saved(recorded("queue-ray-2.46"), tmp_path / "absent" / "x.json")
 
-    assert said.startswith("The snapshot was not saved. Cannot write")
+    assert text.startswith("The snapshot was not saved. Cannot write")
 
 
 @pytest.mark.parametrize("options", [[], ["--dstack-timeout=60", "--dstack-check=end"]])

@@ -1,4 +1,4 @@
-"""What dstack's processes open to others, and where a cluster's token gets to: nowhere."""
+"""dstack's processes open no ports, and a cluster's token is in no output, command line or file."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ time.sleep(1000)
 """
 
 
-class Watched:
-    """A family of processes, of which everything that listens and every command line is noted, again and again."""
+class MonitoredFamily:
+    """A family of processes whose open ports and command lines are recorded every 20 ms."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._tag = (MINE, uuid.uuid4().hex)
@@ -59,7 +59,7 @@ class Watched:
                         self.listening.setdefault(command, set()).update((ip, port) for ip, port in found)
             self.rounds += 1
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> MonitoredFamily:
         self._thread.start()
         return self
 
@@ -90,21 +90,21 @@ def texts_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
 def test_a_snapshot_opens_no_port_and_leaks_no_token(hanging: Example, tmp_path: Path) -> None:
     arguments = ["-v", "snapshot", "--address", hanging.address, "--locals", "--native", "--force"]
     arguments += ["-o", str(tmp_path / "s.json")]
-    looks: list[Result] = []
-    with Watched(hanging.environment) as watched:
+    runs: list[Result] = []
+    with MonitoredFamily(hanging.environment) as family:
 
-        def is_seen_with_its_family() -> bool:
-            """A run of py-spy is so short that it is not seen in every look."""
-            looks.append(dstack(*arguments, environment=watched.environment))
-            return any("py-spy" in command for command in watched.commands.copy())
+        def is_pyspy_recorded() -> bool:
+            """A run of py-spy is so short that not every run is recorded."""
+            runs.append(dstack(*arguments, environment=family.environment))
+            return any("py-spy" in command for command in family.commands.copy())
 
-        wait_until(is_seen_with_its_family, deadline_s=90, what=lambda: f"seen: {watched.commands}")
+        wait_until(is_pyspy_recorded, deadline_s=90, what=lambda: f"py-spy in {family.commands}")
 
-    assert [(done.returncode, done.stderr) for done in looks if done.returncode] == []
-    assert watched.listening == {}
+    assert [(done.returncode, done.stderr) for done in runs if done.returncode] == []
+    assert family.listening == {}
     token = token_of(hanging)
-    assert token not in "".join(done.stdout + done.stderr for done in looks) + (tmp_path / "s.json").read_text()
-    assert not [command for command in watched.commands if token in command]
+    assert token not in "".join(done.stdout + done.stderr for done in runs) + (tmp_path / "s.json").read_text()
+    assert not [command for command in family.commands if token in command]
 
 
 @pytest.mark.ray
@@ -114,15 +114,15 @@ def test_a_watch_opens_only_its_metrics_port_and_leaks_no_token(hanging: Example
         command = [*DSTACK, "watch", "--address", hanging.address, "--dir", str(folder), "--every", "0.3"]
         command += ["--stuck-after", "0.5", "--share", "100", "--json", "--on-finding", "cat", *metrics]
         with (
-            Watched(hanging.environment) as watched,
-            running(command, watched.environment, folder.with_suffix(".log")) as watch,
+            MonitoredFamily(hanging.environment) as family,
+            running(command, family.environment, folder.with_suffix(".log")) as watch,
         ):
             wait_until(lambda: '"event":"command"' in watch.log.read_text(), deadline_s=60, what=watch.__str__)
 
-        places = {place for found in watched.listening.values() for place in found}
+        places = {place for found in family.listening.values() for place in found}
         assert [ip for ip, _ in places] == ["127.0.0.1"] * (len(metrics) // 2)
-        assert any("dstack.collector" in one for one in watched.commands), "the family was seen"
-        assert not [one for one in watched.commands if token_of(hanging) in one]
+        assert any("dstack.collector" in one for one in family.commands), "the family was recorded"
+        assert not [one for one in family.commands if token_of(hanging) in one]
         assert token_of(hanging) not in watch.log.read_text()
         files = list(folder.iterdir())
         assert files
@@ -132,32 +132,32 @@ def test_a_watch_opens_only_its_metrics_port_and_leaks_no_token(hanging: Example
 @pytest.mark.ray
 def test_the_terminal_ui_opens_no_port(hanging: Example) -> None:
     with (
-        Watched(hanging.environment) as watched,
-        terminal([*DSTACK, "tui", "--address", hanging.address], watched.environment) as screen,
+        MonitoredFamily(hanging.environment) as family,
+        terminal([*DSTACK, "tui", "--address", hanging.address], family.environment) as screen,
     ):
         screen.wait_for("DEADLOCK")
         screen.wait_for("Confirmed by 2 samples")
         screen.press("q")
         screen.wait_for("ended 0")
 
-    assert watched.listening == {}
-    assert any("dstack.collector" in one for one in watched.commands), "the family was seen"
-    assert not [one for one in watched.commands if token_of(hanging) in one]
+    assert family.listening == {}
+    assert any("dstack.collector" in one for one in family.commands), "the family was recorded"
+    assert not [one for one in family.commands if token_of(hanging) in one]
 
 
 @pytest.mark.ray
 def test_only_rays_driver_opens_ports_if_there_are_other_nodes(hanging: Example, tmp_path: Path) -> None:
     with (
-        Watched(hanging.environment) as watched,
-        running([sys.executable, "-c", REMOTE, hanging.address], watched.environment, tmp_path / "log") as program,
+        MonitoredFamily(hanging.environment) as family,
+        running([sys.executable, "-c", REMOTE, hanging.address], family.environment, tmp_path / "log") as program,
     ):
         assert "'processes'" in program.wait_for_line("answer", deadline_s=90)
-        wait_until(lambda: watched.listening, deadline_s=20, what=lambda: "Ray's driver to listen")
+        wait_until(lambda: family.listening, deadline_s=20, what=lambda: "an open port of Ray's driver")
 
-    (command,) = watched.listening
+    (command,) = family.listening
     assert "dstack.probes.remote_driver" in command
-    assert [ip for ip, _ in watched.listening[command]] == ["::"], "as every driver and worker of Ray does"
-    assert not [command for command in watched.commands if token_of(hanging) in command]
+    assert [ip for ip, _ in family.listening[command]] == ["::"], "as every driver and worker of Ray does"
+    assert not [command for command in family.commands if token_of(hanging) in command]
     assert token_of(hanging) not in program.log.read_text()
 
 
@@ -177,8 +177,8 @@ def test_a_rejected_token_is_in_no_error(hanging: Example) -> None:
 
 @pytest.mark.ray
 def test_a_token_is_in_no_file_of_the_cluster(hanging: Example) -> None:
-    """Last of all here: what dstack's driver and its actors have logged is there by now."""
+    """The last test of this module, so that dstack's driver and its actors have written their logs."""
     texts = dict(texts_below(hanging.log.parent))
 
-    assert any("core-driver" in path.name for path in texts), "the logs were seen"
+    assert any("core-driver" in path.name for path in texts), "the logs were read"
     assert not [path for path, text in texts.items() if token_of(hanging).encode() in text]

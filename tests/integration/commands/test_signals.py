@@ -1,4 +1,4 @@
-"""A signal ends a command at once, in one line, whatever it is in the middle of; who does not read hinders nobody."""
+"""A signal ends a command at once, with one line, in every phase; a reader that does not read blocks nothing."""
 
 import os
 import pty
@@ -19,7 +19,7 @@ from tests.paths import RECORDED_CLUSTERS
 from tests.processes import Tag, carrying, wait_until
 
 LOADED_S = 30.0
-"""A deadline that only shows a hang; that a signal ended the command, and not a timeout, is told by the exit code."""
+"""A deadline that only a hang exceeds; the exit code shows that a signal ended the command, and not a timeout."""
 PIPE = subprocess.PIPE
 WORDS = {SIGINT: "Interrupted.\n", SIGTERM: "Terminated.\n", SIGHUP: "The terminal was closed.\n"}
 RECORDED = RECORDED_CLUSTERS / "serve-deadlock-ray-2.60.json.gz"
@@ -27,7 +27,7 @@ RECORDED = RECORDED_CLUSTERS / "serve-deadlock-ray-2.60.json.gz"
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A port that accepts and says nothing, as a GCS that is stopped."""
+    """A port that accepts and never answers, like a stopped GCS."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(LOADED_S)
         yield server
@@ -40,17 +40,17 @@ def check(server: socket.socket) -> list[str]:
 @pytest.mark.parametrize("number", WORDS)
 def test_a_signal_ends_a_command_while_the_gcs_does_not_answer(silent: socket.socket, number: Signals) -> None:
     with subprocess.Popen(check(silent), stdout=PIPE, stderr=PIPE, text=True) as process:
-        silent.accept()[0].close()  # to see whether anybody listens
-        with silent.accept()[0]:  # to ask
+        silent.accept()[0].close()  # the test for a listener
+        with silent.accept()[0]:  # the request
             process.send_signal(number)
-            told = process.communicate(timeout=LOADED_S)
+            outputs = process.communicate(timeout=LOADED_S)
 
-    assert (process.returncode, *told) == (128 + number, "", WORDS[number])
+    assert (process.returncode, *outputs) == (128 + number, "", WORDS[number])
 
 
 @pytest.mark.parametrize("module", ["signal", "dstack.ending", "click", "dstack.collector", "msgspec", "dstack.model"])
 def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str) -> None:
-    """Sent when Python reports that the first module of that name is loaded, so in the middle of what loads next."""
+    """The signal is sent when Python reports that this module is loaded, so while it loads the next one."""
     command = [sys.executable, "-X", "importtime", *check(silent)[1:]]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stderr is not None
@@ -59,9 +59,9 @@ def test_ctrl_c_ends_a_command_while_it_loads(silent: socket.socket, module: str
         out, err = process.communicate(timeout=LOADED_S)
 
     assert name
-    told = [line for line in err.splitlines() if not line.startswith("import time:")]
+    messages = [line for line in err.splitlines() if not line.startswith("import time:")]
     is_early = module in ("signal", "dstack.ending")
-    assert (process.returncode, out, told or is_early) == (130, "", ["Interrupted."] if told else True)
+    assert (process.returncode, out, messages or is_early) == (130, "", ["Interrupted."] if messages else True)
 
 
 def test_a_signal_ignored_at_the_start_stays_ignored(silent: socket.socket) -> None:
@@ -116,7 +116,7 @@ def test_a_slow_reader_gets_all_output_and_an_interruption_does_not_wait_for_it(
 
 
 def is_full(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a write to the process's pipe would wait."""
+    """Whether a write to the process's pipe would block."""
     assert process.stdout is not None
     writing_end = os.open(f"/proc/self/fd/{process.stdout.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
     try:
@@ -125,7 +125,7 @@ def is_full(process: subprocess.Popen[bytes]) -> bool:
         os.close(writing_end)
 
 
-TELLING = """
+PROGRESSING = """
 import sys
 from dstack.cli import _progress
 with _progress() as progress:
@@ -133,14 +133,16 @@ with _progress() as progress:
     sys.stdin.readline()
     for number in range(20):
         progress(f"{number} of 20 done")
-    print("told", flush=True)
+    print("ended", flush=True)
 """
 
 
 def test_a_blocked_terminal_delays_no_sample() -> None:
     with (
         terminal() as (ours, theirs),
-        subprocess.Popen([sys.executable, "-c", TELLING], stdin=PIPE, stdout=PIPE, stderr=theirs, bufsize=0) as process,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRESSING], stdin=PIPE, stdout=PIPE, stderr=theirs, bufsize=0
+        ) as process,
     ):
         assert process.stdin is not None
         assert process.stdout is not None
@@ -148,13 +150,13 @@ def test_a_blocked_terminal_delays_no_sample() -> None:
         fill(theirs)
         process.stdin.write(b"\n")
         ready, _, _ = select.select([process.stdout], [], [], LOADED_S)
-        told = process.stdout.readline() if ready else b""
+        line = process.stdout.readline() if ready else b""
         process.send_signal(SIGTERM)
         while process.poll() is None:
             if select.select([ours], [], [], 0.05)[0]:
                 os.read(ours, 4096)
 
-    assert told == b"told\n"
+    assert line == b"ended\n"
 
 
 @contextmanager
@@ -170,7 +172,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def fill(theirs: int) -> None:
-    """Writes to the terminal until it takes no more."""
+    """Write to the terminal until its buffer is full."""
     own = os.open(os.ttyname(theirs), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         while True:

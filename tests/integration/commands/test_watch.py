@@ -1,4 +1,4 @@
-"""``dstack watch`` on real Ray: what it tells of healthy programs and of hangs, and what it outlives."""
+"""``dstack watch`` on real Ray: its events for healthy programs and for hangs, and the failures that it survives."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SOON_S = 40.0
 """Deadline for an event."""
 PIPE_BYTES = 4096
 ENDS_S = 30.0
-"""A deadline that only shows a hang; that a signal ended the watch, and not a timeout, is told by the exit code."""
+"""A deadline that only a hang exceeds; the exit code shows that a signal ended the watch, and not a timeout."""
 QUICK = ("--every", "0.2", "--stuck-after", "1", "--share", "1000")
 
 
 @dataclass(frozen=True)
 class Watching:
-    """A ``dstack watch`` that runs, and the directory of its files."""
+    """A running ``dstack watch``, and the directory of its files."""
 
     child: Child
     files: Path
@@ -44,11 +44,11 @@ class Watching:
     def events(self, name: str) -> list[Json]:
         """All events of this name so far."""
         lines = self.child.log.read_text().splitlines()
-        told = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [event for event in told if event["event"] == name]
+        events = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return [event for event in events if event["event"] == name]
 
     def wait_for(self, name: str, count: int = 1) -> list[Json]:
-        """The events of this name, once there are so many."""
+        """The events of this name, once there are ``count``."""
 
         def there() -> list[Json] | None:
             assert self.child.process.poll() is None, self.child
@@ -58,14 +58,14 @@ class Watching:
         return wait_until(there, deadline_s=SOON_S, what=lambda: f"{count} times {name}: {self.child}")
 
     def metric(self, name: str) -> float:
-        """One figure, by its name with its labels, as Prometheus sees it."""
+        """The value of one metric, by its name with its labels, as Prometheus reads it."""
         (event,) = self.wait_for("metrics")
         with urllib.request.urlopen(event["text"].removeprefix("at "), timeout=5) as response:
             lines = response.read().decode().splitlines()
         return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
 
     def ends_by(self, number: signal.Signals) -> int:
-        """The exit code after this signal, for which there is not much time."""
+        """Send this signal and return the exit code."""
         self.child.process.send_signal(number)
         return self.child.process.wait(timeout=ENDS_S)
 
@@ -87,10 +87,10 @@ def watching(cluster: RayCluster, directory: Path, *options: str) -> Iterator[Wa
 
 
 def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster: RayCluster, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    options = ("--metrics", "0", "--on-finding", f"cat >> {told}; echo no; exit 3")
+    documents = tmp_path / "documents"
+    options = ("--metrics", "0", "--on-finding", f"cat >> {documents}; echo no; exit 3")
     with cluster.run_example(PROGRAMS / "drivers/progressing.py"), watching(cluster, tmp_path, *options) as watch:
-        watch.wait_for("seen")  # it has looked in full, since the slow call does not move
+        watch.wait_for("seen")  # the slow call is stable, so the watch took a snapshot
         assert not watch.events("finding")
         assert not list(watch.files.iterdir())
         assert watch.metric("dstack_up") == 1
@@ -105,7 +105,7 @@ def test_a_hang_beside_progressing_tasks_is_reported_once_and_at_its_end(cluster
         (over,) = watch.wait_for("over")
 
         (file,) = watch.files.iterdir()
-        (document,) = map(json.loads, told.read_text().splitlines())
+        (document,) = map(json.loads, documents.read_text().splitlines())
         assert document == finding["finding"]
         assert (document["kind"], document["confirmed"], document["file"]) == ("deadlock", True, str(file))
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -134,11 +134,11 @@ def test_sigterm_ends_a_watch_with_a_hanging_command(cluster: RayCluster, tmp_pa
 def test_a_signal_during_a_snapshot_ends_that_snapshot(cluster: RayCluster, tmp_path: Path) -> None:
     with watching(cluster, tmp_path) as watch, cluster.run_example("two_actors"):
         watch.wait_for("looking")
-        (looking,) = wait_until(
-            psutil.Process(watch.child.pid).children, deadline_s=SOON_S, what=lambda: f"full look of {watch}"
+        (collector,) = wait_until(
+            psutil.Process(watch.child.pid).children, deadline_s=SOON_S, what=lambda: f"snapshot of {watch}"
         )
         assert watch.ends_by(signal.SIGINT) == 130
-        looking.wait(timeout=5)
+        collector.wait(timeout=5)
 
 
 @pytest.mark.exhaustive
@@ -146,11 +146,11 @@ def test_a_watch_survives_a_lost_node_a_restarted_gcs_and_the_end_of_its_cluster
     with ray_cluster(2, num_cpus=1) as cluster:
         with watching(cluster, tmp_path, "--metrics", "0") as watch:
             _other_raylet(cluster).kill()
-            looks = watch.metric("dstack_glances_total")
+            glances = watch.metric("dstack_glances_total")
             wait_until(
-                lambda: watch.metric("dstack_glances_total") > looks + 5,
+                lambda: watch.metric("dstack_glances_total") > glances + 5,
                 deadline_s=SOON_S,
-                what=lambda: f"looks of {watch}",
+                what=lambda: f"glances of {watch}",
             )
             assert not watch.events("lost")
 
@@ -192,8 +192,8 @@ def test_a_signal_ends_a_watch_while_the_gcs_does_not_answer(number: signal.Sign
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         command = [*DSTACK, "watch", "--address", address, "--dir", str(tmp_path)]
         with running(command, os.environ, tmp_path / "log") as child:
-            silent.accept()[0].close()  # to see whether anybody listens
-            with silent.accept()[0]:  # to ask
+            silent.accept()[0].close()  # the test for a listener
+            with silent.accept()[0]:  # the request
                 child.process.send_signal(number)
                 assert child.process.wait(timeout=ENDS_S) == code, child
 
@@ -224,7 +224,7 @@ def _gcs_of(cluster: RayCluster) -> psutil.Process:
 
 
 def _other_raylet(cluster: RayCluster) -> psutil.Process:
-    """That of the node that is not the head."""
+    """The raylet of the node that is not the head."""
     return next(one for one, line in _programs(cluster) if line[0].endswith("raylet") and "--head" not in line)
 
 

@@ -1,4 +1,4 @@
-"""A node in a pid namespace of its own, as containers have: dstack on the host sees other pids than Ray's."""
+"""A node in its own pid namespace, as in a container: dstack on the host has other pids than Ray."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ HIDE_DRIVER = "import ctypes, os\nif os.getpid() == 1: ctypes.CDLL(None).prctl(4
 
 @pytest.fixture(scope="module")
 def contained(hosts_possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
-    """The two actors, on a cluster that has this host's address and network, but pids of its own.
-
-    In there only the driver's process cannot be read.
-    """
+    """The two actors on a cluster with this host's network, but its own pid namespace, whose driver is unreadable."""
     folder = tmp_path_factory.mktemp("container")
     python = folder / "python"
     python.write_text(IN_A_NAMESPACE.format(python=sys.executable))
@@ -37,7 +34,7 @@ def contained(hosts_possible: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def numbers(pid: int) -> list[int]:
-    """The pids of a process in all namespaces that it is in, ours first."""
+    """The pids of a process in all its namespaces, that of the test first."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next([int(word) for word in line.split()[1:]] for line in lines if line.startswith("NSpid:"))
 
@@ -47,33 +44,35 @@ def numbers(pid: int) -> list[int]:
 def test_a_containers_processes_are_read_from_within(contained: Example) -> None:
     tag = ("RAY_TMPDIR", contained.environment["RAY_TMPDIR"])
     before = {process.pid for process in carrying(tag)}
-    told = settled_check(contained.address, contained.environment, lambda told: told["verdict"] == "deadlock")
+    document = settled_check(
+        contained.address, contained.environment, lambda document: document["verdict"] == "deadlock"
+    )
 
-    (finding,) = (one for one in told["findings"] if one["kind"] == "deadlock")
+    (finding,) = (one for one in document["findings"] if one["kind"] == "deadlock")
     inner = {numbers(process.pid)[-1] for process in carrying(tag) if is_rays(process)}
     assert finding["confirmed"]
     assert {member["pid"] for member in finding["members"]} <= inner
-    assert told["coverage"]["workers"] == {"seen": 2, "total": 3}
-    assert_driver_is_unread(told["coverage"]["failures"])
+    assert document["coverage"]["workers"] == {"seen": 2, "total": 3}
+    assert_driver_is_unread(document["coverage"]["failures"])
     wait_until(
-        lambda: not [one for one in carrying(tag) if one.pid not in before and is_ours(one)],
+        lambda: not [one for one in carrying(tag) if one.pid not in before and is_of_dstack(one)],
         deadline_s=20,
-        what=lambda: "end of what was started there",
+        what=lambda: "end of dstack's processes there",
     )
     assert not [one for one in carrying(tag) if one.status() == psutil.STATUS_STOPPED]
     assert os.path.exists(f"/proc/{contained.pid}")
 
 
 def assert_driver_is_unread(failures: list[Json]) -> None:
-    """What its probe could not read in the container is a failure, and that the host has other pids is none."""
-    refused = [one for one in failures if one["cause"] == "permission"]
-    assert refused
-    assert all("without the capability SYS_PTRACE" in one["reason"] for one in refused)
+    """The process that the probe in the container cannot read is a failure; the host's other pids are none."""
+    unreadable = [one for one in failures if one["cause"] == "permission"]
+    assert unreadable
+    assert all("without the capability SYS_PTRACE" in one["reason"] for one in unreadable)
     assert {one["pid"] for one in failures} <= {1, None}
     assert {one["stage"] for one in failures} == {"stacks"}
 
 
-def is_ours(process: psutil.Process) -> bool:
+def is_of_dstack(process: psutil.Process) -> bool:
     try:
         return "dstack" in " ".join(process.cmdline()) or process.name().startswith("ray::NodeProbe")
     except psutil.Error:

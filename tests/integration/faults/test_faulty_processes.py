@@ -1,6 +1,6 @@
-"""Whatever is wrong with one process: a look comes back in time, says what is missing, and leaves all as it was.
+"""A sample of a faulty process ends in time, reports what is missing, and has no side effects.
 
-Every look is at a process in trouble and at one beside it that waits for a thread of its own, which must be told right.
+Every sample is of a faulty process and of a healthy one, whose wait for its own thread must be read correctly.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.sampling import functions as functions_of
 
 BUDGET_S = 20.0
 LATE_S = 5.0
-"""How much longer than its budget a look may take on a busy machine."""
+"""Delay of a sample beyond its budget on a busy machine."""
 Start = Callable[..., Child]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a program in trouble, and waits until it is."""
+    """Start a faulty program, and wait until its fault is present."""
     with contextlib.ExitStack() as stack:
 
         def started(trouble: str) -> Child:
@@ -56,29 +56,29 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
 
 
 @pytest.fixture
-def look(beside: Child) -> Callable[..., Plain]:
-    """Looks at a process, and makes sure that the one beside is told right and that nothing is left stopped."""
+def sample_beside(beside: Child) -> Callable[..., Plain]:
+    """Sample a process; the healthy one must be read correctly, and nothing may be left stopped."""
 
-    def looked(pid: int, probe: NodeProbe | None = None, **options: Any) -> Plain:
+    def sample_both(pid: int, probe: NodeProbe | None = None, **options: Any) -> Plain:
         was_stopped, began = stopped(pid), time.monotonic()
         files, children = open_files(), {*psutil.Process().children()}
 
         options = {"deadline_s": BUDGET_S, **options}
-        result = sample(target(pid, "faulty"), target(beside.pid, "beside"), probe=probe, **options)
+        answer = sample(target(pid, "faulty"), target(beside.pid, "beside"), probe=probe, **options)
 
         assert time.monotonic() - began < options["deadline_s"] + LATE_S
-        assert is_told_right(result["processes"]["beside"])
-        assert not [failure for failure in result["failures"] if failure["worker_id"] == "beside"]
+        assert has_correct_wait(answer["processes"]["beside"])
+        assert not [failure for failure in answer["failures"] if failure["worker_id"] == "beside"]
         wait_until(lambda: stopped(pid) <= was_stopped, deadline_s=20, what=lambda: f"not left stopped: {states(pid)}")
         assert {*psutil.Process().children()} <= children
         assert probe is not None or open_files() == files
-        return result
+        return answer
 
-    return looked
+    return sample_both
 
 
-def is_told_right(process: Plain) -> bool:
-    """Whether it is told that the program's main thread waits for its other one."""
+def has_correct_wait(process: Plain) -> bool:
+    """Whether the program's main thread waits for its other thread."""
     threads = {thread["name"]: thread for thread in process["threads"]}
     call = threads["MainThread"].get("call")
     return (
@@ -99,7 +99,7 @@ def states(pid: int) -> dict[str, str]:
 
 
 def stopped(pid: int) -> set[str]:
-    """The threads that are stopped, also by a tracer."""
+    """The threads that are stopped, including by a tracer."""
     return {thread for thread, state in states(pid).items() if state in ("T", "t")}
 
 
@@ -107,19 +107,19 @@ def open_files() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def main_thread(result: Plain) -> tuple[Plain, list[str]]:
-    """The main thread of the process in trouble, and the functions it is in, leaf first."""
-    thread: Plain = next(one for one in result["processes"]["faulty"]["threads"] if one["name"] == "MainThread")
-    return thread, functions_of(result, thread)
+def main_thread(answer: Plain) -> tuple[Plain, list[str]]:
+    """The main thread of the faulty process, and its functions, leaf first."""
+    thread: Plain = next(one for one in answer["processes"]["faulty"]["threads"] if one["name"] == "MainThread")
+    return thread, functions_of(answer, thread)
 
 
-def reasons(result: Plain) -> list[tuple[str, str]]:
-    return [(failure["stage"], failure["reason"]) for failure in result["failures"]]
+def reasons(answer: Plain) -> list[tuple[str, str]]:
+    return [(failure["stage"], failure["reason"]) for failure in answer["failures"]]
 
 
-Look = Callable[..., Plain]
+Sample = Callable[..., Plain]
 
-# Troubles that must not keep anything from being seen
+# Faults that must not hide anything
 
 
 @pytest.mark.parametrize("options", [{}, {"pause": True}, {"locals": True}], ids=["plain", "pause", "locals"])
@@ -134,80 +134,80 @@ Look = Callable[..., Plain]
     ],
 )
 def test_a_faulty_process_is_read_completely(
-    trouble: str, functions: list[str], call: str | None, options: Plain, start: Start, look: Look
+    trouble: str, functions: list[str], call: str | None, options: Plain, start: Start, sample_beside: Sample
 ) -> None:
     child = start(trouble)
-    results: list[Plain] = []
+    answers: list[Plain] = []
 
     def is_there() -> bool:
-        """It is ready before it waits, and on a busy machine stays between these for a while."""
-        results.append(look(child.pid, **options))
-        return main_thread(results[-1])[1] == functions
+        """On a busy machine some time passes between ``ready`` and the wait."""
+        answers.append(sample_beside(child.pid, **options))
+        return main_thread(answers[-1])[1] == functions
 
-    wait_until(is_there, deadline_s=60, what=lambda: f"{functions}, but {main_thread(results[-1])}")
+    wait_until(is_there, deadline_s=60, what=lambda: f"{functions}, but {main_thread(answers[-1])}")
 
-    result = results[-1]
-    thread, _ = main_thread(result)
-    assert all(one["failures"] == [] for one in results)
+    answer = answers[-1]
+    thread, _ = main_thread(answer)
+    assert all(one["failures"] == [] for one in answers)
     assert (thread.get("call") or {}).get("what") == call
     assert thread["on_cpu"] == (trouble == "loops_in_c")
 
 
-def test_200_threads_are_read_with_their_waits(start: Start, look: Look) -> None:
-    threads = look(start("has_many_threads").pid)["processes"]["faulty"]["threads"]
+def test_200_threads_are_read_with_their_waits(start: Start, sample_beside: Sample) -> None:
+    threads = sample_beside(start("has_many_threads").pid)["processes"]["faulty"]["threads"]
 
     waiting = {thread["call"]["object_id"] for thread in threads if thread["name"].startswith("waits-")}
     assert sum(thread["name"].startswith("waits-") for thread in threads) == faulty.MANY
     assert len(waiting) == 1
 
 
-def test_locals_of_hundreds_of_megabytes_are_shown_in_a_few_bytes(start: Start, look: Look) -> None:
-    thread, _ = main_thread(look(start("has_huge_locals").pid, locals=True))
+def test_locals_of_hundreds_of_megabytes_are_shown_in_a_few_bytes(start: Start, sample_beside: Sample) -> None:
+    thread, _ = main_thread(sample_beside(start("has_huge_locals").pid, locals=True))
 
-    told = thread["locals"]["0"]
-    assert told.keys() == {"data", "text", "items", "numbers", "lock"}
-    assert max(map(len, told.values())) < 1000
+    locals_shown = thread["locals"]["0"]
+    assert locals_shown.keys() == {"data", "text", "items", "numbers", "lock"}
+    assert max(map(len, locals_shown.values())) < 1000
 
 
-def test_a_process_at_its_resource_limits_is_read_completely(tmp_path: Path, look: Look) -> None:
+def test_a_process_at_its_resource_limits_is_read_completely(tmp_path: Path, sample_beside: Sample) -> None:
     limits = ["prlimit", "--nofile=8", "--nproc=1", "--fsize=1000", f"--as={1 << 30}", "--stack=1000000"]
     with running([*limits, sys.executable, faulty.__file__, "is_deep"], dict(os.environ), tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=30)
 
-        result = look(child.pid)
+        answer = sample_beside(child.pid)
 
-    assert result["failures"] == []
-    assert main_thread(result)[1].count("descend") == faulty.DEEP + 1
+    assert answer["failures"] == []
+    assert main_thread(answer)[1].count("descend") == faulty.DEEP + 1
 
 
 # Stopped, ended, ending, beginning
 
 
-def test_a_stopped_process_is_read_and_remains_stopped(start: Start, look: Look) -> None:
+def test_a_stopped_process_is_read_and_remains_stopped(start: Start, sample_beside: Sample) -> None:
     child = start("runs")
     os.kill(child.pid, signal.SIGSTOP)
     wait_until(lambda: states(child.pid)[str(child.pid)] == "T", deadline_s=20, what=lambda: "stopped")
 
-    result = look(child.pid)
+    answer = sample_beside(child.pid)
 
-    assert result["failures"] == []
-    assert main_thread(result)[1][-2:] == ["runs", "<module>"]
+    assert answer["failures"] == []
+    assert main_thread(answer)[1][-2:] == ["runs", "<module>"]
     assert states(child.pid) == {str(child.pid): "T"}
 
 
-def test_a_zombie_is_reported_as_ended(start: Start, look: Look) -> None:
+def test_a_zombie_is_reported_as_ended(start: Start, sample_beside: Sample) -> None:
     child = start("waits")
     os.kill(child.pid, signal.SIGKILL)
     wait_until(lambda: states(child.pid)[str(child.pid)] == "Z", deadline_s=20, what=lambda: "a zombie")
 
-    result = look(child.pid)
+    answer = sample_beside(child.pid)
 
-    assert reasons(result) == [("process", "the process has ended")]
-    assert result["processes"]["faulty"]["state"] == "zombie"
+    assert reasons(answer) == [("process", "the process has ended")]
+    assert answer["processes"]["faulty"]["state"] == "zombie"
 
 
 KILL = 'case "$* " in *" {pid} "*) kill -9 {pid}; while [ -d /proc/{pid} ]; do :; done;; esac'
-"""Only in the dump of this process: the one beside is dumped at the same time."""
+"""Only in the dump of this process: the healthy one is dumped at the same time."""
 
 
 @pytest.mark.parametrize("option", ["pause", "native"])
@@ -220,35 +220,35 @@ KILL = 'case "$* " in *" {pid} "*) kill -9 {pid}; while [ -d /proc/{pid} ]; do :
     ids=["before it is read", "once it is read"],
 )
 def test_a_process_that_ends_during_a_sample_is_reported_as_ended_unless_it_was_read(
-    script: str, expected: list[tuple[str, str]], option: str, start: Start, look: Look
+    script: str, expected: list[tuple[str, str]], option: str, start: Start, sample_beside: Sample
 ) -> None:
     child = start("is_deep")
     reaper = threading.Thread(target=child.process.wait)
     reaper.start()
 
-    result = look(child.pid, stand_in(script, child.pid), **{option: True})
+    answer = sample_beside(child.pid, stand_in(script, child.pid), **{option: True})
 
     reaper.join()
-    assert reasons(result) == expected
-    assert expected or main_thread(result)[1].count("descend") == faulty.DEEP + 1
+    assert reasons(answer) == expected
+    assert expected or main_thread(answer)[1].count("descend") == faulty.DEEP + 1
 
 
-def test_a_starting_process_is_unreadable_until_python_runs(tmp_path: Path, look: Look) -> None:
+def test_a_starting_process_is_unreadable_until_python_runs(tmp_path: Path, sample_beside: Sample) -> None:
     program = ["sh", "-c", f'read go; exec "{sys.executable}" "{faulty.__file__}" waits']
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         assert child.stdin is not None
         try:
-            before = look(child.pid)
+            before = sample_beside(child.pid)
             child.stdin.write(b"\n")
             child.stdin.flush()
-            looks: list[Plain] = []
+            answers: list[Plain] = []
 
-            def is_seen() -> bool:
-                looks.append(look(child.pid))
-                process = looks[-1]["processes"]["faulty"]
-                return len(process["threads"]) == 2 and is_told_right(process)
+            def is_read() -> bool:
+                answers.append(sample_beside(child.pid))
+                process = answers[-1]["processes"]["faulty"]
+                return len(process["threads"]) == 2 and has_correct_wait(process)
 
-            wait_until(is_seen, deadline_s=30, what=lambda: f"seen: {looks[-1]}")
+            wait_until(is_read, deadline_s=30, what=lambda: f"a complete reading: {answers[-1]}")
         finally:
             child.kill()
 
@@ -256,38 +256,40 @@ def test_a_starting_process_is_unreadable_until_python_runs(tmp_path: Path, look
     assert failure["stage"] == "stacks"
     assert "python" in failure["reason"]
     assert before["processes"]["faulty"]["threads"] == []
-    assert looks[-1]["failures"] == []
+    assert answers[-1]["failures"] == []
 
 
-# Others that have hold of it
+# Traced by other programs
 
 
-def has_all_threads(result: Plain) -> bool:
-    return sum(thread["still"] for thread in result["processes"]["faulty"]["threads"]) >= faulty.MANY + 1
+def has_all_threads(answer: Plain) -> bool:
+    return sum(thread["still"] for thread in answer["processes"]["faulty"]["threads"]) >= faulty.MANY + 1
 
 
 @pytest.mark.parametrize("how", ["stopped", "running"])
 def test_a_process_traced_by_another_program_is_read_without_a_pause(
-    how: str, start: Start, look: Look, tmp_path: Path
+    how: str, start: Start, sample_beside: Sample, tmp_path: Path
 ) -> None:
     child = start("has_many_threads")
     argv = [sys.executable, str(PROGRAMS / "tools/tracer.py"), str(child.pid), how]
     with running(argv, dict(os.environ), tmp_path / "tracer.log") as tracer:
         tracer.wait_for_line("ready", deadline_s=30)
 
-        wait_until(lambda: has_all_threads(look(child.pid)), deadline_s=60, what=lambda: "not all threads are proven")
-        plain, traced = look(child.pid), look(child.pid, pause=True)
+        wait_until(
+            lambda: has_all_threads(sample_beside(child.pid)), deadline_s=60, what=lambda: "not all threads are proven"
+        )
+        plain, traced = sample_beside(child.pid), sample_beside(child.pid, pause=True)
 
         by = f"another program is tracing it: {psutil.Process(tracer.pid).name()} (pid {tracer.pid})"
         assert reasons(traced) == [("stacks", f"py-spy could not pause it, so it was read without a pause: {by}")]
-        for result in (plain, traced):
-            assert has_all_threads(result)
+        for answer in (plain, traced):
+            assert has_all_threads(answer)
         assert plain["failures"] == []
         assert psutil.pid_exists(tracer.pid)
-    assert look(child.pid, pause=True)["failures"] == []
+    assert sample_beside(child.pid, pause=True)["failures"] == []
 
 
-def test_a_process_is_read_while_a_profiler_pauses_it(start: Start, look: Look, tmp_path: Path) -> None:
+def test_a_process_is_read_while_a_profiler_pauses_it(start: Start, sample_beside: Sample, tmp_path: Path) -> None:
     child = start("runs")
     pyspy = find_pyspy()
     assert pyspy
@@ -297,12 +299,12 @@ def test_a_process_is_read_while_a_profiler_pauses_it(start: Start, look: Look, 
         wait_until(lambda: traced_once(child.pid), deadline_s=30, what=lambda: f"attached: {profiler}")
 
         for _ in range(10):
-            assert look(child.pid)["failures"] == []
-            result = look(child.pid, pause=True)
-            assert "runs" in main_thread(result)[1]
+            assert sample_beside(child.pid)["failures"] == []
+            answer = sample_beside(child.pid, pause=True)
+            assert "runs" in main_thread(answer)[1]
             assert all(
                 reason.startswith("py-spy could not pause it, so it was read without a pause: ")
-                for _, reason in reasons(result)
+                for _, reason in reasons(answer)
             )
         assert profiler.process.poll() is None
         profiler.process.send_signal(signal.SIGINT)
@@ -318,7 +320,7 @@ def traced_once(pid: int) -> bool:
 
 
 def stand_in(script: str, pid: int = 0) -> NodeProbe:
-    """A probe whose py-spy is this script of the shell, in which ``{real}`` and ``{pid}`` are filled in."""
+    """A probe whose py-spy is this shell script; ``{real}`` and ``{pid}`` are replaced."""
     probe = NodeProbe()
     probe.equip(b"#!/bin/sh\n" + script.format(real=find_pyspy(), pid=pid).encode() + b"\n")
     return probe
@@ -332,26 +334,26 @@ echo "Error: lost its way" >&2; exit 1
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_failed_dump_with_a_pause_is_retried(times: int, start: Start, look: Look, tmp_path: Path) -> None:
+def test_a_failed_dump_with_a_pause_is_retried(times: int, start: Start, sample_beside: Sample, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
 
-    result = look(start("runs").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=times)), pause=True)
+    answer = sample_beside(start("runs").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=times)), pause=True)
 
     assert len(tries.read_text()) == times + 1
-    assert result["failures"] == []
-    assert result["processes"]["faulty"]["paused_ms"] > 0
-    assert "runs" in main_thread(result)[1]
+    assert answer["failures"] == []
+    assert answer["processes"]["faulty"]["paused_ms"] > 0
+    assert "runs" in main_thread(answer)[1]
 
 
-def test_the_dump_without_a_pause_is_the_fallback(start: Start, look: Look, tmp_path: Path) -> None:
+def test_the_dump_without_a_pause_is_the_fallback(start: Start, sample_beside: Sample, tmp_path: Path) -> None:
     tries = tmp_path / "tries"
 
-    result = look(start("is_deep").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=1000)), pause=True)
+    answer = sample_beside(start("is_deep").pid, stand_in(FAILS_SO_OFTEN.format(tries=tries, times=1000)), pause=True)
 
-    thread, stack = main_thread(result)
-    assert reasons(result) == [
+    thread, stack = main_thread(answer)
+    assert reasons(answer) == [
         ("stacks", "py-spy could not pause it, so it was read without a pause: py-spy: lost its way")
     ]
     assert thread["still"]
     assert stack.count("descend") == faulty.DEEP + 1
-    assert result["processes"]["faulty"]["paused_ms"] == 0
+    assert answer["processes"]["faulty"]["paused_ms"] == 0

@@ -1,4 +1,4 @@
-"""On a cluster whose workers are in trouble a look comes back in time, finds the deadlock, and leaves all as it was."""
+"""On a cluster with faulty workers a check ends in time, finds the deadlock, and has no side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.clusters.ray_clusters import Example, run_example
 from tests.integration.programs.drivers import faulty_actors
 from tests.processes import carrying, wait_until
 
-pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]  # test_process_faults has each fault, on plain processes
+pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]  # test_faulty_processes has each fault, on plain processes
 
 PROGRAM = Path(faulty_actors.__file__)
 TIMEOUT_S = 40.0
@@ -38,38 +38,38 @@ def cluster() -> Iterator[Example]:
 @pytest.fixture(scope="module")
 def pids(cluster: Example) -> dict[str, int]:
     line = next(line for line in cluster.log.read_text().splitlines() if line.startswith("{"))
-    told: dict[str, int] = json.loads(line)
-    return told
+    document: dict[str, int] = json.loads(line)
+    return document
 
 
 @pytest.fixture(scope="module")
 def snapshot(cluster: Example, pids: dict[str, int], tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """One with locals, once everybody has come into his trouble."""
-    file = str(tmp_path_factory.mktemp("snapshots") / "taken.json.gz")
+    """A snapshot with locals, once every fault is present."""
+    file = str(tmp_path_factory.mktemp("snapshots") / "snapshot.json.gz")
     where = ["--address", cluster.address, "-o", file, "--force", "--locals"]
 
     def settled() -> Snapshot | None:
         done = dstack("snapshot", *where, environment=cluster.environment)
         assert done.returncode == 0, done.stderr
-        taken = load(file)
-        return taken if all(main_thread(process_of(taken, pids[name])).call for name in GET_ONE) else None
+        snapshot = load(file)
+        return snapshot if all(main_thread(process_of(snapshot, pids[name])).call for name in GET_ONE) else None
 
     return wait_until(settled, deadline_s=120, what=lambda: "all in trouble")
 
 
-def is_found(told: Json) -> bool:
-    """Whether the two who wait for each other are told, for certain, and nobody else with them."""
-    deadlocks = [finding for finding in told["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
+def is_found(document: Json) -> bool:
+    """Whether the only confirmed deadlock is that of the two actors that wait for each other."""
+    deadlocks = [finding for finding in document["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
     return [{one["actor_name"] for one in finding["members"]} for finding in deadlocks] == [{"left", "right"}]
 
 
-def assert_found(told: Json) -> None:
-    assert is_found(told), json.dumps([told["findings"], told["coverage"]], indent=1)
+def assert_found(document: Json) -> None:
+    assert is_found(document), json.dumps([document["findings"], document["coverage"]], indent=1)
 
 
 @contextlib.contextmanager
 def leaves_all_as_it_was(cluster: Example, pids: dict[str, int]) -> Iterator[None]:
-    """Nobody is stopped who was not, nothing runs that did not, and the cluster does new work afterwards."""
+    """Check that no worker is left stopped, no process and no file remains, and the cluster does new work."""
     tag = ("RAY_TMPDIR", cluster.environment["RAY_TMPDIR"])
     stopped = {pid for pid in pids.values() if psutil.Process(pid).status() == psutil.STATUS_STOPPED}
     files = {*Path("/tmp").iterdir()}
@@ -79,16 +79,16 @@ def leaves_all_as_it_was(cluster: Example, pids: dict[str, int]) -> Iterator[Non
         return [path.name for path in found if "dstack" in path.name or "py-spy" in path.name]
 
     yield
-    wait_until(lambda: not strangers(tag), deadline_s=20, what=lambda: f"gone: {strangers(tag)}")
+    wait_until(lambda: not remaining_processes(tag), deadline_s=20, what=lambda: f"end of {remaining_processes(tag)}")
     assert {pid for pid in pids.values() if psutil.Process(pid).status() == psutil.STATUS_STOPPED} == stopped
-    # Another dstack on this machine may have some of its own, but not for long.
-    wait_until(lambda: not new_files(), deadline_s=20, what=lambda: f"taken away: {new_files()}")
+    # Another dstack on this machine may have its own files, but not for long.
+    wait_until(lambda: not new_files(), deadline_s=20, what=lambda: f"removal of {new_files()}")
     ticks = cluster.log.read_text().count("tick")
     wait_until(lambda: cluster.log.read_text().count("tick") > ticks, deadline_s=30, what=lambda: "a tick")
 
 
-def strangers(tag: tuple[str, str]) -> list[str]:
-    """Those in the cluster's environment that belong to dstack."""
+def remaining_processes(tag: tuple[str, str]) -> list[str]:
+    """The command lines of dstack's processes with the cluster's environment."""
     lines = []
     for process in carrying(tag):
         with contextlib.suppress(psutil.Error):
@@ -105,8 +105,8 @@ def main_thread(process: Process) -> Thread:
     return next(thread for thread in process.threads if thread.os_thread_id == process.pid)
 
 
-def looked(cluster: Example) -> Json:
-    """A look that finds it: one before that does not, as too busy a machine gives, has to say that it may be there."""
+def check_until_found(cluster: Example) -> Json:
+    """The first document with the deadlock; earlier ones, of a busy machine, have to be inconclusive."""
     last: list[Json] = []
 
     def finds_it() -> bool:
@@ -118,12 +118,12 @@ def looked(cluster: Example) -> Json:
     return last[0]
 
 
-def silent(told: Json) -> set[int]:
-    """The processes of which something is missing, and that is what their core worker would have said.
+def unanswering(document: Json) -> set[int]:
+    """The processes without an answer of their core worker, which must be the only failures.
 
-    On a busy machine some take too long that have no trouble but that.
+    On a busy machine healthy ones may time out, too.
     """
-    failures = told["coverage"]["failures"]
+    failures = document["coverage"]["failures"]
     assert {failure["stage"] for failure in failures} <= {"core worker"}, failures
     assert all("stopped, overloaded" in failure["reason"] for failure in failures), failures
     return {failure["pid"] for failure in failures}
@@ -131,13 +131,15 @@ def silent(told: Json) -> set[int]:
 
 def test_all_faulty_workers_are_read_and_the_deadlock_is_found(cluster: Example, pids: dict[str, int]) -> None:
     with leaves_all_as_it_was(cluster, pids):
-        told = looked(cluster)
+        document = check_until_found(cluster)
 
-    assert_found(told)
-    assert told["exit_code"] == 1
-    assert told["timing"]["total_s"] < TIMEOUT_S
-    assert pids["holds_gil_in_c"] in silent(told), told["coverage"]["failures"]
-    assert told["coverage"]["workers"]["seen"] == told["coverage"]["workers"]["total"] - len(silent(told))
+    assert_found(document)
+    assert document["exit_code"] == 1
+    assert document["timing"]["total_s"] < TIMEOUT_S
+    assert pids["holds_gil_in_c"] in unanswering(document), document["coverage"]["failures"]
+    assert document["coverage"]["workers"]["seen"] == document["coverage"]["workers"]["total"] - len(
+        unanswering(document)
+    )
 
 
 @pytest.mark.parametrize("trouble", ["holds_gil_in_c", "loops_in_c", "is_deep", "has_huge_locals"])
@@ -146,7 +148,7 @@ def test_a_faulty_worker_is_read_in_its_faulty_function(trouble: str, snapshot: 
 
     functions = [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
     assert trouble in functions
-    assert thread.still or trouble == "loops_in_c"  # that one has run meanwhile, unless the machine gave it no turn
+    assert thread.still or trouble == "loops_in_c"  # a busy machine may not have scheduled that one
 
 
 def test_all_300_recursive_calls_are_read(snapshot: Snapshot, pids: dict[str, int]) -> None:
@@ -159,7 +161,7 @@ def test_all_300_recursive_calls_are_read(snapshot: Snapshot, pids: dict[str, in
 
 
 def test_all_of_100_000_refs_are_read_or_none(snapshot: Snapshot, pids: dict[str, int]) -> None:
-    """Ray wakes who waits for them every second: a host too busy to read them meanwhile is told that it may wait."""
+    """Ray wakes the waiter every second, so a busy host may report an unread wait."""
     thread = main_thread(process_of(snapshot, pids["has_many_refs"]))
 
     assert "has_many_refs" in [frame.function.rpartition(".")[2] for frame in snapshot.frames_of(thread)]
@@ -178,9 +180,9 @@ def test_huge_locals_are_shown_briefly(snapshot: Snapshot, pids: dict[str, int])
     thread = main_thread(process_of(snapshot, pids["has_huge_locals"]))
 
     assert thread.locals is not None
-    told = [text for values in thread.locals.values() for text in values.values()]
+    document = [text for values in thread.locals.values() for text in values.values()]
     assert {"data", "text", "items"} <= {name for values in thread.locals.values() for name in values}
-    assert max(map(len, told)) < 1000
+    assert max(map(len, document)) < 1000
 
 
 def test_a_worker_that_waits_for_room_in_the_object_store_is_read(snapshot: Snapshot, pids: dict[str, int]) -> None:
@@ -197,14 +199,14 @@ def test_a_stopped_worker_does_not_keep_the_deadlock_from_being_found(cluster: E
         status = psutil.Process(pid).status
         wait_until(lambda: status() == psutil.STATUS_STOPPED, deadline_s=20, what=lambda: "stopped")
         with leaves_all_as_it_was(cluster, pids):
-            told = looked(cluster)
+            document = check_until_found(cluster)
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    assert_found(told)
-    assert told["timing"]["total_s"] < TIMEOUT_S
-    assert silent(told) >= {pid, pids["holds_gil_in_c"]}
-    wait_until(lambda: pid not in silent(looked(cluster)), deadline_s=60, what=lambda: "its answer")
+    assert_found(document)
+    assert document["timing"]["total_s"] < TIMEOUT_S
+    assert unanswering(document) >= {pid, pids["holds_gil_in_c"]}
+    wait_until(lambda: pid not in unanswering(check_until_found(cluster)), deadline_s=60, what=lambda: "its answer")
 
 
 def test_a_worker_killed_during_a_sample_is_no_failure(cluster: Example, pids: dict[str, int]) -> None:
@@ -215,9 +217,11 @@ def test_a_worker_killed_during_a_sample_is_no_failure(cluster: Example, pids: d
         wait_until(lambda: psutil.Process(running.pid).children(), deadline_s=60, what=lambda: "its first py-spy")
         os.kill(pid, signal.SIGKILL)
         out, _ = running.communicate(timeout=60)
-    told = json.loads(out)
+    document = json.loads(out)
 
-    assert_found(told)
-    assert {failure["pid"] for failure in told["coverage"]["failures"] if failure["stage"] != "core worker"} <= {pid}
+    assert_found(document)
+    assert {failure["pid"] for failure in document["coverage"]["failures"] if failure["stage"] != "core worker"} <= {
+        pid
+    }
     ticks = cluster.log.read_text().count("tick")
     wait_until(lambda: cluster.log.read_text().count("tick") > ticks, deadline_s=30, what=lambda: "a tick")

@@ -1,4 +1,4 @@
-"""Where a disk is full, dstack tells what it saw, says what it could not write, and leaves nothing half."""
+"""On a full disk dstack reports its findings and what it could not write, and leaves no partial file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.hosts, pytest.mark.exhaustive]
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[Path]:
-    """Where the disk is mounted; near the root, as paths of sockets must stay short, and beside the checkout."""
+    """The mount point of the disk; outside of the checkout, with a short path for sockets."""
     with tempfile.TemporaryDirectory(prefix="df", dir="/tmp") as directory:
         yield Path(directory)
 
 
 @pytest.fixture(scope="module")
-def told(hosts_possible: None, disk: Path) -> dict[str, Any]:
-    """What was said on a cluster whose disk is full, and after that."""
+def outcome(hosts_possible: None, disk: Path) -> dict[str, Any]:
+    """The outputs of dstack on a cluster with a full disk, and afterwards."""
     program = [sys.executable, "-m", "tests.integration.programs.tools.full_disk", str(disk)]
     command = ["unshare", "--mount", *program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
@@ -35,25 +35,25 @@ def told(hosts_possible: None, disk: Path) -> dict[str, Any]:
     return result
 
 
-def test_a_check_works_on_a_full_disk(told: dict[str, Any]) -> None:
-    assert (told["full"]["verdict"], told["full"]["exit_code"]) == ("deadlock", 1)
-    assert told["full"]["coverage"]["failures"] == []
-    assert (told["after"]["verdict"], told["after"]["exit_code"]) == ("deadlock", 1)
+def test_a_check_works_on_a_full_disk(outcome: dict[str, Any]) -> None:
+    assert (outcome["full"]["verdict"], outcome["full"]["exit_code"]) == ("deadlock", 1)
+    assert outcome["full"]["coverage"]["failures"] == []
+    assert (outcome["after"]["verdict"], outcome["after"]["exit_code"]) == ("deadlock", 1)
 
 
-@pytest.mark.parametrize("name", ["taken.json", "taken.json.gz"])
-def test_an_unsaved_snapshot_is_still_reported(name: str, disk: Path, told: dict[str, Any]) -> None:
-    output = told["outputs"][name]
+@pytest.mark.parametrize("name", ["snapshot.json", "snapshot.json.gz"])
+def test_an_unsaved_snapshot_is_still_reported(name: str, disk: Path, outcome: dict[str, Any]) -> None:
+    output = outcome["outputs"][name]
 
     assert output["code"] == 3
     assert output["stderr"] == f"Error: Cannot write {disk / name}: No space left on device.\n"
     assert output["stdout"].startswith("DEADLOCK")
 
 
-def test_no_partial_file_remains(told: dict[str, Any]) -> None:
-    assert [name for name in told["left"] if not name.startswith("dsk")] == ["filled", "piped.json"]
+def test_no_partial_file_remains(outcome: dict[str, Any]) -> None:
+    assert [name for name in outcome["files"] if not name.startswith("dsk")] == ["filled", "piped.json"]
 
 
-def test_unwritable_output_is_an_error_of_one_line(told: dict[str, Any]) -> None:
-    assert told["piped"]["code"] == 3
-    assert told["piped"]["stderr"] == "Error: Cannot write to standard output: No space left on device.\n"
+def test_unwritable_output_is_an_error_of_one_line(outcome: dict[str, Any]) -> None:
+    assert outcome["piped"]["code"] == 3
+    assert outcome["piped"]["stderr"] == "Error: Cannot write to standard output: No space left on device.\n"

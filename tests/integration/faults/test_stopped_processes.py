@@ -1,4 +1,4 @@
-"""How long a snapshot takes when a process that it needs is stopped, and what there is of it by then."""
+"""The duration and the content of a snapshot when a process that it needs is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.processes import carrying, command_line, stopped, wait_until
 pytestmark = pytest.mark.ray
 
 ENDS_S = 120.0
-"""Nothing here takes longer, however busy the machine is; what hangs does."""
+"""A deadline that only a hang exceeds, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,14 @@ def test_a_gcs_stopped_between_two_samples_is_reported(deadlock: RayCluster, mon
         gcs.suspend()
 
     try:
-        taken = Collector(deadlock.address, ENDS_S).take(lambda _: None, stop)
+        snapshot = Collector(deadlock.address, ENDS_S).take(lambda _: None, stop)
     finally:
         gcs.resume()
 
-    assert taken.samples == first[0].samples
-    assert [failure.stage for failure in taken.failures] == ["control plane"]
-    assert "no answer within" in taken.failures[0].reason
-    diagnosis = diagnose(taken)
+    assert snapshot.samples == first[0].samples
+    assert [failure.stage for failure in snapshot.failures] == ["control plane"]
+    assert "no answer within" in snapshot.failures[0].reason
+    diagnosis = diagnose(snapshot)
     assert (diagnosis.verdict, diagnosis.findings[0].confirmed) == ("deadlock", False)
 
 

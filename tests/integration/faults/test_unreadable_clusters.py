@@ -1,4 +1,4 @@
-"""On a real cluster that dstack may not read: what Ray's own agent tells instead, and what is seen without stacks."""
+"""A real cluster that dstack may not read: findings with the stacks of Ray's agent, and without stacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes import running, wait_until
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop permissions"),
 ]
 WITHOUT_PTRACE = ("setpriv", "--bounding-set=-sys_ptrace")
 SETTLED_S = 40.0
@@ -33,7 +33,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @contextmanager
 def agent(cluster: RayCluster, node_id: str) -> Iterator[None]:
-    """Ray's agent as it is where Ray is installed whole; here it is not. It looks for py-spy on the PATH."""
+    """Ray's agent as in a complete installation of Ray; it finds py-spy on the PATH."""
     command = [sys.executable, str(PROGRAMS / "tools/reporter_agent.py"), cluster.address, node_id]
     path = os.pathsep.join([str(Path(sys.executable).parent), cluster.environment["PATH"]])
     with running(command, {**cluster.environment, "PATH": path}, cluster.directory / "agent.log") as child:
@@ -42,7 +42,7 @@ def agent(cluster: RayCluster, node_id: str) -> Iterator[None]:
 
 
 def check(cluster: RayCluster, *options: str) -> Json:
-    """What ``dstack check`` says that may not read any process."""
+    """The document of a ``dstack check`` that may not read any process."""
     command = [*WITHOUT_PTRACE, *DSTACK, "check", "--address", cluster.address, "--json", *options]
     done = subprocess.run(
         command,
@@ -59,7 +59,7 @@ def check(cluster: RayCluster, *options: str) -> Json:
 
 
 def settled(cluster: RayCluster, verdict: str, access: str, *options: str) -> Json:
-    """The first look that says so, of which no process was read in another way."""
+    """The first check with this verdict in which all processes were read with this ``access``."""
     last: list[Json] = []
 
     def is_right() -> Json | None:
@@ -99,7 +99,7 @@ def test_a_deadlock_is_found_with_the_certainty_that_the_permissions_allow(clust
             assert finding["assumed"] == [f"two_actors.py:{line} is the code that it runs" for line in (22, 34)]
             assert {one["execution"] for one in finding["blocked_behind"]} == {"driver two_actors.py"}
             assert {one["access"] for one in finding["members"] if one["thread"]} == {"text stack"}
-            assert checked["timing"]["pause_ms"]["max"] > 0  # the agent's py-spy stops what it looks at
+            assert checked["timing"]["pause_ms"]["max"] > 0  # the agent's py-spy stops its targets
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,4 @@
-"""A driver that looks at its own cluster in every way there is, and prints as JSON what came of each."""
+"""A driver that calls every function of the API on its own cluster, and prints the results as JSON."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def self_handle() -> Any:
 def wait_for(file: Path) -> str:
     while not file.exists():
         time.sleep(0.05)
-    return "rested"
+    return "waited"
 
 
 def deadlock() -> Any:
@@ -48,28 +48,31 @@ def deadlock() -> Any:
 
 
 @contextlib.contextmanager
-def raising(told: dict[str, Any]) -> Iterator[None]:
-    """Notes the DeadlockFound that the code within ends with."""
+def raising(outcome: dict[str, Any]) -> Iterator[None]:
+    """Record the DeadlockFound of the code within."""
     try:
         yield
     except dstack.DeadlockFound as error:
-        told["raised"] = str(error)
-        told["is_an_assertion"] = isinstance(pickle.loads(pickle.dumps(error)), AssertionError)
+        outcome["raised"] = str(error)
+        outcome["is_an_assertion"] = isinstance(pickle.loads(pickle.dumps(error)), AssertionError)
 
 
 def breaks_the_main_thread(stuck: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    with raising(told), dstack.guard(1, lambda hang: told.update(left_alone=hang.left_alone), break_deadlock=True):
+    outcome: dict[str, Any] = {}
+    with (
+        raising(outcome),
+        dstack.guard(1, lambda hang: outcome.update(left_alone=hang.left_alone), break_deadlock=True),
+    ):
         ray.get(stuck)
-    return told
+    return outcome
 
 
 def leaves_other_threads(stuck: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     hung = threading.Event()
 
     def note(hang: dstack.Hang) -> None:
-        told["left_alone"] = hang.left_alone
+        outcome["left_alone"] = hang.left_alone
         hung.set()
 
     @dstack.guard(1, note, break_deadlock=True)
@@ -78,46 +81,46 @@ def leaves_other_threads(stuck: Any) -> dict[str, Any]:
 
     threading.Thread(target=get, daemon=True).start()
     hung.wait()
-    return told
+    return outcome
 
 
 async def breaks_an_await(stuck: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
 
     @dstack.guard(1, lambda hang: None, break_deadlock=True)
     async def get() -> None:
         await stuck
 
-    with raising(told):
+    with raising(outcome):
         await get()
-    told["goes_on"] = await asyncio.sleep(0, "yes")
-    told["check"] = (await asyncio.to_thread(dstack.check)).verdict
-    return told
+    outcome["continues"] = await asyncio.sleep(0, "yes")
+    outcome["check"] = (await asyncio.to_thread(dstack.check)).verdict
+    return outcome
 
 
-def lets_slow_code_go_on() -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def lets_slow_code_continue() -> dict[str, Any]:
+    outcome: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory:
         end = Path(directory) / "end"
 
         def note(hang: dstack.Hang) -> None:
-            told.update(verdict=hang.diagnosis.verdict, left_alone=hang.left_alone)
+            outcome.update(verdict=hang.diagnosis.verdict, left_alone=hang.left_alone)
             end.touch()
 
         with dstack.guard(1, note, break_deadlock=True):
-            told["value"] = ray.get(ray.remote(wait_for).remote(end))
-    return told
+            outcome["value"] = ray.get(ray.remote(wait_for).remote(end))
+    return outcome
 
 
 def asserts() -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    with raising(told):
+    outcome: dict[str, Any] = {}
+    with raising(outcome):
         dstack.assert_no_deadlock()
-    return told
+    return outcome
 
 
 def state() -> list[Any]:
-    """What a library must not change."""
+    """The state that a library must not change."""
     handlers = [repr(signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
     loggers = [logging.getLogger(name) for name in (None, "ray", "dstack")]
     return [handlers, [(one.level, list(map(repr, one.handlers))) for one in loggers], sorted(os.environ)]
@@ -126,18 +129,18 @@ def state() -> list[Any]:
 def main() -> None:
     ray.init("local", num_cpus=2, include_dashboard=False)
     before = state()
-    told: dict[str, Any] = {}
-    taken = dstack.snapshot()
-    told["sees itself"] = [worker.pid for worker in taken.workers if worker.is_driver] == [os.getpid()]
-    told["clear"] = dstack.assert_no_deadlock(complete=True).verdict
-    told["slow"] = lets_slow_code_go_on()
+    outcome: dict[str, Any] = {}
+    snapshot = dstack.snapshot()
+    outcome["reads itself"] = [worker.pid for worker in snapshot.workers if worker.is_driver] == [os.getpid()]
+    outcome["clear"] = dstack.assert_no_deadlock(complete=True).verdict
+    outcome["slow"] = lets_slow_code_continue()
     stuck = deadlock()
-    told["main thread"] = breaks_the_main_thread(stuck)
-    told["other thread"] = leaves_other_threads(stuck)
-    told["await"] = asyncio.run(breaks_an_await(stuck))
-    told["assert"] = asserts()
-    told["unchanged"] = state() == before and ray.get(ray.remote(wait_for).remote(Path("/"))) == "rested"
-    print("told", json.dumps(told), flush=True)
+    outcome["main thread"] = breaks_the_main_thread(stuck)
+    outcome["other thread"] = leaves_other_threads(stuck)
+    outcome["await"] = asyncio.run(breaks_an_await(stuck))
+    outcome["assert"] = asserts()
+    outcome["unchanged"] = state() == before and ray.get(ray.remote(wait_for).remote(Path("/"))) == "waited"
+    print("outcome", json.dumps(outcome), flush=True)
 
 
 if __name__ == "__main__":

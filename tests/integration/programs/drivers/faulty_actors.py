@@ -1,6 +1,6 @@
-"""Two actors wait for each other, and beside them others are in every trouble of their own that a worker can be in.
+"""Two actors wait for each other, beside actors with every fault that a worker can have.
 
-It says ``tick`` again and again, as long as the cluster does new work.
+It prints ``tick`` periodically while the cluster does new work.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Peer:
         return os.getpid()
 
     def call(self, other: Any) -> None:
-        while True:  # the first of both may come through
+        while True:  # the first of both calls may end
             ray.get(other.called.remote())
 
     def called(self) -> None:
         pass
 
 
-class Trouble(Peer):
+class Faulty(Peer):
     def holds_gil_in_c(self) -> None:
         ctypes.PyDLL(None).usleep(1_000_000_000)
 
@@ -62,7 +62,7 @@ class Trouble(Peer):
         print(data, text, items)
 
     def fills_store(self) -> None:
-        """And tries again and again, when there is no room."""
+        """Retry periodically when there is no room."""
         kept = []
         while True:
             try:
@@ -87,7 +87,7 @@ def works() -> int:
 def main() -> None:
     ray.init(num_cpus=2, include_dashboard=False, object_store_memory=STORE_BYTES)
     never = [never_given.remote()]
-    peer, trouble = ray.remote(num_cpus=0)(Peer), ray.remote(num_cpus=0)(Trouble)
+    peer, faulty = ray.remote(num_cpus=0)(Peer), ray.remote(num_cpus=0)(Faulty)
     left: Any = peer.options(name="left").remote()
     right: Any = peer.options(name="right").remote()
     calls: dict[str, tuple[Any, ...]] = {
@@ -100,7 +100,7 @@ def main() -> None:
         "fills_store": (),
         "sleeps": (),
     }
-    actors: dict[str, Any] = {name: trouble.options(name=name).remote() for name in calls}
+    actors: dict[str, Any] = {name: faulty.options(name=name).remote() for name in calls}
     pids = {name: ray.get(actor.pid.remote()) for name, actor in actors.items()}
     kept = [left.call.remote(right), right.call.remote(left)]
     kept += [getattr(actors[name], name).remote(*arguments) for name, arguments in calls.items()]

@@ -1,4 +1,4 @@
-"""A process in one kind of trouble, which its argument names. It says ``ready`` when it is there, as far as it can."""
+"""A process with the fault that its argument names. It prints ``ready`` when the fault is present, if it can."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HUGE_TEXT = 10_000_000
 
 
 def waits() -> None:
-    """Nothing is wrong: it waits for a thread, and that for ever."""
+    """No fault: it waits for a thread that sleeps for ever."""
     sleeper = threading.Thread(target=time.sleep, args=(100_000,), name="sleeper")
     sleeper.start()
     ready()
@@ -35,14 +35,14 @@ def holds_gil_in_c() -> None:
 
 
 def loops_in_c() -> None:
-    """On the CPU, while other threads may run Python."""
+    """Run on the CPU without the GIL."""
     ready()
     while True:
         hashlib.pbkdf2_hmac("sha256", b"", b"", 50_000_000)
 
 
 def is_deep() -> None:
-    """Deep in its own calls, beside a thread that runs."""
+    """Block in a deep recursion, beside a running thread."""
     threading.Thread(target=spin, daemon=True).start()
     descend(DEEP)
 
@@ -55,7 +55,7 @@ def descend(depth: int) -> None:
 
 
 def has_many_threads() -> None:
-    """They all wait for one lock that somebody has left locked, beside one that runs."""
+    """Many threads wait for one lock that is never released, beside a running thread."""
     gate = threading.Lock()
     gate.acquire()
     started = threading.Barrier(MANY + 1)
@@ -73,7 +73,7 @@ def has_many_threads() -> None:
 
 
 def has_huge_locals() -> None:
-    """Hundreds of MB in locals, of which the text alone would be 10 MB to print, beside a thread that runs."""
+    """Hundreds of MB in locals, with a text of 10 MB, beside a running thread."""
     data, text = bytes(HUGE_BYTES), "t" * HUGE_TEXT
     items, numbers = [None] * (HUGE_BYTES // 8), dict.fromkeys(range(1_000_000), "x" * 10)
     threading.Thread(target=spin, daemon=True).start()
@@ -93,7 +93,7 @@ def ready() -> None:
     print("ready", flush=True)
 
 
-TROUBLES: tuple[Callable[[], None], ...] = (
+FAULTS: tuple[Callable[[], None], ...] = (
     waits,
     runs,
     holds_gil_in_c,
@@ -104,4 +104,4 @@ TROUBLES: tuple[Callable[[], None], ...] = (
 )
 
 if __name__ == "__main__":
-    next(one for one in TROUBLES if one.__name__ == sys.argv[1])()
+    next(one for one in FAULTS if one.__name__ == sys.argv[1])()

@@ -1,4 +1,4 @@
-"""Tests of which some hang, each in another way, and some do not."""
+"""Tests that hang, each in a different way, and tests that do not."""
 
 import asyncio
 import time

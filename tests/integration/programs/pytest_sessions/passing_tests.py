@@ -1,4 +1,4 @@
-"""Tests that pass, on a cluster where others hang; one leaves somebody stuck."""
+"""Tests that pass on a cluster with a hang of another job; one test leaves a deadlock."""
 
 import os
 import time

@@ -1,7 +1,7 @@
-"""Fills a disk while two actors wait for each other, runs dstack, and prints as JSON what it said and did.
+"""Fill a disk while two actors wait for each other, run dstack, and print its outputs and files as JSON.
 
-full_disk.py DIRECTORY, by root in a mount namespace of its own, ``unshare --mount``: a small file system is mounted
-there, and everything, also the cluster, has its temporary files on it.
+full_disk.py DIRECTORY, as root under ``unshare --mount``: a small file system is mounted at DIRECTORY for all temporary
+files, including the cluster's.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def main() -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "dstack-test", str(disk)], check=True)
     os.environ |= {"TMPDIR": str(disk), DIRECTORY: str(disk)}
     with run_example("hangs/mutual_get") as example:
-        settled_check(example.address, example.environment, lambda told: told["verdict"] == "deadlock")
+        settled_check(example.address, example.environment, lambda document: document["verdict"] == "deadlock")
         fill(disk / "filled")
         where = ["--address", example.address]
         outputs = {}
-        for name in ("taken.json", "taken.json.gz"):
+        for name in ("snapshot.json", "snapshot.json.gz"):
             done = dstack("snapshot", *where, "-o", str(disk / name), environment=example.environment)
             outputs[name] = {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
         piped = subprocess.run(
@@ -45,16 +45,16 @@ def main() -> None:
             text=True,
         )
         full = check(example.address, example.environment)
-        left = sorted(path.name for path in disk.iterdir())
+        files = sorted(path.name for path in disk.iterdir())
         (disk / "filled").unlink()
         after = check(example.address, example.environment)
-        told = {"full": full, "after": after, "outputs": outputs, "left": left}
-        told["piped"] = {"code": piped.returncode, "stderr": piped.stderr}
-    print(json.dumps(told))
+        outcome = {"full": full, "after": after, "outputs": outputs, "files": files}
+        outcome["piped"] = {"code": piped.returncode, "stderr": piped.stderr}
+    print(json.dumps(outcome))
 
 
 def fill(path: Path) -> None:
-    """Takes all the room there is, to the last byte."""
+    """Write until no byte is free."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             with contextlib.suppress(OSError):

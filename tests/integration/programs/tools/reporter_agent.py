@@ -1,7 +1,7 @@
-"""Stands in for the agent that Ray has on a node where it was installed whole: reporter_agent.py GCS NODE_ID
+"""A stand-in for the agent of a complete installation of Ray: reporter_agent.py GCS NODE_ID
 
-Serves ``ReporterService.GetTraceback`` by Ray's own code, which runs py-spy, and tells the GCS of its port as Ray's
-agent does. Prints ``serving`` and goes on until it is killed.
+Serves ``ReporterService.GetTraceback`` with Ray's own code, which runs py-spy, and registers its port with the GCS as
+Ray's agent does. Prints ``serving`` and continues until it is killed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Samples one process and prints the answer of a node's probe as JSON: one_look.py PID PYSPY"""
+"""Sample one process and print the answer of a node's probe as JSON: sample_process.py PID PYSPY"""
 
 import json
 import sys

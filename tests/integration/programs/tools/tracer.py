@@ -1,4 +1,4 @@
-"""Attaches to a process as a debugger does, by its pid, and stays; ``stopped`` stops its main thread besides."""
+"""Attach to a process as a debugger does: tracer.py PID [stopped], where ``stopped`` also stops its main thread."""
 
 import ctypes
 import os
