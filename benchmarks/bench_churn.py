@@ -30,7 +30,7 @@ from dstack.analysis.evidence.coverage import holes_of
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
 from dstack.snapshot_file import save
-from tests.clusters import ray_cluster
+from tests.clusters.ray_clusters import ray_cluster
 
 WORKLOAD = Path(__file__).with_name("workloads") / "churn.py"
 HOG = "while True: pass"

@@ -16,8 +16,8 @@ from dstack.pytest_plugin import inspection
 from dstack.pytest_plugin.inspection import Inspection
 from dstack.snapshot_file import to_json
 from dstack.visible import LONGEST, UNSEEN, visible, visible_lines
-from tests.hostile_text import ATTACKS as FROM_STRANGERS
-from tests.hostile_text import hostile
+from tests.fuzzing.hostile_text import ATTACKS as FROM_STRANGERS
+from tests.fuzzing.hostile_text import hostile
 from tests.tui.sources import recorded
 
 ATTACKS = {**FROM_STRANGERS, "surrogate": "caf\udce9"}

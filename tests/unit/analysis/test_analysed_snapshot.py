@@ -15,7 +15,7 @@ from dstack.diagnosis import Vertex
 from dstack.model import Sample, Snapshot
 from dstack.snapshot_file import load, save
 from dstack.vertex_keys import Key
-from tests.recorded_examples import recorded
+from tests.examples.recorded import recorded
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import save
 from dstack.vertex_keys import GroupKey, ThreadKey
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.paths import ROOT
 from tests.unit.scenes import Call, Scene, SceneProcess
 from tests.unit.support.random_snapshots import related_snapshots

@@ -17,8 +17,8 @@ from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, load, loads
 from dstack.visible import UNSEEN
-from tests.effort import IS_SEARCH, tries
-from tests.mutations import ByValues, by_bytes
+from tests.fuzzing.effort import IS_SEARCH, tries
+from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.tui.sources import RECORDED
 
 MUTATIONS = tries(10_000)

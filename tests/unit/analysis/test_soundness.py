@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.diagnosis import Diagnosis
 from dstack.vertex_keys import Key
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.scenes import SceneProcess, SceneThread
 from tests.unit.simulations.coroutines import Show as CoroutineShow
 from tests.unit.simulations.coroutines import World as CoroutineWorld

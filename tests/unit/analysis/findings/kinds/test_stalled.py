@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import of_interest
 from dstack.diagnosis import Diagnosis, Finding
-from tests.effort import examples
+from tests.fuzzing.effort import examples
 from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 
 CONDITION = "threading.Condition.wait"
