@@ -25,8 +25,8 @@ from statistics import median
 from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.evidence.coverage import holes_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
 from dstack.snapshot_file import save

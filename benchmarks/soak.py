@@ -25,7 +25,7 @@ from statistics import median
 
 from rich.console import Console
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.capture import snapshot
 from dstack.report.text import print_report
 from dstack.snapshot_file import save

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.evidence.coverage import has_holes
 from dstack.analysis.findings import is_stuck, verdict_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
 from dstack.diagnosis import Finding
 from dstack.errors import ClusterError, SnapshotFileError

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.index.ranks import Ranks
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import alike
 from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Snapshot, Thread

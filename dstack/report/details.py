@@ -8,10 +8,10 @@ import msgspec
 from rich.console import Console
 from rich.tree import Tree
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import alike, roots, stitch, vertices_in
 from dstack.analysis.views.thread_pages import Stacks, Strand
 from dstack.diagnosis import Diagnosis, Finding

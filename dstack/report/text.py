@@ -9,8 +9,8 @@ from time import localtime, strftime
 from rich.console import Console
 from rich.text import Text
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms

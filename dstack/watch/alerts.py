@@ -18,11 +18,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.evidence.coverage import seen_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
 

@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings import verdict_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
 from dstack.diagnosis import Finding, FindingKind, Ratio
 from dstack.errors import ClusterError, DstackError, SnapshotFileError

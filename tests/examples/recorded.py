@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dstack import examples
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import load

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import ClusterError, DstackError, UsageError
 from dstack.pytest_plugin import inspection
 from dstack.pytest_plugin.inspection import Inspection

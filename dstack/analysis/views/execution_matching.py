@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Coroutine, Frame, Thread
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import SnapshotFileError
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import of_interest
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import print_report

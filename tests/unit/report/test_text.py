@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given
 from rich.cells import cell_len
 from rich.console import Console
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json

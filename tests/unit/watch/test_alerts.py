@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.watch.alerts import Changes, Sightings
 from tests.unit.scenes import Scene, SceneProcess

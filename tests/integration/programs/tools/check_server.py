@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dstack import capture
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.probes.connection.connect import connect
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 from dstack.report.check_json import check_json

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError

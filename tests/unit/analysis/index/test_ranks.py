@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, Words, grouping_in_words, groupings, merge
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Process, ProcessGroup
 from dstack.report.check_json import check_json

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import Comparison, compare
 from dstack.diagnosis import Since
 from dstack.errors import UsageError

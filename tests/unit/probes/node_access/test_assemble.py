@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Cause, Node, Sample, Snapshot, WorkerSample
 from dstack.probes import node
 from dstack.probes.node import wire

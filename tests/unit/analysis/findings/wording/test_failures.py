@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.wording.failures import HELD, NOT_HELD, SHOWN
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
 from dstack.report.text import report_text

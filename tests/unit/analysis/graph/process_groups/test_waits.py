@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import of_interest
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import FailedTask, ProcessGroup
 from dstack.report.check_json import check_json

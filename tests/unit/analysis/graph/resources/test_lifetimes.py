@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Bundle, Frame, Job, Node
 from dstack.report.check_json import check_json
