@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dstack.model import Access, Failure, GroupCall, Model
+from dstack.model import Access, CallKind, Failure, GroupCall, Model
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
 Evidence = Literal["exact", "inferred"]
@@ -18,11 +18,37 @@ FailOn = Literal["deadlock", "stalled", "starved"]
 """What makes ``check`` fail; each includes those before it. A deadlock is also one that is suspected, or a hang."""
 FindingKind = Literal["deadlock", "orphaned", "infeasible", "starved", "blocked", "polling", "stalled"]
 Verdict = Literal["deadlock", "hang", "stalled", "blocked", "clear"]
+WaitKind = Literal[
+    CallKind,  # the calls that dstack recognises; "other" for all others, which Wait.what names
+    "actor creation",
+    "actor slot",
+    "arguments",
+    "backpressure",
+    "channel read",
+    "channel write",
+    "coroutine",
+    "event loop",
+    "executor",
+    "kept value",
+    "lifetime",
+    "next call",
+    "order",
+    "perhaps ray.get",
+    "placement group",
+    "ranks",
+    "resources",
+    "retry",
+    "runtime environment",
+    "scheduler",
+    "Serve request",
+    "Serve slot",
+    "step",
+    "thread",
+]
+"""What kind of dependency a wait has. dstack.analysis.naming.sentences has the sentence for each kind."""
 _HELPERS = (AnyKey, UnknownKey)
-SERVE_REQUEST = "Serve request"
-"""The kind of wait of code of Ray Serve that passes a request on to the user's method."""
-_PASSED_ON = ("thread", SERVE_REQUEST)
-"""The kinds of wait of what stands for another execution."""
+_PASSED_ON: tuple[WaitKind, ...] = ("thread", "Serve request")
+"""The kinds of wait of a vertex that represents another execution."""
 VERDICTS: tuple[Verdict, ...] = ("deadlock", "hang", "stalled", "blocked", "clear")
 """Worst first."""
 
@@ -78,7 +104,7 @@ class Wait(Model, frozen=True):
     a timeout of a library, not of the program, that ends the wait with an error: the waiter does not proceed by it.
     """
 
-    kind: str
+    kind: WaitKind
     groups: tuple[Group, ...]
     inferred: str | None = None
     timeout_s: float | None = None
@@ -93,6 +119,16 @@ class Wait(Model, frozen=True):
     is_linked: bool = False
     of_group: GroupWait | None = None
     fails_after_s: float | None = None
+
+    @property
+    def kind_name(self) -> str:
+        """The kind as users read it: the name of the call if that is of no kind of its own."""
+        return self.call if self.kind == "other" else self.kind
+
+    @property
+    def call(self) -> str:
+        """The name of the call, else the kind."""
+        return self.what or self.kind
 
     @property
     def evidence(self) -> Evidence:
@@ -153,6 +189,7 @@ class Vertex(Model, frozen=True):
     waker_of: str | None = None
     child_pid: int | None = None
     absent: AbsentRank | None = None
+    is_graph_loop: bool = False
     since: Since | None = None
 
     @property

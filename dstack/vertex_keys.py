@@ -48,6 +48,31 @@ Unknown = Literal[
 ]
 """What a vertex is whose own waits are not known."""
 
+Helper = Literal[
+    "Serve slot",
+    "actor slot",
+    "arguments",
+    "end of actor",
+    "event loop",
+    "future",
+    "held",
+    "holders",
+    "job",
+    "left",
+    "order",
+    "process",
+    "rank",
+    "ranks",
+    "reach of",
+    "ready",
+    "removal",
+    "room",
+    "silent",
+    "tasks of",
+    "thread",
+]
+"""What a helper represents."""
+
 
 class Key(Struct, frozen=True, cache_hash=True, gc=False):
     """Base of all keys."""
@@ -104,9 +129,9 @@ Id: TypeAlias = "str | int | float | Key | tuple[Id, ...] | None"
 
 
 class AnyKey(Key, frozen=True, cache_hash=True, gc=False):
-    """A helper: any of many that are waited for in the same way, room on a node, an actor's end."""
+    """A helper: a vertex that represents several others, room on a node, or the end of an actor."""
 
-    what: str
+    what: Helper
     ids: tuple[Id, ...]
 
     def __str__(self) -> str:

@@ -162,7 +162,7 @@ class _Confirmation:
         """Whether two samples show one instance of a wait."""
         if (vertex.wait is None) != (again.wait is None) or (vertex.never is None) != (again.never is None):
             return False
-        if vertex.wait and again.wait and vertex.wait.kind != again.wait.kind:
+        if vertex.wait and again.wait and vertex.wait.kind_name != again.wait.kind_name:
             return False
         if vertex.task_id != again.task_id and (
             vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)

@@ -18,7 +18,6 @@ from dstack.vertex_keys import CoroutineKey, Key, ThreadKey
 
 ASYNC_EVENT, ASYNC_FILE = "asyncio.Event.wait", "/asyncio/locks.py"
 """What a coroutine under backpressure awaits, and the file of all the code that it shows."""
-BACKPRESSURE = "backpressure"
 HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs", "ray_import_thread")
 """Threads of Ray's own in every worker and driver that take no values (seen on Ray 2.46 and 2.60)."""
 
@@ -31,7 +30,7 @@ def wait_of_producer(graph: GraphBuilder, execution: Thread | Coroutine, task_id
     if not execution.still or not _is_outside(graph, execution):
         return None
     return Wait(
-        kind=BACKPRESSURE,
+        kind="backpressure",
         groups=(Group(needs=1, targets=_consumers(graph, task)),),
         inferred=f"it has produced {task.items} values that are still kept, and waits outside its own code",
     )

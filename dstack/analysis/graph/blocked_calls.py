@@ -13,7 +13,8 @@ from dstack.analysis.graph.refs.producers import fetched, maker
 from dstack.analysis.graph.refs.unread_refs import wait_for_held
 from dstack.analysis.graph.serve_requests import wait_for_slot
 from dstack.analysis.naming import names
-from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
+from dstack.analysis.naming.python_calls import lock_in_words, with_statement
+from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait, WaitKind
 from dstack.model import BlockedCall, GroupCall
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, GroupKey, ThreadKey
 
@@ -39,6 +40,11 @@ class _Blocked(NamedTuple):
     def what(self) -> str:
         """The call in the user's words."""
         return self.call.what or self.call.kind
+
+    @property
+    def other_kind(self) -> WaitKind:
+        """The kind of a wait that ends through something unknown: of no kind of its own if the call has a name."""
+        return "other" if self.call.what else self.call.kind
 
 
 def wait_of_call(graph: GraphBuilder, waiter: Waiter, call: BlockedCall, loop: Target | None = None) -> Wait:
@@ -135,15 +141,14 @@ def _assuming_the_holder(one: _Blocked, wait: Wait) -> Wait:
     unknown = Group(needs=1, targets=(one.graph.other_side(one.what, one.worker_id, one.call.object_id),))
     return replace(
         wait,
-        assumed=(f"{names.lock_in_words(one.call.what)} is held by {_holder(one.call)}",),
+        assumed=(f"{lock_in_words(one.call.what)} is held by {_holder(one.call)}",),
         proven_groups=(unknown,),
     )
 
 
 def _holder(call: BlockedCall) -> str:
-    block = "an async with" if (call.what or "").startswith("asyncio.") else "a with"
-    who = "coroutine" if call.coroutines else "thread"
-    return f"the {who} in {block} block of it"
+    holder = "coroutine" if call.coroutines else "thread"
+    return f"the {holder} in {with_statement(call.what)} block of it"
 
 
 def _each(targets: Iterable[Target]) -> tuple[Group, ...]:
@@ -204,8 +209,9 @@ def _wait_for_members(one: _Blocked, of_group: GroupCall) -> Wait:
 
     See :mod:`dstack.analysis.graph.process_groups`.
     """
-    wait = waits_for(one.what, _other_side(one))
-    return replace(wait, of_group=GroupWait(call=of_group, inside=(of_group.group.rank,)), what=one.call.what)
+    group = Group(needs=1, targets=(_other_side(one),))
+    of_group_wait = GroupWait(call=of_group, inside=(of_group.group.rank,))
+    return Wait(kind=one.other_kind, groups=(group,), what=one.call.what, of_group=of_group_wait)
 
 
 def _wait_for_other_side(one: _Blocked) -> Wait:
@@ -217,11 +223,15 @@ def _wait_for_other_side(one: _Blocked) -> Wait:
         inferred = "one of the pending placement groups of its job" if len(groups) > 1 else None
         group = Group(needs=1, targets=groups)
         return Wait(kind="placement group", groups=(group,), timeout_s=one.call.timeout_s, inferred=inferred)
-    if not one.call.child_pids:
-        return replace(waits_for(one.what, _other_side(one)), timeout_s=one.call.timeout_s)
     children = tuple(one.graph.child(one.worker_id, pid) for pid in dict.fromkeys(one.call.child_pids))
-    total = len(children)
-    return Wait(kind=one.what, groups=(Group(needs=1, targets=children),), timeout_s=one.call.timeout_s, total=total)
+    targets = children or (_other_side(one),)
+    return Wait(
+        kind=one.other_kind,
+        groups=(Group(needs=1, targets=targets),),
+        timeout_s=one.call.timeout_s,
+        total=len(targets),
+        what=one.call.what,
+    )
 
 
 def _pending_groups(one: _Blocked) -> tuple[Target, ...]:

@@ -8,13 +8,14 @@ not. Where nothing is known, the target is an ``unknown`` vertex, which counts a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import msgspec
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_blocked_loop
 from dstack.analysis.naming import names
-from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.diagnosis import Group, Target, Vertex, Wait, WaitKind
 from dstack.model import Thread
 from dstack.vertex_keys import AnyKey, ChildThreadKey, Id, Key, Unknown, UnknownKey
 
@@ -22,6 +23,9 @@ FEW = 8
 """So many possible targets of waits of which there may be very many are named in each."""
 MANY = 32
 """More possible targets than this are shared through a vertex of their own, so that the graph stays small."""
+
+SharedWaitKind = Literal["actor slot", "arguments", "event loop", "order", "thread"]
+"""The kinds of wait for one of several targets that other waits may share."""
 
 
 class GraphBuilder:
@@ -85,7 +89,7 @@ class GraphBuilder:
             self.add(Vertex(key=key, kind="unknown", label=label, worker_id=worker_id, child_pid=pid))
         return Target(vertex=key)
 
-    def one_of(self, kind: str, find: Callable[[], Iterable[Target]], reason: str, *whose: Id) -> Wait:
+    def one_of(self, kind: SharedWaitKind, find: Callable[[], Iterable[Target]], reason: str, *whose: Id) -> Wait:
         """A wait for one of several, which are ``whose``: exact if there is but one, shared if there are many.
 
         They are found anew only as long as they are few.
@@ -111,6 +115,6 @@ class GraphBuilder:
         return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
 
 
-def waits_for(kind: str, target: Target) -> Wait:
+def waits_for(kind: WaitKind, target: Target) -> Wait:
     """A wait for one thing."""
     return Wait(kind=kind, groups=(Group(needs=1, targets=(target,)),))

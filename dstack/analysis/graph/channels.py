@@ -16,17 +16,13 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
-from dstack.analysis.index.task_assignment import ANY_CODE
+from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, ChannelCall, GraphChannel, GraphStage
 from dstack.vertex_keys import TaskKey, ThreadKey
 
-READ, WRITE, KEPT = "channel read", "channel write", "kept value"
-"""The kinds of these waits."""
-LOOP = f".{ANY_CODE}"
-"""How the names of the tasks end that are the loops of actors in graphs, and other calls of that kind."""
 DROPPED = "only code of its process drops a value that was read from a graph's channel and not copied"
 
 
@@ -60,7 +56,13 @@ class _Channels:
             return None
         ends = own.stage.outputs if blocked.is_write else own.stage.inputs
         channels = [ends[place] for place in blocked.pending if place < len(ends)]
-        wait = Wait(kind=READ, groups=(), timeout_s=call.timeout_s, what=call.what, fails_after_s=blocked.fails_after_s)
+        wait = Wait(
+            kind="channel read",
+            groups=(),
+            timeout_s=call.timeout_s,
+            what=call.what,
+            fails_after_s=blocked.fails_after_s,
+        )
         if not blocked.is_write:
             targets = [tuple(self._value(own, channel, blocked.count)) for channel in channels]
             return replace(wait, groups=_groups(targets), total=len(targets), needed=len(targets)) if targets else None
@@ -68,7 +70,7 @@ class _Channels:
             return None  # it is not known how many values fit in
         late = [target for channel in channels for target in self._late(own, channel)]
         if late:
-            return replace(wait, kind=WRITE, groups=_groups(late), total=len(late), needed=len(late))
+            return replace(wait, kind="channel write", groups=_groups(late), total=len(late), needed=len(late))
         return self._kept(own, channels, wait)
 
     def _own(self, worker_id: str, blocked: ChannelCall) -> _End | None:
@@ -116,10 +118,10 @@ class _Channels:
         workers = dict.fromkeys(reader.worker_id for reader in readers)
         users = [user for worker in workers for user in self._lifetimes.users_of_process(worker)]
         several = tuple(dict.fromkeys(self._lifetimes.awake(users))) or tuple(dict.fromkeys(users))
-        unknown = self._graph.other_side(wait.what or WRITE, own.worker_id, own.stage.writer)
+        unknown = self._graph.other_side(wait.what or "channel write", own.worker_id, own.stage.writer)
         return replace(
             wait,
-            kind=KEPT,
+            kind="kept value",
             groups=(Group(needs=1, targets=several),),
             total=len(several),
             assumed=(DROPPED,),
@@ -167,7 +169,7 @@ class _Channels:
         """The tasks by actor that may be its loop in a graph, and do not run."""
         found: dict[str, list[str]] = defaultdict(list)
         for task in self._index.sample.tasks:
-            if task.actor_id and task.name.endswith(LOOP) and task.task_id not in self._index.worker_of_task:
+            if task.actor_id and is_graph_loop(task) and task.task_id not in self._index.worker_of_task:
                 found[task.actor_id].append(task.task_id)
         return found
 

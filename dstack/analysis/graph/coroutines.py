@@ -14,8 +14,6 @@ from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, Coroutine
 from dstack.vertex_keys import CoroutineKey, ThreadKey
 
-EVENT_LOOP = "event loop"
-
 
 def taking_part(index: SampleIndex, worker_id: str) -> list[Coroutine]:
     """Those that are tasks, run somebody's code, wait for somebody or are waited for; others serve a library."""
@@ -67,7 +65,7 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
     thread = Target(vertex=ThreadKey(key.worker_id, loop.os_thread_id))
     by_loop = Group(needs=1, targets=(thread,))
     if call is None or call.timeout_s is not None:
-        return Wait(kind=EVENT_LOOP, groups=(by_loop,))
+        return Wait(kind="event loop", groups=(by_loop,))
     wait = wait_of_call(graph, key, call, thread)
     proven_groups = tuple(dict.fromkeys((*wait.proven_groups, by_loop))) if wait.is_suspected else ()
     return replace(
@@ -78,5 +76,5 @@ def _wait(graph: GraphBuilder, key: CoroutineKey, coroutine: Coroutine, backpres
 def _named(graph: GraphBuilder, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait under its own name, where it is for another event loop, or only passes a request on."""
     if coroutine.call is not None and coroutine.call.what == OTHER_LOOP:
-        return replace(wait, kind=EVENT_LOOP, what=None)
+        return replace(wait, kind="event loop", what=None)
     return as_passed_on(graph.index, coroutine, wait)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph import coroutines
 from dstack.analysis.graph.backpressure import wait_of_producer
 from dstack.analysis.graph.blocked_calls import has_known_dependency, threads_of_call, wait_of_call
-from dstack.analysis.graph.builder import GraphBuilder, waits_for
+from dstack.analysis.graph.builder import GraphBuilder, SharedWaitKind, waits_for
 from dstack.analysis.graph.child_processes import add_children
 from dstack.analysis.graph.in_process_links import has_known_enders
 from dstack.analysis.graph.refs.unread_refs import add_unseen_driver, wait_of_unseen
@@ -72,12 +72,14 @@ def _add_running(graph: GraphBuilder, task_id: str) -> None:
     if not isinstance(key, TaskKey):
         return
     worker_id = graph.index.worker_of_task[task_id]
+    task = graph.index.tasks.get(task_id)
     vertex = Vertex(
         key=key,
         kind="task",
         label=names.task(graph.index, task_id),
         worker_id=worker_id,
         task_id=task_id,
+        is_graph_loop=task is not None and task_assignment.is_graph_loop(task),
         wait=_wait_of_running(graph, worker_id, task_id),
     )
     graph.add(vertex)
@@ -112,7 +114,7 @@ def _wait_for_loop(graph: GraphBuilder, worker_id: str, task_id: str, name: str)
         label = f"next step of {name}, which was observed neither suspended nor running"
         step = graph.unknown("step", task_id, label=label, unobserved=True)
         return _wait_for_loop_of_group(graph, worker_id, task_id, loops, waits_for("step", step))
-    return _on_one_of(graph, coroutines.EVENT_LOOP, worker_id, loops, f"it runs on one of {len(loops)} event loops")
+    return _on_one_of(graph, "event loop", worker_id, loops, f"it runs on one of {len(loops)} event loops")
 
 
 def _wait_for_loop_of_group(
@@ -126,10 +128,12 @@ def _wait_for_loop_of_group(
         return otherwise
     target = Target(vertex=ThreadKey(worker_id, own[0].os_thread_id))
     assumed = task_assignment.as_declared(index.tasks[task_id].name, group)
-    wait = Wait(kind=coroutines.EVENT_LOOP, groups=(Group(needs=1, targets=(target,)),))
+    wait = Wait(kind="event loop", groups=(Group(needs=1, targets=(target,)),))
     return replace(wait, assumed=(assumed,), proven_groups=otherwise.groups)
 
 
-def _on_one_of(graph: GraphBuilder, kind: str, worker_id: str, threads: Sequence[Thread], reason: str) -> Wait:
+def _on_one_of(
+    graph: GraphBuilder, kind: SharedWaitKind, worker_id: str, threads: Sequence[Thread], reason: str
+) -> Wait:
     keys = (ThreadKey(worker_id, thread.os_thread_id) for thread in threads)
     return graph.one_of(kind, lambda: (Target(vertex=key) for key in keys), reason, worker_id)

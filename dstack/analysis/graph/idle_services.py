@@ -8,18 +8,14 @@ Ray, a call that does not begin, for a lock, or for an event loop that one of th
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from dstack.analysis.graph.coroutines import EVENT_LOOP
+from dstack.analysis.naming import python_calls
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import REF_CALLS
 from dstack.vertex_keys import AnyKey, ChildThreadKey, CoroutineKey, Key, ThreadKey, UnknownKey
-
-NOT_IDLE = re.compile(r".*(\.put|\.join|\.acquire|Barrier\.wait)")
-"""Waits in which no service rests."""
 
 
 def idle_links(
@@ -51,7 +47,7 @@ def _is_at_rest(vertex: Vertex | None, enders: Mapping[Key, tuple[Key, ...]], se
     """Whether it waits as idle services do, or for what is in such a wait."""
     if vertex is None or vertex.wait is None or not _is_rest(vertex, serving):
         return False
-    return vertex.key not in enders or not NOT_IDLE.fullmatch(vertex.wait.what or vertex.wait.kind)
+    return vertex.key not in enders or python_calls.may_be_idle(vertex.wait.call)
 
 
 def _is_rest(vertex: Vertex, serving: Collection[str]) -> bool:
@@ -59,7 +55,7 @@ def _is_rest(vertex: Vertex, serving: Collection[str]) -> bool:
     wait = vertex.wait
     if wait is None or wait.is_timed or wait.of_group is not None:
         return False
-    if wait.kind in (*REF_CALLS, "lock") or (wait.kind == EVENT_LOOP and vertex.worker_id not in serving):
+    if wait.kind in (*REF_CALLS, "lock") or (wait.kind == "event loop" and vertex.worker_id not in serving):
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
     return is_inside and not any(target.ref for group in wait.groups for target in group.targets)
@@ -67,7 +63,7 @@ def _is_rest(vertex: Vertex, serving: Collection[str]) -> bool:
 
 def may_be_idle(wait: Wait) -> bool:
     """Whether services at rest are in such a wait, which input from outside ends."""
-    return wait.is_linked and not NOT_IDLE.fullmatch(wait.what or wait.kind)
+    return wait.is_linked and python_calls.may_be_idle(wait.call)
 
 
 def _leading_to(ahead: Mapping[Key, Iterable[Key]], those: Iterable[Key]) -> set[Key]:

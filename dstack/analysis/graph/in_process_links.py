@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.backpressure import BACKPRESSURE
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
@@ -65,7 +64,7 @@ def has_enders(call: BlockedCall | None) -> bool:
 def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     """The wait with its unknown ends replaced by what can reach the object, where any such is known."""
     assert vertex.wait is not None, "only executions that wait are linked"
-    if vertex.wait.kind == BACKPRESSURE:
+    if vertex.wait.kind == "backpressure":
         return _for_consumer(graph, lifetimes, vertex.wait)
     wait, execution = vertex.wait, execution_of(graph.index, vertex)
     call = execution.call if execution else None

@@ -15,12 +15,10 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import SERVE_REQUEST, Group, Target, Wait
+from dstack.diagnosis import Group, Target, Wait
 from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
 from dstack.vertex_keys import AnyKey
 
-SLOT = "Serve slot"
-"""The kind of wait of a queued request."""
 NAME = re.compile(r"SERVE_REPLICA::.*#(?P<replica>[^#]+)")
 UNPLACED = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 """States of a replica that waits for its place. A further one would need the same, so it would wait as well."""
@@ -37,7 +35,7 @@ def wait_for_slot(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
     """The wait of a queued request: for any of the ongoing ones of its deployment, or for what may serve it besides."""
     request = queued.request
     limits = tuple(sorted(queued.replicas.items()))
-    key = AnyKey(SLOT, (request.app, request.deployment, limits, queued.most_replicas, str(queued.in_replica)))
+    key = AnyKey("Serve slot", (request.app, request.deployment, limits, queued.most_replicas, str(queued.in_replica)))
     known = graph.vertices.get(key)
     return graph.shared(key, known.wait if known and known.wait else _wait_for_any(graph, queued))
 
@@ -52,7 +50,7 @@ def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
         targets += _further(graph, queued, [one for one in replicas if one not in known])
     several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
     return Wait(
-        kind=SLOT,
+        kind="Serve slot",
         groups=(Group(needs=1, targets=several),),
         what=_limits(queued),
         total=len(several),
@@ -129,4 +127,4 @@ def _limits(queued: QueuedRequest) -> str | None:
 def as_passed_on(index: SampleIndex, coroutine: Coroutine, wait: Wait) -> Wait:
     """The wait of a coroutine, marked where it only passes a request on, as the main loop of a replica does."""
     is_own = coroutine.request is not None and not task_assignment.is_user_code(index, coroutine)
-    return replace(wait, kind=SERVE_REQUEST) if is_own and wait.kind == "await" else wait
+    return replace(wait, kind="Serve request") if is_own and wait.kind == "await" else wait

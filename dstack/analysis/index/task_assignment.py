@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.model import Coroutine, Thread
+from dstack.model import Coroutine, Task, Thread
 from dstack.vertex_keys import CoroutineKey, TaskKey, ThreadKey
 
 IDLE_LOOP = "asyncio event loop"
@@ -12,6 +12,11 @@ IDLE_LOOP = "asyncio event loop"
 
 ANY_CODE = "__ray_call__"
 """The method of every actor in which Ray's libraries run their code, in the concurrency group that each call names."""
+
+
+def is_graph_loop(task: Task) -> bool:
+    """Whether a task may be the loop of an actor in a compiled graph, or another call of the same method."""
+    return task.name.endswith(f".{ANY_CODE}")
 
 
 def task_of(index: SampleIndex, worker_id: str, thread: Thread) -> str | None:

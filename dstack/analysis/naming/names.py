@@ -306,8 +306,3 @@ def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:
     rest = sum(one[-1] - one[0] + 1 for one in ranges[SHOWN_RANGES:])
     is_one = len(ranges) == 1 and len(ranges[0]) == 1
     return f"{word}{'' if is_one else 's'} {shown}" + (f" and {rest:,} more" if rest else "") if ranges else ""
-
-
-def lock_in_words(what: str | None) -> str:
-    """``a semaphore`` or ``a lock``, by the name of the call that takes it."""
-    return "a semaphore" if "Semaphore" in (what or "") else "a lock"

@@ -18,12 +18,10 @@ from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Actor, Task
 
-ACTOR_SLOT = "actor slot"
-
 
 def is_queued(vertex: Vertex) -> bool:
     """Whether it is an actor call that cannot start, since the slots of its actor are taken."""
-    return vertex.kind == "task" and vertex.wait is not None and vertex.wait.kind == ACTOR_SLOT
+    return vertex.kind == "task" and vertex.wait is not None and vertex.wait.kind == "actor slot"
 
 
 class Slots:
@@ -44,7 +42,7 @@ class Slots:
         worker = self._seen.worker_samples.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
             label = f"{names.actor(actor)}, which was not observed"
-            return waits_for(ACTOR_SLOT, self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
+            return waits_for("actor slot", self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
         if not worker.running_task_ids:
             return None
         if task_assignment.has_one_slot(self._seen, actor.worker_id):
@@ -59,14 +57,14 @@ class Slots:
                 at_most=(self._target(task_id).vertex for task_id in worker.running_task_ids),
                 worker_id=actor.worker_id,
             )
-            return waits_for(ACTOR_SLOT, slot)
+            return waits_for("actor slot", slot)
         wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.calls_in_transit(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)
 
     def _wait_for_running(self, actor: Actor, running: tuple[str, ...], before_it: Sequence[str] = ()) -> Wait:
         """One of the calls that run there, or of those by the same caller that may have to run before it."""
         return self._graph.one_of(
-            ACTOR_SLOT,
+            "actor slot",
             lambda: map(self._target, (*running, *before_it)),
             f"any of the {len(running)} running calls may end first",
             actor.actor_id,
@@ -83,7 +81,7 @@ class Slots:
         if not mates or len(mates) == len(running):
             return wait
         narrow = self._graph.one_of(
-            ACTOR_SLOT,
+            "actor slot",
             lambda: map(self._target, mates),
             f"any of the {len(mates)} running calls of its concurrency group may end first",
             actor.actor_id,

@@ -36,6 +36,7 @@ class Pending:
             kind="task",
             label=names.task(self._seen, task.task_id),
             task_id=task.task_id,
+            is_graph_loop=task_assignment.is_graph_loop(task),
             wait=wait,
             never=never,
             never_kind="orphaned" if gone else "infeasible",

@@ -12,7 +12,6 @@ from dstack.diagnosis import Group, Target, Wait
 from dstack.model import EnvironmentSetup, Task
 from dstack.vertex_keys import UnknownKey
 
-KIND = "runtime environment"
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
 """Parts of a runtime environment for which nothing is installed; the names of others are of plugins."""
 UNEXPLAINED = ("scheduler", "holder", "executor")
@@ -41,7 +40,9 @@ def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait |
         return wait
     targets = tuple(_target(graph, setup) for setup in setups)
     reason = "Ray does not say for which task an environment is installed"
-    return Wait(kind=KIND, groups=(Group(needs=1, targets=targets),), inferred=reason, total=len(targets))
+    return Wait(
+        kind="runtime environment", groups=(Group(needs=1, targets=targets),), inferred=reason, total=len(targets)
+    )
 
 
 def _is_unexplained(wait: Wait) -> bool:

@@ -16,8 +16,6 @@ from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall, is_at_hand
 from dstack.vertex_keys import AnyKey, CoroutineKey, DriverKey, ThreadKey
 
-PERHAPS = "perhaps ray.get"
-"""The kind of wait of which nobody could see whether it is one."""
 AMONG_HELD = "the refs that it waits for are among those that its process holds"
 
 
@@ -48,7 +46,7 @@ def add_unseen_driver(graph: GraphBuilder, worker_id: str) -> None:
         return
     label = names.worker(graph.index, worker)
     wait = wait_of_unseen(graph, worker_id, label)
-    if wait.kind == PERHAPS:
+    if wait.kind == "perhaps ray.get":
         key = DriverKey(worker_id)
         graph.add(Vertex(key=key, kind="task", label=label, worker_id=worker_id, wait=wait))
 
@@ -60,7 +58,7 @@ def wait_of_unseen(graph: GraphBuilder, worker_id: str, name: str, task_id: str 
     if not targets:
         return Wait(kind="thread", groups=(Group(needs=1, targets=(stack,)),))
     wait = Wait(
-        kind=PERHAPS,
+        kind="perhaps ray.get",
         groups=(Group(needs=1, targets=targets),),
         inferred="its process holds pending refs, and its stack is unreadable",
         total=len(targets),

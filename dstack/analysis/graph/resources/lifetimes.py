@@ -29,15 +29,13 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import is_machinery_actor, part
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import ACTOR_HANDLE, Actor, Coroutine, Job, PlacementGroup, Ref, Task, Thread, Worker, actor_of_task
-from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
+from dstack.vertex_keys import AnyKey, CoroutineKey, Helper, Key, ThreadKey, UnknownKey
 
 EXECUTOR = ("concurrent/futures/thread.py", "multiprocessing/pool.py")
 """Threads that only sit in these wait for work from somebody in their process."""
 OWN_THREADS = ("ray_", "PythonGCThread")
 """Names of threads that Ray runs for itself, in drivers and workers, begin so (2.46 and 2.60)."""
 
-REMOVAL = "removal"
-"""What the vertex of a placement group's removal is called in its key."""
 QUIET = "library code that was idle in every reading stays idle"
 
 
@@ -70,7 +68,7 @@ class Lifetimes:
     def removal_of(self, group: PlacementGroup) -> Target:
         """The removal of a placement group that has its place."""
         what = f"removal of {names.placement_group(group)}, which holds {names.bundles(group)}"
-        key = AnyKey(REMOVAL, (group.placement_group_id,))
+        key = AnyKey("removal", (group.placement_group_id,))
         vertex = Vertex(key=key, kind="lifetime", label=what, holder=names.placement_group(group))
         return self._build(vertex, lambda: self._removers(group))
 
@@ -319,7 +317,7 @@ class Lifetimes:
 
     # Building
 
-    def _few(self, kind: str, whose: str, label: str, find: Callable[[], Iterable[Target]]) -> Sequence[Target]:
+    def _few(self, kind: Helper, whose: str, label: str, find: Callable[[], Iterable[Target]]) -> Sequence[Target]:
         """These, found once; if they are many, one vertex that stands for any of them."""
         key = AnyKey(kind, (whose,))
         if key not in self._found:
@@ -329,7 +327,7 @@ class Lifetimes:
         return self._found[key]
 
     @staticmethod
-    def _anybody(kind: str, whose: str, label: str) -> Vertex:
+    def _anybody(kind: Helper, whose: str, label: str) -> Vertex:
         return Vertex(key=AnyKey(kind, (whose,)), kind="lifetime", label=label)
 
     def _build(self, vertex: Vertex, targets: Callable[[], Iterable[Target]]) -> Target:
