@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -23,7 +23,8 @@ Waiter = ThreadKey | CoroutineKey | ChildThreadKey
 GROUP_WAIT = "PlacementGroup.wait"
 
 
-class _Blocked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Blocked:
     """A waiter's call; ``loop`` is the thread that keeps a coroutine's event loop to itself."""
 
     graph: GraphBuilder

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -26,7 +26,8 @@ from dstack.vertex_keys import TaskKey, ThreadKey
 DROPPED = "only code of its process drops a value that was read from a graph's channel and not copied"
 
 
-class _End(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _End:
     """A stage, or a graph's driver, with the worker whose process it is in."""
 
     worker_id: str

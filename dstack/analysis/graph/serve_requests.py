@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -26,7 +26,8 @@ HANDLES = re.compile(r"handle_request\w*")
 """The methods of a replica that execute requests; others serve Serve itself."""
 
 
-class _Replica(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Replica:
     replica_id: str
     actor: Actor
 

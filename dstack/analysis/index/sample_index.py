@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from dstack.analysis.index.ranks import Ranks, ranks_of
 from dstack.model import (
@@ -41,7 +41,8 @@ OTHER_LOOP = "start on another event loop"
 """What probes call a wait for a coroutine that another event loop has yet to begin."""
 
 
-class Poll(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Poll:
     """A loop that only polls: its call and stack while it does, and its own frame.
 
     It polls for what the call waits for; or by calls of the ``actors``; or, where ``own_tasks`` is true, for the

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +26,8 @@ NEVER = r"(?!)"
 """A pattern that matches nothing."""
 
 
-class Recogniser(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recogniser:
     """How actors of a library are recognised, by patterns, and what they are to its user.
 
     ``name`` and ``which``, which tells it from others of that name, are formatted with the groups of the patterns and
@@ -109,7 +110,8 @@ IN_PROXY = "ProxyResponseGenerator."
 """The functions in which Serve's proxy waits for the response to a request by HTTP or gRPC begin so; Ray 2.60."""
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """An actor recognised as a part of a library."""
 
     name: str

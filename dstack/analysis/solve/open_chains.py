@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.analysis.solve.digraph import Digraph, strong_components, unique, weak_components
 from dstack.diagnosis import FinalBlocker, Vertex
@@ -17,7 +17,8 @@ Parts = Sequence[set[Key]]
 """Strongly connected components, those waited for before those who wait for them."""
 
 
-class OpenChain(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OpenChain:
     """Open waits that hang together: who waits, and the final blockers, most waited for first."""
 
     waiters: list[Key]

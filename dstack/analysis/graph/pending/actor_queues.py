@@ -29,25 +29,25 @@ class Slots:
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self._mates: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def wait_for(self, task: Task) -> Wait | None:
         """What a call waits for that was sent to its actor, and that nobody says to run."""
-        actor = self._seen.actors.get(task.actor_id or "")
+        actor = self._index.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
             label = "worker that received the call but does not report it as running"
             whose = task.actor_id or task.owner_id
             return waits_for("executor", self._graph.unknown("executor", whose, label=label, unobserved=True))
-        worker = self._seen.worker_samples.get(actor.worker_id)
+        worker = self._index.worker_samples.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
             label = f"{names.actor(actor)}, which was not observed"
             return waits_for("actor slot", self._graph.unknown("actor", actor.actor_id, label=label, unobserved=True))
         if not worker.running_task_ids:
             return None
-        if task_assignment.has_one_slot(self._seen, actor.worker_id):
+        if task_assignment.has_one_slot(self._index, actor.worker_id):
             return self._wait_for_running(actor, worker.running_task_ids)
-        if not self._seen.has_arrived(task):
+        if not self._index.has_arrived(task):
             label = f"free slot of {names.actor(actor)}, or the transfer of its arguments"
             slot = self._graph.unknown(
                 "slot",
@@ -58,7 +58,7 @@ class Slots:
                 worker_id=actor.worker_id,
             )
             return waits_for("actor slot", slot)
-        wait = self._wait_for_running(actor, worker.running_task_ids, self._seen.calls_in_transit(task))
+        wait = self._wait_for_running(actor, worker.running_task_ids, self._index.calls_in_transit(task))
         return self._narrowed(actor, task, wait, worker.running_task_ids)
 
     def _wait_for_running(self, actor: Actor, running: tuple[str, ...], before_it: Sequence[str] = ()) -> Wait:
@@ -73,9 +73,9 @@ class Slots:
 
     def _narrowed(self, actor: Actor, task: Task, wait: Wait, running: tuple[str, ...]) -> Wait:
         """The wait for those alone that run in the call's own concurrency group, if its methods tell and some do."""
-        process = self._seen.process(actor.worker_id or "")
-        group = task_assignment.group_of(self._seen, task.task_id) if process and process.concurrency_groups else None
-        if group is None or self._seen.calls_in_transit(task):
+        process = self._index.process(actor.worker_id or "")
+        group = task_assignment.group_of(self._index, task.task_id) if process and process.concurrency_groups else None
+        if group is None or self._index.calls_in_transit(task):
             return wait
         mates = self._mates_in(actor, group, running)
         if not mates or len(mates) == len(running):
@@ -90,13 +90,13 @@ class Slots:
         return replace(narrow, assumed=(task_assignment.as_declared(task.name, group),), proven_groups=wait.groups)
 
     def _target(self, task_id: str) -> Target:
-        return Target(vertex=task_assignment.key_of_task(self._seen, task_id))
+        return Target(vertex=task_assignment.key_of_task(self._index, task_id))
 
     def _mates_in(self, actor: Actor, group: str, running: tuple[str, ...]) -> tuple[str, ...]:
         """Those of an actor's running calls that are in a concurrency group, or may be."""
         key = (actor.actor_id, group)
         if key not in self._mates:
             self._mates[key] = tuple(
-                task_id for task_id in running if task_assignment.group_of(self._seen, task_id) in (group, None)
+                task_id for task_id in running if task_assignment.group_of(self._index, task_id) in (group, None)
             )
         return self._mates[key]

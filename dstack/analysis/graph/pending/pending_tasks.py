@@ -22,19 +22,19 @@ class Pending:
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self._resources = Resources(graph)
         self._slots = Slots(graph)
         self.lifetimes = self._resources.holders.lifetimes
 
     def add_task(self, task: Task) -> None:
         """A task or actor call that nobody is known to run."""
-        gone = why_gone(self._seen, task)
+        gone = why_gone(self._index, task)
         wait, never = (None, gone) if gone else self._why_pending(task)
         vertex = Vertex(
             key=TaskKey(task.task_id),
             kind="task",
-            label=names.task(self._seen, task.task_id),
+            label=names.task(self._index, task.task_id),
             task_id=task.task_id,
             is_graph_loop=task_assignment.is_graph_loop(task),
             wait=wait,
@@ -73,7 +73,7 @@ class Pending:
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """One of the refs that its owner knows as arguments and that are not there; which, Ray does not tell."""
-        refs = self._seen.arguments_of_owner.get(task.owner_id, [])
+        refs = self._index.arguments_of_owner.get(task.owner_id, [])
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
         if not refs and task.attempt > 0:
@@ -92,17 +92,17 @@ class Pending:
 
     def _wait_for_attempt(self, task: Task) -> Wait:
         """A task that failed and will be run again has this state until then, on Ray 2.60; its actor comes first."""
-        actor = self._seen.actors.get(task.actor_id or "")
+        actor = self._index.actors.get(task.actor_id or "")
         if actor is not None and actor.state == "RESTARTING":
             return self._wait_for_creation(actor)
-        label = f"next attempt of {names.task(self._seen, task.task_id)}, which Ray is about to make"
+        label = f"next attempt of {names.task(self._index, task.task_id)}, which Ray is about to make"
         return waits_for("retry", self._graph.unknown("retry", task.task_id, label=label))
 
     # Actor calls
 
     def _wait_for_actor(self, task: Task) -> Why:
         """A call not yet sent: its actor is not there yet, or an earlier call of the same caller is not ready."""
-        actor = self._seen.actors.get(task.actor_id or "")
+        actor = self._index.actors.get(task.actor_id or "")
         if actor is None:
             label = "actor that the control plane does not list"
             unlisted = self._graph.unknown("actor", task.actor_id, label=label, unobserved=True)
@@ -116,7 +116,7 @@ class Pending:
         return self._wait_for_order(task, actor), None
 
     def _wait_for_order(self, task: Task, actor: Actor) -> Wait:
-        earlier = self._seen.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
+        earlier = self._index.calls_without_arguments.get((task.owner_id, actor.actor_id), ())
         if not earlier:
             caller = self._graph.unknown("caller", task.owner_id, label="caller, which has not sent it yet")
             return waits_for("order", caller)
@@ -129,8 +129,8 @@ class Pending:
         )
 
     def _wait_for_creation(self, actor: Actor) -> Wait:
-        creation = self._seen.creations.get(actor.actor_id)
+        creation = self._index.creations.get(actor.actor_id)
         if creation is None:
             label = f"creation of {names.actor(actor)} ({actor.state})"
             return waits_for("actor creation", self._graph.unknown("creation", actor.actor_id, label=label))
-        return waits_for("actor creation", Target(vertex=task_assignment.key_of_task(self._seen, creation.task_id)))
+        return waits_for("actor creation", Target(vertex=task_assignment.key_of_task(self._index, creation.task_id)))

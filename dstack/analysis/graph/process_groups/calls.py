@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -33,7 +33,8 @@ Places = dict[tuple[str, str], dict[int, set["Place"]]]
 """By library and world, and then by rank: the processes that have it."""
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Place:
     """The process of a rank: a worker, or a process that a worker has started."""
 
     worker_id: str

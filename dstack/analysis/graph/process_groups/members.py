@@ -23,7 +23,7 @@ class Members:
 
     def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self._lifetimes = lifetimes
         self._places = places_of(graph.index.sample)
         self._jobs: dict[str, str | None] = {}
@@ -59,7 +59,7 @@ class Members:
     @cached_property
     def _workers(self) -> list[dict[str, WorkerSample]]:
         """The workers by id, in each of the two samples."""
-        return [{one.worker_id: one for one in sample.workers} for sample in self._seen.snapshot.samples[:2]]
+        return [{one.worker_id: one for one in sample.workers} for sample in self._index.snapshot.samples[:2]]
 
     def _of_job(self, places: Iterable[Place], vertex: Vertex) -> list[Place]:
         job = self.job_of(vertex.worker_id)
@@ -69,8 +69,8 @@ class Members:
         """The job of a worker, or of its actor, as far as known."""
         key = worker_id or ""
         if key not in self._jobs:
-            worker = self._seen.workers.get(key)
-            actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
+            worker = self._index.workers.get(key)
+            actor = self._index.actors.get((worker.actor_id if worker else None) or "")
             self._jobs[key] = (worker.job_id if worker else None) or (actor.job_id if actor else None)
         return self._jobs[key]
 
@@ -78,13 +78,13 @@ class Members:
 
     def _in_worker(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
         """What may make a member's call in its process: the one execution that runs there, or any of several."""
-        sample = self._seen.worker_samples.get(worker_id)
-        if sample is None or sample.running_task_ids is None or not self._seen.threads(worker_id):
+        sample = self._index.worker_samples.get(worker_id)
+        if sample is None or sample.running_task_ids is None or not self._index.threads(worker_id):
             return self._lifetimes.unobserved(worker_id)
         if self._has_left(group, rank, worker_id):
             return self._left(group, rank, worker_id)
         own = tuple(dict.fromkeys(self._executions(worker_id)))
-        worker = self._seen.workers.get(worker_id)
+        worker = self._index.workers.get(worker_id)
         callers = () if worker is None or worker.is_driver else tuple(self._callers(worker, bool(own)))
         if len(own) == 1 and not callers:
             return own[0]
@@ -95,13 +95,13 @@ class Members:
         return self._helper(group, absent, (*own, *callers), worker_id)
 
     def _has_left(self, group: ProcessGroup, rank: int, worker_id: str) -> bool:
-        process = self._seen.process(worker_id)
+        process = self._index.process(worker_id)
         own = process.process_groups if process else ()
         return any(one.has_left and one.rank == rank and group_id(one) == group_id(group) for one in own)
 
     def _left(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
         """A member that makes no more calls."""
-        worker = self._seen.workers.get(worker_id)
+        worker = self._index.workers.get(worker_id)
         key = AnyKey("left", (group.library, group.world, rank))
         label = f"rank {rank} of {names.process_group(group)}"
         absent = AbsentRank(rank=rank, actor_id=worker.actor_id if worker else None)
@@ -129,24 +129,24 @@ class Members:
 
     def _executions(self, worker_id: str) -> Iterator[Target]:
         """What runs code of a task or of the user in a process, as far as it may do something of its own accord."""
-        sample = self._seen.worker_samples[worker_id]
+        sample = self._index.worker_samples[worker_id]
         for task_id in sample.running_task_ids or ():
-            yield Target(vertex=task_assignment.key_of_task(self._seen, task_id))
-        for thread in self._seen.threads(worker_id):
+            yield Target(vertex=task_assignment.key_of_task(self._index, task_id))
+        for thread in self._index.threads(worker_id):
             key = ThreadKey(worker_id, thread.os_thread_id)
             if key in self._graph.vertices and self._may_act(worker_id, thread):
                 yield Target(vertex=key)
-        for coroutine in self._seen.coroutines(worker_id):
+        for coroutine in self._index.coroutines(worker_id):
             coroutine_key = CoroutineKey(worker_id, coroutine.coroutine_id)
-            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(self._seen, coroutine):
+            if coroutine_key in self._graph.vertices and task_assignment.is_user_code(self._index, coroutine):
                 yield Target(vertex=coroutine_key)
 
     def _may_act(self, worker_id: str, thread: Thread) -> bool:
         if thread.call is not None and thread.call.of_group is not None:
             return True
-        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._seen, thread)
+        is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._index, thread)
         if thread.role == "loop":
-            return task_assignment.is_blocked_loop(self._seen, thread)
+            return task_assignment.is_blocked_loop(self._index, thread)
         return is_user_code and not self._lifetimes.only_serves(worker_id, thread)
 
     def _callers(self, worker: Worker, has_own: bool) -> Iterator[Target]:
@@ -155,11 +155,11 @@ class Members:
         Calls that wait for that slot begin only after the call that runs there. Train calls its workers to ask for
         their state, while a thread of their own trains.
         """
-        actor = self._seen.actors.get(worker.actor_id or "")
-        if has_own and (task_assignment.has_one_slot(self._seen, worker.worker_id) or (actor and _is_of_train(actor))):
+        actor = self._index.actors.get(worker.actor_id or "")
+        if has_own and (task_assignment.has_one_slot(self._index, worker.worker_id) or (actor and _is_of_train(actor))):
             return
         if actor is None:
-            sample = self._seen.worker_samples.get(worker.worker_id)
+            sample = self._index.worker_samples.get(worker.worker_id)
             if not (sample and sample.running_task_ids):
                 label = "idle worker, which may receive a task or end"
                 yield self._graph.unknown("worker", worker.worker_id, "idle", label=label)
@@ -188,15 +188,15 @@ class Members:
             return self._lifetimes.unobserved(unread)
         classes = self._classes(vertex, call.group)
         count = len(self._unplaced_ranks(vertex, call.group))
-        pending = [task for key, task in self._seen.creations.items() if self._is_like(key, classes, job)]
+        pending = [task for key, task in self._index.creations.items() if self._is_like(key, classes, job)]
         if pending:
-            targets = [Target(vertex=task_assignment.key_of_task(self._seen, task.task_id)) for task in pending]
+            targets = [Target(vertex=task_assignment.key_of_task(self._index, task.task_id)) for task in pending]
             self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is not created yet"
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
         if call.operation in FORMING and len(late := self._not_yet(call.group, classes, job)) == count:
             self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is in no group yet"
             return self._not_begun(call.group, rank, late)
-        dead = [actor for actor in self._seen.actors.values() if _is_dead(actor, classes, job)]
+        dead = [actor for actor in self._index.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:
             return None
         absent = AbsentRank(rank=rank, actor_id=dead[0].actor_id if len(dead) == 1 else None, is_dead=True)
@@ -208,7 +208,7 @@ class Members:
         return self._helper(group, AbsentRank(rank=rank), several, "")
 
     def _late_ranks(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> list[Target]:
-        named = [worker for worker in late if (own := self._seen.process(worker.worker_id)) and own.rank == rank]
+        named = [worker for worker in late if (own := self._index.process(worker.worker_id)) and own.rank == rank]
         chosen = named if len(named) == 1 else late
         return [self._in_worker(group, rank, worker.worker_id) for worker in chosen]
 
@@ -218,8 +218,8 @@ class Members:
 
     def _unread(self, job: str | None) -> str | None:
         """A worker of the job, or of none that is known, of which nothing was read."""
-        for worker in self._seen.present_workers:
-            if self.job_of(worker.worker_id) in (job, None) and not self._seen.threads(worker.worker_id):
+        for worker in self._index.present_workers:
+            if self.job_of(worker.worker_id) in (job, None) and not self._index.threads(worker.worker_id):
                 return worker.worker_id
         return None
 
@@ -227,12 +227,12 @@ class Members:
         """The classes of the actors that are members."""
         places = self._places.get((group.library, group.world), {})
         workers = {place.worker_id for rank in group.ranks for place in self._of_job(places.get(rank, ()), vertex)}
-        known = (self._seen.workers.get(worker_id) for worker_id in workers)
-        actors = (self._seen.actors.get(worker.actor_id or "") for worker in known if worker)
+        known = (self._index.workers.get(worker_id) for worker_id in workers)
+        actors = (self._index.actors.get(worker.actor_id or "") for worker in known if worker)
         return {actor.class_name for actor in actors if actor}
 
     def _is_like(self, actor_id: str, classes: set[str], job: str | None) -> bool:
-        actor = self._seen.actors.get(actor_id)
+        actor = self._index.actors.get(actor_id)
         return actor is not None and actor.class_name in classes and job in (None, actor.job_id)
 
     def _not_yet(self, group: ProcessGroup, classes: set[str], job: str | None) -> list[Worker]:
@@ -245,7 +245,7 @@ class Members:
         }
         return [
             worker
-            for worker in self._seen.present_workers
+            for worker in self._index.present_workers
             if worker.worker_id not in members and self._is_like(worker.actor_id or "", classes, job)
         ]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -81,7 +81,8 @@ def _is_unproven(vertex: Vertex) -> bool:
     return of_group is not None and bool(of_group.missing) and not vertex.is_confirmed
 
 
-class _Meeting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Meeting:
     """A call on a group as one sample shows it: the ranks in it, those of which one must come, and how they may."""
 
     inside: tuple[int, ...]
@@ -95,7 +96,7 @@ class _Meetings:
 
     def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self._calls = calls_of(graph.index.sample)
         self._members = Members(graph, lifetimes)
         self._meetings: dict[object, _Meeting] = {}
@@ -153,7 +154,7 @@ class _Meetings:
     @cached_property
     def _calls_of_all(self) -> list[Calls]:
         """The calls on groups that each sample and reading shows."""
-        snapshot = self._seen.snapshot
+        snapshot = self._index.snapshot
         return [calls_of(sample) for sample in (*snapshot.samples[:2], *snapshot.readings)]
 
     def _may_go_on(self, worker_id: str, call: GroupCall) -> bool:
@@ -167,7 +168,7 @@ class _Meetings:
             return True
         if len(processes) < 2 or call.operation in FORMING:
             return False
-        first, second = self._seen.snapshot.samples[:2]
+        first, second = self._index.snapshot.samples[:2]
         between_s = max(0.0, second.ended_s - first.began_s)
         return processes[1].cpu_s - processes[0].cpu_s > QUIET_CPU_S + QUIET_SHARE * between_s
 
@@ -177,11 +178,11 @@ class _Meetings:
         A call without a mark is one that polls; a task that is a coroutine makes one call, and so does one of Train or
         Data that a rank has called for it.
         """
-        execution = execution_of(self._seen, vertex)
+        execution = execution_of(self._index, vertex)
         is_task = isinstance(execution, Coroutine) and execution.is_task
         if call.mark or call.operation in FORMING or is_task or (call.group.library in BY_CALLS and vertex.task_id):
             return ()
-        samples = (*self._seen.snapshot.samples[:2], *self._seen.snapshot.readings)
+        samples = (*self._index.snapshot.samples[:2], *self._index.snapshot.readings)
         if any(
             shown is None or replace(shown, fails_at=call.fails_at) != call for shown in calls_shown(samples, vertex)
         ):

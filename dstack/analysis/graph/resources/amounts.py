@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 EPSILON = 1e-4
 """Ray counts resources in units of 1/10,000."""
@@ -16,7 +16,8 @@ _MARKER = "bundle"
 """A resource that every bundle has 1000 of and that everybody in it takes 0.001 of: it never runs out."""
 
 
-class InGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class InGroup:
     """A resource of a placement group, in one of its bundles or in any."""
 
     resource: str

@@ -21,8 +21,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import NamedTuple
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, is_cpu, plain
@@ -37,7 +37,8 @@ LENDING = ("ray.get", "ray.wait", "generator")
 """The calls in which a task lends its CPU."""
 
 
-class Holding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Holding:
     """Somebody's part of one resource on one node."""
 
     target: Target
@@ -49,7 +50,7 @@ class Holders:
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self.lifetimes = Lifetimes(graph)
         self._held: dict[tuple[str, str], list[tuple[Holder, float]]] | None = None
         self._known: dict[tuple[str, str], list[Holding]] = {}
@@ -57,11 +58,11 @@ class Holders:
 
     def total(self, node: Node) -> Amounts:
         """All that a node has, with the resources of the placement groups that have a place there."""
-        return self._seen.sample.total.get(node.node_id) or node.resources
+        return self._index.sample.total.get(node.node_id) or node.resources
 
     def available(self, node: Node) -> Amounts:
         """What is free on a node."""
-        return self._seen.sample.available.get(node.node_id, {})
+        return self._index.sample.available.get(node.node_id, {})
 
     def of(self, node: Node, resource: str) -> list[Holding]:
         """Who holds it there, most first; somebody unknown holds what cannot be accounted for."""
@@ -97,7 +98,7 @@ class Holders:
         """Who must go on, or end, before it lets go."""
         match holder:
             case Task():
-                return Target(vertex=task_assignment.key_of_task(self._seen, holder.task_id))
+                return Target(vertex=task_assignment.key_of_task(self._index, holder.task_id))
             case Actor():
                 return self.lifetimes.end_of(holder)
             case _:
@@ -114,31 +115,31 @@ class Holders:
 
     def _tasks(self) -> Iterator[tuple[str, Task, Amounts]]:
         """What normal tasks hold that run."""
-        for task_id, worker_id in self._seen.worker_of_task.items():
-            task = self._seen.tasks.get(task_id)
-            worker = self._seen.workers.get(worker_id)
+        for task_id, worker_id in self._index.worker_of_task.items():
+            task = self._index.tasks.get(task_id)
+            worker = self._index.workers.get(worker_id)
             if task and worker and task.kind == "NORMAL_TASK":
-                lends = any(_lends(thread) for thread in self._seen.threads_with_role(worker_id, "task"))
+                lends = any(_lends(thread) for thread in self._index.threads_with_role(worker_id, "task"))
                 amounts = {**task.required_resources, **self._in_bundles(task, worker_id)}
                 kept = {name: amount for name, amount in amounts.items() if not (lends and is_cpu(name))}
                 yield worker.node_id, task, kept
 
     def _in_bundles(self, task: Task, worker_id: str) -> Amounts:
         """What a task that asked for no certain bundle got of one."""
-        held = self._seen.worker_samples[worker_id].held
+        held = self._index.worker_samples[worker_id].held
         groups = {place.group for name in task.required_resources if (place := in_group(name))}
         return {name: amount for name, amount in held.items() if (place := in_group(name)) and place.group in groups}
 
     def _actors(self) -> Iterator[tuple[str, Actor, Amounts]]:
         """What actors hold until they end."""
-        for actor in self._seen.snapshot.actors:
+        for actor in self._index.snapshot.actors:
             if actor.state != "DEAD" and actor.node_id and actor.worker_id:
                 amounts = actor.held or (actor.required_resources if actor.state == "ALIVE" else {})
                 yield actor.node_id, actor, amounts
 
     def _groups(self) -> Iterator[tuple[str, PlacementGroup, Amounts]]:
         """What placement groups hold until they are removed."""
-        for group in self._seen.sample.placement_groups:
+        for group in self._index.sample.placement_groups:
             for bundle in group.bundles:
                 if group.state == "CREATED" and bundle.node_id:
                     yield bundle.node_id, group, bundle.resources

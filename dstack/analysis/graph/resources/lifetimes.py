@@ -44,7 +44,7 @@ class Lifetimes:
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.index
+        self._index = graph.index
         self._ahead: list[tuple[Vertex, Callable[[], Iterable[Target]]]] = []
         self._is_building = False
         self._found: dict[Key, Sequence[Target]] = {}
@@ -78,26 +78,26 @@ class Lifetimes:
 
     def _children(self, worker_id: str) -> Iterator[Target]:
         """The child processes that may run: what they do is not followed."""
-        process = self._seen.process(worker_id)
-        if process is not None and may_act(self._seen, process):
+        process = self._index.process(worker_id)
+        if process is not None and may_act(self._index, process):
             yield self._graph.unknown(
                 "process", worker_id, "children", label=f"child process of {self._name_of(worker_id)}"
             )
 
     def _name_of(self, worker_id: str) -> str:
         """``actor Trainer "left"`` or ``driver train.py``."""
-        worker = self._seen.workers.get(worker_id)
-        actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
-        return names.actor(actor) if actor else names.worker(self._seen, worker) if worker else "a process"
+        worker = self._index.workers.get(worker_id)
+        actor = self._index.actors.get((worker.actor_id if worker else None) or "")
+        return names.actor(actor) if actor else names.worker(self._index, worker) if worker else "a process"
 
     def users_of_actor(self, actor_id: str) -> Iterable[Target]:
         """What can change an actor's state: what runs in it, calls it or can; nothing for an actor not listed."""
-        actor = self._seen.actors.get(actor_id)
+        actor = self._index.actors.get(actor_id)
         return [self._reach(actor), *self._children(actor.worker_id or "")] if actor else []
 
     def pending_calls_in(self, worker_id: str) -> Iterator[Target]:
         """The calls of a worker's actor that do not run yet."""
-        worker = self._seen.workers.get(worker_id)
+        worker = self._index.workers.get(worker_id)
         return map(self._task, self._calls[(worker.actor_id if worker else None) or ""])
 
     def code_of_job(self, job_id: str) -> Target:
@@ -106,13 +106,13 @@ class Lifetimes:
 
     def tasks_of_actor(self, actor_id: str) -> Iterable[Target]:
         """The unfinished tasks that an actor has submitted."""
-        actor = self._seen.actors.get(actor_id)
+        actor = self._index.actors.get(actor_id)
         return self.tasks_of(actor.worker_id, besides=None) if actor and actor.worker_id else []
 
     def tasks_of(self, worker_id: str, *, besides: str | None) -> Iterator[Target]:
         """The unfinished tasks that a worker has submitted, ``besides`` one; not those for machinery of a library."""
         for task in self._of_owner[worker_id]:
-            actor = self._seen.actors.get(task.actor_id or "")
+            actor = self._index.actors.get(task.actor_id or "")
             if task.task_id != besides and not (actor and is_machinery_actor(actor)):
                 yield self._task(task)
 
@@ -135,7 +135,7 @@ class Lifetimes:
             yield from self._driver(actor.job_id)
 
     def _removers(self, group: PlacementGroup) -> Iterator[Target]:
-        creator = self._seen.actors.get(group.creator_actor_id or "")
+        creator = self._index.actors.get(group.creator_actor_id or "")
         if creator and not group.is_detached:
             yield self._reach(creator)
         if group.job_id and not (group.is_detached and self._is_over(group.job_id)):
@@ -151,13 +151,13 @@ class Lifetimes:
     def _users(self, actor: Actor) -> Iterator[Target]:
         if actor.worker_id:
             yield from self._threads_and_tasks(actor.worker_id)
-        if creation := self._seen.creations.get(actor.actor_id):
+        if creation := self._index.creations.get(actor.actor_id):
             yield self._task(creation)
         elif self._may_start(actor):
             label = f"start of {names.actor(actor)} ({actor.state})"
             yield self._graph.unknown("start of actor", actor.actor_id, label=label)
         yield from map(self._task, self._calls[actor.actor_id])
-        if actor.owner_id and (actor.owner_id in self._seen.workers or not actor.is_detached):
+        if actor.owner_id and (actor.owner_id in self._index.workers or not actor.is_detached):
             yield from self._process(actor.owner_id)
         for handle in self._handles[actor.actor_id]:
             yield from self._holder(handle, actor)
@@ -175,12 +175,12 @@ class Lifetimes:
 
     def _namespace(self, namespace: str, whose: str, name: str) -> Iterator[Target]:
         """Anybody in the jobs of a namespace; somebody from outside where there is none."""
-        jobs = [job for job in self._seen.snapshot.jobs if job.namespace == namespace and not job.is_dead]
+        jobs = [job for job in self._index.snapshot.jobs if job.namespace == namespace and not job.is_dead]
         yield from (self._job(job.job_id) for job in jobs)
         if not jobs:
             label = f"client outside of all running jobs that looks up {name}"
             target = self._graph.unknown("lookup", whose, label=label)
-            if (actor := self._seen.actors.get(whose)) and part(actor.class_name, actor.name, actor.actor_id):
+            if (actor := self._index.actors.get(whose)) and part(actor.class_name, actor.name, actor.actor_id):
                 self._quiet.add(target.vertex)
             yield target
 
@@ -190,29 +190,29 @@ class Lifetimes:
         drivers = self._drivers.get(job_id)
         if drivers:
             return self._process(drivers[0])
-        job = self._seen.jobs.get(job_id)
+        job = self._index.jobs.get(job_id)
         if job and job.is_dead:
             return [self._graph.unknown("end of job", job_id, label=f"end of job {job_id}, whose driver has ended")]
         label = f"driver of job {job_id}, which was not observed"
         return [self._graph.unknown("driver", job_id, label=label, unobserved=True)]
 
     def _job(self, job_id: str) -> Target:
-        vertex = self._anybody("job", job_id, f"code of {_job_name(self._seen.jobs.get(job_id), job_id)}")
+        vertex = self._anybody("job", job_id, f"code of {_job_name(self._index.jobs.get(job_id), job_id)}")
         return self._build(vertex, lambda: self._members(job_id))
 
     def _members(self, job_id: str) -> Iterator[Target]:
         yield from self._driver(job_id)
-        for worker in self._seen.present_workers:
+        for worker in self._index.present_workers:
             if worker.job_id == job_id and not worker.is_driver:
                 yield from self._in_worker(worker)
         yield from map(self._task, self._of_job[job_id])
-        starting = (a for a in self._seen.snapshot.actors if a.job_id == job_id and self._may_start(a))
+        starting = (a for a in self._index.snapshot.actors if a.job_id == job_id and self._may_start(a))
         yield from map(self._reach, starting)
         yield from self._silent()
 
     def _in_worker(self, worker: Worker) -> Iterable[Target]:
         """Anybody in a worker; in that of an actor also who may call it, and be of another job."""
-        actor = self._seen.actors.get(worker.actor_id or "")
+        actor = self._index.actors.get(worker.actor_id or "")
         if actor is None:
             return self._threads_and_tasks(worker.worker_id)
         target = self._reach(actor)
@@ -222,7 +222,7 @@ class Lifetimes:
 
     def _is_idle_machinery(self, actor: Actor) -> bool:
         """Whether an actor serves a library itself, and runs and has been sent nothing."""
-        sample = self._seen.worker_samples.get(actor.worker_id or "")
+        sample = self._index.worker_samples.get(actor.worker_id or "")
         is_idle = sample is not None and sample.running_task_ids == ()
         return is_idle and not self._calls[actor.actor_id] and is_machinery_actor(actor)
 
@@ -236,21 +236,21 @@ class Lifetimes:
 
     def _process(self, worker_id: str) -> Iterable[Target]:
         """Anybody in a process: of an actor's, also who can call it."""
-        worker = self._seen.workers.get(worker_id)
-        actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
+        worker = self._index.workers.get(worker_id)
+        actor = self._index.actors.get((worker.actor_id if worker else None) or "")
         if actor:
             return [self._reach(actor)]
-        who = names.worker(self._seen, worker) if worker else "a process that has ended"
+        who = names.worker(self._index, worker) if worker else "a process that has ended"
         return self._few("process", worker_id, f"a thread of {who}", lambda: self._in_process(worker_id))
 
     def _in_process(self, worker_id: str) -> Iterator[Target]:
         """Anybody in the process of a driver or of a worker that is no actor's."""
-        worker = self._seen.workers.get(worker_id)
+        worker = self._index.workers.get(worker_id)
         if worker is None:
             yield self._graph.unknown("process", worker_id, label="process that Ray does not list")
             return
         yield from self._threads_and_tasks(worker_id)
-        seen = self._seen.worker_samples.get(worker_id)
+        seen = self._index.worker_samples.get(worker_id)
         if not worker.is_driver and not (seen and seen.running_task_ids):
             label = "idle worker, which may receive a task or end"
             yield self._graph.unknown("worker", worker_id, "idle", label=label)
@@ -260,21 +260,21 @@ class Lifetimes:
         return self._few("silent", "any", "an unreadable process", self._unheard)
 
     def _unheard(self) -> Iterator[Target]:
-        for worker in self._seen.present_workers:
-            sample = self._seen.worker_samples.get(worker.worker_id)
+        for worker in self._index.present_workers:
+            sample = self._index.worker_samples.get(worker.worker_id)
             if sample is None or sample.running_task_ids is None:
                 yield self.unobserved(worker.worker_id)
 
     def _threads_and_tasks(self, worker_id: str) -> Iterator[Target]:
-        seen = self._seen.worker_samples.get(worker_id)
-        if seen is None or seen.running_task_ids is None or not self._seen.threads(worker_id):
+        seen = self._index.worker_samples.get(worker_id)
+        if seen is None or seen.running_task_ids is None or not self._index.threads(worker_id):
             yield self.unobserved(worker_id)
             return
         for task_id in seen.running_task_ids:
-            yield Target(vertex=task_assignment.key_of_task(self._seen, task_id))
-        for thread in self._seen.threads(worker_id):
+            yield Target(vertex=task_assignment.key_of_task(self._index, task_id))
+        for thread in self._index.threads(worker_id):
             yield from self._thread(worker_id, thread)
-        for coroutine in self._seen.coroutines(worker_id):
+        for coroutine in self._index.coroutines(worker_id):
             yield self._coroutine(worker_id, coroutine)
 
     def _thread(self, worker_id: str, thread: Thread) -> Iterator[Target]:
@@ -292,27 +292,27 @@ class Lifetimes:
         return self._library(key, f'asyncio task "{coroutine.name}" of a library', worker_id, coroutine)
 
     def _library(self, key: Key, label: str, worker_id: str, execution: Thread | Coroutine) -> Target:
-        if self._seen.is_idle_library(worker_id, execution):
+        if self._index.is_idle_library(worker_id, execution):
             self._quiet.add(UnknownKey("library", (key,)))
         return self._graph.unknown("library", key, label=label, worker_id=worker_id)
 
     def only_serves(self, worker_id: str, thread: Thread) -> bool:
         """Whether a thread only runs what another one of its process gives it, or what its event loop has."""
         if thread.role == "loop":
-            return self._seen.has_read_coroutines(worker_id)
-        frames = self._seen.snapshot.frames_of(thread)
-        worker = self._seen.workers.get(worker_id)
+            return self._index.has_read_coroutines(worker_id)
+        frames = self._index.snapshot.frames_of(thread)
+        worker = self._index.workers.get(worker_id)
         is_main = worker is not None and thread.os_thread_id == worker.pid and not worker.is_driver
         is_idle = any(frame.file.endswith(EXECUTOR) for frame in frames) and all(f.origin == "stdlib" for f in frames)
         return not frames or is_main or is_idle or thread.name.startswith(OWN_THREADS)
 
     def _task(self, task: Task) -> Target:
-        return Target(vertex=task_assignment.key_of_task(self._seen, task.task_id))
+        return Target(vertex=task_assignment.key_of_task(self._index, task.task_id))
 
     def unobserved(self, worker_id: str) -> Target:
         """A worker that could not be read."""
-        worker = self._seen.workers.get(worker_id)
-        who = f"{names.worker(self._seen, worker)} (pid {worker.pid})" if worker else "worker"
+        worker = self._index.workers.get(worker_id)
+        who = f"{names.worker(self._index, worker)} (pid {worker.pid})" if worker else "worker"
         return self._graph.unknown("worker", worker_id, label=f"{who}, which was not observed", unobserved=True)
 
     # Building
@@ -361,11 +361,11 @@ class Lifetimes:
         return msgspec.structs.replace(found, wait=wait)
 
     def _only_thread(self, worker_id: str | None) -> int | None:
-        threads = self._seen.threads_with_role(worker_id, "task") if worker_id else []
+        threads = self._index.threads_with_role(worker_id, "task") if worker_id else []
         return threads[0].os_thread_id if len(threads) == 1 else None
 
     def _is_over(self, job_id: str) -> bool:
-        job = self._seen.jobs.get(job_id)
+        job = self._index.jobs.get(job_id)
         return job is None or job.is_dead
 
     # Look-ups
@@ -374,7 +374,7 @@ class Lifetimes:
     def _handles(self) -> dict[str, list[Ref]]:
         """By actor: the handles that some process knows."""
         handles: dict[str, list[Ref]] = defaultdict(list)
-        for ref in self._seen.sample.refs:
+        for ref in self._index.sample.refs:
             if ref.ref.startswith(ACTOR_HANDLE):
                 handles[actor_of_task(ref.ref[:48]) or ""].append(ref)
         return handles
@@ -383,23 +383,23 @@ class Lifetimes:
     def _calls(self) -> dict[str, list[Task]]:
         """By actor: its calls, and its creation, that do not run."""
         calls: dict[str, list[Task]] = defaultdict(list)
-        for task in self._seen.tasks.values():
-            if task.actor_id and task.task_id not in self._seen.worker_of_task:
+        for task in self._index.tasks.values():
+            if task.actor_id and task.task_id not in self._index.worker_of_task:
                 calls[task.actor_id].append(task)
         return calls
 
     @cached_property
     def _of_owner(self) -> dict[str, list[Task]]:
-        return _by(self._seen.tasks.values(), lambda task: task.owner_id)
+        return _by(self._index.tasks.values(), lambda task: task.owner_id)
 
     @cached_property
     def _of_job(self) -> dict[str, list[Task]]:
-        return _by(self._seen.tasks.values(), lambda task: task.job_id)
+        return _by(self._index.tasks.values(), lambda task: task.job_id)
 
     @cached_property
     def _drivers(self) -> dict[str, list[str]]:
         drivers: dict[str, list[str]] = defaultdict(list)
-        for worker in self._seen.present_workers:
+        for worker in self._index.present_workers:
             if worker.is_driver and worker.job_id:
                 drivers[worker.job_id].append(worker.worker_id)
         return drivers

@@ -39,15 +39,15 @@ class Resources:
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
-        self._seen = graph.index
-        self.nodes = [node for node in self._seen.snapshot.nodes if node.alive]
+        self._index = graph.index
+        self.nodes = [node for node in self._index.snapshot.nodes if node.alive]
         self.holders = Holders(graph)
         self._known: dict[Id, Why] = {}
 
     def wait_of_task(self, task: Task) -> Why:
         """Why a task, or the creation of an actor, has no node yet."""
         selector = task.label_selector
-        if task.kind == "ACTOR_CREATION_TASK" and (actor := self._seen.actors.get(task.actor_id or "")):
+        if task.kind == "ACTOR_CREATION_TASK" and (actor := self._index.actors.get(task.actor_id or "")):
             selector = {**selector, **actor.label_selector}
         places = map(in_group, task.required_resources)
         group_id = task.placement_group_id or next((place.group for place in places if place), None)
@@ -83,7 +83,7 @@ class Resources:
         asked = names.amounts(plain(request))
         if group_id is None:
             return asked
-        group = self._seen.placement_groups.get(group_id)
+        group = self._index.placement_groups.get(group_id)
         bundle = bundle_of(request)
         where = names.placement_group(group) if group else "its placement group"
         return f"{asked} in {f'bundle {bundle} of ' if bundle is not None else ''}{where}"
@@ -101,7 +101,7 @@ class Resources:
 
     def _is_known(self, group_id: str) -> bool:
         """Whether all nodes of a placement group show its resources."""
-        group = self._seen.placement_groups.get(group_id)
+        group = self._index.placement_groups.get(group_id)
         totals = {node.node_id: self.holders.total(node) for node in self.nodes}
         places = {bundle.node_id for bundle in group.bundles} if group else set()
         return bool(places) and all(
@@ -136,7 +136,7 @@ class Resources:
 
     def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: Id, group_id: str | None) -> Wait:
         """The wait for everything missing on any one node."""
-        autoscaler = None if group_id else self._seen.snapshot.autoscaler
+        autoscaler = None if group_id else self._index.snapshot.autoscaler
         resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
         if len(rooms) == 1 and not autoscaler:
             return self._room(rooms[0], resources)
@@ -212,7 +212,7 @@ class Resources:
         Ray tells of no task which node it is bound to by affinity, so that one may be what it waits for.
         """
         label = f"scheduler, which has not placed {asked}"
-        if len(self._seen.snapshot.samples) > 1:
+        if len(self._index.snapshot.samples) > 1:
             label = f"scheduler, which has not placed {asked} although {because}"
         return waits_for("resources", self._graph.unknown("scheduler", *whose, label=label))
 
@@ -221,7 +221,7 @@ class Resources:
 
     def _wait_for_group(self, group_id: str) -> Wait | None:
         """A task inside of a placement group waits for that first."""
-        group = self._seen.placement_groups.get(group_id)
+        group = self._index.placement_groups.get(group_id)
         if group is None:
             label = "placement group that Ray does not list"
             unlisted = self._graph.unknown("placement group", group_id, label=label, unobserved=True)
@@ -241,13 +241,13 @@ class Resources:
 
     def wait_for_autoscaler(self, request: Amounts) -> Wait | None:
         """The wait for a new node, where something may add one."""
-        name = self._seen.snapshot.autoscaler
+        name = self._index.snapshot.autoscaler
         return self._resource_wait([self._autoscaler(name)], 1, plain(request)) if name else None
 
     def wait_for_any_holder(self, request: Amounts, key: AnyKey) -> Wait | None:
         """The wait for one of all who hold any of these on any node, or for a new node."""
         held = [held.target for node in self.nodes for name in request for held in self.holders.of(node, name)]
-        name = self._seen.snapshot.autoscaler
+        name = self._index.snapshot.autoscaler
         targets = [*held, self._autoscaler(name)] if name else held
         wait = self._resource_wait(targets, 1, plain(request))
         return self._shared(key, "a holder of any of it", wait) if targets else None
