@@ -37,7 +37,7 @@ def confirmed_graph(snapshot: Snapshot, first: SampleIndex) -> dict[Key, Vertex]
     changes = Changes(first, second)
     remembered = _without(first.sample, ended_workers(snapshot))
     latest = completed(remembered, carried_over(first.sample, sample))
-    both = SampleIndex(snapshot, latest, given=changes.given, polls=first.polls)
+    both = SampleIndex(snapshot, latest, available_refs=changes.given, polls=first.polls)
     return with_proven_calls(_Confirmation(first, before, second, wait_for_graph(both), changes).graph())
 
 

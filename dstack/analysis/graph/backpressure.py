@@ -25,7 +25,7 @@ HOUSEKEEPING = ("PythonGCThread", "ray_listen_error_messages", "ray_print_logs",
 def wait_of_producer(graph: GraphBuilder, execution: Thread | Coroutine, task_id: str | None) -> Wait | None:
     """The wait of an execution for its task's consumer, where that seems to be a generator under backpressure."""
     task = graph.index.tasks.get(task_id or "")
-    if task is None or not task.items or task_id in graph.index.awaited_tasks:
+    if task is None or not task.items or task_id in graph.index.refs.awaited_tasks:
         return None
     if not execution.still or not _is_outside(graph, execution):
         return None

@@ -93,7 +93,7 @@ def _is_for_anything(call: BlockedCall) -> bool:
 def _wait_for_refs(one: _Blocked) -> Wait:
     """All of the refs in a get, some of them in a wait; what is there already counts as given."""
     graph, call = one.graph, one.call
-    targets = tuple(maker(graph, ref) for ref in call.refs if not graph.index.has_value(ref))
+    targets = tuple(maker(graph, ref) for ref in call.refs if not graph.index.refs.has_value(ref))
     total = len(call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else total
     still_needed = needed - (total - len(targets))
@@ -111,7 +111,7 @@ def _wait_for_awaited(one: _Blocked) -> Wait:
     futures = (*one.call.all_of, one.call.threads) if one.call.threads else one.call.all_of
     total = len(one.call.refs) + len(one.call.coroutines) + len(futures) + one.call.others
     needed = total if one.call.num_returns is None else min(one.call.num_returns, total)
-    refs = [ref for ref in one.call.refs if not one.graph.index.has_value(ref)]
+    refs = [ref for ref in one.call.refs if not one.graph.index.refs.has_value(ref)]
     still_needed = needed - (len(one.call.refs) - len(refs))
     if still_needed <= 0:
         there = fetched(one.graph, one.waiter)

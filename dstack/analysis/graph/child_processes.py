@@ -73,14 +73,14 @@ def _is_for_missing(index: SampleIndex, call: BlockedCall) -> bool:
     """Whether values are needed that cannot be in shared memory."""
     if call.kind not in REF_CALLS or call.timeout_s is not None or call.unread is not None or call.held:
         return False
-    missing = sum(not index.has_value(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
+    missing = sum(not index.refs.has_value(ref) or _is_with_its_owner(index, ref) for ref in call.refs)
     needed = call.num_returns or 1 if call.kind == "ray.wait" else len(call.refs)
     return missing > len(call.refs) - needed
 
 
 def _is_with_its_owner(index: SampleIndex, ref: str) -> bool:
     """Whether the value is in the memory of the process that owns it, where a fork made earlier cannot see it."""
-    return any(is_at_hand(known) for known in index.refs_of(ref))
+    return any(is_at_hand(known) for known in index.refs.reports_of(ref))
 
 
 def may_run_code(index: SampleIndex, process: Process) -> bool:

@@ -14,7 +14,8 @@ from dstack import words
 from dstack.analysis.evidence.coverage import Sight, sights
 from dstack.analysis.graph.resources.amounts import in_group, summed
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
-from dstack.analysis.index.sample_index import ENDED, SampleIndex
+from dstack.analysis.index.refs import ENDED
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import predicate, sentence

@@ -73,7 +73,7 @@ class Pending:
 
     def _wait_for_arguments(self, task: Task) -> Wait:
         """One of the refs that its owner knows as arguments and that are not there; which, Ray does not tell."""
-        refs = self._index.arguments_of_owner.get(task.owner_id, [])
+        refs = self._index.refs.pending_arguments_of(task.owner_id)
         if len(refs) <= MANY:
             refs = [ref for ref in refs if producer_task_id(ref) != task.task_id]
         if not refs and task.attempt > 0:

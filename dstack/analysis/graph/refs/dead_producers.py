@@ -31,7 +31,7 @@ def why_gone(index: SampleIndex, task: Task) -> str | None:
 
 def dead_owner(index: SampleIndex, ref: str) -> GoneWorker | None:
     """The owner of a ref, where that is dead: nobody else can tell what became of it."""
-    return index.dead_workers.get(index.owner_of.get(ref, ""))
+    return index.dead_workers.get(index.refs.owner_of.get(ref, ""))
 
 
 def is_long_ago(index: SampleIndex, ended_at: float | None) -> bool:

@@ -25,7 +25,7 @@ def fetched(graph: GraphBuilder, what: str | Key) -> Target:
 
 def _vertex(graph: GraphBuilder, ref: str) -> Key:
     index = graph.index
-    if index.has_value(ref):
+    if index.refs.has_value(ref):
         return fetched(graph, ref).vertex
     if is_promise(index, ref):
         return promise(graph, ref)
@@ -58,7 +58,7 @@ def _never_told(graph: GraphBuilder, ref: str, owner: GoneWorker) -> Key:
 
 def _untold(index: SampleIndex, ref: str) -> str:
     """Why nobody knows who makes a ref."""
-    owner = index.workers.get(index.owner_of.get(ref, ""))
+    owner = index.workers.get(index.refs.owner_of.get(ref, ""))
     if owner is not None and index.is_unresponsive(owner.worker_id):
         return f"value of {names.short(ref)}, whose owner, {names.place(index, owner)}, did not answer"
     return f"value of {names.short(ref)}, which no reachable process reports as pending"

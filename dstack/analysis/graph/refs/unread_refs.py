@@ -73,12 +73,12 @@ def _those(count: int) -> str:
 
 def _pending(graph: GraphBuilder, worker_id: str) -> tuple[Target, ...]:
     """Who makes the refs that a worker holds and that are not there."""
-    refs = (held.ref for held in graph.index.held_refs(worker_id))
-    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.index.has_value(ref)))
+    refs = (held.ref for held in graph.index.refs.held_by(worker_id))
+    return tuple(dict.fromkeys(maker(graph, ref) for ref in refs if not graph.index.refs.has_value(ref)))
 
 
 def _may_hold_others(graph: GraphBuilder, worker_id: str) -> bool:
     """Whether it might wait for a value that is there and has to come to it, or for a ref that it did not tell of."""
     index = graph.index
-    given = (held for held in index.held_refs(worker_id) if index.has_value(held.ref))
+    given = (held for held in index.refs.held_by(worker_id) if index.refs.has_value(held.ref))
     return index.is_unresponsive(worker_id) or worker_id in index.incomplete_workers or not all(map(is_at_hand, given))

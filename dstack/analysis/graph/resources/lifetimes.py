@@ -25,6 +25,7 @@ from dstack.analysis.graph.builder import FEW, GraphBuilder
 from dstack.analysis.graph.child_processes import may_act
 from dstack.analysis.graph.resources.amounts import Amounts, plain
 from dstack.analysis.index import task_assignment
+from dstack.analysis.index.idle_libraries import is_idle_library
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import is_machinery_actor, part
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -292,7 +293,7 @@ class Lifetimes:
         return self._library(key, f'asyncio task "{coroutine.name}" of a library', worker_id, coroutine)
 
     def _library(self, key: Key, label: str, worker_id: str, execution: Thread | Coroutine) -> Target:
-        if self._index.is_idle_library(worker_id, execution):
+        if is_idle_library(self._index, worker_id, execution):
             self._quiet.add(UnknownKey("library", (key,)))
         return self._graph.unknown("library", key, label=label, worker_id=worker_id)
 
