@@ -15,7 +15,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index.task_assignment import is_graph_loop
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import execution_of
@@ -34,9 +34,9 @@ class _End:
     stage: GraphStage
 
 
-def add_channel_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+def add_channel_waits(graph: GraphBuilder, users: Users) -> None:
     """Completes the waits of executions that are in a channel."""
-    channels = _Channels(graph, lifetimes)
+    channels = _Channels(graph, users)
     for vertex in list(graph.vertices.values()):
         execution = execution_of(graph.index, vertex) if vertex.kind == "execution" else None
         call = execution.call if execution else None
@@ -45,10 +45,10 @@ def add_channel_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
 
 
 class _Channels:
-    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
-        self._lifetimes = lifetimes
+        self._users = users
 
     def wait(self, vertex: Vertex, call: BlockedCall, blocked: ChannelCall) -> Wait | None:
         """What one end of a channel waits for; None where its stage was not read."""
@@ -117,8 +117,8 @@ class _Channels:
         if not readers:
             return None
         workers = dict.fromkeys(reader.worker_id for reader in readers)
-        users = [user for worker in workers for user in self._lifetimes.users_of_process(worker)]
-        several = tuple(dict.fromkeys(self._lifetimes.awake(users))) or tuple(dict.fromkeys(users))
+        users = [user for worker in workers for user in self._users.of_process(worker)]
+        several = tuple(dict.fromkeys(self._users.alternatives.without_idle(users))) or tuple(dict.fromkeys(users))
         unknown = self._graph.other_side(wait.what or "channel write", own.worker_id, own.stage.writer)
         return replace(
             wait,
@@ -162,8 +162,8 @@ class _Channels:
             label = f"thread of stage {end.stage.method}, which is unreadable"
             yield self._graph.unknown("thread", end.worker_id, end.stage.os_thread_id, label=label, unobserved=True)
         else:
-            users = list(self._lifetimes.users_of_process(end.worker_id))
-            yield from list(self._lifetimes.awake(users)) or users
+            users = list(self._users.of_process(end.worker_id))
+            yield from list(self._users.alternatives.without_idle(users)) or users
 
     @cached_property
     def _loops(self) -> dict[str, list[str]]:

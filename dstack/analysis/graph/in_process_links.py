@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.idle_services import idle_links
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
 from dstack.analysis.naming.vertex_details import execution_of
@@ -26,27 +26,27 @@ BARRIER = "threading.Barrier.wait"
 NO_OTHERS = "only code that was observed to hold the object can end the wait on it"
 
 
-def add_links(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+def add_links(graph: GraphBuilder, users: Users) -> None:
     """Completes the waits of executions whose dependencies are in their own process, and those of polling loops."""
     executions = [vertex for vertex in graph.vertices.values() if vertex.kind == "execution" and vertex.wait]
-    linked = {vertex.key: _linked(graph, lifetimes, vertex) for vertex in executions}
-    enders = _known_enders(graph, lifetimes, executions, linked)
-    idle = idle_links(graph.vertices, enders, lifetimes.workers_with_idle_libraries())
+    linked = {vertex.key: _linked(graph, users, vertex) for vertex in executions}
+    enders = _known_enders(graph, users, executions, linked)
+    idle = idle_links(graph.vertices, enders, users.workers_with_idle_libraries())
     for vertex in executions:
         poll = graph.index.polls.get(vertex.key)
         wait = vertex.wait if vertex.key in idle and vertex.wait else linked[vertex.key]
-        graph.add(replace(vertex, wait=_polled(graph, lifetimes, vertex, wait, poll) if poll else wait))
+        graph.add(replace(vertex, wait=_polled(graph, users, vertex, wait, poll) if poll else wait))
 
 
 def _known_enders(
-    graph: GraphBuilder, lifetimes: Lifetimes, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
+    graph: GraphBuilder, users: Users, executions: Iterable[Vertex], linked: Mapping[Key, Wait]
 ) -> dict[Key, tuple[Key, ...]]:
     """By waiter: what can reach the object of its wait, of those waits that are linked to such."""
     found: dict[Key, tuple[Key, ...]] = {}
     for vertex in executions:
         execution = execution_of(graph.index, vertex) if linked[vertex.key] is not vertex.wait else None
         if execution is not None and execution.call is not None and has_enders(execution.call):
-            enders = _enders(graph, lifetimes, vertex, execution.call)
+            enders = _enders(graph, users, vertex, execution.call)
             found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
     return {key: enders for key, enders in found.items() if enders}
 
@@ -61,11 +61,11 @@ def has_enders(call: BlockedCall | None) -> bool:
     return call is not None and (has_known_enders(call) or call.reached_by_actor)
 
 
-def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
+def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
     """The wait with its unknown ends replaced by what can reach the object, where any such is known."""
     assert vertex.wait is not None, "only executions that wait are linked"
     if vertex.wait.kind == "backpressure":
-        return _for_consumer(graph, lifetimes, vertex.wait)
+        return _for_consumer(graph, users, vertex.wait)
     wait, execution = vertex.wait, execution_of(graph.index, vertex)
     call = execution.call if execution else None
     is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
@@ -73,7 +73,7 @@ def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
         return wait
     if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
         return wait  # any of these calls may end it
-    several = tuple(_all_enders(graph, lifetimes, vertex, call))
+    several = tuple(_all_enders(graph, users, vertex, call))
     if not several:
         return wait
     others = tuple(target for target in dict.fromkeys(several) if target.vertex != vertex.key)
@@ -89,29 +89,29 @@ def _linked(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex) -> Wait:
     )
 
 
-def _for_consumer(graph: GraphBuilder, lifetimes: Lifetimes, wait: Wait) -> Wait:
+def _for_consumer(graph: GraphBuilder, users: Users, wait: Wait) -> Wait:
     """The wait of a producer for anything that can proceed in the process of its consumer, or call into it."""
     consumers = [graph.vertices[target.vertex] for target in _targets(wait.groups)]
     owner = next((one.worker_id for one in consumers if isinstance(one.key, UnknownKey)), None)
     if owner is None:
         return wait
-    users = tuple(dict.fromkeys(lifetimes.users_of_process(owner)))
-    return replace(wait, groups=(Group(needs=1, targets=users),), total=len(users))
+    targets = tuple(dict.fromkeys(users.of_process(owner)))
+    return replace(wait, groups=(Group(needs=1, targets=targets),), total=len(targets))
 
 
-def _all_enders(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+def _all_enders(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
     """All that may end a wait of which something is known that can: a part of a library, or code of the process."""
     actors = polled_actors(graph.index, call.what)
     for actor in actors:
-        yield from lifetimes.tasks_of_actor(actor)
-        yield from lifetimes.users_of_actor(actor)
-    enders = tuple(dict.fromkeys(_enders(graph, lifetimes, vertex, call))) if has_enders(call) else ()
+        yield from users.tasks_of(graph.index.actors[actor].worker_id or "")
+        yield from users.of_listed_actor(actor)
+    enders = tuple(dict.fromkeys(_enders(graph, users, vertex, call))) if has_enders(call) else ()
     is_unlisted = any(
         _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
     )
     if enders or is_unlisted or _is_at_barrier(call):
         yield from enders
-        yield from lifetimes.awake(lifetimes.users_of_process(vertex.worker_id or ""))
+        yield from users.alternatives.without_idle(users.of_process(vertex.worker_id or ""))
 
 
 def _is_at_barrier(call: BlockedCall) -> bool:
@@ -136,30 +136,30 @@ def _is_open(group: Group) -> bool:
     return any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "other side" for t in group.targets)
 
 
-def _enders(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
+def _enders(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
     """The threads, coroutines and pending calls that can reach the object, besides the waiter."""
     worker_id = vertex.worker_id or ""
     keys: list[Key] = [ThreadKey(worker_id, thread) for thread in call.reached_by]
     keys += [CoroutineKey(worker_id, coroutine) for coroutine in call.reached_by_coroutines]
     yield from (Target(vertex=key) for key in keys if key in graph.vertices and key != vertex.key)
     if call.reached_by_actor:
-        yield from lifetimes.pending_calls_in(worker_id)
+        yield from users.pending_calls_in(worker_id)
 
 
-def _polled(graph: GraphBuilder, lifetimes: Lifetimes, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
+def _polled(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, poll: Poll) -> Wait:
     """The wait of a loop that only polls: without its timeout, for any of what it polls for."""
     place = f"{poll.at.file.rpartition('/')[2]}:{poll.at.line}"
     groups = wait.groups
     if poll.own_tasks:
-        tasks = tuple(dict.fromkeys(lifetimes.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
+        tasks = tuple(dict.fromkeys(users.tasks_of(vertex.worker_id or "", besides=vertex.task_id)))
         if not tasks:
             return wait
         groups = (Group(needs=1, targets=tasks),)
     elif poll.actors:
-        users = tuple(dict.fromkeys(target for one in poll.actors for target in lifetimes.users_of_actor(one)))
-        if not _has_other_users(graph, users):
+        targets = tuple(dict.fromkeys(target for one in poll.actors for target in users.of_listed_actor(one)))
+        if not _has_other_users(graph, targets):
             return wait
-        groups = (Group(needs=1, targets=users),)
+        groups = (Group(needs=1, targets=targets),)
     elif wait.kind == "ray.wait":  # which gives what is ready when it times out
         groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
     return replace(wait, groups=groups, polls=place, proven_groups=())

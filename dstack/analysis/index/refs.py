@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
-from dstack.model import ACTOR_HANDLE, BlockedCall, Ref, Sample, WorkerSample, producer_task_id
+from dstack.model import ACTOR_HANDLE, BlockedCall, Ref, Sample, WorkerSample, actor_of_task, producer_task_id
 
 ENDED = ("FINISHED", "FAILED")
 
@@ -51,6 +51,18 @@ class RefIndex:
             if ref.local_uses and not ref.ref.startswith(ACTOR_HANDLE):
                 held[ref.holder_id].append(ref)
         return held
+
+    def handles_of(self, actor_id: str) -> list[Ref]:
+        """The handles of an actor that processes report."""
+        return self._handles.get(actor_id, [])
+
+    @cached_property
+    def _handles(self) -> dict[str, list[Ref]]:
+        handles: dict[str, list[Ref]] = defaultdict(list)
+        for ref in self._sample.refs:
+            if ref.ref.startswith(ACTOR_HANDLE):
+                handles[actor_of_task(producer_task_id(ref.ref)) or ""].append(ref)
+        return handles
 
     def pending_arguments_of(self, worker_id: str) -> list[str]:
         """Refs that tasks submitted by a worker take as arguments, and that have no value as far as it knows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,6 +79,12 @@ class SampleIndex(ProcessIndex):
         read = {worker.worker_id for sample in self.snapshot.samples for worker in sample.workers}
         elsewhere = read - self.worker_samples.keys()
         return tuple(worker for worker in self.snapshot.workers if worker.worker_id not in elsewhere)
+
+    @cached_property
+    def drivers(self) -> dict[str, str]:
+        """The first driver of each job, by worker id."""
+        drivers = (worker for worker in reversed(self.present_workers) if worker.is_driver and worker.job_id)
+        return {worker.job_id: worker.worker_id for worker in drivers if worker.job_id}
 
     @cached_property
     def dead_workers(self) -> dict[str, GoneWorker]:
@@ -175,7 +181,23 @@ class SampleIndex(ProcessIndex):
         """The worker that runs a task, by task id."""
         return {task: w.worker_id for w in self.sample.workers for task in w.running_task_ids or ()}
 
+    @cached_property
+    def tasks_of_owner(self) -> Mapping[str, list[Task]]:
+        """By worker: the unfinished tasks that it submitted."""
+        return _by(self.tasks.values(), lambda task: task.owner_id)
+
+    @cached_property
+    def tasks_of_job(self) -> Mapping[str, list[Task]]:
+        """By job: its unfinished tasks."""
+        return _by(self.tasks.values(), lambda task: task.job_id)
+
     # Actor calls
+
+    @cached_property
+    def pending_calls(self) -> Mapping[str, list[Task]]:
+        """By actor: its calls that do not run, and its creation if that does not run."""
+        pending = (task for task in self.tasks.values() if task.actor_id and task.task_id not in self.worker_of_task)
+        return _by(pending, lambda task: task.actor_id or "")
 
     def has_arrived(self, call: Task) -> bool:
         """Whether an actor call is known to be with its actor, with all its arguments."""
@@ -267,3 +289,10 @@ class SampleIndex(ProcessIndex):
             for threads in coroutine.call.all_of
             for thread in threads
         }
+
+
+def _by(tasks: Iterable[Task], key: Callable[[Task], str]) -> Mapping[str, list[Task]]:
+    found: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        found[key(task)].append(task)
+    return found

@@ -10,6 +10,7 @@ from dstack.analysis.graph.refs.placement_group_refs import PENDING
 from dstack.analysis.graph.refs.producers import maker
 from dstack.analysis.graph.resources.placement_groups import wait_of_group
 from dstack.analysis.graph.resources.requests import Resources, Why
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target, Vertex, Wait
@@ -20,12 +21,11 @@ from dstack.vertex_keys import GroupKey, TaskKey
 class Pending:
     """Adds pending tasks and placement groups to the graph of one sample."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
-        self._resources = Resources(graph)
+        self._resources = Resources(graph, users)
         self._slots = Slots(graph)
-        self.lifetimes = self._resources.holders.lifetimes
 
     def add_task(self, task: Task) -> None:
         """A task or actor call that nobody is known to run."""

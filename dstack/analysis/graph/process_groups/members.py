@@ -9,7 +9,7 @@ from functools import cached_property
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, Place, group_id, places_of
 from dstack.analysis.graph.refs.dead_producers import RELEASED
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import part
@@ -21,10 +21,10 @@ from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 class Members:
     """The members of all groups in one sample."""
 
-    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
-        self._lifetimes = lifetimes
+        self._users = users
         self._places = places_of(graph.index.sample)
         self._jobs: dict[str, str | None] = {}
         self._assumed: dict[tuple[GroupId, int], str] = {}
@@ -80,7 +80,7 @@ class Members:
         """What may make a member's call in its process: the one execution that runs there, or any of several."""
         sample = self._index.worker_samples.get(worker_id)
         if sample is None or sample.running_task_ids is None or not self._index.threads(worker_id):
-            return self._lifetimes.unobserved(worker_id)
+            return self._users.unobserved(worker_id)
         if self._has_left(group, rank, worker_id):
             return self._left(group, rank, worker_id)
         own = tuple(dict.fromkeys(self._executions(worker_id)))
@@ -147,7 +147,7 @@ class Members:
         is_user_code = thread.role in ("task", "user") or task_assignment.is_user_code(self._index, thread)
         if thread.role == "loop":
             return task_assignment.is_blocked_loop(self._index, thread)
-        return is_user_code and not self._lifetimes.only_serves(worker_id, thread)
+        return is_user_code and not self._users.only_serves(worker_id, thread)
 
     def _callers(self, worker: Worker, has_own: bool) -> Iterator[Target]:
         """What may have a process run more: none while its actor's only slot is taken, or where its library calls it.
@@ -164,8 +164,8 @@ class Members:
                 label = "idle worker, which may receive a task or end"
                 yield self._graph.unknown("worker", worker.worker_id, "idle", label=label)
             return
-        yield from self._lifetimes.pending_calls_in(worker.worker_id)
-        yield from self._lifetimes.awake(self._lifetimes.users_of_actor(actor.actor_id))
+        yield from self._users.pending_calls_in(worker.worker_id)
+        yield from self._users.alternatives.without_idle(self._users.of_listed_actor(actor.actor_id))
 
     def _has_just_ended(self, worker_id: str) -> bool:
         """Whether a worker that runs nothing ran something in the other sample, or in between."""
@@ -182,10 +182,10 @@ class Members:
         """
         job = self.job_of(vertex.worker_id)
         if call.group.library == DATA:
-            users = tuple(self._lifetimes.awake(self._lifetimes.users_of_actor(call.group.world)))
+            users = tuple(self._users.alternatives.without_idle(self._users.of_listed_actor(call.group.world)))
             return self._helper(call.group, AbsentRank(rank=rank), users, "")
         if unread := self._unread(job):
-            return self._lifetimes.unobserved(unread)
+            return self._users.unobserved(unread)
         classes = self._classes(vertex, call.group)
         count = len(self._unplaced_ranks(vertex, call.group))
         pending = [task for key, task in self._index.creations.items() if self._is_like(key, classes, job)]
@@ -200,7 +200,7 @@ class Members:
         if job is None or len(dead) < count or not dead:
             return None
         absent = AbsentRank(rank=rank, actor_id=dead[0].actor_id if len(dead) == 1 else None, is_dead=True)
-        return self._helper(call.group, absent, [self._lifetimes.code_of_job(job)], "")
+        return self._helper(call.group, absent, [self._users.of_job(job)], "")
 
     def _not_begun(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> Target:
         """One of those that are in no group yet, by the rank that its environment gives it if there is one."""

@@ -24,7 +24,7 @@ from dstack.analysis.graph.process_groups.calls import (
     ranks_in_same,
 )
 from dstack.analysis.graph.process_groups.members import Members
-from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve import reduction
@@ -45,12 +45,12 @@ STOPPED = ("T", "t")
 NOT_TWICE = "call of another rank, which was observed only once"
 
 
-def add_group_waits(graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+def add_group_waits(graph: GraphBuilder, users: Users) -> None:
     """Completes the waits in calls on process groups by the members that they depend on."""
     waiting = [vertex for vertex in graph.vertices.values() if vertex.wait and vertex.wait.of_group]
     if not waiting:
         return
-    meetings = _Meetings(graph, lifetimes)
+    meetings = _Meetings(graph, users)
     for vertex in waiting:
         graph.add(replace(vertex, wait=meetings.wait_of(vertex)))
 
@@ -94,11 +94,11 @@ class _Meeting:
 class _Meetings:
     """The calls on groups in one sample."""
 
-    def __init__(self, graph: GraphBuilder, lifetimes: Lifetimes) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
         self._calls = calls_of(graph.index.sample)
-        self._members = Members(graph, lifetimes)
+        self._members = Members(graph, users)
         self._meetings: dict[object, _Meeting] = {}
 
     def wait_of(self, vertex: Vertex) -> Wait:

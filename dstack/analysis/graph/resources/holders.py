@@ -27,6 +27,7 @@ from itertools import accumulate, chain
 from dstack.analysis.graph.builder import GraphBuilder
 from dstack.analysis.graph.resources.amounts import EPSILON, Amounts, in_group, is_cpu, plain
 from dstack.analysis.graph.resources.lifetimes import Lifetimes
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.diagnosis import Target
@@ -48,10 +49,10 @@ class Holding:
 class Holders:
     """All holdings of one sample, by node and resource."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
-        self.lifetimes = Lifetimes(graph)
+        self._lifetimes = Lifetimes(graph, users)
         self._held: dict[tuple[str, str], list[tuple[Holder, float]]] | None = None
         self._known: dict[tuple[str, str], list[Holding]] = {}
         self._sums: dict[tuple[str, str], list[float]] = {}
@@ -100,9 +101,9 @@ class Holders:
             case Task():
                 return Target(vertex=task_assignment.key_of_task(self._index, holder.task_id))
             case Actor():
-                return self.lifetimes.end_of(holder)
+                return self._lifetimes.end_of(holder)
             case _:
-                return self.lifetimes.removal_of(holder)
+                return self._lifetimes.removal_of(holder)
 
     def _all(self) -> dict[tuple[str, str], list[tuple[Holder, float]]]:
         held: dict[tuple[str, str], list[tuple[Holder, float]]] = defaultdict(list)

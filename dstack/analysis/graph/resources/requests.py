@@ -24,6 +24,7 @@ from dstack.analysis.graph.resources.amounts import (
     wanted,
 )
 from dstack.analysis.graph.resources.holders import Holders
+from dstack.analysis.graph.users import Users
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import Node, Task
@@ -37,11 +38,11 @@ Why = tuple[Wait | None, str | None]
 class Resources:
     """The cluster's resources in one sample."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
         self.nodes = [node for node in self._index.snapshot.nodes if node.alive]
-        self.holders = Holders(graph)
+        self.holders = Holders(graph, users)
         self._known: dict[Id, Why] = {}
 
     def wait_of_task(self, task: Task) -> Why:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import GraphBuilder as WaitGraph
 from dstack.analysis.graph.channels import DROPPED, add_channel_waits
 from dstack.analysis.graph.executions import add_executions
-from dstack.analysis.graph.pending.pending_tasks import Pending
+from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
@@ -99,7 +99,7 @@ def wait_at(it: GraphBuilder, proc: Proc) -> Wait:
     vertices = WaitGraph(SampleIndex(snapshot, snapshot.samples[0]))
     for worker in snapshot.samples[0].workers:
         add_executions(vertices, worker)
-    add_channel_waits(vertices, Pending(vertices).lifetimes)
+    add_channel_waits(vertices, Users(vertices))
     wait = vertices.vertices[proc.key].wait
     assert wait is not None
     return wait
