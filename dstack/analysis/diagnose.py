@@ -14,7 +14,7 @@ from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import may_stand_still
+from dstack.analysis.findings.stall_evidence import may_be_stalled
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
@@ -30,10 +30,11 @@ LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace",
 """Causes of failures that a second attempt a moment later does not change."""
 
 
-def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
+def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex | None = None) -> Diagnosis:
     """What is wrong in a snapshot. Pure: the same snapshot gives the same diagnosis.
 
-    With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part.
+    With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part. A caller
+    that has an index of the ``first`` sample passes it on.
     """
     job_id = find_job(snapshot, job) if job is not None else None
     if not snapshot.samples:
@@ -41,7 +42,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     polls = find_polls(snapshot)
     shown = with_polls_shown(with_reach(snapshot), polls)
-    first = SampleIndex(shown, shown.samples[0], polls=polls)
+    if first is None or shown is not snapshot:
+        first = SampleIndex(shown, shown.samples[0], polls=polls)
     vertices = with_bounds(shown, first, confirmed_graph(shown, first))
     reduced = ReducedGraph(first, vertices, _watched_s(snapshot))
     found = tuple(find_all(reduced))
@@ -88,7 +90,7 @@ def of_interest(snapshot: Snapshot) -> Interest:
         return Interest(set(), [])
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
-    still = {key for chain in reduced.chains if may_stand_still(reduced, chain) for key in chain.waiters}
+    still = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
     unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
     for vertex in reduced.vertices.values():

@@ -11,10 +11,10 @@ from typing import Protocol
 import msgspec
 
 from dstack.analysis.evidence.wait_durations import of_all
-from dstack.analysis.findings import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.diagrams.diagram import diagram
+from dstack.analysis.findings.kinds import blocked, deadlock, infeasible, orphaned, polling, stalled, starved
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import is_idle
+from dstack.analysis.findings.stall_evidence import is_idle
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.findings.wording.failures import step as step_of_failure

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from dstack.analysis.findings.deadlock import late_for_barrier
 from dstack.analysis.findings.diagrams.entries import Entries, Part, alike, is_queued
 from dstack.analysis.findings.diagrams.longest_path import longest_chain
+from dstack.analysis.findings.kinds.deadlock import late_for_barrier
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.failures import step as step_of_failure
 from dstack.analysis.findings.wording.group_ranks import ranks_in
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.findings.wording.restarts import restart_steps
-from dstack.analysis.findings.wording.unknown_wakers import gatherings, memberships
+from dstack.analysis.findings.wording.shared_calls import shared_call_steps, shared_calls
 from dstack.analysis.naming import sentences
 from dstack.diagnosis import Diagram, Entry, Finding, Step, Vertex
 from dstack.words import plural
@@ -50,9 +50,9 @@ class _Drawing:
         """The entries, folded where there are many; then who is in a call that others have not come to."""
         yield from self._entries.rows()
         yield from collectives.absent_steps(self._finding, self._narrator)
-        groups = gatherings(self._finding, self._narrator) if self._finding.final_blockers else []
+        groups = shared_calls(self._finding, self._narrator) if self._finding.final_blockers else []
         several = [one for one in groups if len(one.inside) > 1 or one.absent or one.idle]
-        yield from list(memberships(several, self._narrator, self._numbers))[:SHOWN_REMARKS]
+        yield from list(shared_call_steps(several, self._narrator, self._numbers))[:SHOWN_REMARKS]
 
     def behind(self) -> Iterator[Step]:
         """What is blocked behind a deadlock or hang, alike ones once; executions first, since they have lines."""

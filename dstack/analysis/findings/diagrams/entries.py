@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dstack.analysis.findings.never_given import submission
+from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names, ray_libraries, sentences
 from dstack.analysis.naming.vertex_details import VertexDetails
