@@ -1,4 +1,4 @@
-"""Reads one sample as a wait-for graph: its vertices, and what each of them waits for."""
+"""The wait-for graph of one sample: its vertices, and the dependencies of each wait."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Actor calls that were sent and do not run: the slots of their actor are taken, or they have not arrived yet.
+"""Actor calls that were sent but do not run: the slots of their actor are occupied, or they have not arrived yet.
 
-A sync actor has one slot, on its main thread. Threaded and async actors have several, in concurrency groups; how many,
-Ray does not tell. What it does tell is that a call has arrived with all its arguments: then its group is full, and it
-waits for one of the calls that run in it. Which group that is, its method's declaration says, unless the caller has
-asked for another one: that it has not is assumed.
+A sync actor has one slot, on its main thread. Threaded and async actors have several, in concurrency groups; Ray does
+not report their number. It reports that a call has arrived with all its arguments: then its concurrency group is full,
+and it waits for one of the calls that run there. The group is the one that its method declares, assuming that the
+caller has not chosen another one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dstack.model import Actor, Task
 
 
 def is_queued(vertex: Vertex) -> bool:
-    """Whether it is an actor call that cannot start, since the slots of its actor are taken."""
+    """Whether it is an actor call that cannot start because the slots of its actor are occupied."""
     return vertex.kind == "task" and vertex.wait is not None and vertex.wait.kind == "actor slot"
 
 
-class Slots:
-    """Why calls do not run that were sent to their actors, in one sample."""
+class ActorQueues:
+    """Why calls do not run that were sent to their actors."""
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
@@ -33,7 +33,7 @@ class Slots:
         self._mates: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def wait_for(self, task: Task) -> Wait | None:
-        """What a call waits for that was sent to its actor, and that nobody says to run."""
+        """The wait of a call that was sent to its actor, and that no worker reports as running."""
         actor = self._index.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
             label = "worker that received the call but does not report it as running"
@@ -62,7 +62,7 @@ class Slots:
         return self._narrowed(actor, task, wait, worker.running_task_ids)
 
     def _wait_for_running(self, actor: Actor, running: tuple[str, ...], before_it: Sequence[str] = ()) -> Wait:
-        """One of the calls that run there, or of those by the same caller that may have to run before it."""
+        """The wait for a running call of the actor, or for an earlier call of the same caller in transit."""
         return self._graph.one_of(
             "actor slot",
             lambda: map(self._target, (*running, *before_it)),
@@ -72,9 +72,13 @@ class Slots:
         )
 
     def _narrowed(self, actor: Actor, task: Task, wait: Wait, running: tuple[str, ...]) -> Wait:
-        """The wait for those alone that run in the call's own concurrency group, if its methods tell and some do."""
+        """The wait for the running calls of the call's own concurrency group only, if that is declared and has some."""
         process = self._index.process(actor.worker_id or "")
-        group = task_assignment.group_of(self._index, task.task_id) if process and process.concurrency_groups else None
+        group = (
+            task_assignment.concurrency_group_of(self._index, task.task_id)
+            if process and process.concurrency_groups
+            else None
+        )
         if group is None or self._index.calls_in_transit(task):
             return wait
         mates = self._mates_in(actor, group, running)
@@ -87,16 +91,20 @@ class Slots:
             actor.actor_id,
             ("concurrency group", group),
         )
-        return replace(narrow, assumed=(task_assignment.as_declared(task.name, group),), proven_groups=wait.groups)
+        return replace(
+            narrow, assumed=(task_assignment.declared_group_assumption(task.name, group),), proven_groups=wait.groups
+        )
 
     def _target(self, task_id: str) -> Target:
         return Target(vertex=task_assignment.key_of_task(self._index, task_id))
 
     def _mates_in(self, actor: Actor, group: str, running: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of an actor's running calls that are in a concurrency group, or may be."""
+        """The running calls of an actor that are, or may be, in a concurrency group."""
         key = (actor.actor_id, group)
         if key not in self._mates:
             self._mates[key] = tuple(
-                task_id for task_id in running if task_assignment.group_of(self._index, task_id) in (group, None)
+                task_id
+                for task_id in running
+                if task_assignment.concurrency_group_of(self._index, task_id) in (group, None)
             )
         return self._mates[key]

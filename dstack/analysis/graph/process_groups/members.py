@@ -1,4 +1,4 @@
-"""The members of process groups, and what may bring each of them to a call: executions, callers, actors to come."""
+"""The members of process groups, and what may make each of them enter a call: executions, callers, new actors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dstack.analysis.graph.builder import GraphBuilder
-from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, Place, group_id, places_of
+from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, RankProcess, group_id, rank_processes
 from dstack.analysis.graph.refs.dead_producers import RELEASED
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
@@ -25,12 +25,12 @@ class Members:
         self._graph = graph
         self._index = graph.index
         self._users = users
-        self._places = places_of(graph.index.sample)
+        self._places = rank_processes(graph.index.sample)
         self._jobs: dict[str, str | None] = {}
         self._assumed: dict[tuple[GroupId, int], str] = {}
 
     def target(self, vertex: Vertex, call: GroupCall, rank: int) -> Target | None:
-        """What a member's call depends on; None where that is not known."""
+        """The dependency for a member's call; None if it is unknown."""
         places = self._of_job(self._places.get((call.group.library, call.group.world), {}).get(rank, ()), vertex)
         if not places:
             return self._unplaced(vertex, call, rank)
@@ -40,12 +40,12 @@ class Members:
         return self._in_worker(call.group, rank, place.worker_id)
 
     def is_ambiguous(self, vertex: Vertex, group: ProcessGroup) -> bool:
-        """Whether two processes have one rank: these are two groups of the same name."""
+        """Whether two processes have the same rank: there are two groups of the same name."""
         places = self._places.get((group.library, group.world), {})
         return any(len(self._of_job(places.get(rank, ()), vertex)) > 1 for rank in group.ranks)
 
-    def doubts(self, call: GroupCall, missing: Iterable[int]) -> Iterator[str]:
-        """What is assumed of members that are in no group yet."""
+    def assumptions(self, call: GroupCall, missing: Iterable[int]) -> Iterator[str]:
+        """The assumptions about members that are in no group yet."""
         several: dict[str, list[int]] = defaultdict(list)
         for rank in missing:
             if text := self._assumed.get((group_id(call.group), rank)):
@@ -53,7 +53,7 @@ class Members:
         yield from (f"{names.ranks(ranks)} of {call.operation} {text}" for text, ranks in several.items())
 
     def samples_of(self, worker_id: str) -> list[WorkerSample]:
-        """What each of the two samples shows of a worker."""
+        """A worker in each of the two samples."""
         return [workers[worker_id] for workers in self._workers if worker_id in workers]
 
     @cached_property
@@ -61,12 +61,12 @@ class Members:
         """The workers by id, in each of the two samples."""
         return [{one.worker_id: one for one in sample.workers} for sample in self._index.snapshot.samples[:2]]
 
-    def _of_job(self, places: Iterable[Place], vertex: Vertex) -> list[Place]:
+    def _of_job(self, places: Iterable[RankProcess], vertex: Vertex) -> list[RankProcess]:
         job = self.job_of(vertex.worker_id)
         return [place for place in places if None in (job, own := self.job_of(place.worker_id)) or own == job]
 
     def job_of(self, worker_id: str | None) -> str | None:
-        """The job of a worker, or of its actor, as far as known."""
+        """The job of a worker or of its actor, None if unknown."""
         key = worker_id or ""
         if key not in self._jobs:
             worker = self._index.workers.get(key)
@@ -77,12 +77,12 @@ class Members:
     # Members whose process is known
 
     def _in_worker(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
-        """What may make a member's call in its process: the one execution that runs there, or any of several."""
+        """What may make a member's call in its process: its only execution, or any of several."""
         sample = self._index.worker_samples.get(worker_id)
         if sample is None or sample.running_task_ids is None or not self._index.threads(worker_id):
             return self._users.unobserved(worker_id)
         if self._has_left(group, rank, worker_id):
-            return self._left(group, rank, worker_id)
+            return self._departed(group, rank, worker_id)
         own = tuple(dict.fromkeys(self._executions(worker_id)))
         worker = self._index.workers.get(worker_id)
         callers = () if worker is None or worker.is_driver else tuple(self._callers(worker, bool(own)))
@@ -99,7 +99,7 @@ class Members:
         own = process.process_groups if process else ()
         return any(one.has_left and one.rank == rank and group_id(one) == group_id(group) for one in own)
 
-    def _left(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
+    def _departed(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
         """A member that makes no more calls."""
         worker = self._index.workers.get(worker_id)
         key = AnyKey("left", (group.library, group.world, rank))
@@ -114,7 +114,7 @@ class Members:
         return Target(vertex=key)
 
     def _helper(self, group: ProcessGroup, absent: AbsentRank, targets: Sequence[Target], worker_id: str) -> Target:
-        """A vertex that stands for a member, which any of several executions may bring to the call."""
+        """A helper that represents a member: any of several executions may make its call."""
         label = f"{names.ranks([absent.rank], group)} of {names.process_group(group)}"
         if not targets:
             return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
@@ -128,7 +128,7 @@ class Members:
         return Target(vertex=key)
 
     def _executions(self, worker_id: str) -> Iterator[Target]:
-        """What runs code of a task or of the user in a process, as far as it may do something of its own accord."""
+        """The executions of a process that run a task or user code, and may act by themselves."""
         sample = self._index.worker_samples[worker_id]
         for task_id in sample.running_task_ids or ():
             yield Target(vertex=task_assignment.key_of_task(self._index, task_id))
@@ -150,10 +150,10 @@ class Members:
         return is_user_code and not self._users.only_serves(worker_id, thread)
 
     def _callers(self, worker: Worker, has_own: bool) -> Iterator[Target]:
-        """What may have a process run more: none while its actor's only slot is taken, or where its library calls it.
+        """What may call into a process: nothing while its actor's only slot is occupied, or if its library calls it.
 
-        Calls that wait for that slot begin only after the call that runs there. Train calls its workers to ask for
-        their state, while a thread of their own trains.
+        Calls that wait for that slot begin only after the running call. Train calls its workers to ask for their
+        state, while one of their threads trains.
         """
         actor = self._index.actors.get(worker.actor_id or "")
         if has_own and (task_assignment.has_one_slot(self._index, worker.worker_id) or (actor and _is_of_train(actor))):
@@ -168,17 +168,17 @@ class Members:
         yield from self._users.alternatives.without_idle(self._users.of_listed_actor(actor.actor_id))
 
     def _has_just_ended(self, worker_id: str) -> bool:
-        """Whether a worker that runs nothing ran something in the other sample, or in between."""
-        shown = self.samples_of(worker_id)
-        ran = {(one.running_task_ids, one.executed_tasks) for one in shown if one.running_task_ids is not None}
+        """Whether an idle worker ran a task in the other sample, or between the samples."""
+        samples = self.samples_of(worker_id)
+        ran = {(one.running_task_ids, one.executed_tasks) for one in samples if one.running_task_ids is not None}
         return len(ran) > 1
 
     # Members whose process is not known
 
     def _unplaced(self, vertex: Vertex, call: GroupCall, rank: int) -> Target | None:
-        """A member that no process has: its worker was not read, is to be created, has not yet begun, or has died.
+        """A member without a known process: its worker was not read, is pending, has not begun, or has died.
 
-        Of a dataset's splits no process shows which it reads: whatever can call their coordinator may read it.
+        No process shows which split of a dataset it reads: all users of the coordinator may read any split.
         """
         job = self.job_of(vertex.worker_id)
         if call.group.library == DATA:
@@ -193,17 +193,17 @@ class Members:
             targets = [Target(vertex=task_assignment.key_of_task(self._index, task.task_id)) for task in pending]
             self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is not created yet"
             return self._helper(call.group, AbsentRank(rank=rank), targets, "")
-        if call.operation in FORMING and len(late := self._not_yet(call.group, classes, job)) == count:
+        if call.operation in FORMING and len(late := self._in_no_group(call.group, classes, job)) == count:
             self._assumed[group_id(call.group), rank] = "will be an actor of the same class that is in no group yet"
-            return self._not_begun(call.group, rank, late)
+            return self._any_in_no_group(call.group, rank, late)
         dead = [actor for actor in self._index.actors.values() if _is_dead(actor, classes, job)]
         if job is None or len(dead) < count or not dead:
             return None
         absent = AbsentRank(rank=rank, actor_id=dead[0].actor_id if len(dead) == 1 else None, is_dead=True)
         return self._helper(call.group, absent, [self._users.of_job(job)], "")
 
-    def _not_begun(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> Target:
-        """One of those that are in no group yet, by the rank that its environment gives it if there is one."""
+    def _any_in_no_group(self, group: ProcessGroup, rank: int, late: Sequence[Worker]) -> Target:
+        """A worker that is in no group yet; the one with this rank in its environment, if there is one."""
         several = self._late_ranks(group, rank, late)
         return self._helper(group, AbsentRank(rank=rank), several, "")
 
@@ -217,7 +217,7 @@ class Members:
         return [rank for rank in group.ranks if not self._of_job(places.get(rank, ()), vertex)]
 
     def _unread(self, job: str | None) -> str | None:
-        """A worker of the job, or of none that is known, of which nothing was read."""
+        """A worker of the job, or of an unknown job, whose process was not read."""
         for worker in self._index.present_workers:
             if self.job_of(worker.worker_id) in (job, None) and not self._index.threads(worker.worker_id):
                 return worker.worker_id
@@ -235,8 +235,8 @@ class Members:
         actor = self._index.actors.get(actor_id)
         return actor is not None and actor.class_name in classes and job in (None, actor.job_id)
 
-    def _not_yet(self, group: ProcessGroup, classes: set[str], job: str | None) -> list[Worker]:
-        """The workers of actors of these classes that are in no group of the library, nor making one."""
+    def _in_no_group(self, group: ProcessGroup, classes: set[str], job: str | None) -> list[Worker]:
+        """The workers of actors of these classes that are in no group of the library, and create none."""
         members = {
             place.worker_id
             for (library, _), ranks in self._places.items()
@@ -260,5 +260,5 @@ def _is_dead(actor: Actor, classes: set[str], job: str | None) -> bool:
     return is_like and actor.state == "DEAD" and actor.death_reason not in RELEASED
 
 
-def _all(places: Mapping[int, set[Place]]) -> Iterator[Place]:
+def _all(places: Mapping[int, set[RankProcess]]) -> Iterator[RankProcess]:
     return (place for several in places.values() for place in several)

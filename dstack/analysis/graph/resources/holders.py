@@ -1,6 +1,6 @@
-"""Who holds how much of each resource on each node, in one sample.
+"""The holders of each resource on each node, with their amounts, in one sample.
 
-What is given back while its holder is blocked, measured on Ray 2.46 and 2.60 with `available` of the node:
+What a blocked holder lends to others, measured on Ray 2.46 and 2.60 with ``available`` of the node:
 
 ===============================================  =========================  ==============================
 blocked                                          CPU, also of a bundle      GPU, custom resource, memory
@@ -12,8 +12,8 @@ a task that awaits a ref (asyncio.run), a lock   kept                       kept
 an actor in a method or in its constructor       kept                       kept
 ===============================================  =========================  ==============================
 
-Who wakes up again takes its CPU back at once, also one that others have got meanwhile. An actor that asks for nothing
-holds nothing for life. An actor's resources are its own from before its constructor runs.
+A holder that wakes up takes its CPU back at once, even if others have got it meanwhile. An actor that requires nothing
+holds nothing for life. An actor holds its resources from before its constructor runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LENDING = ("ray.get", "ray.wait", "generator")
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Somebody's part of one resource on one node."""
+    """The part of one resource on one node that a target holds."""
 
     target: Target
     amount: float
@@ -58,7 +58,7 @@ class Holders:
         self._sums: dict[tuple[str, str], list[float]] = {}
 
     def total(self, node: Node) -> Amounts:
-        """All that a node has, with the resources of the placement groups that have a place there."""
+        """All resources of a node, with those of the placement groups on it."""
         return self._index.sample.total.get(node.node_id) or node.resources
 
     def available(self, node: Node) -> Amounts:
@@ -66,7 +66,7 @@ class Holders:
         return self._index.sample.available.get(node.node_id, {})
 
     def of(self, node: Node, resource: str) -> list[Holding]:
-        """Who holds it there, most first; somebody unknown holds what cannot be accounted for."""
+        """The holders of a resource there, largest first; an unknown holder has the unaccounted rest."""
         key = (node.node_id, resource)
         if key not in self._known:
             self._known[key] = sorted(
@@ -75,7 +75,7 @@ class Holders:
         return self._known[key]
 
     def needed(self, node: Node, resource: str, amount: float) -> int:
-        """How many must let go at least for so much to be freed there: those with the largest parts."""
+        """The least number of holders that must release a resource so that this amount becomes available."""
         key = (node.node_id, resource)
         if key not in self._sums:
             self._sums[key] = list(accumulate(held.amount for held in self.of(node, resource)))
@@ -88,15 +88,15 @@ class Holders:
         known = self._held.get((node.node_id, resource), [])
         for holder, amount in known:
             yield Holding(self._target(holder), amount)
-        taken = self.total(node).get(resource, 0.0) - self.available(node).get(resource, 0.0)
-        unaccounted = taken - sum(amount for _, amount in known)
+        used = self.total(node).get(resource, 0.0) - self.available(node).get(resource, 0.0)
+        unaccounted = used - sum(amount for _, amount in known)
         if unaccounted > EPSILON:
             what = names.amounts(plain({resource: unaccounted})) or resource
             text = f"unidentified holder of {what} on {names.node(node)}"
             yield Holding(self._graph.unknown("holder", node.node_id, resource, label=text), unaccounted)
 
     def _target(self, holder: Holder) -> Target:
-        """Who must go on, or end, before it lets go."""
+        """What must proceed or end before the holder releases its resources."""
         match holder:
             case Task():
                 return Target(vertex=task_assignment.key_of_task(self._index, holder.task_id))
@@ -107,15 +107,15 @@ class Holders:
 
     def _all(self) -> dict[tuple[str, str], list[tuple[Holder, float]]]:
         held: dict[tuple[str, str], list[tuple[Holder, float]]] = defaultdict(list)
-        everybody: Iterator[tuple[str, Holder, Amounts]] = chain(self._tasks(), self._actors(), self._groups())
-        for node_id, holder, amounts in everybody:
+        holdings: Iterator[tuple[str, Holder, Amounts]] = chain(self._tasks(), self._actors(), self._groups())
+        for node_id, holder, amounts in holdings:
             for name, amount in amounts.items():
                 if amount > EPSILON:
                     held[node_id, name].append((holder, amount))
         return held
 
     def _tasks(self) -> Iterator[tuple[str, Task, Amounts]]:
-        """What normal tasks hold that run."""
+        """What running normal tasks hold."""
         for task_id, worker_id in self._index.worker_of_task.items():
             task = self._index.tasks.get(task_id)
             worker = self._index.workers.get(worker_id)
@@ -126,7 +126,7 @@ class Holders:
                 yield worker.node_id, task, kept
 
     def _in_bundles(self, task: Task, worker_id: str) -> Amounts:
-        """What a task that asked for no certain bundle got of one."""
+        """What a task got from a bundle if it required no certain one."""
         held = self._index.worker_samples[worker_id].held
         groups = {place.group for name in task.required_resources if (place := in_group(name))}
         return {name: amount for name, amount in held.items() if (place := in_group(name)) and place.group in groups}
