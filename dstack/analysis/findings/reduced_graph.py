@@ -18,7 +18,7 @@ from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph
 from dstack.analysis.solve.open_chains import OpenChain, open_chains
 from dstack.analysis.solve.requirements import Waits, targets_of, waits_of
-from dstack.diagnosis import SERVE_REQUEST, Progress, Vertex
+from dstack.diagnosis import Progress, Vertex
 from dstack.model import Thread, job_of_task
 from dstack.vertex_keys import AnyKey, Key
 
@@ -234,7 +234,7 @@ class ReducedGraph:
 
     def is_passed_on(self, vertex: Vertex) -> bool:
         """Whether it is Serve's own code that waits for the user's method, and so tells nothing by itself."""
-        return vertex.wait is not None and vertex.wait.kind == SERVE_REQUEST
+        return vertex.wait is not None and vertex.wait.kind == "Serve request"
 
     def is_open_to_many(self, key: Key) -> bool:
         """Whether many could end a wait, of which all are stuck."""

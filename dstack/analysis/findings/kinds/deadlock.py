@@ -9,10 +9,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording import collectives
 from dstack.analysis.findings.wording.fixes import until, way_out
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
-from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.in_process_links import BARRIER
-from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
-from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.analysis.solve.requirements import targets_of
@@ -112,7 +109,7 @@ def _circle(finding: Finding, narrator: Narrator) -> str:
     if len(executions) == 1:
         first = executions[0].label
         wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
-        if wanted is None and executions[0].wait and executions[0].wait.kind == BARRIER:
+        if wanted is None and executions[0].wait and executions[0].wait.what == BARRIER:
             labels = list(dict.fromkeys(vertex.label for vertex in late_for_barrier(finding, narrator)))
             who = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
             return f"{first} waits in {BARRIER}, which {who} can{'not' * bool(labels)} reach any more"
@@ -122,7 +119,7 @@ def _circle(finding: Finding, narrator: Narrator) -> str:
             needed = words.listed(finding.resources)
             return f"{first} waits for {wanted}, which needs {needed} held by {first}"
         return f"{first} waits for {wanted}, {_why_queued(first, cycle)}"
-    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
+    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot"), None):
         executions = [vertex for vertex in executions if narrator.reduced.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
             first = executions[0].label
@@ -147,14 +144,14 @@ def _chain(executions: Sequence[Vertex]) -> str:
 def _call(vertex: Vertex) -> str:
     """The call that a vertex waits in."""
     assert vertex.wait is not None, "members of a cycle wait"
-    return vertex.wait.what or vertex.wait.kind
+    return vertex.wait.call
 
 
 def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
     """Why what is waited for cannot start before ``first`` ends."""
-    if any(vertex.wait and vertex.wait.kind == ACTOR_SLOT for vertex in cycle):
+    if any(vertex.wait and vertex.wait.kind == "actor slot" for vertex in cycle):
         return f"which is queued behind {first} on the same actor"
-    if any(vertex.wait and vertex.wait.kind == EVENT_LOOP for vertex in cycle):
+    if any(vertex.wait and vertex.wait.kind == "event loop" for vertex in cycle):
         return f"which needs the event loop that {first} blocks"
     return f"which cannot start before {first} ends"
 
@@ -204,11 +201,11 @@ def advice(finding: Finding, narrator: Narrator) -> str:
 
 def late_for_barrier(finding: Finding, narrator: Narrator) -> list[Vertex]:
     """The members in the user's code that have not come to a barrier in the cycle, nor wait for who has."""
-    at_barrier = {key for key in finding.cycle if (wait := narrator.vertices[key].wait) and wait.kind == BARRIER}
+    at_barrier = {key for key in finding.cycle if (wait := narrator.vertices[key].wait) and wait.what == BARRIER}
     if not at_barrier:
         return []
     members = [vertex for vertex in narrator.vertices_of(finding.members) if vertex.kind == "execution" and vertex.wait]
-    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.kind == BARRIER}
+    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.what == BARRIER}
     callers = {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
     come = there | callers
     late = [one for one in members if one.key not in come and come.isdisjoint(targets_of(one))]

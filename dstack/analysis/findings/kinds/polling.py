@@ -40,7 +40,7 @@ def summary(finding: Finding, narrator: Narrator) -> str:
     loop = next((vertex for vertex in polling if narrator.reduced.is_in_users_code(vertex.key)), None)
     if loop is None or loop.wait is None or loop.wait.polls is None:
         return open_chain.summary(finding, narrator)
-    return f"{loop.label}{narrator.spot(loop)} {loop.wait.kind}"
+    return f"{loop.label}{narrator.spot(loop)} {loop.wait.kind_name}"
 
 
 def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
@@ -69,7 +69,7 @@ def advice(finding: Finding, narrator: Narrator) -> str:
         return f"{open_chain.to_inspect(finding, narrator)}."
     return (
         f"{waiter.label} waits at most {waiter.wait.timeout_s:g} s in "
-        f"{waiter.wait.what or waiter.wait.kind}{narrator.line(waiter)}. Inspect what it does when this timeout ends."
+        f"{waiter.wait.call}{narrator.line(waiter)}. Inspect what it does when this timeout ends."
     )
 
 

@@ -295,7 +295,7 @@ class _Routes:
     def in_words(self, vertex: Vertex) -> str:
         """``ray.get for Reward.score, which calls rank 0``."""
         assert vertex.wait is not None, "members of a finding wait"
-        call = vertex.wait.what or vertex.wait.kind
+        call = vertex.wait.call
         first = self._next(vertex)
         if first is None:
             return call

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dstack import words
-from dstack.analysis.graph.channels import KEPT, LOOP, READ, WRITE
-from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.graph.pending.actor_queues import is_queued
-from dstack.analysis.graph.resources.lifetimes import REMOVAL
-from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Vertex, WaitKind
 from dstack.model import REF_CALLS, actor_of_task
 from dstack.vertex_keys import AnyKey, Key
 
@@ -28,18 +24,20 @@ SHOWN_HOLDERS = 3
 def way_out(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """The fix: where the cycle is best broken."""
     kinds = {vertex.wait.kind for vertex in members if vertex.wait}
-    if requests := [vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT and vertex.is_counted]:
+    if requests := [
+        vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot" and vertex.is_counted
+    ]:
         return _of_requests(requests)
     queued = [vertex for vertex in cycle if vertex.wait and vertex.kind == "task"]
     callers = [vertex for vertex in cycle if vertex.kind == "execution"]
     is_of_lifetimes = any(vertex.kind == "lifetime" for vertex in members)
     if is_of_lifetimes and any(vertex.wait and vertex.wait.resources for vertex in members):
         return _of_lifetimes(members)
-    if kinds & {READ, WRITE, KEPT}:
+    if kinds & {"channel read", "channel write", "kept value"}:
         return _of_graphs(kinds, cycle, members)
     if kinds & {"resources", "placement group"}:
         return _of_resources({name for vertex in members if vertex.wait for name in vertex.wait.resources}, members)
-    if any(vertex.wait and vertex.wait.kind == BARRIER for vertex in cycle):
+    if any(vertex.wait and vertex.wait.what == BARRIER for vertex in cycle):
         return (
             "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
             "of the barrier in all of them, or give the called actor max_concurrency=2."
@@ -101,7 +99,7 @@ def _of_constructor(cycle: Sequence[Vertex]) -> str | None:
     return None
 
 
-def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[str]) -> str:
+def _of_queued(queued: Sequence[Vertex], callers: Sequence[Vertex], kinds: set[WaitKind]) -> str:
     """How the calls that are queued on actors in the cycle can run; an async actor has no threads for them."""
     labels = words.listed(sorted({vertex.label for vertex in queued}), " or ")
     async_actors = {_actor_of(vertex) for vertex in callers if vertex.coroutine_id}
@@ -133,17 +131,19 @@ def let_queued_run(label: str) -> str:
     )
 
 
-def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
+def _of_graphs(kinds: set[WaitKind], cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
     """Compiled graphs: values that are kept, an actor in two graphs, a stage that waits for its own graph."""
-    if KEPT in kinds:
-        held = {key for vertex in cycle if vertex.wait and vertex.wait.kind == KEPT for key in targets_of(vertex)}
+    if "kept value" in kinds:
+        held = {
+            key for vertex in cycle if vertex.wait and vertex.wait.kind == "kept value" for key in targets_of(vertex)
+        }
         keeping = sorted({vertex.label for vertex in cycle if vertex.key in held and vertex.kind == "execution"})
         where = f" in {words.listed(keeping)}" if keeping else ""
         return (
             f"Copy the arrays that you keep{where} from a compiled graph (array.copy(), copy.deepcopy), or drop them "
             "before the next execute: they take up room in its channels."
         )
-    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in members):
+    if any(vertex.is_graph_loop for vertex in members):
         return (
             "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
             "second: an actor runs the loop of one graph at a time."
@@ -162,7 +162,7 @@ def _of_graphs(kinds: set[str], cycle: Sequence[Vertex], members: Sequence[Verte
 def _is_loop_blocked(cycle: Sequence[Vertex]) -> bool:
     """Whether a member of the cycle waits for an event loop that another one blocks."""
     keys = {vertex.key for vertex in cycle}
-    return any(vertex.wait and (vertex.wait.kind == EVENT_LOOP or vertex.wait.loop in keys) for vertex in cycle)
+    return any(vertex.wait and (vertex.wait.kind == "event loop" or vertex.wait.loop in keys) for vertex in cycle)
 
 
 def _of_loop(cycle: Sequence[Vertex]) -> str:
@@ -200,7 +200,7 @@ def _loops_of(vertex: Vertex) -> Iterator[Key]:
     """The threads that block the event loop which a vertex needs."""
     if vertex.wait is not None and vertex.wait.loop is not None:
         yield vertex.wait.loop
-    elif vertex.wait is not None and vertex.wait.kind == EVENT_LOOP:
+    elif vertex.wait is not None and vertex.wait.kind == "event loop":
         yield from targets_of(vertex)
 
 
@@ -271,7 +271,7 @@ def _of_lifetimes(members: Sequence[Vertex]) -> str:
 def until(lifetimes: Sequence[Vertex]) -> str:
     """``until it ends``, or of placement groups ``until they are removed``."""
     is_one = len(lifetimes) == 1
-    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == REMOVAL for vertex in lifetimes):
+    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == "removal" for vertex in lifetimes):
         return "until it is removed" if is_one else "until they are removed"
     return "until it ends" if is_one else "until they end"
 
