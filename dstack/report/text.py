@@ -134,8 +134,8 @@ def _print_foot(console: Console, snapshot: Snapshot, diagnosis: Diagnosis, show
     if len(failures) > shown:
         console.print(SafeText(f"{' ' * 14}and {plural(len(failures) - shown, 'more failure')} (--details)", "yellow"))
     index = (
-        f"{coverage.workers.seen} of {coverage.workers.total} workers and drivers, "
-        f"{coverage.nodes.seen} of {coverage.nodes.total} nodes{_access(diagnosis)}"
+        f"{coverage.workers.observed} of {coverage.workers.total} workers and drivers, "
+        f"{coverage.nodes.observed} of {coverage.nodes.total} nodes{_access(diagnosis)}"
     )
     if not _fits(console, _status(diagnosis), origin := _origin(snapshot, diagnosis)):
         console.print(SafeText(origin, "dim"))

@@ -73,7 +73,7 @@ def find_all(reduced: ReducedGraph) -> Iterator[Finding]:
 def _is_vague(finding: Finding, reduced: ReducedGraph) -> bool:
     """Whether it is about a wait that nothing known ends, so that others are more useful to a reader."""
     first = reduced.vertices[finding.final_blockers[0].vertex] if finding.final_blockers else None
-    return first is not None and bool(first.other_side_of or (first.kind == "lifetime" and first.holder is None))
+    return first is not None and bool(first.waker_of or (first.kind == "lifetime" and first.holder is None))
 
 
 def verdict_of(finding: Finding) -> Verdict:

@@ -36,7 +36,7 @@ def is_stalled(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether the knot has that shape, did not move between two looks, and nobody seems to be the other side."""
     if not may_be_stalled(reduced, chain):
         return False
-    if not all(reduced.vertices[key].stands for key in _waiters(reduced, chain)):
+    if not all(reduced.vertices[key].is_confirmed for key in _waiters(reduced, chain)):
         return False
     jobs = reduced.jobs_of(chain.waiters)
     if not reduced.hidden_jobs.isdisjoint((*jobs, None)) or has_busy_children(reduced.index, jobs):
@@ -60,7 +60,7 @@ def has_busy_children(index: SampleIndex, jobs: Iterable[str | None]) -> bool:
 def _ends_elsewhere(reduced: ReducedGraph, chain: OpenChain) -> bool:
     """Whether all chains of the knot end in calls that somebody unknown must end."""
     ends = _ends(reduced, chain)
-    return bool(ends) and all(end.other_side_of for end in ends)
+    return bool(ends) and all(end.waker_of for end in ends)
 
 
 def _ends(reduced: ReducedGraph, chain: OpenChain) -> list[Vertex]:

@@ -438,8 +438,8 @@ def test_what_was_all_seen_is_complete() -> None:
     diagnosis = scene.diagnose()
 
     assert not diagnosis.incomplete
-    assert diagnosis.coverage.workers == Ratio(seen=2, total=2)
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=1)
+    assert diagnosis.coverage.workers == Ratio(observed=2, total=2)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=1)
 
 
 @pytest.mark.parametrize("hidden", ["is_silent", "is_unseen", "has_no_stacks"])
@@ -451,8 +451,8 @@ def test_a_worker_that_was_not_seen_might_be_stuck(hidden: str) -> None:
     diagnosis = scene.diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("clear", True)
-    assert diagnosis.coverage.workers == Ratio(seen=1, total=2)
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=2)
+    assert diagnosis.coverage.workers == Ratio(observed=1, total=2)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=2)
 
 
 def test_a_wait_for_what_nobody_knows_might_never_end() -> None:
@@ -493,7 +493,7 @@ def test_a_deadlock_is_one_whatever_else_was_not_seen() -> None:
     diagnosis = scene.diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("deadlock", False)
-    assert diagnosis.coverage.workers.seen < diagnosis.coverage.workers.total
+    assert diagnosis.coverage.workers.observed < diagnosis.coverage.workers.total
 
 
 def test_a_dead_node_is_not_missed() -> None:
@@ -504,7 +504,7 @@ def test_a_dead_node_is_not_missed() -> None:
     diagnosis = scene.diagnose()
 
     assert not diagnosis.incomplete
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=1)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=1)
 
 
 # Whom to look at again

@@ -324,7 +324,7 @@ def test_metrics_are_the_figures_of_that_moment() -> None:
         found={"deadlock": 3},
         waits={"ray.get": 7, "lock": 1},
         oldest_wait_s=90.5,
-        workers_seen=Ratio(seen=9, total=10),
+        workers_seen=Ratio(observed=9, total=10),
         looks=12,
     )
 

@@ -42,7 +42,7 @@ def advice(finding: Finding, narrator: Narrator) -> str:
 
 def _of_strategy(narrator: Narrator, vertex: Vertex) -> str | None:
     """Which other strategy a placement group might fit in."""
-    group = narrator.index.groups.get(vertex.placement_group_id or "") if vertex.task_id is None else None
+    group = narrator.index.placement_groups.get(vertex.placement_group_id or "") if vertex.task_id is None else None
     other = OTHER_STRATEGIES.get(group.strategy) if group and len(group.bundles) > 1 else None
     return f"For {vertex.label} use the strategy {other} instead of {group.strategy}" if group and other else None
 

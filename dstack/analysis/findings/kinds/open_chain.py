@@ -16,7 +16,7 @@ from dstack.analysis.findings.wording.narration import Narrator, alike_steps, mo
 from dstack.analysis.findings.wording.restarts import restart_steps
 from dstack.analysis.findings.wording.shared_calls import SharedCall, shared_call_steps, shared_calls
 from dstack.analysis.naming import names
-from dstack.analysis.naming.sentences import at, cancellation, doing, introduced
+from dstack.analysis.naming.sentences import activity, cancellation, step_at, subject
 from dstack.analysis.naming.vertex_details import execution_of
 from dstack.analysis.solve.open_chains import OpenChain
 from dstack.analysis.solve.requirements import targets_of
@@ -51,7 +51,7 @@ def finding_of(reduced: ReducedGraph, kind: FindingKind, chain: OpenChain) -> Fi
 
     def place(blocker: FinalBlocker) -> tuple[bool, bool]:
         vertex = reduced.vertices[blocker.vertex]
-        return bool(vertex.other_side_of), vertex.kind == "lifetime" and reduced.is_helper(vertex.key)
+        return bool(vertex.waker_of), vertex.kind == "lifetime" and reduced.is_helper(vertex.key)
 
     blockers = sorted(chain.blockers, key=lambda blocker: place(blocker)[0])
     blockers = sorted([*blockers, *_enders(reduced, blockers)], key=place)
@@ -115,7 +115,7 @@ def summary(finding: Finding, narrator: Narrator) -> str:
     scarce = _scarce(finding, first)
     if finding.waiters_total == 1:
         return f"{waits}{scarce} for {blocker_in_words(finding, narrator, first)}{rest}"
-    if first.other_side_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(finding, narrator, first)):
+    if first.waker_of and blockers[0].waiters_direct > 1 and (waiter := waiter_of(finding, narrator, first)):
         where = f"{narrator.name(waiter.vertex)}{narrator.spot(waiter.vertex)}"
         return f"{waits}; the chains end in {waiter.call}, as in {where}{rest}"
     depend = "they depend" if rest else "all depend"
@@ -151,7 +151,7 @@ def _sort(vertex: Vertex, narrator: Narrator) -> str:
 
 def blocker_in_words(finding: Finding, narrator: Narrator, blocker: Vertex) -> str:
     """``Clerk.stamp, running at app.py:12 (pid 7, node 10.0.0.1)``; of an unknown waker the call that it must end."""
-    if blocker.other_side_of and (waiter := waiter_of(finding, narrator, blocker)):
+    if blocker.waker_of and (waiter := waiter_of(finding, narrator, blocker)):
         return f"{narrator.name(waiter.vertex)}, which waits in {waiter.call}{narrator.spot(waiter.vertex)}"
     who = narrator.member(blocker)
     is_running = blocker.kind == "execution" and not who.coroutine
@@ -183,11 +183,9 @@ def to_inspect(finding: Finding, narrator: Narrator) -> str:
     """``Find out why Clerk.stamp does not leave app.py:12: it sleeps there, or ...``, by what the blocker does."""
     first = narrator.vertices[finding.final_blockers[0].vertex]
     who = first.label if first.kind == "execution" else narrator.name(first)
-    if first.other_side_of:
+    if first.waker_of:
         waiter = waiter_of(finding, narrator, first)
-        where = (
-            f"{waiter.call} in {waiter.vertex.label}{narrator.line(waiter.vertex)}" if waiter else first.other_side_of
-        )
+        where = f"{waiter.call} in {waiter.vertex.label}{narrator.line(waiter.vertex)}" if waiter else first.waker_of
         return f"Find out what should end {where}, and why it did not"
     if isinstance(first.key, UnknownKey) and first.key.what in OF_UNKNOWN:
         line = narrator.line(first)
@@ -224,7 +222,7 @@ def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
 
 
 def _is_other_side(blocker: FinalBlocker, narrator: Narrator) -> bool:
-    return narrator.vertices[blocker.vertex].other_side_of is not None
+    return narrator.vertices[blocker.vertex].waker_of is not None
 
 
 def _blocker_steps(blockers: Sequence[FinalBlocker], narrator: Narrator) -> Iterator[Step]:
@@ -246,9 +244,9 @@ def _blocker_step(blocker: FinalBlocker, narrator: Narrator) -> Step:
         return msgspec.structs.replace(step, text=f"{'the ' if vertex.holder else ''}{step.text}; {count}")
     if vertex.kind == "unknown":
         waits = _wait_in_child(narrator, vertex)
-        return at(f"the {vertex.label}{waits}; {count}" + ("; it is at" if who.file else ""), who, vertex)
-    state = f"{cancellation(narrator.index, vertex)}{doing(vertex, who)}"
-    return at(f"{introduced(vertex, who)} {state}; {count}", who, vertex)
+        return step_at(f"the {vertex.label}{waits}; {count}" + ("; it is at" if who.file else ""), who, vertex)
+    state = f"{cancellation(narrator.index, vertex)}{activity(vertex, who)}"
+    return step_at(f"{subject(vertex, who)} {state}; {count}", who, vertex)
 
 
 def _wait_in_child(narrator: Narrator, vertex: Vertex) -> str:

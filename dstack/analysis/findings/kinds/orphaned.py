@@ -69,7 +69,7 @@ def _runs_user_code(narrator: Narrator, vertex: Vertex) -> bool:
 
 def _is_for_other(narrator: Narrator, vertex: Vertex) -> bool:
     """Whether it waits for something outside of Ray, as a queue that a child process would fill."""
-    return any(narrator.vertices[target].other_side_of for target in targets_of(vertex))
+    return any(narrator.vertices[target].waker_of for target in targets_of(vertex))
 
 
 def advice(finding: Finding, narrator: Narrator) -> str:
@@ -101,4 +101,4 @@ def advice(finding: Finding, narrator: Narrator) -> str:
 
 def _is_of_removed_group(index: SampleIndex, task: Task, actor: Actor | None) -> bool:
     ids = (task.placement_group_id, actor.placement_group_id if actor else None)
-    return any(group.state == "REMOVED" for id_ in ids if (group := index.groups.get(id_ or "")))
+    return any(group.state == "REMOVED" for id_ in ids if (group := index.placement_groups.get(id_ or "")))

@@ -49,7 +49,7 @@ def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
     pollers.sort(key=lambda vertex: not narrator.reduced.is_in_users_code(vertex.key))
     yield from narrator.alike([vertex.key for vertex in pollers], "")
     if finding.watched_s is not None:
-        again = sum(vertex.stands for vertex in pollers)
+        again = sum(vertex.is_confirmed for vertex in pollers)
         who = "It was" if len(pollers) == 1 else f"{again} of these {words.word(again, 'was', 'were')}"
         later = f", {words.duration(finding.watched_s)} later" if finding.watched_s >= names.SHORTEST_S else ""
         if again:
@@ -60,7 +60,7 @@ def steps(finding: Finding, narrator: Narrator) -> Iterator[Step]:
 def advice(finding: Finding, narrator: Narrator) -> str:
     """What to inspect: what is polled for, or what happens when a timeout ends."""
     first = narrator.vertices[finding.final_blockers[0].vertex] if finding.final_blockers else None
-    if first and not first.other_side_of:
+    if first and not first.waker_of:
         return f"{open_chain.to_inspect(finding, narrator)}. The polling continues without a result until then."
     members = narrator.vertices_of(finding.members)
     timed = [one for one in members if _is_timed(one) and (first is None or first.key in targets_of(one))]

@@ -75,7 +75,7 @@ def advice(finding: Finding, narrator: Narrator) -> str:
 
 
 def _calls(finding: Finding, narrator: Narrator) -> list[str]:
-    ends = (narrator.vertices[blocker.vertex].other_side_of for blocker in finding.final_blockers)
+    ends = (narrator.vertices[blocker.vertex].waker_of for blocker in finding.final_blockers)
     return list(dict.fromkeys(end for end in ends if end))
 
 

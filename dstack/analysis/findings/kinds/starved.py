@@ -48,7 +48,7 @@ def _end_one(narrator: Narrator, holders: Sequence[Vertex], resources: Sequence[
     named = {holder.holder: _how_to_end(narrator, holder) for holder in holders if holder.holder}
     if not named:
         return LET_GO
-    end = "end" if any(narrator.index.groups.get(_id(holder)) is None for holder in holders) else "remove"
+    end = "end" if any(narrator.index.placement_groups.get(_id(holder)) is None for holder in holders) else "remove"
     return (
         f"Free {words.listed(resources)}: {end} {words.shortly(sorted(named), SHOWN_HOLDERS, ' or ')} "
         f"({words.listed(sorted(set(named.values())), ' or ')}), let it ask for less, or add resources."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator
 from dstack.analysis.naming import names
-from dstack.analysis.naming.sentences import at, introduced, reason
+from dstack.analysis.naming.sentences import reason, step_at, subject
 from dstack.analysis.solve import reduction
 from dstack.diagnosis import Finding, FindingKind, Step, Vertex
 from dstack.vertex_keys import Key
@@ -77,7 +77,7 @@ def _submission(narrator: Narrator, key: Key) -> Step:
     vertex = narrator.vertices[key]
     if vertex.child_pid is not None:
         who = narrator.member(vertex)
-        return at(f"{introduced(vertex, who)} {vertex.never}", who, vertex)
+        return step_at(f"{subject(vertex, who)} {vertex.never}", who, vertex)
     return Step(text=f"{vertex.label} {submission(narrator, vertex) or reason(vertex)}", vertex=key)
 
 

@@ -21,7 +21,7 @@ from dstack.analysis.findings.wording.group_ranks import (
 from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.graph.process_groups.calls import GroupId, is_between_two
 from dstack.analysis.naming import names
-from dstack.analysis.naming.sentences import at, fails_in
+from dstack.analysis.naming.sentences import fails_in, step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import DATA, actor_of_task
@@ -268,7 +268,7 @@ def _step_inside(one: CollectiveCall, first: Vertex, narrator: Narrator) -> Step
         f"; {'it is' if is_one else 'the first of them is'} {first.label}",
         f" ({who.place})" if who.place else "",
     )
-    return at("".join(parts), who, first)
+    return step_at("".join(parts), who, first)
 
 
 def _elsewhere(finding: Finding, narrator: Narrator, group_ranks: GroupRanks) -> Iterator[str]:

@@ -122,7 +122,9 @@ class GroupRanks:
         """Whether it runs a task or code of the user's, or was not seen."""
         execution = execution_of(self._narrator.index, vertex)
         return (
-            execution is None or vertex.task_id is not None or task_assignment.is_users(self._narrator.index, execution)
+            execution is None
+            or vertex.task_id is not None
+            or task_assignment.is_user_code(self._narrator.index, execution)
         )
 
     def caller(self, vertex: Vertex) -> Vertex:
@@ -137,7 +139,7 @@ class GroupRanks:
             before = [one for key in level for one in self._waiters.get(key, ()) if one.key not in seen]
             for one in before:
                 execution = execution_of(self._narrator.index, one)
-                if execution is not None and task_assignment.is_users(self._narrator.index, execution):
+                if execution is not None and task_assignment.is_user_code(self._narrator.index, execution):
                     return one
             level = [one.key for one in before]
             seen.update(level)

@@ -12,7 +12,7 @@ from dstack import words
 from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.findings.wording.narration import Narrator, more
 from dstack.analysis.naming import names
-from dstack.analysis.naming.sentences import at
+from dstack.analysis.naming.sentences import step_at
 from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Finding, Step, Vertex
 from dstack.model import Actor
@@ -50,7 +50,7 @@ def shared_calls(finding: Finding, narrator: Narrator) -> list[SharedCall]:
 def _gatherings(finding: Finding, reduced: ReducedGraph) -> list[SharedCall]:
     groups: dict[tuple[str, str, str | None, bool], list[Vertex]] = defaultdict(list)
     for vertex in map(reduced.vertices.__getitem__, finding.members):
-        for call in sorted({call for key in targets_of(vertex) if (call := reduced.vertices[key].other_side_of)}):
+        for call in sorted({call for key in targets_of(vertex) if (call := reduced.vertices[key].waker_of)}):
             kind = (call, *_similarity(reduced, vertex))
             groups[kind].append(vertex)
     found: list[SharedCall] = []
@@ -116,8 +116,8 @@ def _inside(group: SharedCall, narrator: Narrator) -> Step:
     first = narrator.member(group.inside[0])
     if len(group.inside) + len(group.absent) == 1:
         name = group.name if group.inside[0].task_id else group.inside[0].label
-        return at(f"{name} ({first.place}) waits in {group.call}", first, group.inside[0])
-    return at(f"{_in_call(group, narrator)}; the first ({first.place}) is at", first, group.inside[0])
+        return step_at(f"{name} ({first.place}) waits in {group.call}", first, group.inside[0])
+    return step_at(f"{_in_call(group, narrator)}; the first ({first.place}) is at", first, group.inside[0])
 
 
 def _in_call(group: SharedCall, narrator: Narrator) -> str:

@@ -60,7 +60,7 @@ def _coverage(look: Look) -> str:
     count = len(look.diagnosis.findings)
     seen = look.diagnosis.coverage.workers
     incomplete = ", incomplete" if look.diagnosis.incomplete else ""
-    return f"{words.plural(count, 'finding')}, {seen.seen}/{seen.total} workers{incomplete}"
+    return f"{words.plural(count, 'finding')}, {seen.observed}/{seen.total} workers{incomplete}"
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     snapshot = taken()
     look = Look.of(1, snapshot)
 
-    assert coverage_of(snapshot).workers == Ratio(seen=seen, total=total)
+    assert coverage_of(snapshot).workers == Ratio(observed=seen, total=total)
     assert f"observed {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
     assert f"Observed: {seen} of {total} workers" in report_text(snapshot, look.diagnosis)
     workers = json.loads(check_json(snapshot, look.diagnosis))["coverage"]["workers"]

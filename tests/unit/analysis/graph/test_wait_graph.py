@@ -470,7 +470,7 @@ def test_a_call_waits_for_those_in_its_own_concurrency_group_as_its_method_decla
 
     assert groups_of(wait) == [(1, [reading])]
     assert wait.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
-    assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.if_not] == [
+    assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.proven_groups] == [
         (1, [reading, training, other])
     ]
 
