@@ -31,10 +31,11 @@ LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace",
 """Causes of failures that a second attempt a moment later does not change."""
 
 
-def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
+def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex | None = None) -> Diagnosis:
     """What is wrong in a snapshot. Pure: the same snapshot gives the same diagnosis.
 
-    With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part.
+    With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part. A caller
+    that has an index of the ``first`` sample passes it on.
     """
     job_id = find_job(snapshot, job) if job is not None else None
     if not snapshot.samples:
@@ -42,7 +43,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None) -> Diagnosis:
         return Diagnosis(verdict="clear", incomplete=True, findings=(), vertices={}, coverage=coverage, job=job_id)
     polls = find_polls(snapshot)
     shown = with_polls_shown(with_reach(snapshot), polls)
-    first = SampleIndex(shown, shown.samples[0], polls=polls)
+    if first is None or shown is not snapshot:
+        first = SampleIndex(shown, shown.samples[0], polls=polls)
     vertices = with_bounds(shown, first, confirmed_graph(shown, first))
     reduced = ReducedGraph(first, vertices, _watched_s(snapshot))
     found = tuple(find_all(reduced))

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from dstack.analysis.index.ranks import Ranks
-from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import alike
-from dstack.diagnosis import Diagnosis, FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
-from dstack.model import Process, Sample, Snapshot, Thread
+from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
+from dstack.model import Process, Snapshot, Thread
 from dstack.snapshot_file import to_json
 from dstack.vertex_keys import Key
 
@@ -27,18 +27,17 @@ OUTSIDE = tuple(name for name in OutsideWait.__struct_fields__ if name != "since
 Json = dict[str, Any]
 
 
-def check_json(snapshot: Snapshot, diagnosis: Diagnosis) -> bytes:
+def check_json(analysed: AnalysedSnapshot) -> bytes:
     """The diagnosis as JSON, indented, with a newline at its end."""
-    document = _Document(snapshot, diagnosis).build()
+    document = _Document(analysed).build()
     return msgspec.json.format(to_json(document), indent=2) + b"\n"
 
 
 class _Document:
-    def __init__(self, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
-        self._snapshot = snapshot
-        self._diagnosis = diagnosis
-        first = snapshot.samples[0] if snapshot.samples else Sample(began_s=0, ended_s=0)
-        self._index = SampleIndex(snapshot, first)
+    def __init__(self, analysed: AnalysedSnapshot) -> None:
+        self._snapshot = analysed.snapshot
+        self._diagnosis = analysed.diagnosis
+        self._index = analysed.first_index
         self._targets: dict[Key, Json] = {}
 
     def build(self) -> Json:

@@ -223,6 +223,8 @@ def with_reach(snapshot: Snapshot) -> Snapshot:
         else one
         for one in first.workers
     )
+    if workers == first.workers:
+        return snapshot
     return replace(snapshot, samples=(replace(first, workers=workers), *snapshot.samples[1:]))
 
 

@@ -28,7 +28,7 @@ from dstack.tui.views.stacks.lines import (
     short,
     source_lines,
 )
-from dstack.tui.widgets.outline import Line
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.visible import visible
 from dstack.words import plural

@@ -21,7 +21,8 @@ from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
 from dstack.tui.views.outline_view import OutlineView
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
 
@@ -55,7 +56,7 @@ class VerdictView(OutlineView):
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Goes to the vertex that the line is about, or folds the finding."""
         if self._about.vertex:
-            self.application.go_to("waits", self._about.vertex)
+            self.host.go_to("waits", self._about.vertex)
         else:
             event.outline.toggle(event.line)
 

@@ -17,7 +17,7 @@ from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
-from dstack.tui.widgets.outline import NO_RAIL, Line
+from dstack.tui.widgets.outline_line import NO_RAIL, Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
 

@@ -24,7 +24,7 @@ def is_idle_library(
     """Whether a thread with this stack, leaf first, is assumed to stay idle."""
     scene = Scene()
     worker = scene.driver().worker_id
-    taken = scene.look().look_again().snapshot()
+    taken = scene.sample().second_sample().snapshot()
     thread = Thread(os_thread_id=7, name=name, stack=0, role="ray", call=call, on_cpu=on_cpu, still=not on_cpu)
     index = SampleIndex(_with(taken, frames, thread), taken.samples[0])
     return index.is_idle_library(worker, thread)

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import of_interest
 from dstack.diagnosis import Diagnosis, Finding
-from tests.effort import examples
-from tests.unit.scenes import JOB, Call, Proc, Scene
+from tests.fuzzing.effort import examples
+from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 
 CONDITION = "threading.Condition.wait"
 ALL_REDUCE = "all_reduce of torch.distributed"
 OTHER_JOB = "02000000"
 
 
-def parked(scene: Scene, by: Proc, what: str = CONDITION) -> tuple[Proc, Call]:
+def parked(scene: Scene, by: SceneProcess, what: str = CONDITION) -> tuple[SceneProcess, Call]:
     """An actor whose only call is in a call that somebody else must end."""
     actor = scene.actor("Gate")
     call = scene.call(actor, "enter", by=by)
@@ -38,7 +38,7 @@ def waiting() -> Scene:
 
 
 def twice(scene: Scene) -> Diagnosis:
-    return scene.look().look_again().diagnose()
+    return scene.sample().second_sample().diagnose()
 
 
 def only_finding(diagnosis: Diagnosis) -> Finding:
@@ -76,8 +76,8 @@ def test_full_slots_on_one_condition_hold_up_the_call_that_would_end_it() -> Non
     scene = Scene()
     driver, gate = scene.driver(), scene.threaded_actor(4, "Gate", name="g")
     gate.runs(*(scene.call(gate, "enter", by=driver) for _ in range(4)))
-    for strand in gate.slots:
-        strand.is_in(CONDITION, "0x1")
+    for thread in gate.slots:
+        thread.is_in(CONDITION, "0x1")
     opening = scene.call(gate, "open", by=driver).arrives()
     driver.gets(opening)
 
@@ -130,15 +130,15 @@ def test_a_rank_that_is_dead_or_does_nothing_is_named() -> None:
 
 
 def test_seen_once_nothing_is_said_to_stand_still() -> None:
-    assert only_finding(waiting().look().diagnose()).kind == "blocked"
+    assert only_finding(waiting().sample().diagnose()).kind == "blocked"
 
 
 def test_what_nobody_waits_for_through_ray_is_idle() -> None:
     scene = Scene()
     scene.driver().is_in("threading.Event.wait", "0x1")
     worker = scene.worker()
-    helper = worker.strand("consumer", "user").is_in("queue.Queue.get", "0x2")
-    worker.strands[0].joins(helper)
+    helper = worker.thread("consumer", "user").is_in("queue.Queue.get", "0x2")
+    worker.threads[0].joins(helper)
 
     diagnosis = twice(scene)
 
@@ -176,21 +176,21 @@ def driver_goes_on(scene: Scene) -> None:
 
 def thread_computes(scene: Scene) -> None:
     actor = scene.actor("Pump")
-    actor.strand("pump", "user")
+    actor.thread("pump", "user")
     actor.worker = replace(actor.worker, job_id=JOB)
 
 
 def thread_sleeps_in_user_code(scene: Scene) -> None:
     thread_computes(scene)
-    scene.procs[-1].strands[-1].is_asleep = True
+    scene.procs[-1].threads[-1].is_asleep = True
 
 
 def somebody_is_hidden(scene: Scene) -> None:
-    scene.worker().is_unseen = True
+    scene.worker().is_unreadable = True
 
 
 def somebody_is_silent(scene: Scene) -> None:
-    scene.worker().is_silent = True
+    scene.worker().is_unreachable = True
 
 
 def waits_with_a_timeout(scene: Scene) -> None:
@@ -248,9 +248,9 @@ def test_what_moved_between_the_looks_does_not_stand_still() -> None:
     scene = waiting()
     _, gate = scene.procs
 
-    scene.look()
+    scene.sample()
     gate.is_in(CONDITION, "0x2")
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict != "stalled"
 
@@ -259,9 +259,9 @@ def test_who_begins_to_run_between_the_looks_might_end_it() -> None:
     scene = waiting()
     worker = scene.worker()
 
-    scene.look()
+    scene.sample()
     worker.runs(scene.task("feed", by=scene.procs[0]))
-    scene.look(only=[proc.worker_id for proc in scene.procs])
+    scene.sample(only=[proc.worker_id for proc in scene.procs])
 
     assert scene.diagnose().verdict != "stalled"
 
@@ -275,7 +275,7 @@ states: st.SearchStrategy[State] = st.sampled_from(
 
 
 @st.composite
-def systems(draw: st.DrawFn) -> tuple[Scene, list[Proc], list[State], list[list[int]]]:
+def systems(draw: st.DrawFn) -> tuple[Scene, list[SceneProcess], list[State], list[list[int]]]:
     """Actors of one driver, each parked, blocked on others, or going on."""
     count = draw(st.integers(1, 5))
     scene = Scene()
@@ -291,7 +291,7 @@ def systems(draw: st.DrawFn) -> tuple[Scene, list[Proc], list[State], list[list[
     return scene, actors, does, wants
 
 
-def _put(actor: Proc, state: State, refs: list[Call]) -> None:
+def _put(actor: SceneProcess, state: State, refs: list[Call]) -> None:
     if state == "parked":
         actor.is_in(CONDITION, "0x1")
     elif state == "parked with a timeout":
@@ -301,13 +301,13 @@ def _put(actor: Proc, state: State, refs: list[Call]) -> None:
     elif state == "polls":
         actor.gets(*refs, timeout_s=1.0)
     elif state == "unseen":
-        actor.is_unseen = True
+        actor.is_unreadable = True
 
 
 @given(systems())
 @examples(300)
 def test_stalled_is_never_said_where_an_end_runs_or_was_not_seen(
-    system: tuple[Scene, list[Proc], list[State], list[list[int]]],
+    system: tuple[Scene, list[SceneProcess], list[State], list[list[int]]],
 ) -> None:
     scene, actors, does, wants = system
 
