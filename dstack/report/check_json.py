@@ -106,7 +106,7 @@ class _Document:
     def _wait(self, wait: Wait, within: Container[Key] | None) -> Json:
         targets = (target for group in wait.groups for target in group.targets)
         return {
-            "kind": wait.kind,
+            "kind": wait.kind_name,
             "needs": wait.needed,
             "of": wait.total,
             "timeout_s": wait.timeout_s,

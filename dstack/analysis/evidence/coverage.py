@@ -79,7 +79,7 @@ def holes_of(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterator[Hol
     hidden = relevant_unobserved(vertices)
     for vertex in vertices.values() if hidden else ():
         found = (target for target in targets_of(vertex) if target in hidden)
-        yield from (Hole("dependency", f"{vertex.wait.kind} of {_what(key)}") for key in found if vertex.wait)
+        yield from (Hole("dependency", f"{vertex.wait.kind_name} of {_what(key)}") for key in found if vertex.wait)
 
 
 def _may_hide(failure: Failure) -> bool:

@@ -37,7 +37,7 @@ def _outside_wait(reduced: ReducedGraph, vertex: Vertex) -> OutsideWait:
         "driver" if reduced.is_driver(vertex) else "asyncio task" if vertex.coroutine_id else "thread"
     )
     return OutsideWait(
-        call=vertex.wait.what or vertex.wait.kind,
+        call=vertex.wait.call,
         kind="task" if vertex.task_id else kind,
         count=1,
         file=frame.file if frame else None,

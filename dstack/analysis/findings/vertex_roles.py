@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming.vertex_details import execution_of
-from dstack.diagnosis import SERVE_REQUEST, Vertex
+from dstack.diagnosis import Vertex
 from dstack.model import job_of_task
 from dstack.vertex_keys import AnyKey, Key
 
@@ -30,7 +30,7 @@ class VertexRoles:
 
     def is_passed_on(self, vertex: Vertex) -> bool:
         """Whether it is a request that Serve's own code passes on to the user's method."""
-        return vertex.wait is not None and vertex.wait.kind == SERVE_REQUEST
+        return vertex.wait is not None and vertex.wait.kind == "Serve request"
 
     def is_driver(self, vertex: Vertex) -> bool:
         """Whether it is the main thread of a driver."""

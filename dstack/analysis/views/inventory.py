@@ -14,7 +14,8 @@ from dstack import words
 from dstack.analysis.evidence.coverage import Sight, sights
 from dstack.analysis.graph.resources.amounts import in_group, summed
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
-from dstack.analysis.index.sample_index import ENDED, SampleIndex
+from dstack.analysis.index.refs import ENDED
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import predicate, sentence
@@ -22,7 +23,7 @@ from dstack.analysis.naming.vertex_details import VertexDetails, details_of, exe
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.distributed_stack import likeness
-from dstack.diagnosis import Diagnosis, Vertex
+from dstack.diagnosis import Diagnosis, Vertex, WaitKind
 from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
 from dstack.vertex_keys import Key
 
@@ -30,7 +31,7 @@ Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not read"]
 """``unreadable`` is a call of which no stack was read, ``not read`` a process that does not count as seen."""
 DOINGS: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not read")
 FOR_GOOD = ("deadlock", "orphaned", "infeasible")
-QUEUED = ("actor slot", "order")
+QUEUED: tuple[WaitKind, ...] = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run: they are told with the actor."""
 CALLED = {"object_store_memory": "object store"}
 FIRST = ("CPU", "GPU", "object_store_memory", "memory")

@@ -11,13 +11,10 @@ from msgspec.structs import replace
 from dstack.analysis.findings.draft import Draft
 from dstack.analysis.findings.kinds.unsatisfiable import submission
 from dstack.analysis.findings.wording.narration import Narrator
-from dstack.analysis.graph.coroutines import EVENT_LOOP
-from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
-from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.naming import names, ray_libraries, sentences
 from dstack.analysis.naming.vertex_details import VertexDetails
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Entry, Step, Vertex
+from dstack.diagnosis import Entry, Step, Vertex, WaitKind
 from dstack.vertex_keys import Key, UnknownKey
 from dstack.words import shortly
 
@@ -26,7 +23,7 @@ SHOWN_BRIEF = 3
 SHOWN_NAMES = 3
 MAX_PASSED_ON = 4
 SETUP = "installation of its runtime environment"
-QUEUES = (ACTOR_SLOT, EVENT_LOOP)
+QUEUES: tuple[WaitKind, ...] = ("actor slot", "event loop")
 """The waits of a call that has not begun; its caller's entry mentions them."""
 
 
@@ -97,7 +94,7 @@ class Entries:
         if is_queued(vertex) and vertex.wait:
             before = [self._behind_passed_on(self._narrator.vertices[key]).key for key in targets_of(vertex)]
             if numbers := [self.numbers[key] for key in before if key in self.numbers]:
-                limit = f", {vertex.wait.what} is reached" if vertex.wait.kind == SLOT and vertex.wait.what else ""
+                limit = f", {vertex.wait.what} is reached" if vertex.wait.kind == "Serve slot" else ""
                 return f"{vertex.label} (queued behind {numbers[0]}{limit})"
         return self._narrator.name(vertex)
 
@@ -149,7 +146,7 @@ def is_queued(vertex: Vertex) -> bool:
     if vertex.wait is None:
         return False
     return (vertex.kind == "task" and vertex.wait.kind in QUEUES) or (
-        vertex.wait.kind == SLOT and bool(vertex.wait.what)
+        vertex.wait.kind == "Serve slot" and bool(vertex.wait.what)
     )
 
 

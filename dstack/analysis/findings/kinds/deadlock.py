@@ -12,10 +12,7 @@ from dstack.analysis.findings.wording.collective_fixes import collective_fix
 from dstack.analysis.findings.wording.fixes import fix_for, until_released
 from dstack.analysis.findings.wording.group_ranks import has_lost_rank
 from dstack.analysis.findings.wording.narration import SHOWN_NAMES, Narrator, more
-from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.in_process_links import BARRIER
-from dstack.analysis.graph.pending.actor_queues import ACTOR_SLOT
-from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.solve import reduction
 from dstack.analysis.solve.digraph import Digraph, lightest_cycle
 from dstack.analysis.solve.requirements import targets_of
@@ -115,7 +112,7 @@ def _cycle_in_words(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex]) -
         return f"{words.shortly([vertex.label for vertex in cycle], SHOWN_NAMES)} wait for each other"
     if len(executions) == 1:
         return _of_one_execution(draft, narrator, cycle, executions[0])
-    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == SLOT), None):
+    if queued := next((vertex for vertex in cycle if vertex.wait and vertex.wait.kind == "Serve slot"), None):
         executions = [vertex for vertex in executions if narrator.reduced.is_in_users_code(vertex.key)] or executions
         if len(executions) == 1:
             first = executions[0].label
@@ -127,12 +124,12 @@ def _of_one_execution(draft: Draft, narrator: Narrator, cycle: Sequence[Vertex],
     first = only.label
     assert only.wait is not None, "members of a cycle wait"
     wanted = next((vertex.label for vertex in cycle if vertex.kind != "execution"), None)
-    if wanted is None and only.wait.kind == BARRIER:
+    if wanted is None and only.wait.what == BARRIER:
         labels = list(dict.fromkeys(vertex.label for vertex in not_at_barrier(draft, narrator)))
         others = words.listed(labels[:SHOWN_NAMES], " and ") if labels else "nothing"
         return f"{first} waits in {BARRIER}, which {others} can{'not' * bool(labels)} reach any more"
     if wanted is None:
-        return f"{first} waits in {only.wait.what or only.wait.kind}, which only its own thread could end"
+        return f"{first} waits in {only.wait.call}, which only its own thread could end"
     if draft.resources:
         return f"{first} waits for {wanted}, which needs {words.listed(draft.resources)} held by {first}"
     return f"{first} waits for {wanted}, {_why_queued(first, cycle)}"
@@ -153,9 +150,9 @@ def _of_many_executions(narrator: Narrator, executions: Sequence[Vertex]) -> str
 
 def _why_queued(first: str, cycle: Sequence[Vertex]) -> str:
     """Why what is waited for cannot start before ``first`` ends."""
-    if any(vertex.wait and vertex.wait.kind == ACTOR_SLOT for vertex in cycle):
+    if any(vertex.wait and vertex.wait.kind == "actor slot" for vertex in cycle):
         return f"which is queued behind {first} on the same actor"
-    if any(vertex.wait and vertex.wait.kind == EVENT_LOOP for vertex in cycle):
+    if any(vertex.wait and vertex.wait.kind == "event loop" for vertex in cycle):
         return f"which needs the event loop that {first} blocks"
     return f"which cannot start before {first} ends"
 
@@ -205,10 +202,10 @@ def advice(draft: Draft, narrator: Narrator) -> str:
 
 def not_at_barrier(draft: Draft, narrator: Narrator) -> list[Vertex]:
     """The members in the user's code that are not at a barrier of the cycle, nor wait for a member that is."""
-    if not any((wait := narrator.vertices[key].wait) and wait.kind == BARRIER for key in draft.cycle):
+    if not any((wait := narrator.vertices[key].wait) and wait.what == BARRIER for key in draft.cycle):
         return []
     members = [vertex for vertex in narrator.vertices_of(draft.waits) if vertex.kind == "execution" and vertex.wait]
-    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.kind == BARRIER}
+    there = {vertex.key for vertex in members if vertex.wait and vertex.wait.what == BARRIER}
     arrived = there | {vertex.key for vertex in members if not there.isdisjoint(targets_of(vertex))}
     missing = [one for one in members if one.key not in arrived and arrived.isdisjoint(targets_of(one))]
     return [vertex for vertex in missing if narrator.reduced.is_in_users_code(vertex.key)]

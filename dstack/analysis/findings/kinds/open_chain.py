@@ -156,8 +156,9 @@ def waiter_of(draft: Draft, narrator: Narrator, blocker: Vertex) -> Waiter | Non
     shown = last
     if not narrator.reduced.is_in_users_code(last.key):
         own = (one for one in members if narrator.reduced.is_in_users_code(one.key))
-        shown = next((one for one in own if last.key in targets_of(one) and one.wait and one.wait.what), last)
-    return Waiter(shown, (shown.wait.what or shown.wait.kind) if shown.wait else blocker.label)
+        named = (one for one in own if one.wait and one.wait.what and one.wait.kind != "other")
+        shown = next((one for one in named if last.key in targets_of(one)), last)
+    return Waiter(shown, shown.wait.call if shown.wait else blocker.label)
 
 
 def to_inspect(draft: Draft, narrator: Narrator) -> str:

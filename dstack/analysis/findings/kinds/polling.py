@@ -39,7 +39,7 @@ def summary(draft: Draft, narrator: Narrator) -> str:
     loop = next((vertex for vertex in polling if narrator.reduced.is_in_users_code(vertex.key)), None)
     if loop is None or loop.wait is None or loop.wait.polls is None:
         return open_chain.summary(draft, narrator)
-    return f"{loop.label}{narrator.line_and_process(loop)} {loop.wait.kind}"
+    return f"{loop.label}{narrator.line_and_process(loop)} {loop.wait.kind_name}"
 
 
 def steps(draft: Draft, narrator: Narrator) -> Iterator[Step]:
@@ -68,7 +68,7 @@ def advice(draft: Draft, narrator: Narrator) -> str:
         return f"{open_chain.to_inspect(draft, narrator)}."
     return (
         f"{waiter.label} waits at most {waiter.wait.timeout_s:g} s in "
-        f"{waiter.wait.what or waiter.wait.kind}{narrator.line(waiter)}. Inspect what it does when this timeout ends."
+        f"{waiter.wait.call}{narrator.line(waiter)}. Inspect what it does when this timeout ends."
     )
 
 

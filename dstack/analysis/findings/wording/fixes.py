@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dstack import words
-from dstack.analysis.graph.channels import KEPT, LOOP, READ, WRITE
-from dstack.analysis.graph.coroutines import EVENT_LOOP
 from dstack.analysis.graph.in_process_links import BARRIER
 from dstack.analysis.graph.pending.actor_queues import is_queued
-from dstack.analysis.graph.resources.lifetimes import REMOVAL
-from dstack.analysis.graph.serve_requests import SLOT
 from dstack.analysis.solve.requirements import targets_of
-from dstack.diagnosis import Vertex
+from dstack.diagnosis import Vertex, WaitKind
 from dstack.model import REF_CALLS, actor_of_task
 from dstack.vertex_keys import AnyKey, Key
 
@@ -35,7 +31,7 @@ class DeadlockedWaits:
     members: Sequence[Vertex]
 
     @cached_property
-    def kinds(self) -> set[str]:
+    def kinds(self) -> set[WaitKind]:
         """The kinds of the members' waits."""
         return {vertex.wait.kind for vertex in self.members if vertex.wait}
 
@@ -63,9 +59,9 @@ class DeadlockedWaits:
     def is_loop_blocked(self) -> bool:
         """Whether a member of the cycle waits for an event loop that another one blocks."""
         keys = {vertex.key for vertex in self.cycle}
-        return any(one.wait and (one.wait.kind == EVENT_LOOP or one.wait.loop in keys) for one in self.cycle)
+        return any(one.wait and (one.wait.kind == "event loop" or one.wait.loop in keys) for one in self.cycle)
 
-    def in_cycle(self, kind: str) -> list[Vertex]:
+    def in_cycle(self, kind: WaitKind) -> list[Vertex]:
         """The members of the cycle with waits of one kind."""
         return [vertex for vertex in self.cycle if vertex.wait and vertex.wait.kind == kind]
 
@@ -81,7 +77,7 @@ def fix_for(cycle: Sequence[Vertex], members: Sequence[Vertex]) -> str:
 
 def _serve_requests(waits: DeadlockedWaits) -> str | None:
     """Let a queued request of Serve start, or its caller proceed without it."""
-    queued = [vertex for vertex in waits.in_cycle(SLOT) if vertex.is_counted]
+    queued = [vertex for vertex in waits.in_cycle("Serve slot") if vertex.is_counted]
     if not queued:
         return None
     labels = _any_of(queued)
@@ -118,16 +114,16 @@ def _held_until_released(waits: DeadlockedWaits) -> str | None:
 def until_released(lifetimes: Sequence[Vertex]) -> str:
     """``until it ends``, or of placement groups ``until they are removed``."""
     is_one = len(lifetimes) == 1
-    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == REMOVAL for vertex in lifetimes):
+    if all(isinstance(vertex.key, AnyKey) and vertex.key.what == "removal" for vertex in lifetimes):
         return "until it is removed" if is_one else "until they are removed"
     return "until it ends" if is_one else "until they end"
 
 
 def _kept_arrays(waits: DeadlockedWaits) -> str | None:
     """Copy arrays from a compiled graph, which occupy its channels while they are kept."""
-    if KEPT not in waits.kinds:
+    if "kept value" not in waits.kinds:
         return None
-    held = {key for vertex in waits.in_cycle(KEPT) for key in targets_of(vertex)}
+    held = {key for vertex in waits.in_cycle("kept value") for key in targets_of(vertex)}
     keeping = _labels(vertex for vertex in waits.callers if vertex.key in held)
     where = f" in {words.listed(keeping)}" if keeping else ""
     return (
@@ -138,9 +134,9 @@ def _kept_arrays(waits: DeadlockedWaits) -> str | None:
 
 def _compiled_graphs(waits: DeadlockedWaits) -> str | None:
     """An actor in two compiled graphs, a call queued behind a stage, or a stage that waits for its own graph."""
-    if not waits.kinds & {READ, WRITE}:
+    if not waits.kinds & {"channel read", "channel write"}:
         return None
-    if any(vertex.kind == "task" and vertex.label.endswith(LOOP) for vertex in waits.members):
+    if any(vertex.is_graph_loop for vertex in waits.members):
         return (
             "Give each compiled graph its own actors, or call teardown() of the first graph before compiling the "
             "second: an actor runs the loop of one graph at a time."
@@ -178,7 +174,7 @@ def _held_while_waiting(waits: DeadlockedWaits) -> str | None:
 
 def _barrier(waits: DeadlockedWaits) -> str | None:
     """Make calls on one side of a barrier."""
-    if not waits.in_cycle(BARRIER):
+    if not any(vertex.wait and vertex.wait.what == BARRIER for vertex in waits.cycle):
         return None
     return (
         "Let all parties reach the barrier before they wait for each other's calls: make the call on the same side "
@@ -237,7 +233,7 @@ def _loops_of(vertex: Vertex) -> Iterator[Key]:
     """The threads that block the event loop which a vertex needs."""
     if vertex.wait is not None and vertex.wait.loop is not None:
         yield vertex.wait.loop
-    elif vertex.wait is not None and vertex.wait.kind == EVENT_LOOP:
+    elif vertex.wait is not None and vertex.wait.kind == "event loop":
         yield from targets_of(vertex)
 
 

@@ -49,7 +49,7 @@ class _Routes:
     def in_words(self, vertex: Vertex) -> str:
         """``ray.get for Reward.score, which calls rank 0``."""
         assert vertex.wait is not None, "members of a finding wait"
-        call = vertex.wait.what or vertex.wait.kind
+        call = vertex.wait.call
         first = self._next(vertex)
         return f"{call} for {first.label}{self._to_rank(first)}" if first else call
 
