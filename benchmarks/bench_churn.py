@@ -26,7 +26,7 @@ from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
 from dstack.analysis.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.evidence.coverage import holes_of
+from dstack.analysis.evidence.coverage import coverage_gaps
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
 from dstack.snapshot_file import save
@@ -64,7 +64,7 @@ class Tally:
         if len(taken.samples) > 1:
             self.between_s.append(taken.samples[1].ended_s - taken.samples[0].began_s)
         if code == INCONCLUSIVE:
-            self.reasons.update({str(hole) for hole in holes_of(taken, diagnosis.vertices)})
+            self.reasons.update({str(hole) for hole in coverage_gaps(taken, diagnosis.vertices)})
         return code
 
 

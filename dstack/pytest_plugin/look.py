@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dstack.analysis.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.evidence.coverage import has_holes
+from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.collector import Collector
 from dstack.diagnosis import Finding
@@ -127,7 +127,7 @@ def _without(analysed: AnalysedSnapshot, told: set[Key]) -> AnalysedSnapshot:
 
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
     verdict = verdict_of(findings[0]) if findings else "clear"
-    incomplete = verdict != "deadlock" and has_holes(snapshot, diagnosis.vertices)
+    incomplete = verdict != "deadlock" and has_coverage_gaps(snapshot, diagnosis.vertices)
     shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
     return replace(analysed, diagnosis=shown)
 

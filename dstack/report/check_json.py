@@ -13,7 +13,7 @@ from dstack.analysis.index.ranks import Ranks
 from dstack.analysis.naming import names
 from dstack.analysis.naming.vertex_details import member, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
-from dstack.analysis.views.distributed_stack import alike
+from dstack.analysis.views.distributed_stack import group_similar
 from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Snapshot, Thread
 from dstack.report.check_schema import (
@@ -105,7 +105,7 @@ class _DocumentBuilder:
     def _members(self, keys: Sequence[Key], within: Container[Key] | None = None) -> list[DocumentMember]:
         """All members; of very many similar pending ones only the first, with the number of the others."""
         vertices = self._diagnosis.vertices
-        groups = [[key] for key in keys] if len(keys) <= MANY else alike(vertices, keys)
+        groups = [[key] for key in keys] if len(keys) <= MANY else group_similar(vertices, keys)
         return [self._member(vertices[first], within, len(others)) for first, *others in groups]
 
     def _member(self, vertex: Vertex, within: Container[Key] | None = None, similar: int = 0) -> DocumentMember:

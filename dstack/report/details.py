@@ -12,8 +12,8 @@ from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.views.distributed_stack import alike, roots, stitch, vertices_in
-from dstack.analysis.views.thread_pages import Stacks, Strand
+from dstack.analysis.views.distributed_stack import group_similar, roots, stitch, vertices_in
+from dstack.analysis.views.thread_pages import Stacks, ThreadSummary
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.report.finding import remark_rows
 from dstack.report.rows import print_lines, print_rows
@@ -78,7 +78,7 @@ def _print_stacks(console: Console, analysed: AnalysedSnapshot, findings: Sequen
 def _beginnings(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Iterator[list[Key]]:
     for finding in findings:
         beginnings = roots(diagnosis.vertices, {*finding.members, *finding.blocked_behind, *finding.helpers})
-        yield from alike(diagnosis.vertices, beginnings)
+        yield from group_similar(diagnosis.vertices, beginnings)
 
 
 def _print_children(console: Console, analysed: AnalysedSnapshot) -> None:
@@ -118,7 +118,7 @@ def _process(ranks: str, pid: int) -> str:
     return f"{ranks}, pid {pid}" if ranks else f"pid {pid}"
 
 
-def _strand_text(stacks: Stacks, strand: Strand, sources: Sources) -> SafeText:
+def _strand_text(stacks: Stacks, strand: ThreadSummary, sources: Sources) -> SafeText:
     """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
     text = SafeText(f"{strand.name} ", no_wrap=True, overflow="ellipsis").append(f"{strand.doing} ", "bold")
     frames = stacks.frames_of(strand.key)

@@ -8,8 +8,8 @@ from hypothesis import given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.stacks.outliers import Marked
-from dstack.analysis.stacks.stack_tree import Words, merge
+from dstack.analysis.stacks.outliers import OutlierIndex
+from dstack.analysis.stacks.stack_tree import TextFilter, merge
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
@@ -45,7 +45,7 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
     for whole in (False, True):
         root = merge(stacks.running(whole=whole).executions, by="kind")
         odd = stacks.outliers(whole=whole)
-        found += unfolded(Tree(stacks, root, Marked(root, odd), Words("")).lines())
+        found += unfolded(Tree(stacks, root, OutlierIndex(root, odd), TextFilter("")).lines())
         for branch in (root, *root.children):
             found += unfolded(branch_page(stacks, root, branch, odd))
     for key in stacks.vertices:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from dstack.analysis.views.wait_tree import Branch
+from dstack.analysis.views.wait_tree import WaitBranch
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files, Source
@@ -72,9 +72,9 @@ def cursor(app: DstackApp) -> Line:
     return line
 
 
-def branch(app: DstackApp) -> Branch:
+def branch(app: DstackApp) -> WaitBranch:
     data = cursor(app).data
-    assert isinstance(data, Branch)
+    assert isinstance(data, WaitBranch)
     return data
 
 

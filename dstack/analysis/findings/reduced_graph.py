@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
 from dstack import words
-from dstack.analysis.evidence.coverage import seen_workers
+from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.evidence.progress import progress_of
 from dstack.analysis.graph.idle_services import may_rest
 from dstack.analysis.index.sample_index import SampleIndex
@@ -220,7 +220,7 @@ class ReducedGraph:
     def hidden_jobs(self) -> set[str | None]:
         """The jobs of processes that were not seen, None among them where nobody knows whom one works for."""
         snapshot = self.index.snapshot
-        seen = seen_workers(snapshot)
+        seen = read_workers(snapshot)
         return {worker.job_id for worker in snapshot.workers if worker.worker_id not in seen}
 
     def is_counted(self, key: Key) -> bool:

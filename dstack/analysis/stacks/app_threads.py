@@ -20,7 +20,7 @@ Doing = Literal["waits", "runs", "rests"]
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 
 
-class Place(NamedTuple):
+class PathStep(NamedTuple):
     """One step of a path: a frame, or a group that stands above all frames and has no ``file``.
 
     ``name`` is the frame's ``function``; of the call that somebody is blocked in, what its user calls it.
@@ -38,7 +38,7 @@ class Place(NamedTuple):
         return bool(self.function)
 
 
-class Likeness(NamedTuple):
+class PeerGroup(NamedTuple):
     """What makes executions alike: the actor class and method, or the task's name; else whose threads they are."""
 
     name: str
@@ -54,16 +54,16 @@ class Execution(NamedTuple):
     key: Key
     name: str
     kind: str
-    likeness: Likeness
+    peer_group: PeerGroup
     node: str
     job: str
     worker_id: str
     doing: Doing
-    path: tuple[Place, ...]
+    path: tuple[PathStep, ...]
     ranks: Ranks = NO_RANKS
 
 
-class Running(NamedTuple):
+class AppExecutions(NamedTuple):
     """All executions of the application, and how many threads and coroutines of Ray and its libraries are left out.
 
     ``folded`` counts the frames of others' code that are left out of the paths.
@@ -74,7 +74,7 @@ class Running(NamedTuple):
     folded: int
 
 
-def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> Running:
+def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> AppExecutions:
     """The application's executions; with only its own frames and the call it is blocked in, or ``whole`` stacks.
 
     What a library does for itself is left out, unless somebody needs it, and threads for tasks that run none.
@@ -89,7 +89,7 @@ def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool =
     )
     processes = (worker.process for worker in index.sample.workers)
     everybody = sum(len(process.threads) + len(process.coroutines) for process in processes if process)
-    return Running(found, everybody - len(found), reader.folded)
+    return AppExecutions(found, everybody - len(found), reader.folded)
 
 
 def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
@@ -123,8 +123,8 @@ class _Reader:
     def __init__(self, index: SampleIndex, whole: bool) -> None:
         self._index = index
         self._whole = whole
-        self._places: dict[Place, Place] = {}
-        self._paths: dict[int, tuple[Place, ...]] = {}
+        self._places: dict[PathStep, PathStep] = {}
+        self._paths: dict[int, tuple[PathStep, ...]] = {}
         self._jobs: dict[str | None, str] = {}
         self.folded = 0
 
@@ -140,7 +140,7 @@ class _Reader:
             key=vertex.key,
             name=vertex.label,
             kind=kind,
-            likeness=Likeness(_alike(vertex, worker, kind), job_id),
+            peer_group=PeerGroup(_alike(vertex, worker, kind), job_id),
             node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
             job=self._job(job_id),
             worker_id=worker.worker_id,
@@ -158,7 +158,7 @@ class _Reader:
             self._jobs[job_id] = job_in_words(self._index, job_id)
         return self._jobs[job_id]
 
-    def _path(self, execution: Thread | Coroutine) -> tuple[Place, ...]:
+    def _path(self, execution: Thread | Coroutine) -> tuple[PathStep, ...]:
         stack = execution.stack
         if stack not in self._paths:
             frames = self._index.snapshot.frames_of(execution)
@@ -195,7 +195,7 @@ def call_in_words(call: BlockedCall | None) -> str:
     return call.what or call.kind
 
 
-def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) -> Iterator[Place]:
+def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) -> Iterator[PathStep]:
     """The path of a stack that is given leaf first."""
     at_call = call.frame if call else None
     shown = set(range(len(frames)) if whole else _shown(frames, at_call or 0))
@@ -203,7 +203,7 @@ def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) ->
         if index in shown:
             frame = frames[index]
             name = call_in_words(call) if index == at_call and frame.origin != "user" else ""
-            yield Place(name or frame.function, frame.file, frame.line, frame.function, frame.origin)
+            yield PathStep(name or frame.function, frame.file, frame.line, frame.function, frame.origin)
 
 
 def _shown(frames: tuple[Frame, ...], at_call: int) -> Iterator[int]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal, TypeVar
 
 from dstack import words
-from dstack.analysis.evidence.coverage import Sight, sights
+from dstack.analysis.evidence.coverage import ReadState, read_states
 from dstack.analysis.graph.resources.amounts import in_group, summed
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import ENDED, SampleIndex
@@ -21,14 +21,14 @@ from dstack.analysis.naming.sentences import deed, sentence
 from dstack.analysis.naming.vertex_details import Member, execution_of, member
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.app_threads import kind_of
-from dstack.analysis.views.distributed_stack import likeness
+from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
 from dstack.vertex_keys import Key
 
 Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not read"]
 """``unreadable`` is a call of which no stack was read, ``not read`` a process that does not count as seen."""
-DOINGS: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not read")
+ACTIVITIES: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not read")
 FOR_GOOD = ("deadlock", "orphaned", "infeasible")
 QUEUED = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run: they are told with the actor."""
@@ -58,7 +58,7 @@ class Amount(Model, frozen=True):
         return f"{amount / 2**30:.1f} GiB" if self.name in names.BYTES else f"{amount:g}"
 
 
-class Deed(Model, frozen=True):
+class ActivityGroup(Model, frozen=True):
     """What one execution does now, or ``count`` alike ones, of which the first is told; ``vertex`` to jump to.
 
     ``name`` is the execution's, and ``words`` what it does; ``is_whole_process`` if it is a driver's main code.
@@ -80,7 +80,7 @@ class Deed(Model, frozen=True):
         return f"{self.name} {self.words}"
 
 
-class Occupant(Model, frozen=True):
+class WorkerSummary(Model, frozen=True):
     """A worker or driver with what it does: ``doing`` is the worst of what its executions do.
 
     ``counts`` says how many of these do what, ``queued`` how many calls its actor has that do not run yet, as far as
@@ -97,7 +97,7 @@ class Occupant(Model, frozen=True):
     shape: object = None
 
 
-class Resident(Model, frozen=True):
+class GroupOnNode(Model, frozen=True):
     """A placement group with some of its bundles on a node, and what is free in these."""
 
     group: PlacementGroup
@@ -105,7 +105,7 @@ class Resident(Model, frozen=True):
     amounts: tuple[Amount, ...]
 
 
-class Lacking(Model, frozen=True):
+class PendingItem(Model, frozen=True):
     """Something that is not there yet, or ``count`` alike, with the sentence that says what it lacks."""
 
     vertex: Key
@@ -113,7 +113,7 @@ class Lacking(Model, frozen=True):
     text: str
     is_stuck: bool = False
     count: int = 1
-    alike: tuple[Key, ...] = ()
+    similar: tuple[Key, ...] = ()
 
 
 class Inventory:
@@ -143,24 +143,24 @@ class Inventory:
         own = {name: amount for name, amount in total.items() if not in_group(name) and not name.startswith("node:")}
         return self._amounts(node.node_id, own, {name: name for name in own})
 
-    def residents(self, node: Node) -> tuple[Resident, ...]:
+    def placement_groups_on(self, node: Node) -> tuple[GroupOnNode, ...]:
         """The placement groups with bundles on a node."""
         return tuple(self._resident(group, node) for group in self._groups_on.get(node.node_id, ()))
 
-    def occupants(self, node: Node) -> tuple[Occupant, ...]:
+    def workers_of(self, node: Node) -> tuple[WorkerSummary, ...]:
         """A node's workers and drivers, those that are stuck first."""
         found = [self._occupant(worker) for worker in self._workers_on.get(node.node_id, ())]
         return tuple(
-            sorted(found, key=lambda one: (DOINGS.index(one.doing), not one.worker.is_driver, *self._order(one)))
+            sorted(found, key=lambda one: (ACTIVITIES.index(one.doing), not one.worker.is_driver, *self._order(one)))
         )
 
-    def _order(self, one: Occupant) -> tuple[str, int]:
+    def _order(self, one: WorkerSummary) -> tuple[str, int]:
         """By name; those with ranks by class and rank."""
         return (one.name, -1) if one.ranks.rank is None else (kind_of(self._seen, one.worker, None), one.ranks.rank)
 
     def counts(self, node: Node) -> dict[Doing, int]:
         """How many workers and drivers of a node do what."""
-        counts = dict.fromkeys(DOINGS, 0)
+        counts = dict.fromkeys(ACTIVITIES, 0)
         for worker in self._workers_on.get(node.node_id, ()):
             counts[self._doing_of(worker, self._counts_of(worker))] += 1
         return {doing: count for doing, count in counts.items() if count}
@@ -176,13 +176,13 @@ class Inventory:
 
     # Workers
 
-    def deeds(self, worker_id: str) -> tuple[Deed, ...]:
+    def activities(self, worker_id: str) -> tuple[ActivityGroup, ...]:
         """What the executions of a worker do, alike ones as one, those that are stuck first."""
         groups: dict[object, list[Vertex]] = defaultdict(list)
         for vertex in self._executions.get(worker_id, ()):
             groups[self._shape(vertex)].append(vertex)
-        deeds = [self._deed(alike[0], len(alike)) for alike in groups.values()]
-        return tuple(sorted(deeds, key=lambda one: DOINGS.index(one.doing)))
+        activities = [self._deed(alike[0], len(alike)) for alike in groups.values()]
+        return tuple(sorted(activities, key=lambda one: ACTIVITIES.index(one.doing)))
 
     def held_by(self, worker_id: str) -> str:
         """``2 CPU and 1 GPU``: what a worker's task or actor holds, empty if nothing or nobody knows."""
@@ -202,12 +202,12 @@ class Inventory:
 
     # What is not there yet
 
-    def lacking(self) -> tuple[Lacking, ...]:
+    def pending_items(self) -> tuple[PendingItem, ...]:
         """Pending tasks, actors and placement groups, alike ones as one, with what each lacks."""
         groups: dict[object, list[Vertex]] = defaultdict(list)
         for vertex in self._vertices.values():
             if self._is_lacking(vertex):
-                groups[likeness(vertex)].append(vertex)
+                groups[similarity_key(vertex)].append(vertex)
         return tuple(self._lacking(alike) for alike in groups.values())
 
     def _is_lacking(self, vertex: Vertex) -> bool:
@@ -216,16 +216,16 @@ class Inventory:
         is_queued = vertex.wait is not None and vertex.wait.kind in QUEUED
         return vertex.is_counted and vertex.kind == "task" and vertex.worker_id is None and not is_queued
 
-    def _lacking(self, alike: list[Vertex]) -> Lacking:
+    def _lacking(self, alike: list[Vertex]) -> PendingItem:
         first = alike[0]
         task = self._seen.tasks.get(first.task_id or "")
-        return Lacking(
+        return PendingItem(
             vertex=first.key,
             what="placement group" if first.kind == "placement group" else _what(task),
             text=sentence(self._seen, self._vertices, first).text,
             is_stuck=first.key in self._stuck,
             count=len(alike),
-            alike=tuple(vertex.key for vertex in alike),
+            similar=tuple(vertex.key for vertex in alike),
         )
 
     # How it is found out
@@ -235,8 +235,8 @@ class Inventory:
         return _by(self._seen.snapshot.workers, lambda worker: worker.node_id)
 
     @cached_property
-    def _sights(self) -> dict[str, Sight]:
-        return sights(self._seen.snapshot)
+    def _sights(self) -> dict[str, ReadState]:
+        return read_states(self._seen.snapshot)
 
     @cached_property
     def _failures_on(self) -> dict[str, list[Failure]]:
@@ -267,12 +267,12 @@ class Inventory:
                 queued[task.actor_id] += 1
         return queued
 
-    def _resident(self, group: PlacementGroup, node: Node) -> Resident:
+    def _resident(self, group: PlacementGroup, node: Node) -> GroupOnNode:
         bundles = tuple(n for n, bundle in enumerate(group.bundles) if bundle.node_id == node.node_id)
         total = summed(group.bundles[n].resources for n in bundles)
         whole = {name: f"{name}_group_{group.placement_group_id}" for name in total}
         is_there = group.state == "CREATED"
-        return Resident(group=group, bundles=bundles, amounts=self._amounts(node.node_id, total, whole, is_there))
+        return GroupOnNode(group=group, bundles=bundles, amounts=self._amounts(node.node_id, total, whole, is_there))
 
     def _amounts(
         self, node_id: str, total: Mapping[str, float], name_of: Mapping[str, str], is_there: bool = True
@@ -283,17 +283,17 @@ class Inventory:
             for name in sorted(total, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
         )
 
-    def _occupant(self, worker: Worker) -> Occupant:
+    def _occupant(self, worker: Worker) -> WorkerSummary:
         counts = self._counts_of(worker)
         actor = self._seen.actors.get(worker.actor_id or "")
         queued = self._queued.get(worker.actor_id or "", 0)
         name = names.actor(actor) if actor else names.worker(self._seen, worker)
-        deeds = frozenset(self._shape(vertex) for vertex in self._executions.get(worker.worker_id, ()))
+        activities = frozenset(self._shape(vertex) for vertex in self._executions.get(worker.worker_id, ()))
         trouble = self._trouble(worker)
         kind = (actor.class_name if actor else name, worker.job_id if worker.is_driver else None)
-        shape = (kind, tuple(sorted(counts.items())), deeds, bool(queued), trouble)
+        shape = (kind, tuple(sorted(counts.items())), activities, bool(queued), trouble)
         doing = self._doing_of(worker, counts)
-        return Occupant(
+        return WorkerSummary(
             worker=worker,
             name=name,
             doing=doing,
@@ -314,7 +314,7 @@ class Inventory:
 
     def _doing_of(self, worker: Worker, counts: Mapping[Doing, int]) -> Doing:
         """The worst of what a worker's executions do."""
-        worst = min(counts, key=DOINGS.index)
+        worst = min(counts, key=ACTIVITIES.index)
         return "not read" if worst == "unreadable" and self._sights[worker.worker_id] != "seen" else worst
 
     def _trouble(self, worker: Worker) -> str | None:
@@ -365,9 +365,9 @@ class Inventory:
         execution = execution_of(self._seen, vertex)
         return execution is not None and is_users(self._seen, execution)
 
-    def _deed(self, vertex: Vertex, count: int) -> Deed:
+    def _deed(self, vertex: Vertex, count: int) -> ActivityGroup:
         who = member(self._seen, vertex)
-        return Deed(
+        return ActivityGroup(
             vertex=vertex.key,
             doing=self._doing(vertex),
             name=vertex.label,
@@ -421,9 +421,9 @@ class Inventory:
         )
 
 
-def alike(occupants: Iterable[Occupant]) -> list[list[Occupant]]:
+def group_similar_workers(workers_of: Iterable[WorkerSummary]) -> list[list[WorkerSummary]]:
     """The occupants in groups of those that do the same."""
-    return list(_by(occupants, lambda one: one.shape).values())
+    return list(_by(workers_of, lambda one: one.shape).values())
 
 
 def _by(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

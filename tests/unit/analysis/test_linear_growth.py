@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from dstack.analysis.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.diagnose import of_interest
+from dstack.analysis.diagnose import plan_readings
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
@@ -163,7 +163,7 @@ def looked_at_twice(scene: Scene) -> Snapshot:
 
 
 def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
-    of_interest(snapshot)
+    plan_readings(snapshot)
     analysed = AnalysedSnapshot.of(snapshot)
     out = io.StringIO()
     print_report(Console(file=out, highlight=False, width=100), analysed)

@@ -13,7 +13,7 @@ from dstack.analysis.findings.reduced_graph import ReducedGraph
 from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import Member, member
 from dstack.analysis.solve.requirements import targets_of
-from dstack.analysis.stacks.rank_sets import Teams
+from dstack.analysis.stacks.rank_sets import RankSets
 from dstack.diagnosis import Finding, Group, Since, Step, Target, Vertex
 from dstack.vertex_keys import Key
 
@@ -30,7 +30,7 @@ class Narrator:
         self.reduced = reduced
         self.index = reduced.index
         self.vertices = reduced.vertices
-        self.teams = Teams(self.index)
+        self.rank_sets = RankSets(self.index)
         self._sentences: dict[Key, Step] = {}
         self._names: dict[Key, str] = {}
         self._made: dict[object, object] = {}

@@ -121,7 +121,7 @@ def _inside(group: Gathering, narrator: Narrator) -> Step:
 
 
 def _in_call(group: Gathering, narrator: Narrator) -> str:
-    ranks = narrator.teams.slice_of(group.inside)
+    ranks = narrator.rank_sets.rank_set_of(group.inside)
     return words.capitalised(in_call(group, f" {ranks.aside}" if ranks else ""))
 
 

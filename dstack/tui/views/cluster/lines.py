@@ -10,7 +10,16 @@ from rich.text import Text
 
 from dstack import words
 from dstack.analysis.naming import names
-from dstack.analysis.views.inventory import DOINGS, Deed, Doing, Inventory, Lacking, Occupant, Resident, alike
+from dstack.analysis.views.inventory import (
+    ACTIVITIES,
+    ActivityGroup,
+    Doing,
+    GroupOnNode,
+    Inventory,
+    PendingItem,
+    WorkerSummary,
+    group_similar_workers,
+)
 from dstack.model import Actor, Node
 from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
@@ -45,14 +54,14 @@ class Lines:
         """The nodes, then what is not there yet."""
         nodes = self.inventory.nodes
         lines = [self._node(node, is_open=number < OPENED_NODES) for number, node in enumerate(nodes)]
-        lacking = self.inventory.lacking()
-        if lacking:
-            count = sum(one.count for one in lacking)
+        pending_items = self.inventory.pending_items()
+        if pending_items:
+            count = sum(one.count for one in pending_items)
             text = (
                 SafeText().append(f"Pending: {count:,}", "bold").append("  tasks, actors, placement groups and calls")
             )
-            is_open = len(lacking) <= OPENED_PENDING
-            lines.append(Line(PENDING, text, partial(self._pending, lacking), is_open=is_open, data="pending"))
+            is_open = len(pending_items) <= OPENED_PENDING
+            lines.append(Line(PENDING, text, partial(self._pending, pending_items), is_open=is_open, data="pending"))
         return lines
 
     def way_to(self, vertex: Key) -> list[str]:
@@ -61,13 +70,13 @@ class Lines:
         if known is None:
             return []
         if known.worker_id is None:
-            found = next((one for one in self.inventory.lacking() if vertex in one.alike), None)
+            found = next((one for one in self.inventory.pending_items() if vertex in one.similar), None)
             return [PENDING, f"pending/{found.vertex}"] if found else []
         worker = self.look.index.workers.get(known.worker_id)
         node = next((one for one in self.inventory.nodes if worker and one.node_id == worker.node_id), None)
         if node is None:
             return []
-        for group in alike(self.inventory.occupants(node)):
+        for group in group_similar_workers(self.inventory.workers_of(node)):
             if any(one.worker.worker_id == known.worker_id for one in group):
                 fold = [f"alike/{group[0].worker.worker_id}"] if len(group) > 1 else []
                 return [node.node_id, *fold, known.worker_id]
@@ -96,8 +105,8 @@ class Lines:
         amounts = " · ".join(amount.words for amount in self.inventory.amounts(node)) if node.alive else ""
         if amounts:
             lines.append(Line(f"amounts/{node.node_id}", SafeText(amounts), data=node))
-        lines += [self._resident(one, node) for one in self.inventory.residents(node)]
-        lines += [self._group(group) for group in alike(self.inventory.occupants(node))]
+        lines += [self._resident(one, node) for one in self.inventory.placement_groups_on(node)]
+        lines += [self._group(group) for group in group_similar_workers(self.inventory.workers_of(node))]
         dead = self.inventory.dead_actors(node)
         if dead:
             children = [self._dead(actor) for actor in dead]
@@ -116,9 +125,9 @@ class Lines:
             figures.append(f"memory {used / GIB:.1f} of {node.memory_total_bytes / GIB:.1f} GiB used")
         return figures
 
-    def _resident(self, resident: Resident, node: Node) -> Line:
-        key = f"group/{resident.group.placement_group_id}/{node.node_id}"
-        return Line(key, SafeText("▣ ").append(resident_in_words(resident)), data=resident)
+    def _resident(self, group_on_node: GroupOnNode, node: Node) -> Line:
+        key = f"group/{group_on_node.group.placement_group_id}/{node.node_id}"
+        return Line(key, SafeText("▣ ").append(resident_in_words(group_on_node)), data=group_on_node)
 
     def _dead(self, actor: Actor) -> Line:
         why = actor.death_cause or "no cause given"
@@ -126,52 +135,52 @@ class Lines:
 
     # Workers
 
-    def _group(self, group: Sequence[Occupant]) -> Line:
+    def _group(self, group: Sequence[WorkerSummary]) -> Line:
         if len(group) == 1:
             return self._occupant(group[0])
         first = group[0]
-        ranks = f"{found.words}, " if (found := self.look.stacks.teams.slice(_ids(group))) else ""
+        ranks = f"{found.words}, " if (found := self.look.stacks.rank_sets.rank_set(_ids(group))) else ""
         text = self._mark(first.doing).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
         text.append_text(self._said(first))
         children = partial(self._occupants, group)
         return Line(f"alike/{first.worker.worker_id}", text, children, data=first, also=self._also(first))
 
-    def _occupants(self, group: Sequence[Occupant]) -> list[Line]:
+    def _occupants(self, group: Sequence[WorkerSummary]) -> list[Line]:
         """One by one; what they do is told by the line above, for all of them."""
         return [self._occupant(one, is_told=True) for one in group]
 
-    def _occupant(self, one: Occupant, *, is_told: bool = False) -> Line:
+    def _occupant(self, one: WorkerSummary, *, is_told: bool = False) -> Line:
         text = self._mark(one.doing).append_text(self._named(one) if is_told else self._said(one))
         is_simple = sum(one.counts.values()) == 1
         children = () if is_simple else partial(self._deeds, one)
         return Line(one.worker.worker_id, text, children, data=one, also=self._also(one), terms=one.ranks.terms)
 
-    def _said(self, one: Occupant) -> Text:
+    def _said(self, one: WorkerSummary) -> Text:
         """Who it is, and what it does, if that is one thing; else how many do what."""
         text = self._named(one)
-        deeds = self.inventory.deeds(one.worker.worker_id) if sum(one.counts.values()) == 1 else ()
-        if deeds:
-            said = deeds[0].words if deeds[0].is_whole_process else deeds[0].text
-            text.append(f"  {said}").append(_at(deeds[0]), "cyan")
+        activities = self.inventory.activities(one.worker.worker_id) if sum(one.counts.values()) == 1 else ()
+        if activities:
+            said = activities[0].words if activities[0].is_whole_process else activities[0].text
+            text.append(f"  {said}").append(_at(activities[0]), "cyan")
         elif sum(one.counts.values()) > 1:
-            counts = (f"{count:,} {doing}" for doing in DOINGS if (count := one.counts.get(doing)))
+            counts = (f"{count:,} {doing}" for doing in ACTIVITIES if (count := one.counts.get(doing)))
             text.append(f"  {words.listed(list(counts))}")
         text.append(f"  {self.queue(one)}" if one.queued else "", "bold")
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
 
-    def _named(self, one: Occupant) -> Text:
+    def _named(self, one: WorkerSummary) -> Text:
         ranks = f"  {found}" if (found := one.ranks.in_words) else ""
         return SafeText().append(one.name, "bold").append(f"{ranks}  pid {one.worker.pid}", "dim")
 
-    def queue(self, one: Occupant) -> str:
+    def queue(self, one: WorkerSummary) -> str:
         """How many calls are queued, at least, where not everybody answered."""
         least = "" if self.inventory.is_queue_known else "at least "
         return f"{least}{words.plural(one.queued, 'queued call')}"
 
-    def _deeds(self, one: Occupant) -> list[Line]:
-        return [self._deed(deed) for deed in self.inventory.deeds(one.worker.worker_id)]
+    def _deeds(self, one: WorkerSummary) -> list[Line]:
+        return [self._deed(deed) for deed in self.inventory.activities(one.worker.worker_id)]
 
-    def _deed(self, deed: Deed) -> Line:
+    def _deed(self, deed: ActivityGroup) -> Line:
         count = f"{deed.count:,} × " if deed.count > 1 else ""
         text = self._mark(deed.doing).append(count, "bold").append(deed.text).append(_at(deed), "cyan")
         return Line(f"deed/{deed.vertex}", text, data=deed)
@@ -180,15 +189,15 @@ class Lines:
         mark, style = MARKS[doing]
         return SafeText().append(f"{mark:<8}", style).append(" ")
 
-    def _also(self, one: Occupant) -> str:
+    def _also(self, one: WorkerSummary) -> str:
         return f"{one.worker.worker_id} {one.worker.actor_id or ''} {one.worker.ip}"
 
     # What is not there yet
 
-    def _pending(self, lacking: Sequence[Lacking]) -> list[Line]:
-        return [self._lacking(one) for one in lacking]
+    def _pending(self, pending_items: Sequence[PendingItem]) -> list[Line]:
+        return [self._lacking(one) for one in pending_items]
 
-    def _lacking(self, one: Lacking) -> Line:
+    def _lacking(self, one: PendingItem) -> Line:
         text = self._mark("stuck" if one.is_stuck else "waiting").append(f"{one.what}: ", "dim")
         text.append(f"{one.count:,} × " if one.count > 1 else "", "bold").append(one.text)
         return Line(f"pending/{one.vertex}", text, data=one)
@@ -199,14 +208,14 @@ class Lines:
         """All that is to be said of what a line is about."""
         if isinstance(data, Node):
             yield from self._told_node(data)
-        elif isinstance(data, Occupant):
+        elif isinstance(data, WorkerSummary):
             yield from self._told_occupant(data)
-        elif isinstance(data, Deed):
+        elif isinstance(data, ActivityGroup):
             yield from _told_deed(data)
-        elif isinstance(data, Resident):
+        elif isinstance(data, GroupOnNode):
             yield SafeText(resident_in_words(data))
             yield SafeText(f"{names.bundles(data.group)}, {data.group.strategy}", "dim")
-        elif isinstance(data, Lacking):
+        elif isinstance(data, PendingItem):
             yield SafeText().append(f"{data.count:,} × " if data.count > 1 else "", "dim").append(data.text)
         elif isinstance(data, Actor):
             yield SafeText(f"{names.actor(data)} is dead: {data.death_cause or 'no cause given'}")
@@ -221,7 +230,7 @@ class Lines:
         if labels:
             yield SafeText(f"Labels {', '.join(labels)}", "dim")
 
-    def _told_occupant(self, one: Occupant) -> Iterator[Text]:
+    def _told_occupant(self, one: WorkerSummary) -> Iterator[Text]:
         process = self.look.index.process(one.worker.worker_id)
         text = SafeText().append(f"{one.name}", "bold")
         ranks = f"{found}, " if (found := one.ranks.in_words) else ""
@@ -236,12 +245,12 @@ class Lines:
         parts = [f"holds {held}" if held else "", self.queue(one) if one.queued else "", one.trouble or ""]
         if any(parts):
             yield SafeText("; ".join(part for part in parts if part))
-        deeds = self.inventory.deeds(one.worker.worker_id)
-        for deed in deeds[:1]:
+        activities = self.inventory.activities(one.worker.worker_id)
+        for deed in activities[:1]:
             yield from _told_deed(deed)
-        if len(deeds) > 1:
-            yield SafeText(f"and {len(deeds) - 1:,} more: Enter unfolds them", "dim")
-        if not deeds and one.doing == "idle":
+        if len(activities) > 1:
+            yield SafeText(f"and {len(activities) - 1:,} more: Enter unfolds them", "dim")
+        if not activities and one.doing == "idle":
             yield SafeText("It is idle.")
 
     def code(self, data: object) -> Place | None:
@@ -249,36 +258,36 @@ class Lines:
         deed = self.deed(data)
         return (deed.file, deed.line) if deed and deed.file is not None and deed.line is not None else None
 
-    def deed(self, data: object) -> Deed | None:
+    def deed(self, data: object) -> ActivityGroup | None:
         """What a line is about, or the worst of what a worker does."""
-        if isinstance(data, Occupant):
-            return next(iter(self.inventory.deeds(data.worker.worker_id)), None)
-        return data if isinstance(data, Deed) else None
+        if isinstance(data, WorkerSummary):
+            return next(iter(self.inventory.activities(data.worker.worker_id)), None)
+        return data if isinstance(data, ActivityGroup) else None
 
     def vertex(self, data: object) -> Key | None:
         """The vertex that a line is about, if there is one."""
         deed = self.deed(data)
-        return deed.vertex if deed else data.vertex if isinstance(data, Lacking) else None
+        return deed.vertex if deed else data.vertex if isinstance(data, PendingItem) else None
 
 
-def _ids(group: Sequence[Occupant]) -> list[str]:
+def _ids(group: Sequence[WorkerSummary]) -> list[str]:
     return [one.worker.worker_id for one in group]
 
 
-def resident_in_words(resident: Resident) -> str:
+def resident_in_words(group_on_node: GroupOnNode) -> str:
     """``placement group trainers: bundles 0 and 1  CPU 2 of 2 used, 0 free``."""
-    group, numbers = resident.group, [str(number) for number in resident.bundles]
+    group, numbers = group_on_node.group, [str(number) for number in group_on_node.bundles]
     state = "" if group.state == "CREATED" else f" ({group.state})"
     bundles = f"{words.word(len(numbers), 'bundle')} {words.listed(numbers)} of {len(group.bundles)}"
-    return f"{names.placement_group(group)}{state}: {bundles}  {' · '.join(one.words for one in resident.amounts)}"
+    return f"{names.placement_group(group)}{state}: {bundles}  {' · '.join(one.words for one in group_on_node.amounts)}"
 
 
-def _told_deed(deed: Deed) -> Iterator[Text]:
+def _told_deed(deed: ActivityGroup) -> Iterator[Text]:
     yield SafeText().append(f"{deed.count:,} × " if deed.count > 1 else "", "dim").append(deed.text)
     if deed.file is not None:
         source = f"  {deed.source}" if deed.source else ""
         yield SafeText().append(f"{short_path(deed.file)}:{deed.line}", "cyan").append(source)
 
 
-def _at(deed: Deed) -> str:
+def _at(deed: ActivityGroup) -> str:
     return f"  {location(deed.file, deed.line)}" if deed.file else ""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from dstack.analysis.views.inventory import Inventory, Lacking
+from dstack.analysis.views.inventory import Inventory, PendingItem
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
 from dstack.tui.views.cluster.lines import Lines
@@ -61,7 +61,7 @@ class ClusterView(OutlineView):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What the line has not is not offered."""
         if action == "stack":
-            return self._vertex is not None and not isinstance(self._data, Lacking)
+            return self._vertex is not None and not isinstance(self._data, PendingItem)
         if action == "waits":
             return self._vertex is not None
         return True

@@ -13,10 +13,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from dstack.analysis.stacks.app_threads import Place as Step
+from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
-from dstack.analysis.stacks.outliers import Marked
-from dstack.analysis.stacks.stack_tree import Branch, grouping_in_words, merge
+from dstack.analysis.stacks.outliers import OutlierIndex
+from dstack.analysis.stacks.stack_tree import StackBranch, grouping_in_words, merge
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
@@ -63,13 +63,13 @@ class FlameView(GroupedView):
         super().__init__(grouping="kind")
         self.measure: Measure = "executions"
         self.is_whole = False
-        self.zooms: list[tuple[tuple[Step, ...], ...]] = []
+        self.zooms: list[tuple[tuple[PathStep, ...], ...]] = []
         self.icicle: Icicle = NOTHING
         self._words: tuple[str, ...] = ()
-        self._root: Branch = merge(())
+        self._root: StackBranch = merge(())
         self._weights = Weights(self._root, weigh_by("executions"))
         self._terms: set[str] = set()
-        self._with_terms = Marked(self._root, ())
+        self._with_terms = OutlierIndex(self._root, ())
 
     # The view
 
@@ -103,7 +103,7 @@ class FlameView(GroupedView):
     def _chart(self) -> Chart:
         return self.query_one(Chart)
 
-    def _top(self) -> tuple[Branch, ...]:
+    def _top(self) -> tuple[StackBranch, ...]:
         """The branches zoomed on, as far as they are still there."""
         while self.zooms:
             found = [(path, self._root.find(path)) for path in self.zooms[-1]]
@@ -143,10 +143,10 @@ class FlameView(GroupedView):
             label = _longer(label, self._slice(branch), cell)
         return _longer(label, doing_in_words(branch.doing), cell) if self.measure == "executions" else label
 
-    def _slice(self, *branches: Branch) -> str:
+    def _slice(self, *branches: StackBranch) -> str:
         """The ranks of those in some branches, where these tell them apart."""
         executions = [one for branch in branches for one in branch.executions]
-        return self.look.stacks.slice(executions) if self.look else ""
+        return self.look.stacks.ranks_in_words(executions) if self.look else ""
 
     # The selected frame
 
@@ -256,7 +256,7 @@ class FlameView(GroupedView):
         if self._chart.cell is not None:
             self.app.call_later(self._go_to_stacks, self._chart.cell.branches[0].path)
 
-    async def _go_to_stacks(self, path: tuple[Step, ...]) -> None:
+    async def _go_to_stacks(self, path: tuple[PathStep, ...]) -> None:
         await self.app.switch_mode("stacks")
         if isinstance(self.app.screen, StacksView):
             self.app.screen.offer(self.application.shown)
@@ -276,14 +276,14 @@ class FlameView(GroupedView):
         found = {one.key: one.ranks.terms for one in self._root.executions if self._words}
         known: set[str] = set().union(*found.values())
         self._terms = known.intersection(self._words)
-        self._with_terms = Marked(self._root, (key for key, terms in found.items() if terms >= self._terms))
+        self._with_terms = OutlierIndex(self._root, (key for key, terms in found.items() if terms >= self._terms))
 
     def _found(self) -> list[Cell]:
         if not self._words:
             return []
         return [cell for row in self.icicle.rows for cell in row if any(map(self._has_words, cell.branches))]
 
-    def _has_words(self, branch: Branch) -> bool:
+    def _has_words(self, branch: StackBranch) -> bool:
         """Whether the words are in the branch's frame, and their terms those of one of its executions."""
         place = branch.place
         if place is None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from dstack import words
 from dstack.analysis.index.ranks import NO_RANKS
 from dstack.analysis.naming import names
-from dstack.analysis.views.snapshot_diff import Change, Comparison, Found, Moved, Waited
+from dstack.analysis.views.snapshot_diff import Change, ExecutionChange, FindingChange, SnapshotDiff, WaitChange
 from dstack.diagnosis import Vertex
 from dstack.model import Frame
 from dstack.report.paths import location
@@ -22,7 +22,7 @@ from dstack.tui.source import Look
 from dstack.tui.widgets.outline import Line
 from dstack.tui.widgets.top_bar import MARKS
 
-T = TypeVar("T", Moved, Waited)
+T = TypeVar("T", ExecutionChange, WaitChange)
 CHANGES: dict[Change, tuple[str, str]] = {
     "new": ("+ new", "green"),
     "gone": ("- gone", "red"),
@@ -69,7 +69,7 @@ class Lines:
 
     before: Look
     after: Look
-    comparison: Comparison
+    comparison: SnapshotDiff
 
     def lines(self) -> Iterator[Line]:
         """What is between the two, then findings, waits and executions, by what became of them."""
@@ -87,7 +87,7 @@ class Lines:
         text = SafeText().append("Findings", "bold").append_text(_counts([one.change for one in found]))
         return Line("findings", text, lines, is_open=True)
 
-    def _finding(self, found: Found) -> Line:
+    def _finding(self, found: FindingChange) -> Line:
         look, number = (self.before, found.before) if found.after is None else (self.after, found.after)
         assert number is not None
         finding = look.diagnosis.findings[number]
@@ -117,7 +117,7 @@ class Lines:
         if len(group) == 1:
             return self._one(name, first, say)
         vertices = [vertex for one in group if (vertex := self._vertex(one))]
-        part = self.look_of(first).stacks.teams.slice_of(vertices) if len(vertices) == len(group) else None
+        part = self.look_of(first).stacks.rank_sets.rank_set_of(vertices) if len(vertices) == len(group) else None
         text = SafeText().append(f"{len(group):,} × ", "bold").append_text(say(first, part.words if part else ""))
         return Line(f"{name}/alike", text, partial(self._each, key, group, say), data=first, hang=HANG)
 
@@ -133,14 +133,14 @@ class Lines:
     def _vertex(self, one: T) -> Vertex | None:
         return self.look_of(one).diagnosis.vertices.get(one.vertex)
 
-    def _wait(self, wait: Waited, ranks: str) -> Text:
+    def _wait(self, wait: WaitChange, ranks: str) -> Text:
         text = SafeText(wait.label).append(f"  {ranks}" if ranks else "").append(f"  {wait.kind}", "magenta")
         if wait.change == "stayed":
             since = names.lasting(wait.since)
             text.append("  in both, but may have ended in between" if wait.may_have_ended else f"  the same {since}")
         return text
 
-    def _moved(self, moved: Moved, ranks: str) -> Text:
+    def _moved(self, moved: ExecutionChange, ranks: str) -> Text:
         text = SafeText(moved.label).append(f"  {ranks}" if ranks else "")
         if moved.change == "moved":
             text.append(f"  {_line(moved.before)} → {_line(moved.after)}", "cyan")
@@ -157,7 +157,7 @@ class Lines:
                     text = _mark("new" if change == "new" else "gone").append(count, "bold")
                     yield Line(f"{what}/{change}", text, [Line(f"{what}/{key}", SafeText(key)) for key in keys])
 
-    def look_of(self, thing: Moved | Waited) -> Look:
+    def look_of(self, thing: ExecutionChange | WaitChange) -> Look:
         """The snapshot that has it."""
         return self.before if thing.change == "gone" else self.after
 

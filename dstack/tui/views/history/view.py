@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from dstack.analysis.views.snapshot_diff import Comparison, Moved, Waited, compare
+from dstack.analysis.views.snapshot_diff import ExecutionChange, SnapshotDiff, WaitChange, compare
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
@@ -26,7 +26,7 @@ class Compared(Message):
     """Two snapshots have been compared, or cannot be, and why."""
 
     pair: Pair
-    comparison: Comparison | None
+    comparison: SnapshotDiff | None
     reason: str = ""
 
 
@@ -73,9 +73,9 @@ class HistoryView(OutlineView):
             self._draw()
         elif event.line.has_children:
             event.outline.toggle(event.line)
-        elif isinstance(data, Waited):
+        elif isinstance(data, WaitChange):
             self._go_to("waits")
-        elif isinstance(data, Moved):
+        elif isinstance(data, ExecutionChange):
             self._go_to("stacks")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -83,7 +83,7 @@ class HistoryView(OutlineView):
         if action == "view":
             return isinstance(self._data, Look)
         if action == "stack":
-            return isinstance(self._data, Moved | Waited)
+            return isinstance(self._data, ExecutionChange | WaitChange)
         if action == "unpick":
             return bool(self._picked)
         return True
@@ -172,7 +172,12 @@ class HistoryView(OutlineView):
     def _go_to(self, mode: str) -> None:
         """Goes to what the line is about, in the snapshot that has it."""
         data, result = self._data, self._result
-        if self._pair is None or result is None or result.comparison is None or not isinstance(data, Moved | Waited):
+        if (
+            self._pair is None
+            or result is None
+            or result.comparison is None
+            or not isinstance(data, ExecutionChange | WaitChange)
+        ):
             return
         look = Lines(*self._pair, result.comparison).look_of(data)
         if look is not self.application.shown:

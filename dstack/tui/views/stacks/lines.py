@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import TypeVar
 
-from dstack.analysis.stacks.app_threads import Doing, Place
+from dstack.analysis.stacks.app_threads import Doing, PathStep
 from dstack.model import Origin
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
@@ -44,9 +44,9 @@ class About:
 
     vertex: Key | None = None
     workers: tuple[str, ...] = ()
-    path: tuple[Place, ...] | None = None
+    path: tuple[PathStep, ...] | None = None
     place: tuple[str, int] | None = None
-    onward: tuple[Key, ...] = ()
+    dependencies: tuple[Key, ...] = ()
     under: str = ""
 
 
@@ -102,7 +102,7 @@ def doing_word(doing: Doing) -> SafeText:
     return SafeText().append(f"{WORDS[doing][0]}  ", DOING_STYLES[doing])
 
 
-def at(place: Place) -> str:
+def at(place: PathStep) -> str:
     """``train.py:12``."""
     return f"{short_path(place.file)}:{place.line}"
 

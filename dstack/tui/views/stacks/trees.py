@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.analysis.stacks.app_threads import Doing, Execution, Place
-from dstack.analysis.stacks.outliers import Marked
-from dstack.analysis.stacks.stack_tree import Branch, Words
-from dstack.analysis.views.thread_pages import Offspring, Residents, Stacks, Strand
+from dstack.analysis.stacks.app_threads import Doing, Execution, PathStep
+from dstack.analysis.stacks.outliers import OutlierIndex
+from dstack.analysis.stacks.stack_tree import StackBranch, TextFilter
+from dstack.analysis.views.thread_pages import ChildThreads, ProcessThreads, Stacks, ThreadSummary
 from dstack.model import Node, Worker
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
@@ -73,27 +73,27 @@ class Processes:
         text.append(_ranks(self.stacks.ranks_of(worker))).append(f"  pid {worker.pid}", "dim")
         text.append(f"  {doing_in_words(counts)}" if counts else "")
         if not counts:
-            text.append(f"  {self.stacks.residents(worker).trouble}", "dim")
+            text.append(f"  {self.stacks.process_threads(worker).trouble}", "dim")
         return Line(
             f"worker/{worker.worker_id}",
             text,
-            lambda: self._strands(self.stacks.residents(worker)),
+            lambda: self._strands(self.stacks.process_threads(worker)),
             is_open=bool(counts) or bool(self.stacks.children_of(worker.worker_id)),
             data=About(workers=(worker.worker_id,)),
         )
 
-    def _strands(self, residents: Residents) -> list[Line]:
-        worker_id = residents.worker.worker_id
+    def _strands(self, process_threads: ProcessThreads) -> list[Line]:
+        worker_id = process_threads.worker.worker_id
         keys = self.found.get(worker_id) if self.found else None
-        lines = [_strand(strand) for strand in residents.strands if not keys or strand.key in keys]
-        if residents.others and not keys:
-            text = SafeText(f"{plural(len(residents.others), 'thread')} of Ray and its libraries", "dim italic")
-            others = residents.others
+        lines = [_strand(strand) for strand in process_threads.strands if not keys or strand.key in keys]
+        if process_threads.others and not keys:
+            text = SafeText(f"{plural(len(process_threads.others), 'thread')} of Ray and its libraries", "dim italic")
+            others = process_threads.others
             data = About(workers=(worker_id,))
             lines.append(Line(f"others/{worker_id}", text, lambda: [_strand(strand) for strand in others], data=data))
-        return [*lines, *(self._child(residents.worker, child) for child in residents.children if not keys)]
+        return [*lines, *(self._child(process_threads.worker, child) for child in process_threads.children if not keys)]
 
-    def _child(self, worker: Worker, child: Offspring) -> Line:
+    def _child(self, worker: Worker, child: ChildThreads) -> Line:
         text = SafeText().append(child.name, "bold").append(_ranks(self.stacks.ranks_of(worker, child.process)))
         text.append(f"  pid {child.process.pid}", "dim")
         if not child.strands:
@@ -112,7 +112,7 @@ def child_key(worker_id: str, pid: int) -> str:
     return f"child/{worker_id}/{pid}"
 
 
-def _strand(strand: Strand) -> Line:
+def _strand(strand: ThreadSummary) -> Line:
     text = doing_word(strand.doing).append(strand.name)
     text.append(f"  {strand.words}", "dim")
     text.append("  stack may be inconsistent" if strand.is_torn else "", "yellow")
@@ -127,22 +127,22 @@ class Tree:
     """A merged tree, the outliers in it, and the words that were looked for: what leads to these is unfolded."""
 
     stacks: Stacks
-    root: Branch
-    odd: Marked
-    words: Words
+    root: StackBranch
+    odd: OutlierIndex
+    words: TextFilter
 
     def lines(self) -> list[Line]:
         """Each branch with how many, what they do, and how many stand out."""
         return [self._line(child, is_open=child.depth < 2) for child in self.root.children]
 
-    def _line(self, branch: Branch, *, is_open: bool, is_part: bool = True) -> Line:
+    def _line(self, branch: StackBranch, *, is_open: bool, is_part: bool = True) -> Line:
         place = branch.place
         assert place is not None
         outliers = self.odd.within(branch)
         is_own = place.origin == "user"
         text = SafeText().append(f"{branch.count:,} × ", "bold").append(short(place.name), "bold" if is_own else "")
         if is_part and place.is_frame:  # where the ranks are not those of the line above, or its name
-            text.append(_ranks(self.stacks.slice(branch.executions)), "magenta")
+            text.append(_ranks(self.stacks.ranks_in_words(branch.executions)), "magenta")
         if outliers:
             text.append(f"  ! {plural(len(outliers), 'outlier')}", "bold yellow")
         text.append(f"  {doing_in_words(branch.doing)}", "" if is_own else "dim")
@@ -157,10 +157,10 @@ class Tree:
             data=About(path=branch.path, place=(place.file, place.line) if place.is_frame else None),
         )
 
-    def _below(self, branch: Branch, is_open: bool) -> list[Line]:
+    def _below(self, branch: StackBranch, is_open: bool) -> list[Line]:
         return [self._line(one, is_open=is_open, is_part=one.count < branch.count) for one in branch.children]
 
-    def _leads_on(self, branch: Branch, outliers: Sequence[Execution]) -> bool:
+    def _leads_on(self, branch: StackBranch, outliers: Sequence[Execution]) -> bool:
         """Whether it is to be unfolded for what is below it: a few outliers, or what was looked for."""
         if outliers and len(self.odd.within(self.root)) <= SHOWN_OUTLIERS:
             return True
@@ -169,6 +169,6 @@ class Tree:
         return any(self.words.along(execution.path) for execution in branch.executions[:SHOWN_OUTLIERS])
 
 
-def branch_key(path: Sequence[Place]) -> str:
+def branch_key(path: Sequence[PathStep]) -> str:
     """The same for the same branch of whatever tree."""
     return "\0".join(f"{place.name}\1{place.file}\1{place.line}" for place in path)

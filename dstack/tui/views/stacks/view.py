@@ -11,10 +11,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from dstack.analysis.stacks.app_threads import Execution, Running
-from dstack.analysis.stacks.app_threads import Place as Step
-from dstack.analysis.stacks.outliers import Marked
-from dstack.analysis.stacks.stack_tree import Branch, Grouping, Words, grouping_in_words, merge
+from dstack.analysis.stacks.app_threads import AppExecutions, Execution, PathStep
+from dstack.analysis.stacks.outliers import OutlierIndex
+from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter, grouping_in_words, merge
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
 from dstack.tui.views.base import Choice, Place
@@ -36,7 +35,7 @@ class Page:
     """What is shown beside: the stack of a vertex, or a branch of the merged tree."""
 
     vertex: Key | None = None
-    path: tuple[Step, ...] | None = None
+    path: tuple[PathStep, ...] | None = None
     name: str = ""
 
 
@@ -73,11 +72,11 @@ class StacksView(GroupedView):
         self.is_whole = False
         self.marked: set[str] = set()
         self.trail: list[Page] = []
-        self._root: Branch = merge(())
-        self._elsewhere = Marked(self._root, ())
+        self._root: StackBranch = merge(())
+        self._elsewhere = OutlierIndex(self._root, ())
         self._at: str | None = None
         self._shown: Page | None = None
-        self._words = Words("")
+        self._words = TextFilter("")
         self._found: dict[str, set[Key]] | None = None
 
     # The view
@@ -102,7 +101,7 @@ class StacksView(GroupedView):
 
     def filtered(self, text: str) -> int:
         """Shows or merges only the processes and stacks that have these words, in their names or frames."""
-        self._words = Words(text)
+        self._words = TextFilter(text)
         self._redraw()
         if not self._words or self.look is None:
             return 0
@@ -128,11 +127,11 @@ class StacksView(GroupedView):
             return
         running = self.look.stacks.running(whole=self.is_whole)
         self._root = merge(running.executions, by=self.grouping, where=self._is_chosen)
-        self._elsewhere = Marked(self._root, self.look.stacks.outliers(whole=self.is_whole))
+        self._elsewhere = OutlierIndex(self._root, self.look.stacks.outliers(whole=self.is_whole))
         pane.border_title = " ".join(self._title(running))
         self._tree.show(Tree(self.look.stacks, self._root, self._elsewhere, self._words).lines())
 
-    def _title(self, found: Running) -> Iterator[str]:
+    def _title(self, found: AppExecutions) -> Iterator[str]:
         """What is merged, and what is left out of it."""
         yield "Merged"
         if self.grouping:
@@ -185,13 +184,13 @@ class StacksView(GroupedView):
             event.outline.toggle(event.line)
 
     @on(Outline.Chosen, "#page")
-    def onward(self, event: Outline.Chosen) -> None:
+    def dependencies(self, event: Outline.Chosen) -> None:
         """Goes to what the line waits for, or into the stack it names."""
         about = event.line.data
-        if isinstance(about, About) and len(about.onward) > 1:
-            event.outline.reveal([event.line.key, onward_key(about.onward[0], about.under)])
-        elif isinstance(about, About) and about.onward:
-            self._go(about.onward[0])
+        if isinstance(about, About) and len(about.dependencies) > 1:
+            event.outline.reveal([event.line.key, onward_key(about.dependencies[0], about.under)])
+        elif isinstance(about, About) and about.dependencies:
+            self._go(about.dependencies[0])
         elif isinstance(about, About) and about.vertex:
             self._go(about.vertex)
         else:
@@ -380,11 +379,11 @@ class StacksView(GroupedView):
 
     def _show_all(self) -> None:
         """Shows the tree anew, without any filter."""
-        self._words = Words("")
+        self._words = TextFilter("")
         self.action_clear()
         self._redraw()
 
-    def reveal_branch(self, path: tuple[Step, ...], grouping: Grouping | None, *, is_whole: bool) -> None:
+    def reveal_branch(self, path: tuple[PathStep, ...], grouping: Grouping | None, *, is_whole: bool) -> None:
         """Goes to a branch of the merged tree of all workers."""
         self.is_merged, self.grouping, self.is_whole, self.marked = True, grouping, is_whole, set()
         self.trail = []

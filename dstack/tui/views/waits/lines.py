@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dstack.analysis.naming import sentences
 from dstack.analysis.naming.vertex_details import Member, member
-from dstack.analysis.views.wait_tree import Branch, Edge, WaitTree
+from dstack.analysis.views.wait_tree import Edge, WaitBranch, WaitTree
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.paths import location, short_path
@@ -57,7 +57,7 @@ class Lines:
         has_others = any(top.finding is not None for top in self.tree.roots)
         return [OTHERS, *keys] if way and way[0].finding is None and has_others else keys
 
-    def line(self, branch: Branch, *, is_open: bool, rail: tuple[str, str] = NO_RAIL) -> Line:
+    def line(self, branch: WaitBranch, *, is_open: bool, rail: tuple[str, str] = NO_RAIL) -> Line:
         """One branch, with those below it, made when it is unfolded."""
         opens = is_open and branch.role != "each" and branch.below <= OPENED_BELOW
         return Line(
@@ -71,17 +71,17 @@ class Lines:
             rail=rail,
         )
 
-    def _below(self, branch: Branch, is_open: bool) -> list[Line]:
+    def _below(self, branch: WaitBranch, is_open: bool) -> list[Line]:
         below = self.tree.children(branch)
         if branch.role == "circle":
             rails = cycle_rails(len(below))
             return [self.line(one, is_open=is_open, rail=rail) for one, rail in zip(below, rails, strict=True)]
         return self._children(below, is_open)
 
-    def _children(self, branches: Sequence[Branch], is_open: bool) -> list[Line]:
+    def _children(self, branches: Sequence[WaitBranch], is_open: bool) -> list[Line]:
         return [self.line(branch, is_open=is_open) for branch in branches]
 
-    def _also(self, branch: Branch) -> str:
+    def _also(self, branch: WaitBranch) -> str:
         """What a filter finds besides: where it runs, its line, its ids."""
         vertex = self.vertex(branch.first)
         who = self.member(vertex)
@@ -103,7 +103,7 @@ class Lines:
 
     # One line
 
-    def _text(self, branch: Branch) -> Text:
+    def _text(self, branch: WaitBranch) -> Text:
         match branch.role:
             case "circle":
                 return self._circle(branch)
@@ -116,7 +116,7 @@ class Lines:
                 return SafeText(vertex.label).append(self._place(vertex), "dim")
         return self._waiter(branch)
 
-    def _circle(self, branch: Branch) -> Text:
+    def _circle(self, branch: WaitBranch) -> Text:
         ring = [self._label(key) for key in branch.vertices]
         shown = ring if len(ring) <= SHOWN_RING else [*ring[: SHOWN_RING - 1], "…"]
         text = (
@@ -125,7 +125,7 @@ class Lines:
         text.append(f", {branch.below:,} blocked behind it" if branch.below else "")
         return text.append(f": {' → '.join([*shown, ring[0]])}", "bold")
 
-    def _finding(self, branch: Branch) -> str:
+    def _finding(self, branch: WaitBranch) -> str:
         if branch.finding is None:
             return ""
         finding = self.look.diagnosis.findings[branch.finding]
@@ -137,7 +137,7 @@ class Lines:
         is_pending = vertex.is_counted and vertex.kind == "task" and vertex.worker_id is None
         return f"{vertex.label} (pending)" if is_pending else vertex.label
 
-    def _end(self, branch: Branch) -> Text:
+    def _end(self, branch: WaitBranch) -> Text:
         vertex = self.vertex(branch.first)
         who = self.member(vertex)
         text = _count(branch).append(self.name(branch.first), "bold")
@@ -147,14 +147,14 @@ class Lines:
         text.append(f"  {location(who.file, who.line)}" if who.file else "", "cyan")
         return text.append(self._place(vertex, branch), "dim")
 
-    def _waiting_for(self, branch: Branch) -> int:
+    def _waiting_for(self, branch: WaitBranch) -> int:
         """How many wait for an end in all, those among them that stand elsewhere, too, where that was counted."""
         if branch.count > 1 or branch.finding is None:
             return branch.below
         blockers = self.look.diagnosis.findings[branch.finding].final_blockers
         return next((one.waiters_total for one in blockers if one.vertex == branch.first), branch.below)
 
-    def _waiter(self, branch: Branch) -> Text:
+    def _waiter(self, branch: WaitBranch) -> Text:
         assert branch.edge is not None
         text = _count(branch).append(self._label(branch.first), "bold" if branch.place == "here" else "dim")
         place = self._place(self.vertex(branch.first), branch)
@@ -166,16 +166,16 @@ class Lines:
         text.append("  ").append_text(_edge(branch.edge))
         return text if branch.role == "ring" else text.append(place, "dim")
 
-    def _place(self, vertex: Vertex, branch: Branch | None = None) -> str:
+    def _place(self, vertex: Vertex, branch: WaitBranch | None = None) -> str:
         where = self.member(vertex).short_place
         if branch is not None and branch.count > 1:
-            found = self.look.stacks.teams.slice_of(map(self.vertex, branch.vertices))
+            found = self.look.stacks.rank_sets.rank_set_of(map(self.vertex, branch.vertices))
             where = f"{found.words}, first: {where}" if found else f"first: {where}" if where else ""
         return f"  {where}" if where else ""
 
     # All of it
 
-    def told(self, branch: Branch) -> Iterator[Text]:
+    def told(self, branch: WaitBranch) -> Iterator[Text]:
         """All about a branch: the sentence, the line of code, the wait, and where its ends are."""
         if branch.role == "circle":
             yield from self._told_circle(branch)
@@ -197,7 +197,7 @@ class Lines:
             return Step(text=f"The {vertex.label}.", vertex=vertex.key)
         return sentences.sentence(self.look.index, self.look.diagnosis.vertices, vertex)
 
-    def _told_circle(self, branch: Branch) -> Iterator[Text]:
+    def _told_circle(self, branch: WaitBranch) -> Iterator[Text]:
         if branch.finding is not None:
             finding = self.look.diagnosis.findings[branch.finding]
             yield SafeText(f"{titled(finding)}: {finding.summary}")
@@ -205,7 +205,7 @@ class Lines:
         else:
             yield SafeText("A cycle, but no deadlock: a wait in it has a timeout or can end in another way.")
 
-    def _told_edge(self, edge: Edge, branch: Branch) -> Iterator[Text]:
+    def _told_edge(self, edge: Edge, branch: WaitBranch) -> Iterator[Text]:
         text = (
             SafeText().append("Wait: ", "bold").append_text(_edge(edge)).append(", for ").append(self.name(edge.target))
         )
@@ -221,12 +221,12 @@ class Lines:
         if branch.place != "here":
             yield SafeText("Its own entry, with its waiters, is elsewhere in this view: Enter goes there.", "italic")
 
-    def code(self, branch: Branch) -> Place | None:
+    def code(self, branch: WaitBranch) -> Place | None:
         """The line of code it is at."""
         who = self.member(self.vertex(branch.first))
         return (who.file, who.line) if who.file is not None and who.line is not None else None
 
-    def in_words(self, branch: Branch) -> str:
+    def in_words(self, branch: WaitBranch) -> str:
         """The same as plain text, with ids, to be copied."""
         lines = [text.plain for text in self.told(branch)]
         tasks = [self.vertex(key).task_id for key in branch.vertices[:SHOWN_REFS]]
@@ -249,7 +249,7 @@ def cycle_rails(count: int) -> list[tuple[str, str]]:
     return [(FIRST, BETWEEN), *[(BETWEEN, BETWEEN)] * (count - 2), (LAST, OUTSIDE)]
 
 
-def _count(branch: Branch) -> SafeText:
+def _count(branch: WaitBranch) -> SafeText:
     """The number of a member of a cycle, or how many alike a line stands for."""
     count = f"{branch.number}  " if branch.number else f"{branch.count:,} × " if branch.count > 1 else ""
     return SafeText().append(count, "bold")

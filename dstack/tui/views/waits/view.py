@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from dstack.analysis.views.wait_tree import Branch, WaitTree
+from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
 from dstack.tui.source import Look
 from dstack.tui.views.base import Place
 from dstack.tui.views.outline_view import OutlineView
@@ -113,8 +113,8 @@ class WaitsView(OutlineView):
         return self._lines.way_to(vertex) if self._lines else ()
 
     @property
-    def _branch(self) -> Branch | None:
-        return self._data if isinstance(self._data, Branch) else None
+    def _branch(self) -> WaitBranch | None:
+        return self._data if isinstance(self._data, WaitBranch) else None
 
     def _tell(self) -> None:
         branch = self._branch

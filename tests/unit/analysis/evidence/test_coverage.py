@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.evidence.coverage import coverage_of, has_holes, holes_of, seen_workers
+from dstack.analysis.evidence.coverage import coverage_gaps, coverage_of, has_coverage_gaps, read_workers
 from dstack.analysis.stacks.stack_tree import merge
 from dstack.analysis.views.inventory import Inventory
 from dstack.diagnosis import Ratio
@@ -169,16 +169,16 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen
-    occupants = [one for node in inventory.nodes for one in inventory.occupants(node)]
-    assert Counter(one.doing for one in occupants) == counts
-    assert all(one.trouble for one in occupants if one.worker.worker_id not in seen_workers(snapshot))
+    workers = [one for node in inventory.nodes for one in inventory.workers_of(node)]
+    assert Counter(one.doing for one in workers) == counts
+    assert all(one.trouble for one in workers if one.worker.worker_id not in read_workers(snapshot))
 
-    missing = [one for one in look.stacks.missing if one.why == "not read"]
+    missing = [one for one in look.stacks.absent_workers if one.why == "not read"]
     assert len(missing) == counts["not read"]
     root = merge(look.stacks.running().executions)
     page = " ".join(line.text.plain for line in branch_page(look.stacks, root, root, {}))
     assert ("not read: may be anywhere" in page) == bool(missing)
-    assert has_holes(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
+    assert has_coverage_gaps(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
 
 
 def test_every_hole_is_told_with_its_kind() -> None:
@@ -189,7 +189,7 @@ def test_every_hole_is_told_with_its_kind() -> None:
     scene.failures.append(Failure(stage="control plane", reason="no answer", cause="timeout"))
     snapshot = scene.look().snapshot()
 
-    holes = sorted(map(str, holes_of(snapshot, scene.diagnose().vertices)))
+    holes = sorted(map(str, coverage_gaps(snapshot, scene.diagnose().vertices)))
 
     assert holes == [
         "access: text stack",

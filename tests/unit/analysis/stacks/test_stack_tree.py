@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.absent_workers import Missing, company, missing
-from dstack.analysis.stacks.app_threads import Doing, Execution, Likeness, Place, Running, running
-from dstack.analysis.stacks.outliers import Marked, Outlier, outliers
-from dstack.analysis.stacks.stack_tree import Branch, Grouping, merge
+from dstack.analysis.stacks.absent_workers import AbsentWorker, absent_workers, branch_peers
+from dstack.analysis.stacks.app_threads import AppExecutions, Doing, Execution, PathStep, PeerGroup, running
+from dstack.analysis.stacks.outliers import Outlier, OutlierIndex, outliers
+from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, merge
 from dstack.model import Failure, Frame, Snapshot
 from dstack.snapshot_file import load
 from dstack.vertex_keys import ThreadKey
@@ -25,12 +25,12 @@ DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
 
 
 def execution(number: int, functions: Sequence[str], doing: Doing = "waits", alike: str = "work") -> Execution:
-    path = tuple(Place(function, "app.py", 1, function) for function in functions)
+    path = tuple(PathStep(function, "app.py", 1, function) for function in functions)
     return Execution(
         key=ThreadKey("", number),
         name=f"work {number}",
         kind=f"task {alike}",
-        likeness=Likeness(alike, "01000000"),
+        peer_group=PeerGroup(alike, "01000000"),
         node=f"node 10.0.0.{number % 3}",
         job="job 01000000",
         worker_id=f"{number}",
@@ -44,28 +44,28 @@ def executions() -> st.SearchStrategy[list[Execution]]:
     return st.lists(one, max_size=40).map(lambda drawn: [execution(n, *each) for n, each in enumerate(drawn)])
 
 
-def branches(root: Branch) -> list[Branch]:
+def branches(root: StackBranch) -> list[StackBranch]:
     found = [root]
     for branch in found:
         found += branch.children
     return found
 
 
-def named(root: Branch, *names: str) -> Branch:
+def named(root: StackBranch, *names: str) -> StackBranch:
     """The branch along these names."""
     for name in names:
         (root,) = (child for child in root.children if child.place and child.place.name == name)
     return root
 
 
-def seen(scene: Scene, *, whole: bool = False) -> Running:
+def seen(scene: Scene, *, whole: bool = False) -> AppExecutions:
     snapshot = scene.snapshot()
     return running(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, whole=whole)
 
 
-def lost(scene: Scene) -> tuple[Missing, ...]:
+def lost(scene: Scene) -> tuple[AbsentWorker, ...]:
     snapshot = scene.snapshot()
-    return missing(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
+    return absent_workers(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
 
 
 def team(size: int, class_name: str = "Trainer") -> tuple[Scene, Proc, list[Proc]]:
@@ -191,7 +191,7 @@ def test_who_goes_on_where_most_end_stands_out() -> None:
 @given(executions())
 def test_outliers_are_few_among_those_alike_and_leave_most_at_one_place(everybody: list[Execution]) -> None:
     for odd in outliers(everybody).values():
-        alike = [one for one in everybody if one.likeness == odd.execution.likeness]
+        alike = [one for one in everybody if one.peer_group == odd.execution.peer_group]
         shared = odd.execution.path[: odd.shared]
         assert len(alike) == odd.alike
         assert 2 * odd.most > odd.alike
@@ -204,7 +204,7 @@ def test_outliers_are_few_among_those_alike_and_leave_most_at_one_place(everybod
 def test_the_outliers_of_a_branch_are_those_of_its_executions(everybody: list[Execution]) -> None:
     odd = outliers(everybody)
     root = merge(everybody, by="kind")
-    marked = Marked(root, odd)
+    marked = OutlierIndex(root, odd)
 
     for branch in branches(root):
         assert marked.within(branch) == [one for one in branch.executions if one.key in odd]
@@ -304,7 +304,7 @@ def test_any_snapshot_has_a_tree(snapshot: Snapshot) -> None:
         root = merge(found.executions, by="kind")
         assert root.count == len(found.executions)
         assert found.left_out >= 0
-        missing(index, vertices, found.executions)
+        absent_workers(index, vertices, found.executions)
 
 
 # Who is missing
@@ -365,11 +365,11 @@ def test_the_company_of_a_branch_is_who_is_there_elsewhere_and_missing() -> None
     root = merge(seen(scene).executions)
     barrier = named(root, "step", "threading.Barrier.wait")
 
-    (trainers,) = company(root, barrier, lost(scene))
+    (trainers,) = branch_peers(root, barrier, lost(scene))
 
     assert (trainers.kind, trainers.here, trainers.all) == ("actor Trainer", 3, 5)
     assert [one.worker_id for one in trainers.elsewhere] == [actors[3].worker_id]
-    assert [one.why for one in trainers.missing] == ["idle"]
+    assert [one.why for one in trainers.absent] == ["idle"]
 
 
 def test_who_does_many_things_elsewhere_is_one() -> None:
@@ -381,6 +381,6 @@ def test_who_does_many_things_elsewhere_is_one() -> None:
     other.begins(scene.call(other, "drain", by=driver)).sleeps()
     root = merge(seen(scene).executions)
 
-    (servers,) = company(root, named(root, "drain"), lost(scene))
+    (servers,) = branch_peers(root, named(root, "drain"), lost(scene))
 
     assert (servers.here, servers.away, len(servers.elsewhere), servers.all) == (1, 1, 3, 2)

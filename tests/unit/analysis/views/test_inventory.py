@@ -7,7 +7,7 @@ from hypothesis import assume, given
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.views.inventory import Inventory, Occupant, alike
+from dstack.analysis.views.inventory import Inventory, WorkerSummary, group_similar_workers
 from dstack.model import Bundle, Failure, Snapshot
 from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
@@ -20,33 +20,33 @@ def inventory_of(snapshot: Snapshot) -> Inventory:
     return Inventory(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot))
 
 
-def occupants_of(scene: Scene) -> dict[str, Occupant]:
+def occupants_of(scene: Scene) -> dict[str, WorkerSummary]:
     inventory = inventory_of(scene.snapshot())
-    return {one.worker.worker_id: one for node in inventory.nodes for one in inventory.occupants(node)}
+    return {one.worker.worker_id: one for node in inventory.nodes for one in inventory.workers_of(node)}
 
 
 def texts(inventory: Inventory, worker_id: str) -> list[str]:
-    return [deed.text for deed in inventory.deeds(worker_id)]
+    return [deed.text for deed in inventory.activities(worker_id)]
 
 
 def hold(snapshot: Snapshot) -> None:
     """What is true of every inventory."""
     inventory = inventory_of(snapshot)
     known = {node.node_id for node in snapshot.nodes}
-    found = [one for node in inventory.nodes for one in inventory.occupants(node)]
+    found = [one for node in inventory.nodes for one in inventory.workers_of(node)]
     if len(known) == len(snapshot.nodes):
         assert len(found) == sum(worker.node_id in known for worker in snapshot.workers)
     for node in inventory.nodes:
-        occupants = inventory.occupants(node)
-        assert sum(inventory.counts(node).values()) == len(occupants)
-        assert sum(map(len, alike(occupants))) == len(occupants)
-        inventory.amounts(node), inventory.residents(node), inventory.dead_actors(node)
+        workers = inventory.workers_of(node)
+        assert sum(inventory.counts(node).values()) == len(workers)
+        assert sum(map(len, group_similar_workers(workers))) == len(workers)
+        inventory.amounts(node), inventory.placement_groups_on(node), inventory.dead_actors(node)
     for one in found:
-        deeds = inventory.deeds(one.worker.worker_id)
-        assert sum(deed.count for deed in deeds) == sum(one.counts.values()) or one.doing in ("idle", "not read")
+        activities = inventory.activities(one.worker.worker_id)
+        assert sum(deed.count for deed in activities) == sum(one.counts.values()) or one.doing in ("idle", "not read")
         inventory.held_by(one.worker.worker_id)
-    lacking = inventory.lacking()
-    assert all(one.count == len(one.alike) for one in lacking)
+    pending_items = inventory.pending_items()
+    assert all(one.count == len(one.similar) for one in pending_items)
 
 
 @given(related_snapshots())
@@ -121,7 +121,7 @@ def test_a_deed_is_at_its_line() -> None:
     _, worker = scene.run("work", by=scene.driver())
     worker.strands[0].line = 7
 
-    (deed,) = inventory_of(scene.snapshot()).deeds(worker.worker_id)
+    (deed,) = inventory_of(scene.snapshot()).activities(worker.worker_id)
 
     assert (deed.vertex, deed.file, deed.line, deed.source) == (worker.key, "/srv/app/app.py", 7, "return work_of(me)")
 
@@ -162,7 +162,7 @@ def test_alike_workers_are_told_as_one() -> None:
         worker.gets(busy)
     inventory = inventory_of(scene.snapshot())
 
-    groups = alike(inventory.occupants(inventory.nodes[0]))
+    groups = group_similar_workers(inventory.workers_of(inventory.nodes[0]))
 
     assert sorted(len(group) for group in groups) == [1, 1, 1, 4]
 
@@ -176,7 +176,7 @@ def test_alike_coroutines_are_told_as_one() -> None:
         coro.line = 5
         coro.awaits(busy)
 
-    (deed,) = inventory_of(scene.snapshot()).deeds(server.worker_id)
+    (deed,) = inventory_of(scene.snapshot()).activities(server.worker_id)
 
     assert deed.count == 4
     assert deed.doing == "waiting"
@@ -204,8 +204,8 @@ def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
     scene.available[node.node_id][f"CPU_group_{group.placement_group_id}"] = 1.0
     inventory = inventory_of(scene.snapshot())
 
-    (here,) = inventory.residents(node)
-    (there,) = inventory.residents(other)
+    (here,) = inventory.placement_groups_on(node)
+    (there,) = inventory.placement_groups_on(other)
 
     assert (here.bundles, [amount.words for amount in here.amounts]) == ((0, 2), ["CPU 3 of 4 used, 1 free"])
     assert (there.bundles, [amount.words for amount in there.amounts]) == ((1,), ["CPU 2 of 2 used, 0 free"])
@@ -222,14 +222,14 @@ def test_what_is_pending_says_what_it_lacks_and_alike_is_told_once() -> None:
     creation = scene.pending_actor("Trainer", driver, GPU=1.0)[1].becomes(state="PENDING_NODE_ASSIGNMENT")
     scene.group("PENDING", Bundle(resources={"CPU": 1.0}), name="trainers")
 
-    lacking = {one.text: one for one in inventory_of(scene.snapshot()).lacking()}
+    pending_items = {one.text: one for one in inventory_of(scene.snapshot()).pending_items()}
 
-    told = {text: (one.what, one.count, one.is_stuck) for text, one in lacking.items()}
+    told = {text: (one.what, one.count, one.is_stuck) for text, one in pending_items.items()}
     assert told["next waits for CPU, held by holder"] == ("task", 20, False)
     assert told["huge asks for 64 CPU, but the most a node has is 1 CPU"] == ("task", 1, True)
     assert ("actor", 1, True) in told.values()
     assert told["placement group trainers waits for CPU, held by holder"] == ("placement group", 1, False)
-    assert {one.vertex for one in lacking.values()} > {creation.key}
+    assert {one.vertex for one in pending_items.values()} > {creation.key}
 
 
 def test_queued_calls_are_told_with_their_actor_and_not_as_pending() -> None:
@@ -238,7 +238,7 @@ def test_queued_calls_are_told_with_their_actor_and_not_as_pending() -> None:
     calls = [scene.call(clerk, "stamp", by=driver) for _ in range(3)]
     clerk.runs(calls[0])
 
-    assert inventory_of(scene.snapshot()).lacking() == ()
+    assert inventory_of(scene.snapshot()).pending_items() == ()
 
 
 def test_dead_nodes_come_last_and_dead_actors_are_listed() -> None:
