@@ -16,8 +16,8 @@ from dstack.tui.source import Look
 from dstack.tui.views.top_bar import TopBar
 from dstack.vertex_keys import Key
 
-Place = tuple[str, int]
-"""A file, as the node has it, and a line."""
+SourceLocation = tuple[str, int]
+"""The name of a file on its node, and a line number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class View(Screen[None]):
         """What ``e`` writes: all that is shown, as plain text."""
         return None
 
-    def to_open(self) -> Place | None:
+    def to_open(self) -> SourceLocation | None:
         """What ``o`` opens."""
         return None
 

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from dstack.analysis.views.inventory import Inventory, Lacking
 from dstack.tui.source import Look
-from dstack.tui.views.base import Place
+from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.cluster.lines import Lines
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.widgets.detail import Detail
@@ -81,7 +81,7 @@ class ClusterView(OutlineView):
         text = "\n".join(text.plain for text in self._lines.told(self._data)) if self._lines else ""
         return text or None
 
-    def to_open(self) -> Place | None:
+    def to_open(self) -> SourceLocation | None:
         """The line of code at which the execution is."""
         return self._lines.code(self._data) if self._lines else None
 
@@ -93,5 +93,5 @@ class ClusterView(OutlineView):
         return self._lines.vertex(self._data) if self._lines else None
 
     def _tell(self) -> None:
-        self.query_one(Detail).tell(self._lines.told(self._data) if self._lines else ())
+        self.query_one(Detail).show(self._lines.told(self._data) if self._lines else ())
         self.refresh_bindings()

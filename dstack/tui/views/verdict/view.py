@@ -19,7 +19,7 @@ from dstack.report.headline import STYLES, headline
 from dstack.report.rows import Row
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
-from dstack.tui.views.base import Place
+from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
@@ -64,7 +64,7 @@ class VerdictView(OutlineView):
         """The whole finding."""
         return finding_text(self._about.finding, self.app.console) if self._about.finding else None
 
-    def to_open(self) -> Place | None:
+    def to_open(self) -> SourceLocation | None:
         """The line of code that the line is about."""
         return self._about.place
 
@@ -79,7 +79,7 @@ class About:
 
     finding: Finding | None = None
     vertex: Key | None = None
-    place: Place | None = None
+    place: SourceLocation | None = None
 
 
 def lines_of(look: Look) -> Iterator[Line]:

@@ -16,7 +16,7 @@ from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE, titled
 from dstack.report.paths import location, short_path
 from dstack.report.safe_text import SafeText
 from dstack.tui.source import Look
-from dstack.tui.views.base import Place
+from dstack.tui.views.base import SourceLocation
 from dstack.tui.widgets.outline_line import NO_RAIL, Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
@@ -221,7 +221,7 @@ class Lines:
         if branch.place != "here":
             yield SafeText("Its own entry, with its waiters, is elsewhere in this view: Enter goes there.", "italic")
 
-    def code(self, branch: Branch) -> Place | None:
+    def code(self, branch: Branch) -> SourceLocation | None:
         """The line of code it is at."""
         who = self.member(self.vertex(branch.first))
         return (who.file, who.line) if who.file is not None and who.line is not None else None

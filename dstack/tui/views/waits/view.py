@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from dstack.analysis.views.wait_tree import Branch, WaitTree
 from dstack.tui.source import Look
-from dstack.tui.views.base import Place
+from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.views.waits.lines import Lines
 from dstack.tui.widgets.detail import Detail
@@ -105,7 +105,7 @@ class WaitsView(OutlineView):
         """All about the line."""
         return self._lines.in_words(self._branch) if self._lines and self._branch else None
 
-    def to_open(self) -> Place | None:
+    def to_open(self) -> SourceLocation | None:
         """The line of code at which the execution is."""
         return self._lines.code(self._branch) if self._lines and self._branch else None
 
@@ -118,5 +118,5 @@ class WaitsView(OutlineView):
 
     def _tell(self) -> None:
         branch = self._branch
-        self.query_one(Detail).tell(self._lines.told(branch) if self._lines and branch else ())
+        self.query_one(Detail).show(self._lines.told(branch) if self._lines and branch else ())
         self.refresh_bindings()
