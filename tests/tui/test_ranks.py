@@ -23,7 +23,7 @@ from dstack.tui.views.waits.view import WaitsView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
-from tests.tui.test_stacks import at, page, press, texts, tree
+from tests.tui.test_stacks import at, merged, page, press, texts, tree
 from tests.unit.analysis.views.test_snapshot_diff import again
 from tests.unit.ranked_scenes import groups_of, training
 
@@ -99,7 +99,7 @@ def test_merged_stacks_are_filtered_by_rank() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "m")
         await search(pilot, "tp:1 step")
-        assert view._root.count == 4
+        assert merged(view).root.count == 4
         assert lines(view)[0].startswith("3 × step  ranks 1, 5, 7  3 waiting")
 
     seen(StacksView, body)
@@ -136,7 +136,8 @@ def test_b_goes_on_to_ranks_dimensions_and_labels_and_the_palette_names_each(vie
         commands = {one.title: one.callback for one in app.get_system_commands(app.screen)}
         commands["Group by pp"]()
         await pilot.pause()
-        assert [branch.place.name for branch in view._root.children if branch.place][:2] == ["pp 0", "pp 1"]
+        root = merged(view).root if isinstance(view, StacksView) else view.root
+        assert [branch.place.name for branch in root.children if branch.place][:2] == ["pp 0", "pp 1"]
         assert {"No groups", "Group by class", "Group by rank", "Group by stage"} <= commands.keys()
 
     seen(view, body)

@@ -8,15 +8,15 @@ from hypothesis import given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.stacks.outliers import OutlierIndex
-from dstack.analysis.stacks.stack_tree import TextFilter, merge
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Snapshot
 from dstack.snapshot_file import load
-from dstack.tui.views.stacks.lines import source_lines
-from dstack.tui.views.stacks.pages import branch_page, stack_in_words, stack_page
-from dstack.tui.views.stacks.trees import Processes, Tree
-from dstack.tui.widgets.outline import Line
+from dstack.tui.views.stacks.branch_page import branch_page
+from dstack.tui.views.stacks.line_parts import source_lines
+from dstack.tui.views.stacks.merged_tree import MergedTree
+from dstack.tui.views.stacks.process_tree import ProcessTree
+from dstack.tui.views.stacks.stack_page import stack_in_words, stack_page
+from dstack.tui.widgets.outline_line import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene
@@ -41,13 +41,12 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
     if not snapshot.samples:
         return []
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
-    found = unfolded(Processes(stacks, set()).lines())
+    found = unfolded(ProcessTree(stacks, set()).lines())
     for whole in (False, True):
-        root = merge(stacks.running(whole=whole).executions, by="kind")
-        odd = stacks.outliers(whole=whole)
-        found += unfolded(Tree(stacks, root, OutlierIndex(root, odd), TextFilter("")).lines())
-        for branch in (root, *root.children):
-            found += unfolded(branch_page(stacks, root, branch, odd))
+        tree = MergedTree.of(stacks, whole=whole, grouping="kind")
+        found += unfolded(tree.lines())
+        for branch in (tree.root, *tree.root.children):
+            found += unfolded(branch_page(tree, branch))
     for key in stacks.vertices:
         stack = stacks.stack(key)
         assert stack is not None
@@ -76,7 +75,7 @@ def test_every_recorded_snapshot_unfolds(name: str) -> None:
 
     assert all_lines(snapshot)
     for tree in (
-        Processes(stacks, set()).lines(),
+        ProcessTree(stacks, set()).lines(),
         *(stack_page(stacks, one) for one in map(stacks.stack, stacks.vertices) if one),
     ):
         keys = [line.key for line in unfolded(tree)]

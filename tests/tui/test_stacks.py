@@ -14,6 +14,7 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files
+from dstack.tui.views.stacks.merged_tree import MergedTree
 from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, search, until
@@ -48,6 +49,11 @@ def page(view: StacksView) -> Outline:
 
 def texts(outline: Outline) -> list[str]:
     return [line.text.plain for _, line in outline.visible_lines]
+
+
+def merged(view: StacksView) -> MergedTree:
+    assert view.merged
+    return view.merged
 
 
 def at(outline: Outline) -> str:
@@ -265,7 +271,7 @@ def test_n_goes_to_who_is_elsewhere_and_from_there_into_its_stack() -> None:
 def test_only_the_marked_are_merged() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "j", "t", "m")
-        assert view._root.count == 1
+        assert merged(view).root.count == 1
         assert "1 stack of 1 marked worker" in screen_text(app)
         await press(pilot, "m", "g", "t")
         assert "◆ node" in texts(tree(view))[0]
@@ -298,9 +304,9 @@ def test_the_filter_finds_processes_and_merged_stacks() -> None:
         assert len([text for text in texts(tree(view)) if "rank" in text]) == 9, "who has it in the stack is found, too"
         await press(pilot, "escape", "m")
         await search(pilot, "barrier")
-        assert view._root.count == 9
+        assert merged(view).root.count == 9
         await press(pilot, "escape")
-        assert view._root.count == 11
+        assert merged(view).root.count == 11
 
     seen(team().snapshot(), body)
 
@@ -423,7 +429,7 @@ def test_thousands_of_processes_are_lines_made_when_looked_at() -> None:
         await press(pilot, "G", "l", "j", "enter")
         assert page(view).has_focus or texts(page(view))
         await press(pilot, "escape", "m", "b")
-        assert view._root.count == 3_000
+        assert merged(view).root.count == 3_000
         assert len(texts(tree(view))) < 2_000
 
     seen(snapshot_of(3_000), body)

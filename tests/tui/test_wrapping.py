@@ -22,10 +22,12 @@ from dstack.tui.source import Files, Look
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.views.stacks.view import StacksView
-from dstack.tui.views.verdict.view import VerdictView, lines_of
+from dstack.tui.views.verdict.lines import finding_lines
+from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.dialogs import Help
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
 from tests.tui.test_outline import Holder
@@ -250,7 +252,7 @@ def test_no_recorded_finding_has_a_row_of_a_single_word(width: int) -> None:
     rows: list[Line] = []
     for path in sorted(RECORDED.glob("*.json.gz")):
         look = Look.of(1, load(path))
-        rows += [Line(path.name, Text(path.name)), *_apart(path.name, lines_of(look))]
+        rows += [Line(path.name, Text(path.name)), *_apart(path.name, finding_lines(look))]
 
     async def body() -> None:
         app = Holder(rows)

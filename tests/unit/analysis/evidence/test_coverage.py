@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from dstack.tui.views.stacks.pages import branch_page
+from dstack.tui.widgets.top_bar import Status, coverage_line
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.coverage import coverage_gaps, coverage_of, has_coverage_gaps, read_workers
@@ -17,8 +19,6 @@ from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.source import Look
-from dstack.tui.views.stacks.pages import branch_page
-from dstack.tui.widgets.top_bar import Status, coverage_line
 from tests.unit.scenes import Proc, Scene
 
 

@@ -1,4 +1,4 @@
-"""What the lines about stacks have in common: what they are about, and how counts, places and source are written."""
+"""Parts that all lines about stacks share: their subject, and the texts of counts, locations and source."""
 
 from __future__ import annotations
 
@@ -11,100 +11,103 @@ from dstack.analysis.stacks.app_threads import Doing, PathStep
 from dstack.model import Origin
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.tui.widgets.outline import Line
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 
 T = TypeVar("T")
-AROUND = 3
-"""So many lines of source are shown before and after a frame's own."""
+CONTEXT_LINES = 3
+"""Number of source lines shown before and after a frame's line."""
 FEW = 5
-"""Lists on a page that are no longer than this are unfolded at first."""
-SHOWN_OUTLIERS = 10
-"""Up to so many outliers, the branches that lead to them are unfolded at first."""
+"""Lists on a page that are not longer are unfolded at first."""
 SHOWN = 1_000
-"""So many of a list are shown; the rest is counted."""
+"""Maximum number of shown items of a list; the others are counted."""
 DOING_STYLES: Mapping[Doing, str] = {"waits": "yellow", "runs": "green", "rests": "dim"}
-"""Not by colour alone: the words say the same."""
+"""The words say the same as the colours."""
 WORDS: Mapping[Doing, tuple[str, str]] = {
     "waits": ("waits", "waiting"),
     "runs": ("runs", "running"),
     "rests": ("off CPU", "off CPU"),
 }
-"""What begins the line of one, and what stands after a number."""
+"""The word at the begin of a line, and the word after a number."""
 ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "Ray", "stdlib": "Python"}
 """Before a noun: ``your code``, ``3 Ray frames``."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class About:
-    """What a line is about: an execution or other vertex to go to, workers to mark, a branch, a line of code.
+    """The subject of a line: an execution or other vertex, workers to mark, a branch, or a line of code.
 
-    ``onward`` is what is waited for there, whose lines have keys that begin with ``under``.
+    ``targets`` are the vertices that it waits for; the keys of their lines begin with ``prefix``.
     """
 
     vertex: Key | None = None
     workers: tuple[str, ...] = ()
     path: tuple[PathStep, ...] | None = None
-    place: tuple[str, int] | None = None
-    dependencies: tuple[Key, ...] = ()
-    under: str = ""
+    location: tuple[str, int] | None = None
+    targets: tuple[Key, ...] = ()
+    prefix: str = ""
 
 
 def source_lines(key: str, sources: Mapping[str, Mapping[int, str]], file: str, line: int) -> Iterator[Line]:
-    """The lines around one, as far as the node had the file, without what all are indented by."""
+    """The recorded source lines around one, without their common indentation."""
     known = sources.get(file, {})
-    around = [number for number in range(line - AROUND, line + AROUND + 1) if number in known]
+    around = [number for number in range(line - CONTEXT_LINES, line + CONTEXT_LINES + 1) if number in known]
     texts = dedent("\n".join(known[number].replace("\n", " ") for number in around)).split("\n")
     for number, code in zip(around, texts, strict=False):
         mark, style = ("›", "bold") if number == line else (" ", "dim")
         text = SafeText().append(f"{mark}{number:>4} ", "dim").append(code.rstrip(), style)
-        yield Line(f"{key}/{number - line}", text, data=About(place=(file, number)))
+        yield Line(f"{key}/{number - line}", text, data=About(location=(file, number)))
 
 
-def said(key: str, text: str, style: str = "") -> list[Line]:
-    """A sentence, wrapped; no line for an empty one."""
+def sentence_lines(key: str, text: str, style: str = "") -> list[Line]:
+    """One wrapped line with the text; none for an empty text."""
     return [Line(key, SafeText(text, style), hang=0)] if text else []
 
 
-def listed(
+def list_lines(
     key: str,
     title: str,
-    things: Sequence[T],
+    items: Sequence[T],
     line_of: Callable[[T], tuple[SafeText, About]],
     style: str = "",
     *,
     is_open: bool = False,
 ) -> list[Line]:
-    """A line that unfolds into one for each thing."""
+    """One line that unfolds into a line for each item."""
 
     def lines() -> list[Line]:
-        made = [(number, *line_of(thing)) for number, thing in enumerate(things[:SHOWN])]
+        made = [(number, *line_of(item)) for number, item in enumerate(items[:SHOWN])]
         shown = [Line(f"{key}/{about.vertex or number}", text, data=about) for number, text, about in made]
-        rest = len(things) - SHOWN
-        return [*shown, Line(f"{key}/more", SafeText(f"and {rest:,} more", "dim"))] if rest > 0 else shown
+        more = len(items) - SHOWN
+        return [*shown, Line(f"{key}/more", SafeText(f"and {more:,} more", "dim"))] if more > 0 else shown
 
     return [Line(key, SafeText(title, style), lines, is_open=is_open, hang=0)]
 
 
 def mark_of(workers: Sequence[str], marked: set[str]) -> str:
-    """``◆ `` where all of these are marked, ``◇ `` where some are."""
+    """``◆ `` if all of these workers are marked, ``◇ `` if some are."""
     count = sum(worker in marked for worker in workers)
     return "◆ " if workers and count == len(workers) else "◇ " if count else ""
 
 
 def short(function: str) -> str:
-    """A function's name without those it is defined in."""
+    """A function's name without the functions that enclose its definition."""
     return function.rpartition("<locals>.")[2]
 
 
+def ranks_part(words: str) -> str:
+    """The words for ranks, separated from the text before them."""
+    return f"  {words}" if words else ""
+
+
 def doing_word(doing: Doing) -> SafeText:
-    """``waits``, ``runs`` or ``off CPU``, to begin a line with."""
+    """``waits``, ``runs`` or ``off CPU``, for the begin of a line."""
     return SafeText().append(f"{WORDS[doing][0]}  ", DOING_STYLES[doing])
 
 
-def at(place: PathStep) -> str:
+def frame_location(frame: PathStep) -> str:
     """``train.py:12``."""
-    return f"{short_path(place.file)}:{place.line}"
+    return f"{short_path(frame.file)}:{frame.line}"
 
 
 def doing_in_words(counts: Mapping[Doing, int]) -> str:
