@@ -1,4 +1,4 @@
-"""The lines of stacks: whatever was recorded or comes from a stranger can be unfolded, and is harmless."""
+"""The lines of stacks: those of recorded and of generated snapshots unfold, and are harmless."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NAMES = sorted(path.name for path in RECORDED.glob("*.json.gz"))
 
 
 def unfolded(lines: list[Line], depth: int = DEEPEST) -> list[Line]:
-    """The lines and all below them, down to a depth: stacks that wait in a circle have no end."""
+    """The lines and their descendants, down to a depth, since a cycle of waits unfolds without end."""
     found = list(lines)
     for line in lines:
         if depth:
-            below = line.children() if callable(line.children) else line.children
-            found += unfolded(list(below), depth - 1)
+            children = line.children() if callable(line.children) else line.children
+            found += unfolded(list(children), depth - 1)
     return found
 
 
 def all_lines(snapshot: Snapshot) -> list[Line]:
-    """Both trees and every page, each unfolded."""
+    """The lines of both trees and of all pages."""
     if not snapshot.samples:
         return []
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
@@ -79,15 +79,15 @@ def test_every_recorded_snapshot_unfolds(name: str) -> None:
         *(stack_page(stacks, one) for one in map(stacks.stack, stacks.vertices) if one),
     ):
         keys = [line.key for line in unfolded(tree)]
-        assert len(keys) == len(set(keys)), "a line's key is its own"
+        assert len(keys) == len(set(keys)), "keys are unique"
 
 
 @given(related_snapshots())
-def test_whatever_comes_from_a_stranger_unfolds_and_is_harmless(snapshot: Snapshot) -> None:
+def test_generated_snapshots_unfold_and_are_harmless(snapshot: Snapshot) -> None:
     assert not any(UNSEEN.search(line.text.plain) for line in all_lines(snapshot))
 
 
-def test_source_is_shown_around_its_line_without_what_all_are_indented_by() -> None:
+def test_source_lines_lose_their_common_indentation() -> None:
     sources = {"a.py": {9: "        deep()", 10: "    for x in y:", 11: "        work(x)", 30: "far()"}}
 
     lines = [line.text.plain for line in source_lines("key", sources, "a.py", 10)]
