@@ -20,15 +20,13 @@ from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import deed, sentence
 from dstack.analysis.naming.vertex_details import Member, execution_of, member
 from dstack.analysis.solve.requirements import targets_of
+from dstack.analysis.stacks.activity import ACTIVITIES, Activity
 from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
 from dstack.vertex_keys import Key
 
-Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not read"]
-"""``unreadable`` is a call of which no stack was read, ``not read`` a process that does not count as seen."""
-ACTIVITIES: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not read")
 FOR_GOOD = ("deadlock", "orphaned", "infeasible")
 QUEUED = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run: they are told with the actor."""
@@ -58,14 +56,14 @@ class Amount(Model, frozen=True):
         return f"{amount / 2**30:.1f} GiB" if self.name in names.BYTES else f"{amount:g}"
 
 
-class ActivityGroup(Model, frozen=True):
+class ExecutionGroup(Model, frozen=True):
     """What one execution does now, or ``count`` alike ones, of which the first is told; ``vertex`` to jump to.
 
     ``name`` is the execution's, and ``words`` what it does; ``is_whole_process`` if it is a driver's main code.
     """
 
     vertex: Key
-    doing: Doing
+    activity: Activity
     name: str
     words: str
     is_whole_process: bool = False
@@ -89,8 +87,8 @@ class WorkerSummary(Model, frozen=True):
 
     worker: Worker
     name: str
-    doing: Doing
-    counts: Mapping[Doing, int]
+    activity: Activity
+    counts: Mapping[Activity, int]
     queued: int = 0
     trouble: str | None = None
     ranks: Ranks = NO_RANKS
@@ -151,19 +149,19 @@ class Inventory:
         """A node's workers and drivers, those that are stuck first."""
         found = [self._occupant(worker) for worker in self._workers_on.get(node.node_id, ())]
         return tuple(
-            sorted(found, key=lambda one: (ACTIVITIES.index(one.doing), not one.worker.is_driver, *self._order(one)))
+            sorted(found, key=lambda one: (ACTIVITIES.index(one.activity), not one.worker.is_driver, *self._order(one)))
         )
 
     def _order(self, one: WorkerSummary) -> tuple[str, int]:
         """By name; those with ranks by class and rank."""
         return (one.name, -1) if one.ranks.rank is None else (kind_of(self._seen, one.worker, None), one.ranks.rank)
 
-    def counts(self, node: Node) -> dict[Doing, int]:
+    def counts(self, node: Node) -> dict[Activity, int]:
         """How many workers and drivers of a node do what."""
         counts = dict.fromkeys(ACTIVITIES, 0)
         for worker in self._workers_on.get(node.node_id, ()):
             counts[self._doing_of(worker, self._counts_of(worker))] += 1
-        return {doing: count for doing, count in counts.items() if count}
+        return {activity: count for activity, count in counts.items() if count}
 
     def partly_seen(self, node: Node) -> int:
         """How many workers and drivers of a node are not counted as seen, though something is known of what they do."""
@@ -176,13 +174,13 @@ class Inventory:
 
     # Workers
 
-    def activities(self, worker_id: str) -> tuple[ActivityGroup, ...]:
+    def activities(self, worker_id: str) -> tuple[ExecutionGroup, ...]:
         """What the executions of a worker do, alike ones as one, those that are stuck first."""
         groups: dict[object, list[Vertex]] = defaultdict(list)
         for vertex in self._executions.get(worker_id, ()):
             groups[self._shape(vertex)].append(vertex)
         activities = [self._deed(alike[0], len(alike)) for alike in groups.values()]
-        return tuple(sorted(activities, key=lambda one: ACTIVITIES.index(one.doing)))
+        return tuple(sorted(activities, key=lambda one: ACTIVITIES.index(one.activity)))
 
     def held_by(self, worker_id: str) -> str:
         """``2 CPU and 1 GPU``: what a worker's task or actor holds, empty if nothing or nobody knows."""
@@ -292,11 +290,11 @@ class Inventory:
         trouble = self._trouble(worker)
         kind = (actor.class_name if actor else name, worker.job_id if worker.is_driver else None)
         shape = (kind, tuple(sorted(counts.items())), activities, bool(queued), trouble)
-        doing = self._doing_of(worker, counts)
+        activity = self._doing_of(worker, counts)
         return WorkerSummary(
             worker=worker,
             name=name,
-            doing=doing,
+            activity=activity,
             counts=counts,
             queued=queued,
             trouble=trouble,
@@ -304,15 +302,15 @@ class Inventory:
             shape=shape,
         )
 
-    def _counts_of(self, worker: Worker) -> dict[Doing, int]:
-        counts: dict[Doing, int] = defaultdict(int)
+    def _counts_of(self, worker: Worker) -> dict[Activity, int]:
+        counts: dict[Activity, int] = defaultdict(int)
         for vertex in self._executions.get(worker.worker_id, ()):
             counts[self._doing(vertex)] += 1
         if counts:
             return dict(counts)
         return {"idle" if self._sights[worker.worker_id] == "seen" else "not read": 1}
 
-    def _doing_of(self, worker: Worker, counts: Mapping[Doing, int]) -> Doing:
+    def _doing_of(self, worker: Worker, counts: Mapping[Activity, int]) -> Activity:
         """The worst of what a worker's executions do."""
         worst = min(counts, key=ACTIVITIES.index)
         return "not read" if worst == "unreadable" and self._sights[worker.worker_id] != "seen" else worst
@@ -339,7 +337,7 @@ class Inventory:
         whole = [f for f in failures if f.worker_id is None and f.pid is None]
         return list(dict.fromkeys(failure.reason for failure in own or whole))
 
-    def _doing(self, vertex: Vertex) -> Doing:
+    def _doing(self, vertex: Vertex) -> Activity:
         if vertex.key in self._stuck:
             return "stuck"
         if vertex.kind == "task" and vertex.wait is not None:
@@ -365,11 +363,11 @@ class Inventory:
         execution = execution_of(self._seen, vertex)
         return execution is not None and is_users(self._seen, execution)
 
-    def _deed(self, vertex: Vertex, count: int) -> ActivityGroup:
+    def _deed(self, vertex: Vertex, count: int) -> ExecutionGroup:
         who = member(self._seen, vertex)
-        return ActivityGroup(
+        return ExecutionGroup(
             vertex=vertex.key,
-            doing=self._doing(vertex),
+            activity=self._doing(vertex),
             name=vertex.label,
             words=self._words(vertex, who),
             is_whole_process=self._is_whole_process(vertex),

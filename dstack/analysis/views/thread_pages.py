@@ -12,12 +12,11 @@ from dstack.analysis.naming import names, sentences
 from dstack.analysis.naming.vertex_details import execution_of, is_torn, member
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.absent_workers import AbsenceReasons, AbsentWorker, absent_workers
+from dstack.analysis.stacks.activity import Activity, activity_of
 from dstack.analysis.stacks.app_threads import (
     AppExecutions,
-    Doing,
     Execution,
     call_in_words,
-    doing_of,
     kind_of,
     running,
 )
@@ -42,7 +41,7 @@ class ThreadSummary(NamedTuple):
     key: Key
     name: str
     worker_id: str
-    doing: Doing
+    activity: Activity
     words: str
     is_torn: bool = False
 
@@ -163,7 +162,11 @@ class Stacks:
         return tuple(
             sorted(
                 self._workers_on[node.node_id],
-                key=lambda worker: (not worker.is_driver, not self.doings.get(worker.worker_id), *self._order(worker)),
+                key=lambda worker: (
+                    not worker.is_driver,
+                    not self.activities.get(worker.worker_id),
+                    *self._order(worker),
+                ),
             )
         )
 
@@ -173,12 +176,12 @@ class Stacks:
         return ("", 0, worker.pid) if rank is None else (kind_of(self.index, worker, None), rank, worker.pid)
 
     @cached_property
-    def doings(self) -> dict[str, dict[Doing, int]]:
+    def activities(self) -> dict[str, dict[Activity, int]]:
         """By worker: how many of its executions wait, run and neither."""
-        counts: dict[str, dict[Doing, int]] = {}
+        counts: dict[str, dict[Activity, int]] = {}
         for execution in self.running().executions:
             of_worker = counts.setdefault(execution.worker_id, {})
-            of_worker[execution.doing] = of_worker.get(execution.doing, 0) + 1
+            of_worker[execution.activity] = of_worker.get(execution.activity, 0) + 1
         return counts
 
     def process_threads(self, worker: Worker) -> ProcessThreads:
@@ -211,7 +214,7 @@ class Stacks:
                 key=ChildThreadKey(worker_id, child.pid, thread.os_thread_id),
                 name=_name_in_child(child, thread),
                 worker_id=worker_id,
-                doing="waits" if thread.call else doing_of(None, thread),
+                activity="waiting" if thread.call else activity_of(None, thread),
                 words=call_in_words(thread.call) or self._words(None, thread),
                 is_torn=thread.torn,
             )
@@ -221,8 +224,8 @@ class Stacks:
 
     def first_of(self, worker_id: str) -> Key | None:
         """The first execution of a worker: one that waits, if there is one."""
-        doings = {one.key: one.doing for one in self._executions.get(worker_id, {}).values()}
-        return min(doings, key=lambda key: doings[key] != "waits") if doings else None
+        activities = {one.key: one.activity for one in self._executions.get(worker_id, {}).values()}
+        return min(activities, key=lambda key: activities[key] != "waiting") if activities else None
 
     def found(self, words: TextFilter) -> dict[str, set[Key]]:
         """By worker: the keys of its executions that have the words; none of these where it has them itself."""
@@ -290,7 +293,7 @@ class Stacks:
             name = names.coroutine(self.index, worker_id, one)
         else:
             name = names.execution(self.index, worker_id, one, None)
-        return ThreadSummary(key, name, worker_id, doing_of(vertex, one), self._words(vertex, one), is_torn(one))
+        return ThreadSummary(key, name, worker_id, activity_of(vertex, one), self._words(vertex, one), is_torn(one))
 
     def _words(self, vertex: Vertex | None, one: Thread | Coroutine) -> str:
         """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function that it is in."""

@@ -170,7 +170,7 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen
     workers = [one for node in inventory.nodes for one in inventory.workers_of(node)]
-    assert Counter(one.doing for one in workers) == counts
+    assert Counter(one.activity for one in workers) == counts
     assert all(one.trouble for one in workers if one.worker.worker_id not in read_workers(snapshot))
 
     missing = [one for one in look.stacks.absent_workers if one.why == "not read"]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.absent_workers import AbsentWorker, absent_workers, branch_peers
-from dstack.analysis.stacks.app_threads import AppExecutions, Doing, Execution, PathStep, PeerGroup, running
+from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import AppExecutions, Execution, PathStep, PeerGroup, running
 from dstack.analysis.stacks.outliers import Outlier, OutlierIndex, outliers
 from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, merge
 from dstack.model import Failure, Frame, Snapshot
@@ -21,10 +22,10 @@ from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import RAY_WORKER, Proc, Scene
 from tests.unit.strategies import related_snapshots
 
-DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
+DOINGS: tuple[Activity, ...] = ("waiting", "running", "off CPU")
 
 
-def execution(number: int, functions: Sequence[str], doing: Doing = "waits", alike: str = "work") -> Execution:
+def execution(number: int, functions: Sequence[str], activity: Activity = "waiting", alike: str = "work") -> Execution:
     path = tuple(PathStep(function, "app.py", 1, function) for function in functions)
     return Execution(
         key=ThreadKey("", number),
@@ -34,7 +35,7 @@ def execution(number: int, functions: Sequence[str], doing: Doing = "waits", ali
         node=f"node 10.0.0.{number % 3}",
         job="job 01000000",
         worker_id=f"{number}",
-        doing=doing,
+        activity=activity,
         path=path,
     )
 
@@ -100,7 +101,7 @@ def test_children_and_who_ends_here_are_all_of_a_branch(everybody: list[Executio
     for branch in branches(merge(everybody)):
         assert branch.own + sum(child.count for child in branch.children) == branch.count
         assert branch.own == sum(len(one.path) == branch.depth for one in branch.executions)
-        assert sum(branch.doing.values()) == branch.count
+        assert sum(branch.activity.values()) == branch.count
         counts = [child.count for child in branch.children]
         assert counts == sorted(counts, reverse=True)
 
@@ -132,11 +133,11 @@ def test_a_path_that_is_gone_leads_as_far_as_there_is_one() -> None:
 
 
 def test_only_those_are_merged_of_whom_it_holds() -> None:
-    everybody = [execution(number, "ab", doing) for number, doing in enumerate(DOINGS)]
+    everybody = [execution(number, "ab", activity) for number, activity in enumerate(DOINGS)]
 
-    root = merge(everybody, where=lambda one: one.doing == "runs")
+    root = merge(everybody, where=lambda one: one.activity == "running")
 
-    assert [one.doing for one in root.executions] == ["runs"]
+    assert [one.activity for one in root.executions] == ["running"]
 
 
 def test_stacks_of_thousands_of_frames_are_merged() -> None:
@@ -221,8 +222,8 @@ def test_a_path_is_the_users_frames_and_the_call_by_its_name() -> None:
 
     assert named(root, "actor Trainer", "step", "threading.Barrier.wait").count == 1
     assert named(root, "actor Trainer", "step").count == 2
-    assert named(root, "driver train.py", "run", "ray.get").doing == {"waits": 1}
-    assert named(root, "actor Trainer").doing == {"waits": 1, "runs": 1}
+    assert named(root, "driver train.py", "run", "ray.get").activity == {"waiting": 1}
+    assert named(root, "actor Trainer").activity == {"waiting": 1, "running": 1}
 
 
 def test_who_moved_is_in_the_same_branch_as_who_did_not() -> None:

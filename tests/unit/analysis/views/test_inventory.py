@@ -26,7 +26,7 @@ def occupants_of(scene: Scene) -> dict[str, WorkerSummary]:
 
 
 def texts(inventory: Inventory, worker_id: str) -> list[str]:
-    return [deed.text for deed in inventory.activities(worker_id)]
+    return [group.text for group in inventory.activities(worker_id)]
 
 
 def hold(snapshot: Snapshot) -> None:
@@ -43,7 +43,10 @@ def hold(snapshot: Snapshot) -> None:
         inventory.amounts(node), inventory.placement_groups_on(node), inventory.dead_actors(node)
     for one in found:
         activities = inventory.activities(one.worker.worker_id)
-        assert sum(deed.count for deed in activities) == sum(one.counts.values()) or one.doing in ("idle", "not read")
+        assert sum(group.count for group in activities) == sum(one.counts.values()) or one.activity in (
+            "idle",
+            "not read",
+        )
         inventory.held_by(one.worker.worker_id)
     pending_items = inventory.pending_items()
     assert all(one.count == len(one.similar) for one in pending_items)
@@ -100,8 +103,8 @@ def test_each_worker_shows_what_it_does() -> None:
     found = occupants_of(scene)
     inventory = inventory_of(scene.snapshot())
 
-    doings = {proc.worker_id: found[proc.worker_id].doing for proc in scene.procs}
-    assert doings == {
+    activities = {proc.worker_id: found[proc.worker_id].activity for proc in scene.procs}
+    assert activities == {
         driver.worker_id: "waiting",
         clerk.worker_id: "waiting",
         worker.worker_id: "running",
@@ -121,9 +124,14 @@ def test_a_deed_is_at_its_line() -> None:
     _, worker = scene.run("work", by=scene.driver())
     worker.strands[0].line = 7
 
-    (deed,) = inventory_of(scene.snapshot()).activities(worker.worker_id)
+    (group,) = inventory_of(scene.snapshot()).activities(worker.worker_id)
 
-    assert (deed.vertex, deed.file, deed.line, deed.source) == (worker.key, "/srv/app/app.py", 7, "return work_of(me)")
+    assert (group.vertex, group.file, group.line, group.source) == (
+        worker.key,
+        "/srv/app/app.py",
+        7,
+        "return work_of(me)",
+    )
 
 
 def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
@@ -176,10 +184,10 @@ def test_alike_coroutines_are_told_as_one() -> None:
         coro.line = 5
         coro.awaits(busy)
 
-    (deed,) = inventory_of(scene.snapshot()).activities(server.worker_id)
+    (group,) = inventory_of(scene.snapshot()).activities(server.worker_id)
 
-    assert deed.count == 4
-    assert deed.doing == "waiting"
+    assert group.count == 4
+    assert group.activity == "waiting"
 
 
 def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
@@ -191,7 +199,7 @@ def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
 
     found = occupants_of(scene)[server.worker_id]
 
-    assert found.doing == "unreadable"
+    assert found.activity == "unreadable"
     assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 

@@ -52,8 +52,8 @@ def test_a_process_has_its_threads_apart_from_those_of_ray() -> None:
 
     process_threads = stacks_of(scene).process_threads(actor.worker)
 
-    assert [(strand.name, strand.doing, strand.words) for strand in process_threads.strands] == [
-        ("Clerk.stamp", "runs", "stamp")
+    assert [(strand.name, strand.activity, strand.words) for strand in process_threads.strands] == [
+        ("Clerk.stamp", "running", "stamp")
     ]
     assert [strand.name for strand in process_threads.others] == ['thread "listener"']
     assert process_threads.trouble == ""
@@ -68,7 +68,7 @@ def test_a_strand_says_in_brief_for_what_it_waits() -> None:
 
     (strand,) = stacks_of(scene).process_threads(driver.worker).strands
 
-    assert strand.doing == "waits"
+    assert strand.activity == "waiting"
     assert strand.words.startswith("ray.get → Clerk.stamp")
     assert strand.words.endswith("(+2 more)")
 
