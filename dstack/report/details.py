@@ -8,11 +8,11 @@ import msgspec
 from rich.console import Console
 from rich.tree import Tree
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings import is_stuck
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar, roots, stitch, vertices_in
 from dstack.analysis.views.thread_pages import Stacks, ThreadSummary
 from dstack.diagnosis import Diagnosis, Finding

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.model import Snapshot

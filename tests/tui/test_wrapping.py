@@ -95,7 +95,7 @@ def long_snapshots() -> list[Snapshot]:
         left.runs(ping).gets(pong)
         right.runs(pong).gets(back)
         lost_one = scene.worker()
-        lost_one.is_silent = lost_one.is_unseen = True
+        lost_one.is_unreachable = lost_one.is_unreadable = True
         scene.failures += [
             Failure(
                 stage="process",
@@ -105,7 +105,7 @@ def long_snapshots() -> list[Snapshot]:
             )
             for number in range(3 + extra)
         ]
-        snapshots.append(scene.look().look_again().snapshot())
+        snapshots.append(scene.sample().second_sample().snapshot())
     return snapshots
 
 

@@ -84,8 +84,8 @@ def coverage_line(look: Look | None, status: Status, now: float) -> Text:
             parts.append(f"! {status.trouble}")
         coverage = look.diagnosis.coverage
         incomplete = ", INCOMPLETE" if look.diagnosis.incomplete else ""
-        parts.append(f"observed {coverage.workers.seen}/{coverage.workers.total} workers, ")
-        parts[-1] += f"{coverage.nodes.seen}/{coverage.nodes.total} nodes{incomplete}"
+        parts.append(f"observed {coverage.workers.observed}/{coverage.workers.total} workers, ")
+        parts[-1] += f"{coverage.nodes.observed}/{coverage.nodes.total} nodes{incomplete}"
         parts.append(f"#{look.number}, {duration(max(0.0, now - look.snapshot.taken_at))} old")
         if not look.is_final:
             parts.append("second sample in progress")

@@ -60,7 +60,7 @@ def _coverage(look: Look) -> str:
     count = len(look.diagnosis.findings)
     workers = look.diagnosis.coverage.workers
     incomplete = ", incomplete" if look.diagnosis.incomplete else ""
-    return f"{words.plural(count, 'finding')}, {workers.seen}/{workers.total} workers{incomplete}"
+    return f"{words.plural(count, 'finding')}, {workers.observed}/{workers.total} workers{incomplete}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from dstack import words
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.absent_workers import AbsentWorker, BranchPeers, branch_peers
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.outliers import Outlier
@@ -111,7 +111,7 @@ def _unread(stacks: Stacks) -> Iterator[Line]:
 def _execution_of(stacks: Stacks) -> Callable[[Execution], tuple[SafeText, About]]:
     def line(execution: Execution) -> tuple[SafeText, About]:
         text = activity_word(execution.activity).append(execution.name)
-        text.append(f"  {member(stacks.index, stacks.vertices[execution.key]).short_place}", "dim")
+        text.append(f"  {details_of(stacks.index, stacks.vertices[execution.key]).short_place}", "dim")
         return text, About(vertex=execution.key, workers=(execution.worker_id,))
 
     return line

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.diagnosis import Finding, Step
 from dstack.report.failures import failures_in_words
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
@@ -111,7 +111,7 @@ def _lines(look: Look, key: str, finding: Finding | None, rows: Iterable[Row], s
             f"{key}/{at}",
             _as_one_line(row),
             data=About(finding, row.vertex, row.place),
-            terms=member(look.index, vertex).ranks.terms if vertex else frozenset(),
+            terms=details_of(look.index, vertex).ranks.terms if vertex else frozenset(),
             layout=partial(_layout, row, style),
         )
 
