@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from dstack.analysis.evidence.coverage import seen_workers
+from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
@@ -183,7 +183,7 @@ def _is_certain(finding: Finding) -> bool:
 def _were_seen(workers: Set[str], snapshot: Snapshot) -> bool:
     """Whether each of them was looked at, or is not there any more."""
     alive = {worker.worker_id for worker in snapshot.workers}
-    return not (workers & alive) - seen_workers(snapshot)
+    return not (workers & alive) - read_workers(snapshot)
 
 
 def _sighting(analysed: AnalysedSnapshot, finding: Finding, now_s: float) -> Sighting:

@@ -1,4 +1,4 @@
-"""Pictures of the screen as text, kept beside the tests: ``DSTACK_PIN=1`` takes them anew."""
+"""Expected screens, as text files beside the tests; ``DSTACK_PIN=1`` writes them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PICTURES = Path(__file__).with_name("pictures")
 
 
 def assert_pinned(app: DstackApp, name: str) -> None:
-    """The screen is as it was when this picture was taken."""
+    """The screen equals the expected one of this name."""
     text = screen_text(app) + "\n"
     path = PICTURES / f"{name}.txt"
     if os.environ.get("DSTACK_PIN"):
         PICTURES.mkdir(exist_ok=True)
         path.write_text(text)
-    assert text == path.read_text(), f"{name} looks different; look at it, and take it anew with DSTACK_PIN=1"
+    assert text == path.read_text(), f"{name} differs; check it, and write it again with DSTACK_PIN=1"

@@ -1,4 +1,4 @@
-"""The Stacks and Flame views of a real deadlock between two Serve deployments look as they did."""
+"""The screens of the Stacks and Flame views of a real deadlock between two Serve deployments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("view", ["stacks", "flame"])
-@pytest.mark.usefixtures("still_clock")
-def test_it_looks_as_it_did(view: str, size: tuple[int, int]) -> None:
+@pytest.mark.usefixtures("fixed_age")
+def test_the_screen_matches_its_picture(view: str, size: tuple[int, int]) -> None:
     async def body() -> None:
         async with running(Files("shop.json", [recorded("serve-coroutines")]), size) as (app, pilot):
             await pilot.press(str(list(VIEWS).index(view) + 1))

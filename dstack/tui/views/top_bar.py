@@ -1,4 +1,4 @@
-"""The lines on top of every view: the verdict, what it rests on, and which views there are."""
+"""The top bar of every view: the verdict, the coverage and age of the snapshot, and the views."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dstack.tui.source import Look
 from dstack.words import duration
 
 MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
-"""The meaning never depends on the colour alone."""
+"""The marks say the same as the colours."""
 
 
 class TopBar(Vertical):
-    """Verdict and headline; source, coverage, age, and what is under way; then the views, by their keys."""
+    """Three rows: verdict and headline; coverage, age, current step and source; the views with their keys."""
 
     DEFAULT_CSS = """
     TopBar { height: 3; dock: top; background: $panel; }
@@ -36,14 +36,14 @@ class TopBar(Vertical):
     """
 
     def compose(self) -> ComposeResult:
-        """Three lines."""
+        """The rows."""
         yield Static(id="verdict")
         yield Static(id="coverage")
         yield Static(id="views")
 
-    def tell(self, look: Look | None, status: Status, views: Sequence[str], here: str) -> None:
-        """Shows a look, what is under way, and in which of the views one is."""
-        self.query_one("#views", Static).update(views_line(views, here))
+    def show(self, look: Look | None, status: Status, views: Sequence[str], current: str) -> None:
+        """Show a snapshot, the status of the application, and which view is current."""
+        self.query_one("#views", Static).update(views_line(views, current))
         verdict = self.query_one("#verdict", Static)
         verdict.set_classes([look.diagnosis.verdict] if look else [])
         verdict.update(verdict_line(look, status))
@@ -51,15 +51,15 @@ class TopBar(Vertical):
 
 
 def now_for(look: Look) -> float:
-    """The time, in Unix seconds, by which a look's age counts."""
+    """The time at which a snapshot's age is measured, in Unix seconds."""
     return max(time.time(), look.snapshot.taken_at)
 
 
-def views_line(views: Sequence[str], here: str) -> Text:
-    """The views and their keys; where one is, in brackets."""
+def views_line(views: Sequence[str], current: str) -> Text:
+    """The views and their keys; the current view is in brackets."""
     text = SafeText()
     for number, name in enumerate(views, 1):
-        if name == here:
+        if name == current:
             text.append(f"[{number} {name.capitalize()}]", "bold reverse").append(" ")
         else:
             text.append(f" {number} ", "bold").append(f"{name.capitalize()}  ")
@@ -67,7 +67,7 @@ def views_line(views: Sequence[str], here: str) -> Text:
 
 
 def verdict_line(look: Look | None, status: Status) -> Text:
-    """The verdict in one line, or that there is none yet."""
+    """The verdict in one line; before the first snapshot the current step or the error."""
     if look is None:
         return SafeText(f"✖ {status.trouble}" if status.trouble else f"… collecting: {status.doing or 'starting'}")
     verdict = look.diagnosis.verdict
@@ -75,7 +75,7 @@ def verdict_line(look: Look | None, status: Status) -> Text:
 
 
 def coverage_line(look: Look | None, status: Status, now: float) -> Text:
-    """What the verdict rests on, how old it is, and what is under way; what matters most comes first."""
+    """Coverage and age of the snapshot, current step and source; the most important part comes first."""
     parts = []
     if status.is_frozen:
         parts.append("FROZEN" + (f", {status.newer} newer" if status.newer else ""))
