@@ -297,7 +297,7 @@ def test_cursor_and_folds_survive_another_snapshot() -> None:
         await pilot.press("j", "j", "h")
         before, lines = cursor(app).key, shown(app)
         await pilot.press("r")
-        await until(pilot, lambda: len(app.looks) == 2)
+        await until(pilot, lambda: len(app.snapshots) == 2)
 
         assert cursor(app).key == before
         assert shown(app) == lines

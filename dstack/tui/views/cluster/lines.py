@@ -9,6 +9,7 @@ from functools import partial
 from rich.text import Text
 
 from dstack import words
+from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.naming import names
 from dstack.analysis.views.inventory import (
     ACTIVITIES,
@@ -23,7 +24,6 @@ from dstack.analysis.views.inventory import (
 from dstack.model import Actor, Node
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
 from dstack.tui.views.cluster.details import host_figures, queued_calls, resident_in_words
 from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
@@ -46,7 +46,7 @@ MARKS: dict[Doing, tuple[str, str]] = {
 class ClusterLines:
     """The lines of one snapshot."""
 
-    look: Look
+    analysed: AnalysedSnapshot
     inventory: Inventory
 
     def roots(self) -> list[Line]:
@@ -64,13 +64,13 @@ class ClusterLines:
 
     def path_to(self, vertex: Key) -> list[str]:
         """The keys of the lines from the root down to a vertex; empty if it is not in this view."""
-        known = self.look.diagnosis.vertices.get(vertex)
+        known = self.analysed.diagnosis.vertices.get(vertex)
         if known is None:
             return []
         if known.worker_id is None:
             found = next((one for one in self.inventory.pending_items() if vertex in one.similar), None)
             return [PENDING, f"pending/{found.vertex}"] if found else []
-        worker = self.look.index.workers.get(known.worker_id)
+        worker = self.analysed.merged_index.workers.get(known.worker_id)
         node = next((one for one in self.inventory.nodes if worker and one.node_id == worker.node_id), None)
         return self._path_on(node, known.worker_id) if node else []
 
@@ -119,7 +119,7 @@ class ClusterLines:
         first = group[0]
         if len(group) == 1:
             return self._occupant(first)
-        part = self.look.stacks.rank_sets.rank_set([one.worker.worker_id for one in group])
+        part = self.analysed.stacks.rank_sets.rank_set([one.worker.worker_id for one in group])
         ranks = f"{part.words}, " if part else ""
         text = _mark(first.doing).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
         text.append_text(self._summary(first))
