@@ -60,7 +60,7 @@ class DstackApp(App[int]):
         Binding(
             "space", "freeze", "Freeze", id="app.freeze", tooltip="Keep the snapshot shown; new ones are still taken"
         ),
-        Binding("o", "open_place", "Open", id="app.open", tooltip="Open the line of code in $EDITOR", show=False),
+        Binding("o", "open_location", "Open", id="app.open", tooltip="Open the line of code in $EDITOR", show=False),
         Binding("y", "copy_this", "Copy", id="app.copy", tooltip="Copy what the selected line is about", show=False),
         Binding("s", "save", "Save", id="app.save", tooltip="Save the snapshot to a file", show=False),
         Binding("e", "export", "Export", id="app.export", tooltip="Write this view to a text file", show=False),
@@ -216,7 +216,7 @@ class DstackApp(App[int]):
         first, *others = text.splitlines() or [""]
         self.notify(f"Copied: {first}" + (f" and {plural(len(others), 'more line')}" if others else ""))
 
-    def action_open_place(self) -> None:
+    def action_open_location(self) -> None:
         """Open the line under the cursor in the editor."""
         location = self._view.to_open()
         if location is None:

@@ -72,7 +72,7 @@ def missing_from(screen: str, texts: Iterable[str]) -> list[str]:
 
 
 def wrapped_in(outline: Outline) -> list[str]:
-    return [line.text.plain for _, line in outline.visible_lines if line.hang is not None]
+    return [line.text.plain for _, line in outline.visible_lines if line.hanging_indent is not None]
 
 
 def sentences_of(app: DstackApp) -> list[str]:
@@ -198,7 +198,10 @@ def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
     texts = sentences(count)
     lines: list[Line] = []
     for number, text in enumerate(texts):
-        lines = [Line(str(number), Text(text), lines, is_open=True, hang=number % 3), Line(f"{number}/", Text("|"))]
+        lines = [
+            Line(str(number), Text(text), lines, is_open=True, hanging_indent=number % 3),
+            Line(f"{number}/", Text("|")),
+        ]
 
     async def body() -> None:
         app = OutlineApp(lines)
@@ -211,7 +214,7 @@ def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
 
 
 def test_the_cursor_stays_with_its_sentence_when_the_width_changes() -> None:
-    lines = [Line(str(number), Text(text), hang=0) for number, text in enumerate(sentences(40))]
+    lines = [Line(str(number), Text(text), hanging_indent=0) for number, text in enumerate(sentences(40))]
 
     async def body() -> None:
         app = OutlineApp(lines)
@@ -276,7 +279,7 @@ def _unfolded(name: str, lines: Iterable[Line]) -> list[Line]:
 
 
 def test_a_filter_finds_words_on_both_sides_of_a_line_break() -> None:
-    lines = [Line("long", Text(f"first {'word ' * 40}last"), hang=0), Line("other", Text("first"))]
+    lines = [Line("long", Text(f"first {'word ' * 40}last"), hanging_indent=0), Line("other", Text("first"))]
 
     async def body() -> None:
         app = OutlineApp(lines)

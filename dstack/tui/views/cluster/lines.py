@@ -124,7 +124,7 @@ class ClusterLines:
         text = _mark(first.doing).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
         text.append_text(self._summary(first))
         children = partial(self._occupants, group)
-        return Line(f"alike/{first.worker.worker_id}", text, children, data=first, also=_also(first))
+        return Line(f"alike/{first.worker.worker_id}", text, children, data=first, search_text=_search_text(first))
 
     def _occupants(self, group: Sequence[WorkerSummary]) -> list[Line]:
         """One line for each of similar workers, whose common activity is in the line above."""
@@ -134,7 +134,9 @@ class ClusterLines:
         text = _mark(one.doing).append_text(_named(one) if is_in_group else self._summary(one))
         is_simple = sum(one.counts.values()) == 1
         children = () if is_simple else partial(self._activities, one)
-        return Line(one.worker.worker_id, text, children, data=one, also=_also(one), terms=one.ranks.terms)
+        return Line(
+            one.worker.worker_id, text, children, data=one, search_text=_search_text(one), terms=one.ranks.terms
+        )
 
     def _summary(self, one: WorkerSummary) -> Text:
         """The worker's name and its activity, or the number of its executions in each state."""
@@ -193,6 +195,6 @@ def _mark(doing: Doing) -> SafeText:
     return SafeText().append(f"{mark:<8}", style).append(" ")
 
 
-def _also(one: WorkerSummary) -> str:
+def _search_text(one: WorkerSummary) -> str:
     """Further words for the filter."""
     return f"{one.worker.worker_id} {one.worker.actor_id or ''} {one.worker.ip}"

@@ -148,7 +148,7 @@ class FlameView(GroupedView):
 
     # Keys
 
-    @on(Chart.Left)
+    @on(Chart.ZoomedOut)
     def leave_zoom(self) -> None:
         """Return to the previous zoom."""
         self.action_zoom_out()

@@ -50,7 +50,7 @@ def snapshot_lines(
         verdict = snapshot.analysed.diagnosis.verdict
         text.append(f"{MARKS[verdict]} {verdict.upper()}", "bold").append(f"  {_coverage(snapshot)}")
         text.append("  shown in the views" if snapshot is shown else "", "italic")
-        lines.append(Line(f"snapshot/{snapshot.number}", text, data=snapshot, hang=7))
+        lines.append(Line(f"snapshot/{snapshot.number}", text, data=snapshot, hanging_indent=7))
     return lines
 
 
@@ -95,7 +95,7 @@ class ComparisonLines:
         assert number is not None
         finding = snapshot.analysed.diagnosis.findings[number]
         text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary)
-        return Line(f"finding/{found.before}/{found.after}", text, data=found, hang=12)
+        return Line(f"finding/{found.before}/{found.after}", text, data=found, hanging_indent=12)
 
     def _section(self, key: str, title: str, items: Sequence[T], text_of: Callable[[T, str], Text]) -> Line:
         by_change: dict[Change, list[T]] = {change: [] for change in ORDER}
@@ -123,7 +123,7 @@ class ComparisonLines:
         rank_sets = self.snapshot_of(first).analysed.stacks.rank_sets
         part = rank_sets.rank_set_of(vertices) if len(vertices) == len(group) else None
         text = SafeText().append(f"{len(group):,} × ", "bold").append_text(text_of(first, part.words if part else ""))
-        return Line(f"{name}/alike", text, partial(self._each, key, group, text_of), data=first, hang=HANG)
+        return Line(f"{name}/alike", text, partial(self._each, key, group, text_of), data=first, hanging_indent=HANG)
 
     def _each(self, key: str, group: list[T], text_of: Callable[[T, str], Text]) -> list[Line]:
         return [self._item(f"{key}/{item.change}/{item.vertex}", item, text_of) for item in group]
@@ -132,7 +132,7 @@ class ComparisonLines:
         vertex = self._vertex(item)
         index = self.snapshot_of(item).analysed.merged_index
         ranks = index.ranks(vertex.worker_id or "", vertex.child_pid) if vertex else NO_RANKS
-        return Line(key, text_of(item, ranks.in_words), data=item, terms=ranks.terms, hang=HANG)
+        return Line(key, text_of(item, ranks.in_words), data=item, terms=ranks.terms, hanging_indent=HANG)
 
     def _vertex(self, item: T) -> Vertex | None:
         return self.snapshot_of(item).analysed.diagnosis.vertices.get(item.vertex)

@@ -159,7 +159,7 @@ class HistoryView(OutlineView):
         if self._result is None:
             return [Line("busy", SafeText("Comparing …", "italic"))]
         if self._result.comparison is None:
-            return [Line("error", SafeText(f"✖ {self._result.reason}", "yellow"), hang=2)]
+            return [Line("error", SafeText(f"✖ {self._result.reason}", "yellow"), hanging_indent=2)]
         return list(ComparisonLines(*self._result.pair, self._result.comparison).lines())
 
     @work(thread=True, exclusive=True, exit_on_error=False)

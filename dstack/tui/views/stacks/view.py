@@ -18,11 +18,11 @@ from dstack.tui.views.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.views.stacks.line_parts import About
 from dstack.tui.views.stacks.merged_tree import NO_WORDS, MergedTree, branch_key, branch_keys
 from dstack.tui.views.stacks.page_pane import Page, PagePane
-from dstack.tui.views.stacks.process_tree import ProcessTree, child_key
+from dstack.tui.views.stacks.process_tree import ProcessTree, stack_keys
 from dstack.tui.views.stacks.stack_page import stack_in_words, target_key
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
-from dstack.vertex_keys import ChildThreadKey, Key
+from dstack.vertex_keys import Key
 
 SIDE_BY_SIDE = 100
 """Minimum width for two panes side by side, in columns."""
@@ -194,23 +194,14 @@ class StacksView(GroupedView):
 
     def _follow(self, page: Page) -> None:
         """Select the page's stack in the tree by process, if it is there, and keep the trail."""
-        if self.is_merged or page.vertex is None:
+        if self.analysed is None or self.is_merged or page.vertex is None:
             return
-        keys = self._keys_to(page.vertex)
+        keys = stack_keys(self.analysed.stacks, page.vertex)
         line = self._tree.cursor_line
         if keys and (line is None or line.key != str(page.vertex)):
             before, self._selected = self._selected, str(page.vertex)
             if not self._tree.reveal(keys):
                 self._selected = before
-
-    def _keys_to(self, vertex: Key) -> list[str]:
-        """The keys of the lines from the root of the tree by process down to a stack."""
-        assert self.analysed is not None
-        place = self.analysed.stacks.path_to(vertex)
-        if place is None:
-            return []
-        below = [child_key(vertex.worker_id, vertex.pid)] if isinstance(vertex, ChildThreadKey) else []
-        return [f"node/{place[0]}", f"worker/{place[1]}", *below, str(vertex)]
 
     # Keys
 

@@ -49,7 +49,7 @@ def finding_lines(analysed: AnalysedSnapshot) -> Iterator[Line]:
     """The findings; without any, the calls that failed; then what could not be read."""
     diagnosis = analysed.diagnosis
     if not diagnosis.findings:
-        yield Line("none", SafeText(f"No findings: {headline(diagnosis)}."), hang=0)
+        yield Line("none", SafeText(f"No findings: {headline(diagnosis)}."), hanging_indent=0)
         yield from _lines(analysed, "failed", None, _remarks(map(step_of_failure, diagnosis.failed_before)))
     for number, finding in enumerate(diagnosis.findings, 1):
         yield _finding(analysed, number, finding)
@@ -61,7 +61,7 @@ def finding_lines(analysed: AnalysedSnapshot) -> Iterator[Line]:
 
 def _failures(failures: Sequence[str]) -> Iterator[Line]:
     for at, text in enumerate(failures[:SHOWN_FAILURES]):
-        yield Line(f"failure/{at}", SafeText(text), hang=0)
+        yield Line(f"failure/{at}", SafeText(text), hanging_indent=0)
     if len(failures) > SHOWN_FAILURES:
         more = plural(len(failures) - SHOWN_FAILURES, "more failure")
         yield Line("failure/more", SafeText(more, "dim"))
@@ -79,7 +79,7 @@ def _finding(analysed: AnalysedSnapshot, number: int, finding: Finding) -> Line:
         _details(analysed, f"{key}/details", finding),
     ]
     is_open = number <= OPENED_FINDINGS
-    return Line(key, title, children, is_open=is_open, data=About(finding), hang=HANG)
+    return Line(key, title, children, is_open=is_open, data=About(finding), hanging_indent=HANG)
 
 
 def _rows(finding: Finding) -> Iterator[Row]:

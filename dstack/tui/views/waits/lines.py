@@ -64,7 +64,7 @@ class WaitLines:
             children=partial(self._below, branch, opens) if branch.expands else (),
             is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "circle"),
             data=branch,
-            also=self._also(branch),
+            search_text=self._search_text(branch),
             terms=self._member(branch).ranks.terms if is_single else frozenset(),
             rail=rail,
         )
@@ -79,7 +79,7 @@ class WaitLines:
     def _children(self, branches: Sequence[WaitBranch], is_open: bool) -> list[Line]:
         return [self.line(branch, is_open=is_open) for branch in branches]
 
-    def _also(self, branch: WaitBranch) -> str:
+    def _search_text(self, branch: WaitBranch) -> str:
         """Further words for the filter: place, line of code, ids."""
         found = self._member(branch)
         place = f"{found.file}:{found.line} {found.function}" if found.file else ""
