@@ -25,12 +25,12 @@ from statistics import median
 from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.evidence.coverage import coverage_gaps
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
 from dstack.snapshot_file import save
-from tests.clusters import ray_cluster
+from tests.clusters.ray_clusters import ray_cluster
 
 WORKLOAD = Path(__file__).with_name("workloads") / "churn.py"
 HOG = "while True: pass"

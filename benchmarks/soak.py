@@ -25,11 +25,11 @@ from statistics import median
 
 from rich.console import Console
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.capture import snapshot
 from dstack.report.text import print_report
 from dstack.snapshot_file import save
-from tests.clusters import Example, ray_cluster
+from tests.clusters.ray_clusters import Example, ray_cluster
 
 WORKLOADS = Path(__file__).with_name("workloads")
 NEEDS = {"collectives": "torch", "data": "pyarrow", "serve": "fastapi", "tune": "tensorboardX", "train": "pyarrow"}

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from dstack import __version__
 from dstack.ending import Tidying, end
 from dstack.errors import DstackError, UsageError, as_dstack_error
+from dstack.version import __version__
 from dstack.visible import encodable, visible, visible_lines
 
 if TYPE_CHECKING:
-    from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.diagnosis import Diagnosis, FailOn
     from dstack.model import Snapshot
 
@@ -351,7 +351,7 @@ def _load_explanation() -> None:
     with Loading():
         import rich.console  # noqa: F401  # loaded for later
 
-        import dstack.analysis.analysed_snapshot
+        import dstack.analysis.views.analysed_snapshot
         import dstack.report.text
         import dstack.snapshot_file  # noqa: F401  # loaded for later
 
@@ -372,7 +372,7 @@ def _report(
     taken: Snapshot, form: Form = "report", job: str | None = None, *, within_s: float | None = None
 ) -> Diagnosis:
     """Explains a snapshot, within a time if one is given, and prints that; a reader may take its time."""
-    from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 
     with _ended_after(within_s):
         analysed = AnalysedSnapshot.of(taken, job=job)

@@ -14,14 +14,14 @@ from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
-from dstack.analysis.findings.standstill import may_stand_still
+from dstack.analysis.findings.stall_evidence import may_be_stalled
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.graph.pending.runtime_environments import pending_setups
 from dstack.analysis.graph.process_groups.calls import BY_CALLS
 from dstack.analysis.graph.wait_graph import wait_for_graph
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.job_selection import find_job
-from dstack.analysis.solve.requirements import doubtful, targets_of
+from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Cause, Snapshot, actor_of_task
 from dstack.vertex_keys import Key, UnknownKey
@@ -90,7 +90,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         return ReadingPlan(set(), [])
     first = SampleIndex(snapshot, snapshot.samples[0])
     reduced = ReducedGraph(first, wait_for_graph(first))
-    still = {key for chain in reduced.chains if may_stand_still(reduced, chain) for key in chain.waiters}
+    still = {key for chain in reduced.chains if may_be_stalled(reduced, chain) for key in chain.waiters}
     unresolved = _unresolved(reduced.vertices)
     workers = set(_unread(snapshot))
     for vertex in reduced.vertices.values():
@@ -172,7 +172,8 @@ def _unread(snapshot: Snapshot) -> Iterator[str]:
 
 def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
     """What waits for something that was not observed, or for a scheduler that may be placing it, also by helpers."""
-    unknown = doubtful(vertices) | {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
+    schedulers = {key for key in vertices if isinstance(key, UnknownKey) and key.is_scheduler}
+    unknown = relevant_unobserved(vertices) | schedulers
     waiters: dict[Key, list[Key]] = defaultdict(list)
     for vertex in vertices.values() if unknown else ():
         for target in targets_of(vertex):
@@ -198,7 +199,7 @@ def _workers_of(vertex: Vertex, index: SampleIndex) -> set[str]:
 
 def _makers_of_group(vertex: Vertex, index: SampleIndex) -> set[str | None]:
     """The driver, and the actor if there is one, in whose name a placement group was made."""
-    group = index.groups.get(vertex.placement_group_id or "")
+    group = index.placement_groups.get(vertex.placement_group_id or "")
     if group is None:
         return set()
     creator = index.actors.get(group.creator_actor_id or "")

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.index.ranks import Ranks
 from dstack.analysis.naming import names
-from dstack.analysis.naming.vertex_details import member, source_line
+from dstack.analysis.naming.vertex_details import details_of, source_line
 from dstack.analysis.stacks.app_threads import call_in_words
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar
 from dstack.diagnosis import FailedBefore, Finding, GroupWait, OutsideWait, Since, Step, Target, Vertex, Wait
 from dstack.model import Process, Snapshot, Thread
@@ -110,7 +110,7 @@ class _DocumentBuilder:
 
     def _member(self, vertex: Vertex, within: Container[Key] | None = None, similar: int = 0) -> DocumentMember:
         """A vertex with its dependencies, of which only those ``within`` a finding if that is given."""
-        details = member(self._index, vertex)
+        details = details_of(self._index, vertex)
         values = {
             **msgspec.structs.asdict(details),
             **_ranks(details.ranks),
@@ -140,7 +140,7 @@ class _DocumentBuilder:
     def _target(self, target: Target) -> DocumentTarget:
         if target.vertex not in self._targets:
             vertex = self._diagnosis.vertices[target.vertex]
-            details = member(self._index, vertex)
+            details = details_of(self._index, vertex)
             self._targets[target.vertex] = {
                 "ref": None,
                 "execution": vertex.label,
@@ -178,8 +178,8 @@ class _DocumentBuilder:
     def _coverage(self) -> DocumentCoverage:
         coverage = self._diagnosis.coverage
         return {
-            "nodes": {"seen": coverage.nodes.seen, "total": coverage.nodes.total},
-            "workers": {"seen": coverage.workers.seen, "total": coverage.workers.total},
+            "nodes": {"seen": coverage.nodes.observed, "total": coverage.nodes.total},
+            "workers": {"seen": coverage.workers.observed, "total": coverage.workers.total},
             "access": dict(coverage.access.items()),
             "failures": [_fields_of(failure, DocumentFailure) for failure in coverage.failures],
         }

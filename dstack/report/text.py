@@ -9,8 +9,8 @@ from time import localtime, strftime
 from rich.console import Console
 from rich.text import Text
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings.wording.failures import step as step_of_failure
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Snapshot
 from dstack.report.check_json import pauses_ms
@@ -139,8 +139,8 @@ def _print_foot(console: Console, analysed: AnalysedSnapshot, shown: int) -> Non
     if len(failures) > shown:
         console.print(SafeText(f"{' ' * 14}and {plural(len(failures) - shown, 'more failure')} (--details)", "yellow"))
     index = (
-        f"{coverage.workers.seen} of {coverage.workers.total} workers and drivers, "
-        f"{coverage.nodes.seen} of {coverage.nodes.total} nodes{_access(diagnosis)}"
+        f"{coverage.workers.observed} of {coverage.workers.total} workers and drivers, "
+        f"{coverage.nodes.observed} of {coverage.nodes.total} nodes{_access(diagnosis)}"
     )
     if not _fits(console, _status(diagnosis), origin := _origin(analysed)):
         console.print(SafeText(origin, "dim"))

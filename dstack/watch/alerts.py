@@ -18,11 +18,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
 
@@ -215,6 +215,6 @@ def _telling(members: Iterable[Vertex]) -> list[Vertex]:
 
 
 def _place(index: SampleIndex, vertex: Vertex) -> Place:
-    who = member(index, vertex)
+    who = details_of(index, vertex)
     name = f"{who.task_id}/{who.attempt or 0}" if who.task_id else str(vertex.key)
     return name, who.file or "", str(who.line or "")

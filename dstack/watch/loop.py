@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings import verdict_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
 from dstack.diagnosis import Finding, FindingKind, Ratio
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
@@ -130,7 +130,7 @@ class Watch:
             self._figures,
             is_up=True,
             longest_unmoved_s=self._standing.longest_s(now),
-            answered=Ratio(seen=answered, total=answered + len(glance.silent)),
+            answered=Ratio(observed=answered, total=answered + len(glance.silent)),
             looks=self._figures.looks + 1,
         )
 
@@ -218,7 +218,9 @@ class Watch:
         if changes == Changes():
             blocked = [finding for finding in diagnosis.findings if verdict_of(finding) == "blocked"]
             chains = f"; {plural(len(blocked), 'open chain')} of waits" if blocked else ""
-            self._events.tell("seen", f"nothing is stuck; read {seen.seen} of {seen.total} workers and drivers{chains}")
+            self._events.tell(
+                "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{chains}"
+            )
 
     def _tell_new(self, analysed: AnalysedSnapshot, new: Sequence[int], file: str | None) -> None:
         documents = json.loads(check_json(analysed))["findings"]

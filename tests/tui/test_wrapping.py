@@ -15,7 +15,7 @@ from rich.text import Text
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
@@ -96,7 +96,7 @@ def long_snapshots() -> list[Snapshot]:
         left.runs(ping).gets(pong)
         right.runs(pong).gets(back)
         lost_one = scene.worker()
-        lost_one.is_silent = lost_one.is_unseen = True
+        lost_one.is_unreachable = lost_one.is_unreadable = True
         scene.failures += [
             Failure(
                 stage="process",
@@ -106,7 +106,7 @@ def long_snapshots() -> list[Snapshot]:
             )
             for number in range(3 + extra)
         ]
-        snapshots.append(scene.look().look_again().snapshot())
+        snapshots.append(scene.sample().second_sample().snapshot())
     return snapshots
 
 

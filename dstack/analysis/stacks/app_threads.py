@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names, ray_libraries
 from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.stacks.activity import Activity, activity_of
 from dstack.diagnosis import Vertex
 from dstack.model import Actor, BlockedCall, Coroutine, Frame, Origin, Thread, Worker, job_of_task
 from dstack.vertex_keys import Key
 
-Doing = Literal["waits", "runs", "rests"]
-"""Who ``runs`` is on a CPU; who ``rests`` is not seen to do either: asleep, in I/O, in a call outside Python."""
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 
 
@@ -58,7 +57,7 @@ class Execution(NamedTuple):
     node: str
     job: str
     worker_id: str
-    doing: Doing
+    activity: Activity
     path: tuple[PathStep, ...]
     ranks: Ranks = NO_RANKS
 
@@ -144,7 +143,7 @@ class _Reader:
             node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
             job=self._job(job_id),
             worker_id=worker.worker_id,
-            doing=doing_of(vertex, thread),
+            activity=activity_of(vertex, thread),
             path=self._path(thread),
             ranks=self._index.ranks(worker.worker_id, vertex.child_pid),
         )
@@ -182,10 +181,10 @@ class _Reader:
 def _is_idle(index: SampleIndex, vertex: Vertex) -> bool:
     """Whether it is a thread for tasks that runs none."""
     thread = index.thread(vertex.worker_id, vertex.os_thread_id)
-    sample = index.seen.get(vertex.worker_id or "")
+    sample = index.worker_samples.get(vertex.worker_id or "")
     if thread is None or thread.role != "task" or vertex.wait or sample is None or sample.running_task_ids != ():
         return False
-    return not is_users(index, thread)
+    return not is_user_code(index, thread)
 
 
 def call_in_words(call: BlockedCall | None) -> str:
@@ -229,10 +228,3 @@ def _alike(vertex: Vertex, worker: Worker, kind: str) -> str:
     if vertex.task_id is None and worker.actor_id is not None:
         return f"{'threads' if vertex.coroutine_id is None else 'asyncio tasks'} of {kind}"
     return vertex.label
-
-
-def doing_of(vertex: Vertex | None, execution: Thread | Coroutine) -> Doing:
-    """What a thread or coroutine does, by its vertex, if it has one."""
-    if vertex is not None and (vertex.wait is not None or vertex.never is not None):
-        return "waits"
-    return "runs" if isinstance(execution, Thread) and execution.on_cpu else "rests"

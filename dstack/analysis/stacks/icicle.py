@@ -96,12 +96,11 @@ class Weights:
 
 def weigh_by(measure: Measure) -> Weigh:
     """How executions are counted: all, or only those that wait, or that run."""
-    doing = {"waiting": "waits", "running": "runs"}.get(measure)
-    return partial(_counts, doing)
+    return partial(_counts, measure)
 
 
-def _counts(doing: str | None, execution: Execution) -> int:
-    return 1 if doing is None or execution.doing == doing else 0
+def _counts(measure: Measure, execution: Execution) -> int:
+    return 1 if measure in ("executions", execution.activity) else 0
 
 
 def icicle(top: Sequence[StackBranch], weights: Weights, width: int) -> Icicle:

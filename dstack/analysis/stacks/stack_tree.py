@@ -13,7 +13,8 @@ from itertools import groupby, islice
 from typing import Literal, NamedTuple
 
 from dstack.analysis.index.ranks import names_in
-from dstack.analysis.stacks.app_threads import Doing, Execution, PathStep
+from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import Execution, PathStep
 
 
 class ByRanks(NamedTuple):
@@ -64,9 +65,9 @@ class StackBranch:
         return self.end - self.begin
 
     @cached_property
-    def doing(self) -> Counter[Doing]:
+    def activity(self) -> Counter[Activity]:
         """How many of them wait, run, and neither."""
-        return Counter(execution.doing for execution in self.executions)
+        return Counter(execution.activity for execution in self.executions)
 
     @cached_property
     def own(self) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Coroutine, Frame, Thread
 
@@ -35,7 +35,7 @@ class ComparedSnapshot:
 
     def read_at(self, vertex: Vertex) -> float:
         """When the look began that showed a wait for the last time, in Unix seconds."""
-        return (self.last if vertex.stands else self.first).began_at
+        return (self.last if vertex.is_confirmed else self.first).began_at
 
     def seen(self, worker_id: str) -> SampleIndex:
         """The last look that saw a worker's threads."""
@@ -62,14 +62,14 @@ class ComparedSnapshot:
         """Whether a thread or coroutine that is not known to run a task runs none."""
         worker_id = vertex.worker_id or ""
         index = self.seen(worker_id)
-        sample = index.seen.get(worker_id)
+        sample = index.worker_samples.get(worker_id)
         if sample is None or sample.running_task_ids is None:
             return False
-        return not sample.running_task_ids or vertex.coroutine_id is not None or index.knows_tasks(worker_id)
+        return not sample.running_task_ids or vertex.coroutine_id is not None or index.has_read_tasks(worker_id)
 
     def runs(self, worker_id: str) -> tuple[str, ...] | None:
         """The tasks that a worker says it runs, in any look; None where it never answered."""
-        samples = (index.seen.get(worker_id) for index in (self.first, self.last))
+        samples = (index.worker_samples.get(worker_id) for index in (self.first, self.last))
         answers = [one.running_task_ids for one in samples if one and one.running_task_ids is not None]
         return tuple(task_id for answer in answers for task_id in answer) if answers else None
 
@@ -81,7 +81,9 @@ class ComparedSnapshot:
     def state(self, vertex: Vertex) -> tuple[object, ...] | None:
         """How far something that does not run has come; it never goes back there, but in another attempt."""
         if vertex.placement_group_id is not None:
-            group = self.last.groups.get(vertex.placement_group_id) or self.first.groups.get(vertex.placement_group_id)
+            group = self.last.placement_groups.get(vertex.placement_group_id) or self.first.placement_groups.get(
+                vertex.placement_group_id
+            )
             return (group.state, group.requested_at) if group else None
         task = self.last.tasks.get(vertex.task_id or "") or self.first.tasks.get(vertex.task_id or "")
         return (task.state, task.attempt, task.items) if task else None
@@ -100,7 +102,7 @@ def presence_of(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot)
         return "not known"
     if own.started_at != other.started_at:
         return "gone"
-    if vertex.coroutine_id is not None and not index.reads_coroutines(worker_id):
+    if vertex.coroutine_id is not None and not index.has_read_coroutines(worker_id):
         return "not known"
     mine, same = here.execution(vertex), there.execution(vertex)
     if mine is None:

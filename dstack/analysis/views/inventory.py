@@ -15,20 +15,18 @@ from dstack.analysis.evidence.coverage import ReadState, read_states
 from dstack.analysis.graph.resources.amounts import in_group, summed
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import ENDED, SampleIndex
-from dstack.analysis.index.task_assignment import is_users
+from dstack.analysis.index.task_assignment import is_user_code
 from dstack.analysis.naming import names
-from dstack.analysis.naming.sentences import deed, sentence
-from dstack.analysis.naming.vertex_details import Member, execution_of, member
+from dstack.analysis.naming.sentences import predicate, sentence
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of, execution_of
 from dstack.analysis.solve.requirements import targets_of
+from dstack.analysis.stacks.activity import ACTIVITIES, Activity
 from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.diagnosis import Diagnosis, Vertex
 from dstack.model import Actor, Coroutine, Failure, Frame, Model, Node, PlacementGroup, Task, Thread, Worker
 from dstack.vertex_keys import Key
 
-Doing = Literal["stuck", "waiting", "running", "idle", "unreadable", "not read"]
-"""``unreadable`` is a call of which no stack was read, ``not read`` a process that does not count as seen."""
-ACTIVITIES: tuple[Doing, ...] = ("stuck", "waiting", "running", "idle", "unreadable", "not read")
 FOR_GOOD = ("deadlock", "orphaned", "infeasible")
 QUEUED = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run: they are told with the actor."""
@@ -58,14 +56,14 @@ class Amount(Model, frozen=True):
         return f"{amount / 2**30:.1f} GiB" if self.name in names.BYTES else f"{amount:g}"
 
 
-class ActivityGroup(Model, frozen=True):
+class ExecutionGroup(Model, frozen=True):
     """What one execution does now, or ``count`` alike ones, of which the first is told; ``vertex`` to jump to.
 
     ``name`` is the execution's, and ``words`` what it does; ``is_whole_process`` if it is a driver's main code.
     """
 
     vertex: Key
-    doing: Doing
+    activity: Activity
     name: str
     words: str
     is_whole_process: bool = False
@@ -89,8 +87,8 @@ class WorkerSummary(Model, frozen=True):
 
     worker: Worker
     name: str
-    doing: Doing
-    counts: Mapping[Doing, int]
+    activity: Activity
+    counts: Mapping[Activity, int]
     queued: int = 0
     trouble: str | None = None
     ranks: Ranks = NO_RANKS
@@ -151,19 +149,19 @@ class Inventory:
         """A node's workers and drivers, those that are stuck first."""
         found = [self._occupant(worker) for worker in self._workers_on.get(node.node_id, ())]
         return tuple(
-            sorted(found, key=lambda one: (ACTIVITIES.index(one.doing), not one.worker.is_driver, *self._order(one)))
+            sorted(found, key=lambda one: (ACTIVITIES.index(one.activity), not one.worker.is_driver, *self._order(one)))
         )
 
     def _order(self, one: WorkerSummary) -> tuple[str, int]:
         """By name; those with ranks by class and rank."""
         return (one.name, -1) if one.ranks.rank is None else (kind_of(self._seen, one.worker, None), one.ranks.rank)
 
-    def counts(self, node: Node) -> dict[Doing, int]:
+    def counts(self, node: Node) -> dict[Activity, int]:
         """How many workers and drivers of a node do what."""
         counts = dict.fromkeys(ACTIVITIES, 0)
         for worker in self._workers_on.get(node.node_id, ()):
             counts[self._doing_of(worker, self._counts_of(worker))] += 1
-        return {doing: count for doing, count in counts.items() if count}
+        return {activity: count for activity, count in counts.items() if count}
 
     def partly_seen(self, node: Node) -> int:
         """How many workers and drivers of a node are not counted as seen, though something is known of what they do."""
@@ -176,17 +174,17 @@ class Inventory:
 
     # Workers
 
-    def activities(self, worker_id: str) -> tuple[ActivityGroup, ...]:
+    def activities(self, worker_id: str) -> tuple[ExecutionGroup, ...]:
         """What the executions of a worker do, alike ones as one, those that are stuck first."""
         groups: dict[object, list[Vertex]] = defaultdict(list)
         for vertex in self._executions.get(worker_id, ()):
             groups[self._shape(vertex)].append(vertex)
         activities = [self._deed(alike[0], len(alike)) for alike in groups.values()]
-        return tuple(sorted(activities, key=lambda one: ACTIVITIES.index(one.doing)))
+        return tuple(sorted(activities, key=lambda one: ACTIVITIES.index(one.activity)))
 
     def held_by(self, worker_id: str) -> str:
         """``2 CPU and 1 GPU``: what a worker's task or actor holds, empty if nothing or nobody knows."""
-        seen = self._seen.seen.get(worker_id)
+        seen = self._seen.worker_samples.get(worker_id)
         worker = self._seen.workers.get(worker_id)
         actor = self._seen.actors.get((worker.actor_id if worker else None) or "")
         held = (actor.held if actor else None) or (seen.held if seen else {})
@@ -198,7 +196,7 @@ class Inventory:
     @property
     def is_queue_known(self) -> bool:
         """Whether everybody answered who may have sent calls, so that no queue is longer than counted."""
-        return not any(self._seen.is_silent(worker.worker_id) for worker in self._seen.snapshot.workers)
+        return not any(self._seen.is_unresponsive(worker.worker_id) for worker in self._seen.snapshot.workers)
 
     # What is not there yet
 
@@ -262,7 +260,7 @@ class Inventory:
     def _queued(self) -> dict[str, int]:
         queued: dict[str, int] = defaultdict(int)
         for task in self._seen.tasks.values():
-            is_waiting = task.task_id not in self._seen.running_on and task.state not in ENDED
+            is_waiting = task.task_id not in self._seen.worker_of_task and task.state not in ENDED
             if task.kind == "ACTOR_TASK" and task.actor_id and is_waiting:
                 queued[task.actor_id] += 1
         return queued
@@ -292,11 +290,11 @@ class Inventory:
         trouble = self._trouble(worker)
         kind = (actor.class_name if actor else name, worker.job_id if worker.is_driver else None)
         shape = (kind, tuple(sorted(counts.items())), activities, bool(queued), trouble)
-        doing = self._doing_of(worker, counts)
+        activity = self._doing_of(worker, counts)
         return WorkerSummary(
             worker=worker,
             name=name,
-            doing=doing,
+            activity=activity,
             counts=counts,
             queued=queued,
             trouble=trouble,
@@ -304,22 +302,22 @@ class Inventory:
             shape=shape,
         )
 
-    def _counts_of(self, worker: Worker) -> dict[Doing, int]:
-        counts: dict[Doing, int] = defaultdict(int)
+    def _counts_of(self, worker: Worker) -> dict[Activity, int]:
+        counts: dict[Activity, int] = defaultdict(int)
         for vertex in self._executions.get(worker.worker_id, ()):
             counts[self._doing(vertex)] += 1
         if counts:
             return dict(counts)
         return {"idle" if self._sights[worker.worker_id] == "seen" else "not read": 1}
 
-    def _doing_of(self, worker: Worker, counts: Mapping[Doing, int]) -> Doing:
+    def _doing_of(self, worker: Worker, counts: Mapping[Activity, int]) -> Activity:
         """The worst of what a worker's executions do."""
         worst = min(counts, key=ACTIVITIES.index)
         return "not read" if worst == "unreadable" and self._sights[worker.worker_id] != "seen" else worst
 
     def _trouble(self, worker: Worker) -> str | None:
         """What of a worker was not seen, and why."""
-        seen = self._seen.seen.get(worker.worker_id)
+        seen = self._seen.worker_samples.get(worker.worker_id)
         lacks = []
         if seen is None or seen.running_task_ids is None:
             lacks += ["tasks", "calls"]
@@ -339,7 +337,7 @@ class Inventory:
         whole = [f for f in failures if f.worker_id is None and f.pid is None]
         return list(dict.fromkeys(failure.reason for failure in own or whole))
 
-    def _doing(self, vertex: Vertex) -> Doing:
+    def _doing(self, vertex: Vertex) -> Activity:
         if vertex.key in self._stuck:
             return "stuck"
         if vertex.kind == "task" and vertex.wait is not None:
@@ -359,17 +357,17 @@ class Inventory:
             return False
         if vertex.task_id or vertex.wait or vertex.never:
             return True
-        worker, seen = self._seen.workers.get(vertex.worker_id), self._seen.seen.get(vertex.worker_id)
+        worker, seen = self._seen.workers.get(vertex.worker_id), self._seen.worker_samples.get(vertex.worker_id)
         if (worker and worker.is_driver) or seen is None or seen.running_task_ids != ():
             return True
         execution = execution_of(self._seen, vertex)
-        return execution is not None and is_users(self._seen, execution)
+        return execution is not None and is_user_code(self._seen, execution)
 
-    def _deed(self, vertex: Vertex, count: int) -> ActivityGroup:
-        who = member(self._seen, vertex)
-        return ActivityGroup(
+    def _deed(self, vertex: Vertex, count: int) -> ExecutionGroup:
+        who = details_of(self._seen, vertex)
+        return ExecutionGroup(
             vertex=vertex.key,
-            doing=self._doing(vertex),
+            activity=self._doing(vertex),
             name=vertex.label,
             words=self._words(vertex, who),
             is_whole_process=self._is_whole_process(vertex),
@@ -379,7 +377,7 @@ class Inventory:
             count=count,
         )
 
-    def _words(self, vertex: Vertex, who: Member) -> str:
+    def _words(self, vertex: Vertex, who: VertexDetails) -> str:
         if vertex.kind == "task" and vertex.key not in self._stuck:
             if self._is_hidden(vertex):
                 targets = (self._vertices[key] for key in targets_of(vertex))
@@ -387,7 +385,7 @@ class Inventory:
                 return f"runs, but its stack was not read: {hidden}"
             if vertex.wait is None or vertex.wait.kind == "thread":
                 return "runs on an unknown thread"
-        return deed(self._seen, self._vertices, vertex, who)
+        return predicate(self._seen, self._vertices, vertex, who)
 
     def _is_whole_process(self, vertex: Vertex) -> bool:
         """Whether it is a driver's main thread, or a driver without stacks."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.naming import names
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.execution_matching import ComparedSnapshot, presence_of
 from dstack.diagnosis import Finding, Since, Vertex
 from dstack.errors import UsageError

@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names, sentences
-from dstack.analysis.naming.vertex_details import execution_of, is_torn, member
+from dstack.analysis.naming.vertex_details import details_of, execution_of, is_torn
 from dstack.analysis.solve.requirements import targets_of
 from dstack.analysis.stacks.absent_workers import AbsenceReasons, AbsentWorker, absent_workers
+from dstack.analysis.stacks.activity import Activity, activity_of
 from dstack.analysis.stacks.app_threads import (
     AppExecutions,
-    Doing,
     Execution,
     call_in_words,
-    doing_of,
     kind_of,
     running,
 )
@@ -42,7 +41,7 @@ class ThreadSummary(NamedTuple):
     key: Key
     name: str
     worker_id: str
-    doing: Doing
+    activity: Activity
     words: str
     is_torn: bool = False
 
@@ -163,7 +162,11 @@ class Stacks:
         return tuple(
             sorted(
                 self._workers_on[node.node_id],
-                key=lambda worker: (not worker.is_driver, not self.doings.get(worker.worker_id), *self._order(worker)),
+                key=lambda worker: (
+                    not worker.is_driver,
+                    not self.activities.get(worker.worker_id),
+                    *self._order(worker),
+                ),
             )
         )
 
@@ -173,12 +176,12 @@ class Stacks:
         return ("", 0, worker.pid) if rank is None else (kind_of(self.index, worker, None), rank, worker.pid)
 
     @cached_property
-    def doings(self) -> dict[str, dict[Doing, int]]:
+    def activities(self) -> dict[str, dict[Activity, int]]:
         """By worker: how many of its executions wait, run and neither."""
-        counts: dict[str, dict[Doing, int]] = {}
+        counts: dict[str, dict[Activity, int]] = {}
         for execution in self.running().executions:
             of_worker = counts.setdefault(execution.worker_id, {})
-            of_worker[execution.doing] = of_worker.get(execution.doing, 0) + 1
+            of_worker[execution.activity] = of_worker.get(execution.activity, 0) + 1
         return counts
 
     def process_threads(self, worker: Worker) -> ProcessThreads:
@@ -211,7 +214,7 @@ class Stacks:
                 key=ChildThreadKey(worker_id, child.pid, thread.os_thread_id),
                 name=_name_in_child(child, thread),
                 worker_id=worker_id,
-                doing="waits" if thread.call else doing_of(None, thread),
+                activity="waiting" if thread.call else activity_of(None, thread),
                 words=call_in_words(thread.call) or self._words(None, thread),
                 is_torn=thread.torn,
             )
@@ -221,8 +224,8 @@ class Stacks:
 
     def first_of(self, worker_id: str) -> Key | None:
         """The first execution of a worker: one that waits, if there is one."""
-        doings = {one.key: one.doing for one in self._executions.get(worker_id, {}).values()}
-        return min(doings, key=lambda key: doings[key] != "waits") if doings else None
+        activities = {one.key: one.activity for one in self._executions.get(worker_id, {}).values()}
+        return min(activities, key=lambda key: activities[key] != "waiting") if activities else None
 
     def found(self, words: TextFilter) -> dict[str, set[Key]]:
         """By worker: the keys of its executions that have the words; none of these where it has them itself."""
@@ -290,7 +293,7 @@ class Stacks:
             name = names.coroutine(self.index, worker_id, one)
         else:
             name = names.execution(self.index, worker_id, one, None)
-        return ThreadSummary(key, name, worker_id, doing_of(vertex, one), self._words(vertex, one), is_torn(one))
+        return ThreadSummary(key, name, worker_id, activity_of(vertex, one), self._words(vertex, one), is_torn(one))
 
     def _words(self, vertex: Vertex | None, one: Thread | Coroutine) -> str:
         """``ray.get → Clerk.stamp``, ``queue.Queue.get``, or the function that it is in."""
@@ -298,7 +301,7 @@ class Stacks:
             return vertex.never
         if vertex is not None and vertex.wait is not None:
             call = vertex.wait.what or vertex.wait.kind
-            known = [key for key in dict.fromkeys(targets_of(vertex)) if not self.vertices[key].other_side_of]
+            known = [key for key in dict.fromkeys(targets_of(vertex)) if not self.vertices[key].waker_of]
             more = f" (+{len(known) - 1:,} more)" if len(known) > 1 else ""
             return f"{call} → {sentences.name(self.index, self.vertices[known[0]])}{more}" if known else call
         frames = self.index.snapshot.frames_of(one)
@@ -321,7 +324,7 @@ class Stacks:
             return None
         frames = self.index.snapshot.frames_of(one) if one else ()
         dependencies, left_out = self._dependencies(vertex)
-        who = member(self.index, vertex) if vertex else None
+        who = details_of(self.index, vertex) if vertex else None
         taken = one.locals if isinstance(one, Thread) else None
         return StackPage(
             key=key,
@@ -386,7 +389,7 @@ class Stacks:
 
     def _dependency_link(self, keys: tuple[Key, ...]) -> DependencyLink:
         vertex = self.vertices[keys[0]]
-        who = member(self.index, vertex)
+        who = details_of(self.index, vertex)
         parts = (who.ranks.in_words, f"pid {who.pid}" if who.pid else None, who.node_ip)
         place = ", ".join(part for part in parts if part)
         return DependencyLink(keys, sentences.name(self.index, vertex), place)

@@ -84,8 +84,8 @@ def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) ->
             parts.append(f"! {status.trouble}")
         coverage = shown.analysed.diagnosis.coverage
         incomplete = ", INCOMPLETE" if shown.analysed.diagnosis.incomplete else ""
-        parts.append(f"observed {coverage.workers.seen}/{coverage.workers.total} workers, ")
-        parts[-1] += f"{coverage.nodes.seen}/{coverage.nodes.total} nodes{incomplete}"
+        parts.append(f"observed {coverage.workers.observed}/{coverage.workers.total} workers, ")
+        parts[-1] += f"{coverage.nodes.observed}/{coverage.nodes.total} nodes{incomplete}"
         parts.append(f"#{shown.number}, {duration(max(0.0, now - shown.analysed.snapshot.taken_at))} old")
         if not shown.is_final:
             parts.append("second sample in progress")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.errors import SnapshotFileError
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, load, loads
 from dstack.visible import UNSEEN
-from tests.effort import IS_SEARCH, tries
-from tests.mutations import ByValues, by_bytes
+from tests.fuzzing.effort import IS_SEARCH, tries
+from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.tui.sources import RECORDED
 
 MUTATIONS = tries(10_000)

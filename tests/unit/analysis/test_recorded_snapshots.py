@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.ranks import ranks_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.report.headline import headline
 from dstack.report.text import report_text

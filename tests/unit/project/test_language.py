@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import dstack
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
 from dstack.pytest_plugin.fixture import Dstack, Watch
 from dstack.report.check_schema import check_schema

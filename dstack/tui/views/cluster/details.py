@@ -10,7 +10,7 @@ from rich.text import Text
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.views.inventory import ActivityGroup, GroupOnNode, Inventory, PendingItem, WorkerSummary
+from dstack.analysis.views.inventory import ExecutionGroup, GroupOnNode, Inventory, PendingItem, WorkerSummary
 from dstack.model import Actor, Node, Process
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
@@ -34,7 +34,7 @@ class ClusterDetails:
                 yield from self._node(data)
             case WorkerSummary():
                 yield from self._occupant(data)
-            case ActivityGroup():
+            case ExecutionGroup():
                 yield from _activity(data)
             case GroupOnNode():
                 yield SafeText(resident_in_words(data))
@@ -71,7 +71,7 @@ class ClusterDetails:
             yield from _activity(activity)
         if len(activities) > 1:
             yield SafeText(f"and {len(activities) - 1:,} more: Enter unfolds them", "dim")
-        if not activities and occupant.doing == "idle":
+        if not activities and occupant.activity == "idle":
             yield SafeText("It is idle.")
 
     def location(self, data: object) -> SourceLocation | None:
@@ -79,11 +79,11 @@ class ClusterDetails:
         found = self.activity(data)
         return (found.file, found.line) if found and found.file is not None and found.line is not None else None
 
-    def activity(self, data: object) -> ActivityGroup | None:
+    def activity(self, data: object) -> ExecutionGroup | None:
         """The activity that a line is about; that of the worst state for a worker."""
         if isinstance(data, WorkerSummary):
             return next(iter(self.inventory.activities(data.worker.worker_id)), None)
-        return data if isinstance(data, ActivityGroup) else None
+        return data if isinstance(data, ExecutionGroup) else None
 
     def vertex(self, data: object) -> Key | None:
         """The vertex that a line is about, if there is one."""
@@ -100,7 +100,7 @@ def _process(process: Process) -> Text:
     return text
 
 
-def _activity(activity: ActivityGroup) -> Iterator[Text]:
+def _activity(activity: ExecutionGroup) -> Iterator[Text]:
     yield SafeText().append(f"{activity.count:,} × " if activity.count > 1 else "", "dim").append(activity.text)
     if activity.file is not None:
         source = f"  {activity.source}" if activity.source else ""

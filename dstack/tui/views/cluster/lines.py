@@ -9,12 +9,11 @@ from functools import partial
 from rich.text import Text
 
 from dstack import words
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.naming import names
+from dstack.analysis.stacks.activity import ACTIVITIES, Activity
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import (
-    ACTIVITIES,
-    ActivityGroup,
-    Doing,
+    ExecutionGroup,
     GroupOnNode,
     Inventory,
     PendingItem,
@@ -31,7 +30,7 @@ from dstack.vertex_keys import Key
 OPENED_NODES = 8
 OPENED_PENDING = 20
 PENDING = "pending"
-MARKS: dict[Doing, tuple[str, str]] = {
+MARKS: dict[Activity, tuple[str, str]] = {
     "stuck": ("✖ stuck", "bold red"),
     "waiting": ("… waits", "yellow"),
     "running": ("▶ runs", "green"),
@@ -91,8 +90,8 @@ class ClusterLines:
         for amount in self.inventory.amounts(node)[:2] if node.alive else ():
             if amount.name in ("CPU", "GPU"):
                 text.append(f"  {amount.words}")
-        for doing, count in self.inventory.counts(node).items():
-            mark, style = MARKS[doing]
+        for activity, count in self.inventory.counts(node).items():
+            mark, style = MARKS[activity]
             text.append("  ").append(f"{mark}: {count:,}", style)
         if partly := self.inventory.partly_seen(node):
             text.append(f"  ({partly:,} only partly read)", MARKS["not read"][1])
@@ -121,7 +120,7 @@ class ClusterLines:
             return self._occupant(first)
         part = self.analysed.stacks.rank_sets.rank_set([one.worker.worker_id for one in group])
         ranks = f"{part.words}, " if part else ""
-        text = _mark(first.doing).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
+        text = _mark(first.activity).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
         text.append_text(self._summary(first))
         children = partial(self._occupants, group)
         return Line(f"alike/{first.worker.worker_id}", text, children, data=first, search_text=_search_text(first))
@@ -131,7 +130,7 @@ class ClusterLines:
         return [self._occupant(one, is_in_group=True) for one in group]
 
     def _occupant(self, one: WorkerSummary, *, is_in_group: bool = False) -> Line:
-        text = _mark(one.doing).append_text(_named(one) if is_in_group else self._summary(one))
+        text = _mark(one.activity).append_text(_named(one) if is_in_group else self._summary(one))
         is_simple = sum(one.counts.values()) == 1
         children = () if is_simple else partial(self._activities, one)
         return Line(
@@ -146,7 +145,7 @@ class ClusterLines:
             first = activities[0]
             text.append(f"  {first.words if first.is_whole_process else first.text}").append(_location(first), "cyan")
         elif sum(one.counts.values()) > 1:
-            counts = (f"{count:,} {doing}" for doing in ACTIVITIES if (count := one.counts.get(doing)))
+            counts = (f"{count:,} {activity}" for activity in ACTIVITIES if (count := one.counts.get(activity)))
             text.append(f"  {words.listed(list(counts))}")
         text.append(f"  {queued_calls(self.inventory, one)}" if one.queued else "", "bold")
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
@@ -170,13 +169,13 @@ def _named(one: WorkerSummary) -> Text:
     return SafeText().append(one.name, "bold").append(f"{ranks}  pid {one.worker.pid}", "dim")
 
 
-def _activity(activity: ActivityGroup) -> Line:
+def _activity(activity: ExecutionGroup) -> Line:
     count = f"{activity.count:,} × " if activity.count > 1 else ""
-    text = _mark(activity.doing).append(count, "bold").append(activity.text).append(_location(activity), "cyan")
+    text = _mark(activity.activity).append(count, "bold").append(activity.text).append(_location(activity), "cyan")
     return Line(f"deed/{activity.vertex}", text, data=activity)
 
 
-def _location(activity: ActivityGroup) -> str:
+def _location(activity: ExecutionGroup) -> str:
     return f"  {location(activity.file, activity.line)}" if activity.file else ""
 
 
@@ -190,8 +189,8 @@ def _pending(one: PendingItem) -> Line:
     return Line(f"pending/{one.vertex}", text, data=one)
 
 
-def _mark(doing: Doing) -> SafeText:
-    mark, style = MARKS[doing]
+def _mark(activity: Activity) -> SafeText:
+    mark, style = MARKS[activity]
     return SafeText().append(f"{mark:<8}", style).append(" ")
 
 

@@ -13,7 +13,7 @@ from dstack.analysis.stacks.icicle import Cell, Measure, Weights
 from dstack.analysis.stacks.stack_tree import StackBranch
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.report.safe_text import SafeText
-from dstack.tui.views.stacks.line_parts import ORIGINS, doing_in_words, frame_location, short
+from dstack.tui.views.stacks.line_parts import ORIGINS, activities_in_words, frame_location, short
 from dstack.visible import visible
 from dstack.words import plural, word
 
@@ -37,7 +37,7 @@ class CellTexts:
         label = f"{short(cell.label)} {cell.weight:,}"
         if branch.count < self.root.count and cell.place is not None and cell.place.is_frame:
             label = _longer(label, self._ranks(cell), cell)
-        return _longer(label, doing_in_words(branch.doing), cell) if self.measure == "executions" else label
+        return _longer(label, activities_in_words(branch.activity), cell) if self.measure == "executions" else label
 
     def figures(self, cell: Cell, shown: int) -> Iterator[Text]:
         """Full name, share of all and of the ``shown`` weight, and kinds, ranks and nodes of the executions."""
@@ -46,7 +46,7 @@ class CellTexts:
         parts = [f"{cell.weight:,} of {total:,} = {share(cell.weight, total)}"]
         if cell.weight < shown < total:
             parts.append(f"{share(cell.weight, shown)} of what is shown")
-        parts.append(doing_in_words(sum((branch.doing for branch in cell.branches), Counter())))
+        parts.append(activities_in_words(sum((branch.activity for branch in cell.branches), Counter())))
         if cell.own and cell.own < cell.weight:
             parts.append(f"{cell.own:,} {word(cell.own, 'ends', 'end')} here")
         yield SafeText("  ".join(parts))

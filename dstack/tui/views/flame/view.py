@@ -10,10 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
 from dstack.analysis.stacks.stack_tree import StackBranch, grouping_in_words, merge
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.flame.cell_texts import SHOWN_KINDS, CellTexts

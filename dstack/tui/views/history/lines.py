@@ -63,7 +63,7 @@ def _coverage(snapshot: NumberedSnapshot) -> str:
     diagnosis = snapshot.analysed.diagnosis
     count, workers = len(diagnosis.findings), diagnosis.coverage.workers
     incomplete = ", incomplete" if diagnosis.incomplete else ""
-    return f"{words.plural(count, 'finding')}, {workers.seen}/{workers.total} workers{incomplete}"
+    return f"{words.plural(count, 'finding')}, {workers.observed}/{workers.total} workers{incomplete}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from dstack import words
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
 from dstack.analysis.stacks.absent_workers import AbsentWorker, BranchPeers, branch_peers
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.outliers import Outlier
@@ -15,8 +15,8 @@ from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import (
     FEW,
     About,
-    doing_in_words,
-    doing_word,
+    activities_in_words,
+    activity_word,
     frame_location,
     list_lines,
     sentence_lines,
@@ -36,7 +36,7 @@ def branch_page(tree: MergedTree, branch: StackBranch) -> list[Line]:
     share = f" of {root.count:,}" if branch.count < root.count else ""
     return [
         *(_frame(stacks, branch.place) if branch.place is not None else ()),
-        *sentence_lines("count", f"{branch.count:,}{share} here: {doing_in_words(branch.doing)}", "bold"),
+        *sentence_lines("count", f"{branch.count:,}{share} here: {activities_in_words(branch.activity)}", "bold"),
         *_executions(stacks, branch),
         *_outliers(stacks, [outliers[one.key] for one in branch.executions if one.key in outliers]),
         *_absent(stacks, branch_peers(root, branch, stacks.absent_workers)),
@@ -110,8 +110,8 @@ def _unread(stacks: Stacks) -> Iterator[Line]:
 
 def _execution_of(stacks: Stacks) -> Callable[[Execution], tuple[SafeText, About]]:
     def line(execution: Execution) -> tuple[SafeText, About]:
-        text = doing_word(execution.doing).append(execution.name)
-        text.append(f"  {member(stacks.index, stacks.vertices[execution.key]).short_place}", "dim")
+        text = activity_word(execution.activity).append(execution.name)
+        text.append(f"  {details_of(stacks.index, stacks.vertices[execution.key]).short_place}", "dim")
         return text, About(vertex=execution.key, workers=(execution.worker_id,))
 
     return line

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import TypeVar
 
-from dstack.analysis.stacks.app_threads import Doing, PathStep
+from dstack.analysis.stacks.activity import Activity
+from dstack.analysis.stacks.app_threads import PathStep
 from dstack.model import Origin
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
@@ -21,12 +22,12 @@ FEW = 5
 """Lists on a page that are not longer are unfolded at first."""
 SHOWN = 1_000
 """Maximum number of shown items of a list; the others are counted."""
-DOING_STYLES: Mapping[Doing, str] = {"waits": "yellow", "runs": "green", "rests": "dim"}
+ACTIVITY_STYLES: Mapping[Activity, str] = {"waiting": "yellow", "running": "green", "off CPU": "dim"}
 """The words say the same as the colours."""
-WORDS: Mapping[Doing, tuple[str, str]] = {
-    "waits": ("waits", "waiting"),
-    "runs": ("runs", "running"),
-    "rests": ("off CPU", "off CPU"),
+WORDS: Mapping[Activity, tuple[str, str]] = {
+    "waiting": ("waits", "waiting"),
+    "running": ("runs", "running"),
+    "off CPU": ("off CPU", "off CPU"),
 }
 """The word at the begin of a line, and the word after a number."""
 ORIGINS: Mapping[Origin, str] = {"user": "your", "library": "library", "ray": "Ray", "stdlib": "Python"}
@@ -100,9 +101,9 @@ def ranks_part(words: str) -> str:
     return f"  {words}" if words else ""
 
 
-def doing_word(doing: Doing) -> SafeText:
+def activity_word(activity: Activity) -> SafeText:
     """``waits``, ``runs`` or ``off CPU``, for the begin of a line."""
-    return SafeText().append(f"{WORDS[doing][0]}  ", DOING_STYLES[doing])
+    return SafeText().append(f"{WORDS[activity][0]}  ", ACTIVITY_STYLES[activity])
 
 
 def frame_location(frame: PathStep) -> str:
@@ -110,6 +111,6 @@ def frame_location(frame: PathStep) -> str:
     return f"{short_path(frame.file)}:{frame.line}"
 
 
-def doing_in_words(counts: Mapping[Doing, int]) -> str:
+def activities_in_words(counts: Mapping[Activity, int]) -> str:
     """``10 waiting, 1 running``."""
-    return ", ".join(f"{count:,} {word}" for doing, (_, word) in WORDS.items() if (count := counts.get(doing, 0)))
+    return ", ".join(f"{count:,} {word}" for activity, (_, word) in WORDS.items() if (count := counts.get(activity, 0)))

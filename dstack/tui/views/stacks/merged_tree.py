@@ -11,7 +11,7 @@ from dstack.analysis.stacks.stack_tree import Grouping, StackBranch, TextFilter,
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.views.stacks.line_parts import About, doing_in_words, ranks_part, short
+from dstack.tui.views.stacks.line_parts import About, activities_in_words, ranks_part, short
 from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.words import plural
@@ -91,7 +91,7 @@ class MergedTree:
             text.append(ranks_part(self.stacks.ranks_in_words(branch.executions)), "magenta")
         if outliers:
             text.append(f"  ! {plural(outliers, 'outlier')}", "bold yellow")
-        text.append(f"  {doing_in_words(branch.doing)}", "" if is_own else "dim")
+        text.append(f"  {activities_in_words(branch.activity)}", "" if is_own else "dim")
         if place.is_frame:
             text.append(f"  {location(place.file, place.line)}", "cyan")
         return text

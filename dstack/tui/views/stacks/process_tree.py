@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dstack.analysis.stacks.app_threads import Doing
+from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.views.thread_pages import ChildThreads, ProcessThreads, Stacks, ThreadSummary
 from dstack.model import Node, Worker
 from dstack.report.safe_text import SafeText
-from dstack.tui.views.stacks.line_parts import WORDS, About, doing_in_words, doing_word, mark_of, ranks_part
+from dstack.tui.views.stacks.line_parts import WORDS, About, activities_in_words, activity_word, mark_of, ranks_part
 from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import ChildThreadKey, Key
 from dstack.words import plural
@@ -43,11 +43,11 @@ class ProcessTree:
 
     def _node(self, node: Node, workers: Sequence[Worker], *, is_open: bool) -> Line:
         ids = tuple(worker.worker_id for worker in workers)
-        doings = [self.stacks.doings.get(worker_id, {}) for worker_id in ids]
-        counts: dict[Doing, int] = {doing: sum(one.get(doing, 0) for one in doings) for doing in WORDS}
+        activities = [self.stacks.activities.get(worker_id, {}) for worker_id in ids]
+        counts: dict[Activity, int] = {activity: sum(one.get(activity, 0) for one in activities) for activity in WORDS}
         text = SafeText(mark_of(ids, self.marked)).append(f"node {node.ip}", "bold")
         text.append(f"  {plural(len(workers), 'process', 'processes')}{', head' * node.is_head}", "dim")
-        text.append(f"  {doing_in_words(counts)}" if any(counts.values()) else "")
+        text.append(f"  {activities_in_words(counts)}" if any(counts.values()) else "")
         return Line(
             f"node/{node.node_id}",
             text,
@@ -57,11 +57,11 @@ class ProcessTree:
         )
 
     def _process(self, worker: Worker) -> Line:
-        counts = self.stacks.doings.get(worker.worker_id, {})
+        counts = self.stacks.activities.get(worker.worker_id, {})
         text = SafeText(mark_of((worker.worker_id,), self.marked))
         text.append(self.stacks.name_of(worker), "bold" if counts else "")
         text.append(ranks_part(self.stacks.ranks_of(worker))).append(f"  pid {worker.pid}", "dim")
-        text.append(f"  {doing_in_words(counts)}" if counts else "")
+        text.append(f"  {activities_in_words(counts)}" if counts else "")
         if not counts:
             text.append(f"  {self.stacks.process_threads(worker).trouble}", "dim")
         return Line(
@@ -108,7 +108,7 @@ def stack_keys(stacks: Stacks, vertex: Key) -> list[str]:
 
 
 def _strand(strand: ThreadSummary) -> Line:
-    text = doing_word(strand.doing).append(strand.name)
+    text = activity_word(strand.activity).append(strand.name)
     text.append(f"  {strand.words}", "dim")
     text.append("  stack may be inconsistent" if strand.is_torn else "", "yellow")
     return Line(str(strand.key), text, data=About(vertex=strand.key, workers=(strand.worker_id,)))

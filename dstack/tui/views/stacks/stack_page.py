@@ -8,7 +8,7 @@ from dstack.analysis.views.thread_pages import DependencyLink, FrameRun, StackPa
 from dstack.model import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.views.stacks.line_parts import DOING_STYLES, ORIGINS, About, sentence_lines, short, source_lines
+from dstack.tui.views.stacks.line_parts import ACTIVITY_STYLES, ORIGINS, About, sentence_lines, short, source_lines
 from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from dstack.visible import visible
@@ -77,7 +77,7 @@ class _StackLines:
         text = SafeText().append(name, "bold" if frame.origin == "user" else "")
         text.append(f"  {location(frame.file, frame.line)}", "cyan")
         if is_call:
-            text.append("  waits", DOING_STYLES["waits"])
+            text.append("  waits", ACTIVITY_STYLES["waiting"])
             text.append(", Enter follows" if self._stack.dependencies else "", "dim")
         return text
 

@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.tui.views.base import Choice, SourceLocation
 from dstack.tui.views.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.views.stacks.line_parts import About

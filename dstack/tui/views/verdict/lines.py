@@ -9,9 +9,9 @@ from functools import partial
 from rich.console import Console
 from rich.text import Text
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.findings.wording.failures import step as step_of_failure
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Finding, Step
 from dstack.report.failures import failures_in_words
 from dstack.report.finding import assumption_rows, fix_row, picture, remark_rows, status_sentence
@@ -113,7 +113,7 @@ def _lines(
             f"{key}/{at}",
             _as_one_line(row),
             data=About(finding, row.vertex, row.place),
-            terms=member(analysed.merged_index, vertex).ranks.terms if vertex else frozenset(),
+            terms=details_of(analysed.merged_index, vertex).ranks.terms if vertex else frozenset(),
             layout=partial(_layout, row, style),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.views.verdict.lines import About, finding_lines, finding_text

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.naming import sentences
-from dstack.analysis.naming.vertex_details import Member, member
+from dstack.analysis.naming.vertex_details import VertexDetails, details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_tree import Edge, WaitBranch
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import titled
@@ -33,9 +33,9 @@ class WaitDetails:
         """A vertex by its key."""
         return self.analysed.diagnosis.vertices[key]
 
-    def member(self, vertex: Vertex) -> Member:
+    def member(self, vertex: Vertex) -> VertexDetails:
         """The process, place and ranks of a vertex."""
-        return member(self.analysed.merged_index, vertex)
+        return details_of(self.analysed.merged_index, vertex)
 
     def name(self, key: Key) -> str:
         """The name of a vertex as the target of waits."""
@@ -56,8 +56,8 @@ class WaitDetails:
             yield from self._wait(branch.edge, branch)
 
     def _sentence(self, vertex: Vertex) -> Step:
-        if vertex.other_side_of is not None:
-            return Step(text=f"dstack read every process, but found no thread that would end {vertex.other_side_of}.")
+        if vertex.waker_of is not None:
+            return Step(text=f"dstack read every process, but found no thread that would end {vertex.waker_of}.")
         if vertex.kind == "unknown":
             return Step(text=f"The {vertex.label}.", vertex=vertex.key)
         return sentences.sentence(self.analysed.merged_index, self.analysed.diagnosis.vertices, vertex)

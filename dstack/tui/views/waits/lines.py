@@ -8,9 +8,9 @@ from functools import partial
 
 from rich.text import Text
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.naming import sentences
-from dstack.analysis.naming.vertex_details import Member
+from dstack.analysis.naming.vertex_details import VertexDetails
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
 from dstack.diagnosis import Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE
@@ -86,7 +86,7 @@ class WaitLines:
         refs = " ".join(branch.edge.refs[:SHOWN_REFS]) if branch.edge else ""
         return f"{found.place} {place} {self.details.vertex(branch.first).task_id or ''} {refs}"
 
-    def _member(self, branch: WaitBranch) -> Member:
+    def _member(self, branch: WaitBranch) -> VertexDetails:
         return self.details.member(self.details.vertex(branch.first))
 
     # The text of an entry
@@ -160,13 +160,13 @@ class WaitLines:
         return f"  {place}" if place else ""
 
 
-def _doing(vertex: Vertex, found: Member) -> str:
+def _doing(vertex: Vertex, found: VertexDetails) -> str:
     """What the end of a chain does, in one or two words."""
     if vertex.never is not None:
         return vertex.never
     if vertex.kind != "execution" or vertex.wait is not None:
         return ""
-    return sentences.doing(vertex, found)
+    return sentences.activity(vertex, found)
 
 
 def cycle_rails(count: int) -> list[tuple[str, str]]:

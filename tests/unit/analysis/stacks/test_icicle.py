@@ -158,7 +158,7 @@ def test_where_none_of_many_is_wide_enough_some_are_made_so_and_it_says_so() -> 
 
 @pytest.mark.parametrize(("measure", "label", "weight"), [("waiting", "a", 2), ("running", "b", 1)])
 def test_only_those_counted_have_width(measure: Measure, label: str, weight: int) -> None:
-    everybody = [execution(1, "a"), execution(2, "a"), execution(3, "b", "runs"), execution(4, "c", "rests")]
+    everybody = [execution(1, "a"), execution(2, "a"), execution(3, "b", "running"), execution(4, "c", "off CPU")]
 
     picture = drawn(everybody, 80, measure)
 

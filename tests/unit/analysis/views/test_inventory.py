@@ -13,7 +13,7 @@ from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def inventory_of(snapshot: Snapshot) -> Inventory:
@@ -26,7 +26,7 @@ def occupants_of(scene: Scene) -> dict[str, WorkerSummary]:
 
 
 def texts(inventory: Inventory, worker_id: str) -> list[str]:
-    return [deed.text for deed in inventory.activities(worker_id)]
+    return [group.text for group in inventory.activities(worker_id)]
 
 
 def hold(snapshot: Snapshot) -> None:
@@ -43,7 +43,10 @@ def hold(snapshot: Snapshot) -> None:
         inventory.amounts(node), inventory.placement_groups_on(node), inventory.dead_actors(node)
     for one in found:
         activities = inventory.activities(one.worker.worker_id)
-        assert sum(deed.count for deed in activities) == sum(one.counts.values()) or one.doing in ("idle", "not read")
+        assert sum(group.count for group in activities) == sum(one.counts.values()) or one.activity in (
+            "idle",
+            "not read",
+        )
         inventory.held_by(one.worker.worker_id)
     pending_items = inventory.pending_items()
     assert all(one.count == len(one.similar) for one in pending_items)
@@ -95,13 +98,13 @@ def test_each_worker_shows_what_it_does() -> None:
     driver.gets(call)
     idle = scene.worker().idles()
     silent = scene.worker()
-    silent.is_silent = silent.is_unseen = True
+    silent.is_unreachable = silent.is_unreadable = True
 
     found = occupants_of(scene)
     inventory = inventory_of(scene.snapshot())
 
-    doings = {proc.worker_id: found[proc.worker_id].doing for proc in scene.procs}
-    assert doings == {
+    activities = {proc.worker_id: found[proc.worker_id].activity for proc in scene.procs}
+    assert activities == {
         driver.worker_id: "waiting",
         clerk.worker_id: "waiting",
         worker.worker_id: "running",
@@ -119,11 +122,16 @@ def test_each_worker_shows_what_it_does() -> None:
 def test_a_deed_is_at_its_line() -> None:
     scene = Scene()
     _, worker = scene.run("work", by=scene.driver())
-    worker.strands[0].line = 7
+    worker.threads[0].line = 7
 
-    (deed,) = inventory_of(scene.snapshot()).activities(worker.worker_id)
+    (group,) = inventory_of(scene.snapshot()).activities(worker.worker_id)
 
-    assert (deed.vertex, deed.file, deed.line, deed.source) == (worker.key, "/srv/app/app.py", 7, "return work_of(me)")
+    assert (group.vertex, group.file, group.line, group.source) == (
+        worker.key,
+        "/srv/app/app.py",
+        7,
+        "return work_of(me)",
+    )
 
 
 def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
@@ -143,7 +151,7 @@ def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
 def test_why_a_worker_was_not_seen_is_told() -> None:
     scene = Scene()
     worker = scene.worker()
-    worker.is_unseen = True
+    worker.is_unreadable = True
     node_id = worker.worker.node_id
     scene.failures.append(Failure(stage="stacks", reason="py-spy needs root", node_id=node_id, pid=worker.worker.pid))
 
@@ -158,7 +166,7 @@ def test_alike_workers_are_told_as_one() -> None:
     busy, _ = scene.run("busy", by=driver)
     for number in range(5):
         _, worker = scene.run("work", by=driver)
-        worker.strands[0].line = 7 if number else 8
+        worker.threads[0].line = 7 if number else 8
         worker.gets(busy)
     inventory = inventory_of(scene.snapshot())
 
@@ -176,10 +184,10 @@ def test_alike_coroutines_are_told_as_one() -> None:
         coro.line = 5
         coro.awaits(busy)
 
-    (deed,) = inventory_of(scene.snapshot()).activities(server.worker_id)
+    (group,) = inventory_of(scene.snapshot()).activities(server.worker_id)
 
-    assert deed.count == 4
-    assert deed.doing == "waiting"
+    assert group.count == 4
+    assert group.activity == "waiting"
 
 
 def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
@@ -191,7 +199,7 @@ def test_a_coroutine_that_was_not_read_is_unreadable() -> None:
 
     found = occupants_of(scene)[server.worker_id]
 
-    assert found.doing == "unreadable"
+    assert found.activity == "unreadable"
     assert "is unreadable" in texts(inventory_of(scene.snapshot()), server.worker_id)[0]
 
 

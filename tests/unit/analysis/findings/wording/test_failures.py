@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dstack.analysis.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.wording.failures import HELD, NOT_HELD, SHOWN
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
 from dstack.report.text import report_text
@@ -59,14 +59,14 @@ def stalled() -> Scene:
     call = scene.call(gate, "enter", by=driver)
     gate.runs(call).is_in(CONDITION, "0x1")
     driver.gets(call)
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def parked() -> Scene:
     """A driver that waits for nothing of Ray's."""
     scene = Scene()
     scene.driver().is_in("threading.Event.wait", "0x1")
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def deadlocked() -> Scene:
@@ -77,7 +77,7 @@ def deadlocked() -> Scene:
     driver.gets(ping)
     left.runs(ping).gets(pong)
     right.runs(pong).gets(back)
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def working() -> Scene:
@@ -87,7 +87,7 @@ def working() -> Scene:
     call = scene.call(actor, "enter", by=driver)
     actor.runs(call).computes()
     driver.gets(call)
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def judged(scene: Scene, *tasks: FailedTask, actors: tuple[Actor, ...] = (), **changes: Any) -> Diagnosis:
