@@ -18,7 +18,7 @@ from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key, ThreadKey
 from tests.tui.pilots import running, screen_text, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import Scene
@@ -227,6 +227,6 @@ def test_a_snapshot_without_any_sample_shows_its_nodes() -> None:
 def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
-        assert_pinned(app, f"cluster-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"cluster-{size[0]}x{size[1]}")
 
     in_cluster(Files("shop.json", [Shop().snapshot()]), body, size)

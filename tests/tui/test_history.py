@@ -17,7 +17,7 @@ from dstack.tui.views.history.view import HistoryView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted
 from tests.tui.test_waits import Cycle
 from tests.unit.analysis.views.test_snapshot_diff import again
@@ -191,7 +191,7 @@ def test_the_filter_the_copy_and_the_export_use_the_shown_lines() -> None:
 @pytest.mark.usefixtures("fixed_age")
 def test_the_screen_matches_its_picture(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        assert_pinned(app, f"history-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"history-{size[0]}x{size[1]}")
 
     monkeypatch.setattr("dstack.tui.views.history.lines.clock", lambda snapshot: "2026-01-02 03:04:05")
     in_history(three()[1], body, size)

@@ -22,7 +22,7 @@ from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.views.waits.view import WaitsView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.test_stacks import at, merged, page, press, texts, tree
 from tests.unit.analysis.views.test_snapshot_diff import again
 from tests.unit.scenes.ranks import groups_of, training
@@ -64,7 +64,7 @@ def lines(view: View) -> list[str]:
 def test_the_screen_matches_its_picture(view: type[View], keys: str, request: pytest.FixtureRequest) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: View) -> None:
         await press(pilot, *keys)
-        assert_pinned(app, f"ranks-{request.node.callspec.id}")
+        await require_pinned(app, pilot, f"ranks-{request.node.callspec.id}")
 
     in_view(view, body)
 

@@ -15,7 +15,7 @@ from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import recorded
 from tests.unit.scenes import Scene
 
@@ -39,8 +39,8 @@ def deadlock() -> Scene:
 @pytest.mark.usefixtures("fixed_age")
 def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body() -> None:
-        async with running(Files("hang.json", [recorded("tune-hang")]), size) as (app, _):
-            assert_pinned(app, f"verdict-{size[0]}x{size[1]}")
+        async with running(Files("hang.json", [recorded("tune-hang")]), size) as (app, pilot):
+            await require_pinned(app, pilot, f"verdict-{size[0]}x{size[1]}")
 
     asyncio.run(body())
 
