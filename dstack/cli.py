@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from dstack.ending import Tidying, end
 from dstack.errors import DstackError, UsageError, as_dstack_error
+from dstack.signals import CleanUp, end
 from dstack.version import __version__
 from dstack.visible import encodable, visible, visible_lines
 
@@ -155,7 +155,7 @@ def snapshot(
         if output:
             from dstack.snapshot_file import save
 
-            with Tidying():
+            with CleanUp():
                 save(taken, output, force=force)
     finally:  # print the report even if the file cannot be written
         if output != "-":
@@ -244,7 +244,7 @@ def tui(files: tuple[str, ...], address: str | None, timeout_s: float) -> None:
         from dstack.collector import Collector
 
         source = Collector(address, timeout_s)
-    with Tidying():
+    with CleanUp():
         ended_by = run(source)
     if ended_by is not None:
         end(ended_by)
@@ -345,9 +345,9 @@ def _take(
 
 def _load_explanation() -> None:
     """Imports what explains a snapshot; on the first progress, while another process takes the snapshot."""
-    from dstack.loading import Loading
+    from dstack.gc_pause import GcPause
 
-    with Loading():
+    with GcPause():
         import rich.console  # noqa: F401  # loaded for later
 
         import dstack.analysis.diagnose
@@ -454,7 +454,7 @@ def _end_at_once(code: int) -> NoReturn:
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
     """Tells on a terminal's stderr what is being done; silent elsewhere. No telling waits for a terminal to take it."""
-    with Tidying():
+    with CleanUp():
         if not sys.stderr.isatty():
             yield lambda _: None
             return

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from dstack import errors
 from dstack.child import Messages, send, start_child
 from dstack.errors import ClusterError, as_dstack_error
-from dstack.loading import Loading
+from dstack.gc_pause import GcPause
 
 if TYPE_CHECKING:  # the child is started before the rest is loaded
     from dstack.model import Snapshot
@@ -189,7 +189,7 @@ def _take(
     messages: IO[bytes], address: str | None, times: tuple[float, float, float | None], options: Collection[str]
 ) -> None:
     timeout_s, deadline, watch_s = times
-    with Loading():
+    with GcPause():
         from dstack import capture
         from dstack.snapshot_file import dumps
 

@@ -18,7 +18,7 @@ from dstack.api import DeadlockFound, resolved
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
-from dstack.interruption import Interruption, is_breakable
+from dstack.interruption import InterruptibleCode, is_interruptible
 from dstack.model import Snapshot
 from dstack.probes.own_cluster import own_worker
 from dstack.report.text import report_text
@@ -153,7 +153,7 @@ class _Watch:
 
     def __init__(self, settings: _Settings, task: asyncio.Task[Any] | None) -> None:
         self.task = task
-        self.interruption = Interruption()
+        self.interruption = InterruptibleCode()
         self.is_over = threading.Event()
         self._settings = settings
         self._os_thread_id = threading.get_native_id()
@@ -169,7 +169,7 @@ class _Watch:
     @property
     def is_broken(self) -> bool:
         """Whether the code was broken off."""
-        return self._is_cancelled or self.interruption.is_struck
+        return self._is_cancelled or self.interruption.is_interrupted
 
     def found(self) -> DeadlockFound:
         """The deadlock for which it was."""
@@ -224,11 +224,11 @@ class _Watch:
             return NOT_DEADLOCKED
         if not self._is_main_thread:
             return "Python can interrupt blocked calls only in the main thread"
-        return None if is_breakable() else "the program has its own SIGINT handler"
+        return None if is_interruptible() else "the program has its own SIGINT handler"
 
     def _break_off(self) -> None:
         if self.task is None:
-            self.interruption.strike()
+            self.interruption.interrupt()
             return
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self.task.get_loop().call_soon_threadsafe(self._cancel)

@@ -21,14 +21,14 @@ _DELIVERY_S = 0.01
 """A signal that was sent is delivered before a call to the system ends, so at the latest during this one."""
 
 
-class Interruption:
+class InterruptibleCode:
     """A stretch of code that runs in the main thread, and that others may break off until it ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_over = False
         self._replaced: signal.Handlers | None = None
-        self.is_struck = False
+        self.is_interrupted = False
 
     def begin(self) -> None:
         """From here on the code may be broken off, if this is the main thread; :meth:`end` has to follow."""
@@ -40,12 +40,12 @@ class Interruption:
             signal.signal(signal.SIGINT, _handle)
         _begun.append(self)
 
-    def strike(self) -> bool:
+    def interrupt(self) -> bool:
         """Raises KeyboardInterrupt in the main thread, by its SIGINT handler; false where it cannot any more."""
         with self._lock:
             if self._is_over or not callable(signal.getsignal(signal.SIGINT)):
                 return False
-            self.is_struck = True
+            self.is_interrupted = True
             main = threading.main_thread().ident
             assert main is not None
             signal.pthread_kill(main, signal.SIGINT)
@@ -58,9 +58,9 @@ class Interruption:
                 with self._lock:
                     self._is_over = True
             except KeyboardInterrupt:
-                if not self.is_struck:
+                if not self.is_interrupted:
                     raise
-        if self.is_struck:
+        if self.is_interrupted:
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(_DELIVERY_S)
         if self in _begun:
@@ -70,19 +70,19 @@ class Interruption:
         self._replaced = None
 
 
-_begun: list[Interruption] = []
+_begun: list[InterruptibleCode] = []
 """Those that have begun and not ended, the outer ones first; only the main thread uses it."""
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
     """Takes the place of the two dispositions that are no handlers of Python's."""
-    if any(one.is_struck for one in _begun):
+    if any(one.is_interrupted for one in _begun):
         raise KeyboardInterrupt
     if _begun and _begun[0]._replaced is signal.SIG_DFL:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
 
-def is_breakable() -> bool:
+def is_interruptible() -> bool:
     """Whether SIGINT raises KeyboardInterrupt and nothing else here, at least the SIGINT that dstack sends."""
     return signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _handle)

@@ -31,7 +31,7 @@ from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.pyspy_text import TextStacks, parse
 from dstack.probes.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
-from dstack.probes.rpc import Call, Refused, call_all
+from dstack.probes.rpc import Call, CallFailure, call_all
 from dstack.probes.source_terms import Sources
 
 KEY = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
@@ -88,7 +88,8 @@ class Agents:
         stub = gcs_service_pb2_grpc.InternalKVGcsServiceStub
         call = Call(self._cluster.address, stub, "InternalKVMultiGet", request, timeout_s)
         (reply,) = call_all([call], self._cluster.metadata)
-        found = {} if isinstance(reply, Refused) else {keys.get(row.key): _address(row.value) for row in reply.results}
+        rows = () if isinstance(reply, CallFailure) else reply.results
+        found = {keys.get(row.key): _address(row.value) for row in rows}
         self._addresses.update({node_id: found.get(node_id) for node_id in missing})
 
     def _call(self, worker: Worker, timeout_s: float) -> Call:
@@ -119,15 +120,15 @@ class _Texts:
         self._processes: dict[str, wire.ProcessData] = {}
         self._began_at = time.time()
 
-    def add(self, worker: Worker, text: str, elapsed_ms: float) -> Refused | None:
+    def add(self, worker: Worker, text: str, elapsed_ms: float) -> CallFailure | None:
         """Why a text is of no use, if it is not; ``elapsed_ms`` bounds the pause that it cost its process."""
         stacks = parse(text)
         if stacks is None:
-            return Refused("its reply is not the output of py-spy", "malformed")
+            return CallFailure("its reply is not the output of py-spy", "malformed")
         if stacks.pid != worker.pid or not _is_likely(worker, stacks):
-            return Refused(f"pid {worker.pid} is another process there: {stacks.title[:80]!r}", "identity")
+            return CallFailure(f"pid {worker.pid} is another process there: {stacks.title[:80]!r}", "identity")
         if not stacks.threads:
-            return Refused("its reply has no threads", "malformed")
+            return CallFailure("its reply has no threads", "malformed")
         threads = [self._thread(worker, thread) for thread in stacks.threads]
         self._processes[worker.worker_id] = {
             "pid": worker.pid,
@@ -179,10 +180,10 @@ def _is_likely(worker: Worker, stacks: TextStacks) -> bool:
     return worker.is_driver or stacks.title.startswith("ray::") or "default_worker.py" in stacks.title
 
 
-def _objection(reply: Any) -> Refused | None:
+def _objection(reply: Any) -> CallFailure | None:
     if reply is None:
-        return Refused("no time was left to read it", "timeout")
-    if isinstance(reply, Refused):
+        return CallFailure("no time was left to read it", "timeout")
+    if isinstance(reply, CallFailure):
         return reply
     if reply.success:
         return None
@@ -190,7 +191,7 @@ def _objection(reply: Any) -> Refused | None:
     line = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "no reason given")
     refused = any("permission denied" in line.lower() for line in lines)
     reason = line.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
-    return Refused(reason, "permission" if refused else "other")
+    return CallFailure(reason, "permission" if refused else "other")
 
 
 def _address(value: bytes) -> str | None:
@@ -213,7 +214,7 @@ def _installed(file: str) -> str | None:
     return next((path for folder in folders if os.path.isfile(path := os.path.join(folder, file))), None)
 
 
-def _failure(worker: Worker, problem: Refused, sample: int) -> Failure:
+def _failure(worker: Worker, problem: CallFailure, sample: int) -> Failure:
     return Failure(
         stage="stacks",
         reason=f"Ray's agent on its node could not read it either: {problem.reason}",

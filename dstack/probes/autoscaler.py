@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 from dstack.probes.ray_stubs import autoscaler_pb2, autoscaler_pb2_grpc, gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.rpc import Refused, Request
+from dstack.probes.rpc import CallFailure, Request
 
 REQUESTS: dict[str, Request] = {
     "autoscaler's report": (
@@ -34,7 +34,7 @@ REQUESTS: dict[str, Request] = {
 
 def active(v1: Any, v2: Any) -> str | None:
     """What may add nodes, from the replies to these requests; None where nothing does."""
-    if isinstance(v1, Refused) or isinstance(v2, Refused):
+    if isinstance(v1, CallFailure) or isinstance(v2, CallFailure):
         return "autoscaler, if there is one (the GCS did not say)"
     if _may_add_v1(v1.value) or _may_add_v2(v2):
         return "autoscaler"

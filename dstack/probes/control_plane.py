@@ -18,7 +18,7 @@ from dstack.probes.addresses import canonical
 from dstack.probes.connect import Cluster
 from dstack.probes.node.redaction import masked_command
 from dstack.probes.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.rpc import Call, Refused, Request, call_all
+from dstack.probes.rpc import Call, CallFailure, Request, call_all
 
 PROBE_NAMESPACE = "_dstack"
 """Ray namespace of dstack's own drivers and probes; whatever is in it is left out of every picture."""
@@ -60,7 +60,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
     calls = [Call(cluster.address, *request, timeout_s) for request in requests.values()]
     answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
     for name in ("nodes", "workers"):
-        if isinstance(answers[name], Refused):
+        if isinstance(answers[name], CallFailure):
             raise ClusterError(f"The GCS did not return its {name}: {answers[name].reason}.", CHECK_GCS)
     jobs = [_job(row) for row in _rows(answers["jobs"], "job_info_list")]
     own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
@@ -102,7 +102,7 @@ def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inven
                 sample=sample,
             )
             for name, reply in answers.items()
-            if isinstance(reply, Refused)
+            if isinstance(reply, CallFailure)
         ),
     )
 
@@ -133,7 +133,7 @@ def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
     calls = [Call(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
     nodes, workers, jobs = call_all(calls, cluster.metadata)
     for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
-        if isinstance(reply, Refused):
+        if isinstance(reply, CallFailure):
             raise ClusterError(f"The GCS did not return its {name}: {reply.reason}.", CHECK_GCS)
     alive = tuple(node for node in map(_node, nodes.node_info_list) if node.alive)
     ids = {node.node_id for node in alive}
@@ -168,7 +168,7 @@ def _request(service: str, method: str) -> Request:
 
 
 def _rows(reply: Any, name: str) -> Iterable[Any]:
-    return () if isinstance(reply, Refused) else getattr(reply, name)
+    return () if isinstance(reply, CallFailure) else getattr(reply, name)
 
 
 def _id(data: bytes) -> str | None:

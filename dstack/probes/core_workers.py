@@ -19,7 +19,7 @@ from dstack.model import ACTOR_HANDLE, Failure, Ref, Task, Worker, is_at_hand
 from dstack.probes import addresses
 from dstack.probes.connect import Metadata
 from dstack.probes.ray_stubs import common_pb2, core_worker_pb2, core_worker_pb2_grpc
-from dstack.probes.rpc import Call, Refused, call_all
+from dstack.probes.rpc import Call, CallFailure, call_all
 
 LIMIT = 2_000_000
 """Most tasks and refs asked of one worker. Ray cuts to an arbitrary subset, so a cut is always reported."""
@@ -124,19 +124,19 @@ def stats_call(worker: Worker, timeout_s: float, *, with_refs: bool = True, limi
 
 def is_from(worker: Worker, reply: Any) -> bool:
     """Ray does not enforce ``intended_worker_id``: another worker may answer on a port that was used again."""
-    return not isinstance(reply, Refused) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
+    return not isinstance(reply, CallFailure) and reply.core_worker_stats.worker_id.hex() == worker.worker_id
 
 
-def _objection(worker: Worker, reply: Any) -> Refused | None:
-    if isinstance(reply, Refused):
+def _objection(worker: Worker, reply: Any) -> CallFailure | None:
+    if isinstance(reply, CallFailure):
         return reply
     if not is_from(worker, reply):
-        return Refused("it has ended: another worker uses its port", "ended")
+        return CallFailure("it has ended: another worker uses its port", "ended")
     listed, total = len(reply.owned_task_info_entries), reply.tasks_total
     if listed < total:
-        return Refused(f"it returned only {listed} of its {total} tasks", "truncated")
+        return CallFailure(f"it returned only {listed} of its {total} tasks", "truncated")
     refs, refs_total = len(reply.core_worker_stats.object_refs), reply.core_worker_stats.objects_total
-    return Refused(f"it returned only {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
+    return CallFailure(f"it returned only {refs} of its {refs_total} refs", "truncated") if refs < refs_total else None
 
 
 def _stats(worker_id: str, reply: Any) -> CoreWorkerStats:

@@ -17,7 +17,7 @@ from dstack.probes.connect import Cluster
 from dstack.probes.failed_tasks import failed_tasks
 from dstack.probes.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.repeated_calls import EndedCall, call_of, last_ended, repeated_calls
-from dstack.probes.rpc import Call, Refused, call_all
+from dstack.probes.rpc import Call, CallFailure, call_all
 
 MAX_FAILED = 500
 MAX_FINISHED = 2000
@@ -43,12 +43,12 @@ def ask_ended_tasks(cluster: Cluster, jobs: Sequence[Job], timeout_s: float, lat
     calls = [Call(cluster.address, stub, "GetTaskEvents", request, timeout_s) for request in requests]
     failed, finished = call_all(calls, cluster.metadata)
     live = {job.job_id for job in jobs if not job.is_dead}
-    ended = [] if isinstance(finished, Refused) else [call_of(row) for row in _of(finished, live)]
+    ended = [] if isinstance(finished, CallFailure) else [call_of(row) for row in _of(finished, live)]
     repeated = repeated_calls(ended, latest_at)
     return EndedTasks(
-        failed=() if isinstance(failed, Refused) else failed_tasks(_of(failed, live)),
+        failed=() if isinstance(failed, CallFailure) else failed_tasks(_of(failed, live)),
         repeated=repeated,
-        window=None if isinstance(finished, Refused) else _window(finished, ended, repeated),
+        window=None if isinstance(finished, CallFailure) else _window(finished, ended, repeated),
     )
 
 

@@ -29,7 +29,7 @@ from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping, address_in, mappings
 
-Python = wire.ForeignPython | wire.RefusedPython
+Python = wire.ForeignPython | wire.UnreadablePython
 
 NAME = re.compile(r"(?:lib)?python(\d)\.(\d+)")
 LIBRARY = re.compile(r"libpython\d\.\d+\w*\.so[.\d]*")

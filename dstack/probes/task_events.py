@@ -10,7 +10,7 @@ from __future__ import annotations
 from dstack.model import Failure
 from dstack.probes.connect import Cluster
 from dstack.probes.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.rpc import Call, Refused, call_all
+from dstack.probes.rpc import Call, CallFailure, call_all
 
 ARRIVED = "PENDING_ACTOR_TASK_ORDERING_OR_CONCURRENCY"
 LIMIT = 200_000
@@ -22,7 +22,7 @@ def ask_arrived_calls(cluster: Cluster, timeout_s: float, sample: int) -> tuple[
     request.filters.state_filters.add(state=ARRIVED)
     stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub
     (reply,) = call_all([Call(cluster.address, stub, "GetTaskEvents", request, timeout_s)], cluster.metadata)
-    if isinstance(reply, Refused):
+    if isinstance(reply, CallFailure):
         reason = f"the GCS did not return its task events: {reply.reason}"
         return {}, [Failure(stage="control plane", reason=reason, cause=reply.cause, sample=sample)]
     return {row.task_id.hex(): row.attempt_number for row in reply.events_by_task}, []

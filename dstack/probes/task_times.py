@@ -13,7 +13,7 @@ from typing import Any
 from dstack.model import TaskTimes
 from dstack.probes.connect import Cluster
 from dstack.probes.ray_stubs import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-from dstack.probes.rpc import Call, Refused, call_all
+from dstack.probes.rpc import Call, CallFailure, call_all
 
 MAX_TASKS = 200
 LATEST = 253_370_764_799.0
@@ -26,7 +26,7 @@ def ask_task_times(cluster: Cluster, task_ids: Sequence[str], timeout_s: float) 
     stub = gcs_service_pb2_grpc.TaskInfoGcsServiceStub
     calls = [Call(cluster.address, stub, "GetTaskEvents", _request(task_id), timeout_s) for task_id in task_ids]
     replies = zip(task_ids, call_all(calls, cluster.metadata), strict=True)
-    known = {task_id: reply.events_by_task for task_id, reply in replies if not isinstance(reply, Refused)}
+    known = {task_id: reply.events_by_task for task_id, reply in replies if not isinstance(reply, CallFailure)}
     return {task_id: times for task_id, attempts in known.items() if (times := _times(attempts))}
 
 

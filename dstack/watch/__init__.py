@@ -7,7 +7,7 @@ import signal
 from concurrent.futures import Future
 from types import FrameType
 
-from dstack.ending import Tidying
+from dstack.signals import CleanUp
 from dstack.watch.settings import Settings
 
 __all__ = ["Settings", "Terminated", "watch"]
@@ -27,7 +27,7 @@ def watch(settings: Settings) -> None:
     from dstack.probes.background import begin
     from dstack.watch.loop import Watch  # loads Ray, which takes a moment
 
-    with Tidying():
+    with CleanUp():
         signal.signal(signal.SIGTERM, _terminate)
         one = Watch(settings)
         try:

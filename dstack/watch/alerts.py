@@ -33,7 +33,7 @@ Place = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Sighting:
+class KnownFinding:
     """A finding that concerns a watch: what it is known by, and the tasks and workers that take part."""
 
     kind: FindingKind
@@ -52,12 +52,12 @@ class Changes:
     """
 
     new: tuple[int, ...] = ()
-    lasting: tuple[Sighting, ...] = ()
-    merged: tuple[tuple[Sighting, Sighting], ...] = ()
-    over: tuple[Sighting, ...] = ()
+    lasting: tuple[KnownFinding, ...] = ()
+    merged: tuple[tuple[KnownFinding, KnownFinding], ...] = ()
+    over: tuple[KnownFinding, ...] = ()
 
 
-class Sightings:
+class FindingTracker:
     """The findings that last, as far as is known.
 
     ``doubtful`` are those that are not told yet, since they are no more than likely and do not stand for
@@ -66,8 +66,8 @@ class Sightings:
 
     def __init__(self, stuck_after_s: float) -> None:
         self._stuck_after_s = stuck_after_s
-        self.lasting: tuple[Sighting, ...] = ()
-        self.doubtful: tuple[Sighting, ...] = ()
+        self.lasting: tuple[KnownFinding, ...] = ()
+        self.doubtful: tuple[KnownFinding, ...] = ()
         self._tracked: frozenset[str] = frozenset()
 
     def take(self, snapshot: Snapshot, diagnosis: Diagnosis, now_s: float) -> Changes:
@@ -84,7 +84,7 @@ class Sightings:
         heirs = _paired(before, found)
         lasting = {index: replace(found[index], began_s=before[old].began_s) for old, index in heirs.items()}
         merged: list[tuple[int, int]] = []
-        gone: list[Sighting] = []
+        gone: list[KnownFinding] = []
         for old, one in before.items():
             if old in heirs:
                 continue
@@ -106,11 +106,11 @@ class Sightings:
         )
 
     def _reported_and_doubtful(
-        self, diagnosis: Diagnosis, found: Mapping[int, Sighting], lasting: Mapping[int, Sighting]
-    ) -> tuple[dict[int, Sighting], tuple[Sighting, ...]]:
+        self, diagnosis: Diagnosis, found: Mapping[int, KnownFinding], lasting: Mapping[int, KnownFinding]
+    ) -> tuple[dict[int, KnownFinding], tuple[KnownFinding, ...]]:
         """Of the findings that have no predecessor: those to be reported now, and those that are doubtful yet."""
-        new: dict[int, Sighting] = {}
-        doubtful: list[Sighting] = []
+        new: dict[int, KnownFinding] = {}
+        doubtful: list[KnownFinding] = []
         for index, one in found.items():
             if index in lasting:
                 continue
@@ -121,7 +121,7 @@ class Sightings:
                 doubtful.append(one)
         return new, tuple(doubtful)
 
-    def _since_first(self, one: Sighting) -> Sighting:
+    def _since_first(self, one: KnownFinding) -> KnownFinding:
         """The same since it, more or less of it was seen first, if no place in it has changed since then."""
         before = (old.began_s for old in (*self.doubtful, *self.lasting) if _is_unmoved(old, one))
         return replace(one, began_s=min(before, default=one.began_s))
@@ -136,7 +136,7 @@ class Sightings:
         return not self._tracked <= present
 
 
-def _paired(before: Mapping[int, Sighting], found: Mapping[int, Sighting]) -> dict[int, int]:
+def _paired(before: Mapping[int, KnownFinding], found: Mapping[int, KnownFinding]) -> dict[int, int]:
     """The successors of findings: pairs that share places, the closest first, each finding in one pair at most."""
     holders: dict[tuple[FindingKind, Place], list[int]] = defaultdict(list)
     for index, one in found.items():
@@ -160,7 +160,7 @@ def _paired(before: Mapping[int, Sighting], found: Mapping[int, Sighting]) -> di
 
 
 def _absorbing(
-    one: Sighting, before: Mapping[int, Sighting], heirs: Mapping[int, int], found: Mapping[int, Sighting]
+    one: KnownFinding, before: Mapping[int, KnownFinding], heirs: Mapping[int, int], found: Mapping[int, KnownFinding]
 ) -> int | None:
     """Which finding that lasts has got places of this one that it did not have before; None where none has."""
     for old, index in heirs.items():
@@ -169,7 +169,7 @@ def _absorbing(
     return None
 
 
-def _is_unmoved(old: Sighting, one: Sighting) -> bool:
+def _is_unmoved(old: KnownFinding, one: KnownFinding) -> bool:
     """Whether one of the two is part of the other: findings may grow and shrink while all in them stay in place."""
     return old.kind == one.kind and bool(old.places) and (old.places <= one.places or one.places <= old.places)
 
@@ -185,12 +185,12 @@ def _were_seen(workers: Set[str], snapshot: Snapshot) -> bool:
     return not (workers & alive) - seen_workers(snapshot)
 
 
-def _sighting(snapshot: Snapshot, diagnosis: Diagnosis, finding: Finding, now_s: float) -> Sighting:
+def _sighting(snapshot: Snapshot, diagnosis: Diagnosis, finding: Finding, now_s: float) -> KnownFinding:
     index = SampleIndex(snapshot, snapshot.samples[0])
     vertices = _telling(diagnosis.vertices[key] for key in finding.members)
     tasks = frozenset(vertex.task_id for vertex in vertices if vertex.task_id)
     workers = {vertex.worker_id for vertex in vertices} | {worker for task in tasks for worker in _tellers(index, task)}
-    return Sighting(
+    return KnownFinding(
         kind=finding.kind,
         summary=finding.summary,
         places=frozenset(_place(index, vertex) for vertex in vertices),

@@ -16,16 +16,16 @@ from dstack.diagnosis import Diagnosis, Finding, FindingKind, Ratio
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
 from dstack.model import Snapshot
 from dstack.probes.connect import Cluster, connect
-from dstack.probes.glances import take_glance
+from dstack.probes.polling import poll_cluster
 from dstack.report.check_json import check_json
 from dstack.snapshot_file import to_json
-from dstack.watch.alerts import Changes, Sightings
+from dstack.watch.alerts import Changes, FindingTracker
 from dstack.watch.command import Command
 from dstack.watch.events import Events
 from dstack.watch.figures import Figures, spent_s, waits_of
 from dstack.watch.ring import Ring
 from dstack.watch.settings import Settings
-from dstack.watch.trigger import Attention, Item, Standing
+from dstack.watch.trigger import Item, ProgressTracker, SnapshotTrigger
 from dstack.words import duration, plural
 
 SCHEMA = "dstack.watch/1"
@@ -47,9 +47,9 @@ class Watch:
         self._events = Events(as_json=settings.as_json)
         self._ring = Ring(settings.directory, settings.keep)
         self._command = Command(settings.command, self._events) if settings.command else None
-        self._standing = Standing()
-        self._attention = Attention(settings.stuck_after_s, settings.share)
-        self._sightings = Sightings(settings.stuck_after_s)
+        self._standing = ProgressTracker()
+        self._attention = SnapshotTrigger(settings.stuck_after_s, settings.share)
+        self._sightings = FindingTracker(settings.stuck_after_s)
         self._found: Counter[FindingKind] = Counter()
         self._unsaved: deque[Snapshot] = deque(maxlen=MOST_UNSAVED)
         self._cluster: Cluster | None = None
@@ -122,7 +122,7 @@ class Watch:
         return True
 
     def _glance(self, cluster: Cluster) -> None:
-        glance = take_glance(cluster, RPC_TIMEOUT_S)
+        glance = poll_cluster(cluster, RPC_TIMEOUT_S)
         now = time.monotonic()
         self._standing.see(glance, now)
         answered = len(glance.workers)

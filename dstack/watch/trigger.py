@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from dstack import words
-from dstack.glance import Glance, WorkerGlance
+from dstack.cluster_poll import ClusterPoll, WorkerPoll
 
 Item = tuple[object, ...]
 """Something that may stand still; another one as soon as anything of it changes. The first is the worker that tells."""
@@ -20,14 +20,14 @@ SLOWEST_S = 1800.0
 MOST_DOUBLINGS = 30
 
 
-class Standing:
+class ProgressTracker:
     """Since when each thing stands. Remembers only what the last look has shown."""
 
     def __init__(self) -> None:
         self._since: dict[Item, float] = {}
         self._workers: set[str] = set()
 
-    def see(self, glance: Glance, now_s: float) -> None:
+    def see(self, glance: ClusterPoll, now_s: float) -> None:
         """Takes in a look. Of who did not answer, what was known stands: nothing shows that it moved."""
         silent = set(glance.silent)
         kept = {item: since for item, since in self._since.items() if item[0] in silent}
@@ -49,7 +49,7 @@ class Standing:
         return self._workers | {item[1] for item in self._since if isinstance(item[1], str)}
 
 
-def _items(worker: WorkerGlance) -> Iterator[Item]:
+def _items(worker: WorkerPoll) -> Iterator[Item]:
     for task_id in worker.running:
         yield worker.worker_id, task_id
     for task_id, state in (worker.pending or {}).items():
@@ -58,7 +58,7 @@ def _items(worker: WorkerGlance) -> Iterator[Item]:
         yield worker.worker_id, worker.counters
 
 
-class Attention:
+class SnapshotTrigger:
     """Decides when a full look is due.
 
     A picture, that is all that stands for ``stuck_after_s``, is looked at once, again at once when something is new in

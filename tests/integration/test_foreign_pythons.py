@@ -54,7 +54,7 @@ def binary(version: str) -> Path:
     return Path(told.stdout.split()[1])
 
 
-def image(file: Path) -> wire.ForeignPython | wire.RefusedPython | None:
+def image(file: Path) -> wire.ForeignPython | wire.UnreadablePython | None:
     with file.open("rb") as stream:
         return Image(ELFFile(stream), file.name).found()
 

@@ -22,7 +22,7 @@ from dstack.model import Snapshot, Thread, producer_task_id
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
-from dstack.probes.node.stability import mark_at_rest, marks_of, unchanged
+from dstack.probes.node.stability import mark_off_cpu, marks_of, unchanged
 from dstack.probes.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import Example, run_example
@@ -368,16 +368,16 @@ def test_who_runs_is_not_at_rest_however_short_the_moment() -> None:
     with running(SPINNER) as process:
         pid = started(process).pid
         wait_until(lambda: process.status() == psutil.STATUS_RUNNING, deadline_s=20, what=process.status)
-        assert {mark_at_rest(pid, pid) for _ in range(100)} == {""}
+        assert {mark_off_cpu(pid, pid) for _ in range(100)} == {""}
 
 
 def test_who_sleeps_is_at_rest_until_he_ends() -> None:
     with running(SLEEPER) as process:
         pid = started(process).pid
         wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, deadline_s=20, what=process.status)
-        assert mark_at_rest(pid, pid) == mark_at_rest(pid, pid) != ""
+        assert mark_off_cpu(pid, pid) == mark_off_cpu(pid, pid) != ""
 
-    assert mark_at_rest(pid, pid) == ""
+    assert mark_off_cpu(pid, pid) == ""
 
 
 def tick(until: threading.Event) -> None:

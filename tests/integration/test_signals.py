@@ -48,7 +48,7 @@ def test_a_signal_while_the_gcs_does_not_answer(silent: socket.socket, number: S
     assert (process.returncode, *told) == (128 + number, "", WORDS[number])
 
 
-@pytest.mark.parametrize("module", ["signal", "dstack.ending", "click", "dstack.collector", "msgspec", "dstack.model"])
+@pytest.mark.parametrize("module", ["signal", "dstack.signals", "click", "dstack.collector", "msgspec", "dstack.model"])
 def test_ctrl_c_while_it_loads(silent: socket.socket, module: str) -> None:
     """Sent when Python reports that the first module of that name is loaded, so in the middle of what loads next."""
     command = [sys.executable, "-X", "importtime", *check(silent)[1:]]
@@ -60,7 +60,7 @@ def test_ctrl_c_while_it_loads(silent: socket.socket, module: str) -> None:
 
     assert name
     told = [line for line in err.splitlines() if not line.startswith("import time:")]
-    is_early = module in ("signal", "dstack.ending")
+    is_early = module in ("signal", "dstack.signals")
     assert (process.returncode, out, told or is_early) == (130, "", ["Interrupted."] if told else True)
 
 

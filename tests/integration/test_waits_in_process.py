@@ -17,7 +17,7 @@ from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from dstack.probes.node.wire import ForeignPython, RefusedPython
+from dstack.probes.node.wire import ForeignPython, UnreadablePython
 from tests.processes import Child, running, wait_until
 from tests.pythons import python_or_skip
 from tests.sampling import Plain, functions, sample, target
@@ -61,7 +61,7 @@ def look_at(pid: int) -> Plain:
     return look_at_python(pid, foreign_python(pid))
 
 
-def look_at_python(pid: int, python: ForeignPython | RefusedPython | None) -> Plain:
+def look_at_python(pid: int, python: ForeignPython | UnreadablePython | None) -> Plain:
     return sample(target(pid, python=python))
 
 

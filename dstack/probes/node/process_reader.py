@@ -13,9 +13,9 @@ from dstack.probes.node.cpython.process import Known
 from dstack.probes.node.memory_reader import KnownProcess, MemoryReader
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
-from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_refused
+from dstack.probes.node.procfs.permissions import INSTALL_PYSPY, DumpFailed, why_denied
 from dstack.probes.node.pyspy.reader import PySpyReader
-from dstack.probes.node.pyspy.runner import PySpy, SudoRefused
+from dstack.probes.node.pyspy.runner import PySpy, SudoFailed
 from dstack.probes.node.reading import Problem, ProcessReading, Request
 from dstack.probes.node.stacks.origins import Origins
 
@@ -53,7 +53,7 @@ class ProcessReader:
         try:
             reading = MemoryReader(request, known, self.origins).read()
         except PermissionError:
-            return self._through_pyspy(request, _not_read(str(why_refused(process.pid)), "permission"))
+            return self._through_pyspy(request, _not_read(str(why_denied(process.pid)), "permission"))
         except (OSError, Unreadable) as error:
             self._require_alive(process)
             return self._through_pyspy(request, _not_read(str(error), "unreadable"))
@@ -91,11 +91,11 @@ class ProcessReader:
             return PySpyReader(self._tool(), request, self.origins).read(problem, has_calls=has_calls)
         except DumpFailed as error:
             as_root = self._tool().through_sudo()
-            if not error.is_refused or as_root is None or self._sudo_refuses:
+            if not error.is_denied or as_root is None or self._sudo_refuses:
                 raise _because_of(refused, error) from error
             try:
                 return PySpyReader(as_root, request, self.origins).read(problem, has_calls=has_calls)
-            except SudoRefused:
+            except SudoFailed:
                 self._sudo_refuses = True
                 raise error from None
 
@@ -122,4 +122,4 @@ def _because_of(refused: str | None, error: DumpFailed) -> DumpFailed:
     """The failure of py-spy, with the reason why dstack cannot read the interpreter."""
     if refused is None:
         return error
-    return DumpFailed(f"{refused} ({error.reason})", error.remedy, cause=error.cause, is_refused=error.is_refused)
+    return DumpFailed(f"{refused} ({error.reason})", error.remedy, cause=error.cause, is_denied=error.is_denied)

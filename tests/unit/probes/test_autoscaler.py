@@ -9,7 +9,7 @@ import pytest
 from ray.core.generated import autoscaler_pb2
 
 from dstack.probes.autoscaler import active
-from dstack.probes.rpc import Refused
+from dstack.probes.rpc import CallFailure
 
 NODE = "fe7512b43181b5aa2bf352d9b8466d9d0015beb05e2700aec7c9858a"
 NOTHING = autoscaler_pb2.GetClusterStatusReply()
@@ -63,4 +63,4 @@ def test_instances_on_their_way_mean_an_autoscaler() -> None:
 
 
 def test_who_does_not_tell_may_have_an_autoscaler() -> None:
-    assert "if there is one" in (active(Refused("no answer within 3.0 s"), NOTHING) or "")
+    assert "if there is one" in (active(CallFailure("no answer within 3.0 s"), NOTHING) or "")

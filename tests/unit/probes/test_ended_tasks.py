@@ -14,7 +14,7 @@ from dstack.probes.connect import Cluster
 from dstack.probes.ended_tasks import MAX_EXCLUDED, ask_ended_tasks
 from dstack.probes.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2
 from dstack.probes.record import Record
-from dstack.probes.rpc import Call, Refused
+from dstack.probes.rpc import Call, CallFailure
 
 LIVE, DEAD = Job(job_id="02000000"), Job(job_id="01000000", is_dead=True)
 CLUSTER = Cluster("127.0.0.1:1", "2.60.0")
@@ -78,7 +78,7 @@ def test_the_newest_dead_jobs_are_left_out_by_the_gcs(monkeypatch: pytest.Monkey
 
 def test_a_reply_that_does_not_come_leaves_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = gcs_service_pb2.GetTaskEventsReply(events_by_task=[row(LIVE, "FAILED")])
-    late = Refused("no answer within 1.0 s", "timeout")
+    late = CallFailure("no answer within 1.0 s", "timeout")
 
     found = asked(monkeypatch, Gcs(FAILED=failed, FINISHED=late))
     neither = asked(monkeypatch, Gcs(FAILED=late, FINISHED=late))

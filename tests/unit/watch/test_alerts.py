@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.model import Snapshot
-from dstack.watch.alerts import Changes, Sightings
+from dstack.watch.alerts import Changes, FindingTracker
 from tests.unit.scenes import Proc, Scene
 
 
@@ -36,7 +36,7 @@ class Seen:
     """Sightings with a clock, a minute from look to look."""
 
     def __init__(self) -> None:
-        self.sightings = Sightings(stuck_after_s=60)
+        self.sightings = FindingTracker(stuck_after_s=60)
         self.now_s = 0.0
 
     def sees(self, snapshot: Snapshot) -> Changes:

@@ -8,32 +8,32 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dstack.glance import Glance, WorkerGlance
-from dstack.watch.trigger import SLOW, SLOWEST_S, Attention, Standing
+from dstack.cluster_poll import ClusterPoll, WorkerPoll
+from dstack.watch.trigger import SLOW, SLOWEST_S, ProgressTracker, SnapshotTrigger
 
 STUCK_AFTER_S = 60.0
 SHARE = 0.01
 
 
-def worker(name: str = "w", **told: Any) -> WorkerGlance:
-    return WorkerGlance(worker_id=name, **{"pending": {}, **told})
+def worker(name: str = "w", **told: Any) -> WorkerPoll:
+    return WorkerPoll(worker_id=name, **{"pending": {}, **told})
 
 
-def seen(*looks: tuple[float, Glance]) -> Standing:
-    standing = Standing()
+def seen(*looks: tuple[float, ClusterPoll]) -> ProgressTracker:
+    standing = ProgressTracker()
     for at_s, glance in looks:
         standing.see(glance, at_s)
     return standing
 
 
-def ages(standing: Standing, task_id: str, now_s: float) -> list[float]:
+def ages(standing: ProgressTracker, task_id: str, now_s: float) -> list[float]:
     """For how long a task stands, by each who tells of it, to the second."""
     told = [item for item in standing.older_than(0, now_s) if item[1] == task_id]
     return [max(age for age in range(1000) if item in standing.older_than(age, now_s)) for item in told]
 
 
-def of(*workers: WorkerGlance, silent: tuple[str, ...] = ()) -> Glance:
-    return Glance(workers=workers, silent=silent)
+def of(*workers: WorkerPoll, silent: tuple[str, ...] = ()) -> ClusterPoll:
+    return ClusterPoll(workers=workers, silent=silent)
 
 
 def test_a_running_task_stands_since_it_was_first_seen() -> None:
@@ -99,7 +99,7 @@ class Watched:
     """An attention with a clock: looks every 30 s at a picture, and notes when it looks in full, at this cost."""
 
     def __init__(self, cost_s: float = 0.1) -> None:
-        self.attention = Attention(STUCK_AFTER_S, SHARE)
+        self.attention = SnapshotTrigger(STUCK_AFTER_S, SHARE)
         self.cost_s = cost_s
         self.now_s = 0.0
         self.began_at: list[float] = []
@@ -129,7 +129,7 @@ def test_a_picture_is_looked_at_at_once_and_then_ever_less_often() -> None:
 
 
 def test_what_is_doubtful_is_looked_at_again_soon() -> None:
-    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
+    attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     attention.looked(picture, 0, 0.0, is_doubtful=True)
 
     assert attention.reason(picture, STUCK_AFTER_S - 1) is None
@@ -153,7 +153,7 @@ def test_who_moves_in_a_finding_is_looked_at_at_once() -> None:
 
 
 def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
-    attention, picture = Attention(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
+    attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     now_s, waits = 0.0, []
     for _ in range(40):
         attention.failed(now_s)
@@ -168,7 +168,7 @@ def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
 
 
 def test_the_reason_is_told_in_words() -> None:
-    attention = Attention(STUCK_AFTER_S, SHARE)
+    attention = SnapshotTrigger(STUCK_AFTER_S, SHARE)
     one = {("driver", (1,))}
     more = one | {("driver", "t", "SUBMITTED_TO_WORKER"), ("w", "t"), ("w", "u"), ("w", (2,))}
 

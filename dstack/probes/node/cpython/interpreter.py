@@ -10,7 +10,7 @@ from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION, Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import File, Mapping, place_in_file
-from dstack.probes.node.wire import ForeignPython, RefusedPython
+from dstack.probes.node.wire import ForeignPython, UnreadablePython
 
 
 class OwnPython:
@@ -46,7 +46,7 @@ class Interpreter:
     """
 
     def __init__(
-        self, foreign: ForeignPython | RefusedPython | None, own: OwnPython, files: dict[File, Mapping]
+        self, foreign: ForeignPython | UnreadablePython | None, own: OwnPython, files: dict[File, Mapping]
     ) -> None:
         self._foreign = foreign
         self._own = own

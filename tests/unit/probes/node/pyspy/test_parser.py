@@ -29,7 +29,7 @@ from dstack.probes.node.serialiser import Serialiser
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
-from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
+from dstack.probes.node.wire import Answer, Options, Target, UnreadablePython
 from tests.effort import tries
 from tests.mutations import ByValues, by_bytes
 from tests.sampling import OPTIONS
@@ -204,7 +204,7 @@ def test_hostile_names_are_handed_on_as_far_as_they_go(
     dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a process that runs a Python whose memory cannot be read, so that py-spy is all there is."""
-    python: RefusedPython = {"refused": "another Python"}
+    python: UnreadablePython = {"refused": "another Python"}
     target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True, "python": python}
     probe = NodeProbe()
 
