@@ -23,7 +23,7 @@ from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.permissions import DumpFailed
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
 from dstack.probes.node.stability import mark_off_cpu, marks_of, unchanged
-from dstack.probes.raylet_symbols import thread_context_layout
+from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters import Example, run_example
 from tests.command import check, dstack, settled_check

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dstack.probes.connect import SUPPORTED
+from dstack.probes.connection.connect import SUPPORTED
 from tests.compatibility import PAIRS, ROOT, SMOKE, Pair
 
 TEXT = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")

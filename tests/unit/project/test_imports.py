@@ -65,7 +65,7 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option:
 
 def test_taking_snapshots_loads_neither_ray_nor_what_ray_brings_along() -> None:
     """All that the collector loads takes 0.2 s of CPU time; Ray would take 0.6 s more."""
-    loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.polling")
+    loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.ray_state.polling")
 
     assert {"grpc", "google", "dstack"} <= loaded
     heavy = {"attr", "click", "elftools", "jsonschema", "networkx", "numpy", "ray", "requests", "rich", "textual"}
@@ -138,7 +138,7 @@ def test_no_modules_import_each_other() -> None:
         ("analysis/new.py", "import ray"),
         ("analysis/new.py", "import dstack.capture"),
         ("report/new.py", "import textual"),
-        ("report/new.py", "import dstack.probes.rpc"),
+        ("report/new.py", "import dstack.probes.connection.rpc"),
         ("tui/new.py", "import ray"),
         ("tui/new.py", "import dstack.capture"),
         ("probes/new.py", "import dstack.analysis"),
