@@ -162,7 +162,7 @@ def test_import_rules_are_able_to_break(tmp_path: Path, module: str, line: str) 
 @pytest.mark.parametrize(
     ("module", "line", "cycle"),
     [
-        ("watch/ring.py", "import dstack.watch.loop", ".ring -> .loop"),
+        ("watch/figures.py", "import dstack.watch.loop", ".figures -> .loop"),
         ("probes/node/procfs/proc.py", "import dstack.probes.node.cpython.memory", ".procfs -> .cpython"),
     ],
 )

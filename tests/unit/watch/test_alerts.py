@@ -41,7 +41,7 @@ class Seen:
 
     def sees(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.take(snapshot, diagnose(snapshot), self.now_s)
+        return self.sightings.update(snapshot, diagnose(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:
@@ -142,9 +142,9 @@ def test_what_only_seems_stuck_is_told_when_it_still_stands_after_a_while() -> N
     assert [finding.kind for finding in diagnose(began_at(scene)).findings] == ["stalled"]
 
     assert seen.sees(began_at(scene)) == Changes()
-    assert seen.sightings.doubtful
+    assert seen.sightings.unproven
     assert seen.sees(began_at(scene)).new == (0,)
-    assert not seen.sightings.doubtful
+    assert not seen.sightings.unproven
 
 
 def test_what_only_seems_stuck_is_not_told_too_soon() -> None:
@@ -183,9 +183,9 @@ def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
 
     seen.sightings.track(present)
 
-    assert not seen.sightings.is_touched(present)
-    assert seen.sightings.is_touched(present - {scene.left.worker_id})
-    assert seen.sightings.is_touched(present - {max(sighting.tasks)})
+    assert not seen.sightings.has_progress(present)
+    assert seen.sightings.has_progress(present - {scene.left.worker_id})
+    assert seen.sightings.has_progress(present - {max(sighting.tasks)})
 
 
 def test_numbers_do_not_tell_findings_apart() -> None:
@@ -248,7 +248,7 @@ def test_findings_that_merge_are_one_from_then_on_and_end_once() -> None:
     changes = seen.sees(began_at(scene))
     assert numbers(changes) == (0, 2, 1, 0)
     ((was, into),) = changes.merged
-    assert was.places < into.places
+    assert was.positions < into.positions
     assert into in changes.lasting
     assert len(seen.sightings.lasting) == 2
     assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)

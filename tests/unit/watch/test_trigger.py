@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dstack.cluster_poll import ClusterPoll, WorkerPoll
-from dstack.watch.trigger import SLOW, SLOWEST_S, ProgressTracker, SnapshotTrigger
+from dstack.watch.trigger import FIRST_REPEAT, MAX_GAP_S, ProgressTracker, SnapshotTrigger
 
 STUCK_AFTER_S = 60.0
 SHARE = 0.01
@@ -22,14 +22,14 @@ def worker(name: str = "w", **told: Any) -> WorkerPoll:
 def seen(*looks: tuple[float, ClusterPoll]) -> ProgressTracker:
     standing = ProgressTracker()
     for at_s, glance in looks:
-        standing.see(glance, at_s)
+        standing.update(glance, at_s)
     return standing
 
 
 def ages(standing: ProgressTracker, task_id: str, now_s: float) -> list[float]:
     """For how long a task stands, by each who tells of it, to the second."""
-    told = [item for item in standing.older_than(0, now_s) if item[1] == task_id]
-    return [max(age for age in range(1000) if item in standing.older_than(age, now_s)) for item in told]
+    told = [item for item in standing.unchanged_for(0, now_s) if item[1] == task_id]
+    return [max(age for age in range(1000) if item in standing.unchanged_for(age, now_s)) for item in told]
 
 
 def of(*workers: WorkerPoll, silent: tuple[str, ...] = ()) -> ClusterPoll:
@@ -40,9 +40,9 @@ def test_a_running_task_stands_since_it_was_first_seen() -> None:
     standing = seen(*((at, of(worker(running=("t",)))) for at in (0, 30, 60)))
 
     assert ages(standing, "t", 60) == [60]
-    assert standing.longest_s(60) == 60
-    assert ("w", "t") in standing.older_than(60, 60)
-    assert not standing.older_than(61, 60)
+    assert standing.longest_unchanged_s(60) == 60
+    assert ("w", "t") in standing.unchanged_for(60, 60)
+    assert not standing.unchanged_for(61, 60)
 
 
 def test_a_task_that_runs_elsewhere_by_now_has_moved() -> None:
@@ -78,21 +78,21 @@ def test_of_who_does_not_answer_what_was_known_stands() -> None:
 def test_a_driver_stands_while_it_counts_nothing_new() -> None:
     first, second = (of(worker(is_driver=True, counters=(count,))) for count in (1, 2))
 
-    assert seen((0, first), (60, first)).older_than(60, 60)
-    assert not seen((0, first), (60, second)).older_than(60, 60)
+    assert seen((0, first), (60, first)).unchanged_for(60, 60)
+    assert not seen((0, first), (60, second)).unchanged_for(60, 60)
 
 
 def test_an_idle_worker_is_nothing_that_stands() -> None:
     idle = of(worker(counters=(7,)))
 
-    assert not seen((0, idle), (600, idle)).older_than(60, 600)
+    assert not seen((0, idle), (600, idle)).unchanged_for(60, 600)
 
 
 def test_of_too_many_tasks_only_the_counters_are_compared() -> None:
     flooded = [of(worker(pending=None, counters=(count,))) for count in (1, 1, 2)]
 
-    assert seen(*zip((0, 60), flooded[:2], strict=True)).older_than(60, 60)
-    assert not seen(*zip((0, 60), flooded[1:], strict=True)).older_than(60, 60)
+    assert seen(*zip((0, 60), flooded[:2], strict=True)).unchanged_for(60, 60)
+    assert not seen(*zip((0, 60), flooded[1:], strict=True)).unchanged_for(60, 60)
 
 
 class Watched:
@@ -107,9 +107,9 @@ class Watched:
     def sees(self, *things: str, times: int = 1, touched: bool = False) -> Watched:
         picture = frozenset(("w", thing) for thing in things)
         for _ in range(times):
-            if self.attention.reason(picture, self.now_s, touched=touched):
+            if self.attention.reason(picture, self.now_s, has_progress=touched):
                 self.began_at.append(self.now_s)
-                self.attention.looked(picture, self.now_s, self.cost_s)
+                self.attention.note_snapshot(picture, self.now_s, self.cost_s)
             self.now_s += 30
         return self
 
@@ -123,14 +123,14 @@ def test_a_picture_is_looked_at_at_once_and_then_ever_less_often() -> None:
 
     gaps = [after - before for before, after in pairwise(began_at)]
     assert began_at[0] == 0
-    assert gaps[0] == SLOW * STUCK_AFTER_S
+    assert gaps[0] == FIRST_REPEAT * STUCK_AFTER_S
     assert gaps == sorted(gaps)
-    assert gaps[-1] == SLOWEST_S
+    assert gaps[-1] == MAX_GAP_S
 
 
 def test_what_is_doubtful_is_looked_at_again_soon() -> None:
     attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
-    attention.looked(picture, 0, 0.0, is_doubtful=True)
+    attention.note_snapshot(picture, 0, 0.0, has_unproven=True)
 
     assert attention.reason(picture, STUCK_AFTER_S - 1) is None
     assert attention.reason(picture, STUCK_AFTER_S)
@@ -156,14 +156,14 @@ def test_a_full_look_that_failed_is_tried_again_ever_less_often() -> None:
     attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     now_s, waits = 0.0, []
     for _ in range(40):
-        attention.failed(now_s)
+        attention.note_failure(now_s)
         waits.append(next(wait for wait in range(1, 10_000) if attention.reason(picture, now_s + wait)))
         now_s += waits[-1]
 
     assert waits[:3] == [60, 120, 240]
-    assert waits[-1] == SLOWEST_S
-    attention.looked(picture, now_s, 0.0)
-    attention.failed(now_s)
+    assert waits[-1] == MAX_GAP_S
+    attention.note_snapshot(picture, now_s, 0.0)
+    attention.note_failure(now_s)
     assert attention.reason(frozenset({("w", "b")}), now_s + STUCK_AFTER_S)
 
 
@@ -174,7 +174,7 @@ def test_the_reason_is_told_in_words() -> None:
 
     assert attention.reason(frozenset(one), 0) == "no progress for 60 s: 1 driver or busy worker"
     assert attention.reason(frozenset(more), 0) == "no progress for 60 s: 2 calls and 2 drivers or busy workers"
-    attention.looked(frozenset({("w", "t")}), 0, 0.0)
+    attention.note_snapshot(frozenset({("w", "t")}), 0, 0.0)
     assert attention.reason(frozenset({("w", "t")}), 300) == (
         "still no progress, 300 s after the last snapshot: 1 call"
     )
