@@ -90,7 +90,7 @@ taken = dstack.snapshot_file.loads(data)
 marks.append(("diagnose", *spent()))
 diagnosis = dstack.analysis.diagnose.diagnose(taken)
 marks.append(("print", *spent()))
-dstack.cli._rendered(taken, diagnosis, False)
+dstack.cli.output.rendered(taken, diagnosis, "report")
 marks.append(("", *spent()))
 """
 

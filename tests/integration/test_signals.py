@@ -127,8 +127,8 @@ def is_full(process: subprocess.Popen[bytes]) -> bool:
 
 TELLING = """
 import sys
-from dstack.cli import _progress
-with _progress() as progress:
+from dstack.cli.output import show_progress
+with show_progress() as progress:
     print("begun", flush=True)
     sys.stdin.readline()
     for number in range(20):
