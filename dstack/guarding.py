@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.api import DeadlockFound, resolved
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
@@ -201,14 +201,15 @@ class _Watch:
                 self._interrupt()
 
     def _inspect(self) -> Hang:
-        snapshot = self._collector.take(_ignore, _ignore)
-        diagnosis = diagnose(snapshot)
-        left_alone = self._why_left_alone(snapshot, diagnosis) if self._settings.break_deadlock else None
-        return Hang(self._settings.timeout_s, snapshot, diagnosis, report_text(snapshot, diagnosis), left_alone)
+        analysed = AnalysedSnapshot.of(self._collector.take(_ignore, _ignore))
+        left_alone = self._why_left_alone(analysed) if self._settings.break_deadlock else None
+        report = report_text(analysed)
+        return Hang(self._settings.timeout_s, analysed.snapshot, analysed.diagnosis, report, left_alone)
 
-    def _why_left_alone(self, snapshot: Snapshot, diagnosis: Diagnosis) -> str | None:
+    def _why_left_alone(self, analysed: AnalysedSnapshot) -> str | None:
         """The reason not to interrupt the code, or None to interrupt it."""
-        worker = own_worker(snapshot)
+        diagnosis = analysed.diagnosis
+        worker = own_worker(analysed.snapshot)
         deadlocks = [one for one in diagnosis.findings if one.kind == "deadlock" and one.confirmed]
         stuck = [diagnosis.vertices[key] for one in deadlocks for key in (*one.members, *one.blocked_behind)]
         own = [one for one in stuck if worker and one.worker_id == worker.worker_id]

@@ -16,6 +16,7 @@ from dstack.signals import CleanUp
 from dstack.visible import encodable
 
 if TYPE_CHECKING:
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
     from dstack.diagnosis import Diagnosis
     from dstack.model import Snapshot
 
@@ -27,11 +28,11 @@ def print_snapshot(
     snapshot: Snapshot, form: Form = "report", job: str | None = None, *, within_s: float | None = None
 ) -> Diagnosis:
     """Explains a snapshot and prints the report. The time limit is for the explanation, not for printing."""
-    from dstack.analysis.diagnose import diagnose
+    from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 
     with _ended_after(within_s):
-        diagnosis = diagnose(snapshot, job=job)
-        text = rendered(snapshot, diagnosis, form)
+        analysed = AnalysedSnapshot.of(snapshot, job=job)
+        text = rendered(analysed, form)
     try:
         if isinstance(text, bytes):
             sys.stdout.buffer.write(text)
@@ -42,22 +43,22 @@ def print_snapshot(
         _discard_output()
     except OSError as error:
         raise DstackError(f"Cannot write to standard output: {error.strerror}.") from error
-    return diagnosis
+    return analysed.diagnosis
 
 
-def rendered(snapshot: Snapshot, diagnosis: Diagnosis, form: Form) -> str | bytes:
+def rendered(analysed: AnalysedSnapshot, form: Form) -> str | bytes:
     """The report as text, or as the bytes of a JSON document."""
     if form == "json":
         from dstack.report.check_json import check_json
 
-        return check_json(snapshot, diagnosis)
+        return check_json(analysed)
     from rich.console import Console
 
     from dstack.report.text import print_report
 
     console = Console(highlight=False)
     with console.capture() as capture:
-        print_report(console, snapshot, diagnosis, details=form == "details")
+        print_report(console, analysed, details=form == "details")
     return capture.get()
 
 

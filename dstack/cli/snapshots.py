@@ -196,7 +196,7 @@ def _load_explanation() -> None:
     with GcPause():
         import rich.console  # noqa: F401  # loaded for later
 
-        import dstack.analysis.diagnose
+        import dstack.analysis.views.analysed_snapshot
         import dstack.report.text
         import dstack.snapshot_file  # noqa: F401  # loaded for later
 

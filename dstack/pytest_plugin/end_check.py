@@ -31,7 +31,7 @@ def fail_if_stuck(item: pytest.Item, settings: Settings) -> None:
     settings.reported.update(key for one in inspection.stuck for key in one.members)
     if inspection.stuck:
         pytest.fail(f"The test leaves a deadlock or hang in the cluster.\n\n{inspection.report}", pytrace=False)
-    if inspection.diagnosis.incomplete:
+    if inspection.analysed.diagnosis.incomplete:
         item.add_report_section(
             "call",
             SECTION,

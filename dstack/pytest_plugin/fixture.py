@@ -40,11 +40,11 @@ class Dstack:
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot of the cluster."""
-        return self._inspect().snapshot
+        return self._inspect().analysed.snapshot
 
     def check(self) -> Diagnosis:
         """Take a snapshot and return its diagnosis."""
-        return self._inspect().diagnosis
+        return self._inspect().analysed.diagnosis
 
     def assert_no_deadlock(self, within: float | None = None) -> Watch:
         """Raise :class:`dstack.DeadlockFound` if there is a deadlock or hang, confirmed or suspected.
@@ -56,7 +56,7 @@ class Dstack:
         if within is None:
             inspection = self._inspect()
             if inspection.stuck:
-                raise DeadlockFound(inspection.report, inspection.snapshot, inspection.diagnosis)
+                raise DeadlockFound(inspection.report, inspection.analysed.snapshot, inspection.analysed.diagnosis)
             return Watch(self._item, 0.0)
         if not within > 0:
             raise UsageError("The argument within must be a positive number of seconds.")

@@ -6,17 +6,17 @@ import contextlib
 import os
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from dstack.analysis.diagnose import diagnose
 from dstack.analysis.evidence.coverage import has_holes
 from dstack.analysis.findings import is_stuck, verdict_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
-from dstack.diagnosis import Diagnosis, Finding
+from dstack.diagnosis import Finding
 from dstack.errors import ClusterError, SnapshotFileError
 from dstack.model import Coroutine, Snapshot
 from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
@@ -32,29 +32,28 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Inspection:
-    """A snapshot and its diagnosis; ``report`` also names the saved file."""
+    """An analysed snapshot; ``report`` also names the saved file."""
 
-    snapshot: Snapshot
-    diagnosis: Diagnosis
+    analysed: AnalysedSnapshot
     report: str
 
     @property
     def stuck(self) -> list[Finding]:
         """The deadlocks and hangs, confirmed or suspected."""
-        return [one for one in self.diagnosis.findings if is_stuck(one)]
+        return [one for one in self.analysed.diagnosis.findings if is_stuck(one)]
 
     def coroutine_lines(self) -> str:
         """One line for each coroutine of this process: its name and its innermost line of user code."""
-        worker = own_worker(self.snapshot)
-        samples = (one for sample in self.snapshot.samples[:1] for one in sample.workers if worker)
+        worker = own_worker(self.analysed.snapshot)
+        samples = (one for sample in self.analysed.snapshot.samples[:1] for one in sample.workers if worker)
         own = next((one.process for one in samples if worker and one.worker_id == worker.worker_id), None)
         return "".join(f"  {line}\n" for one in (own.coroutines if own else ()) if (line := self._line_of(one)))
 
     def _line_of(self, coroutine: Coroutine) -> str:
-        frame = next((one for one in self.snapshot.frames_of(coroutine) if one.origin == "user"), None)
+        frame = next((one for one in self.analysed.snapshot.frames_of(coroutine) if one.origin == "user"), None)
         if frame is None:
             return ""
-        source = self.snapshot.sources.get(frame.file, {}).get(frame.line, "").strip()
+        source = self.analysed.snapshot.sources.get(frame.file, {}).get(frame.line, "").strip()
         return visible(f"{coroutine.name}, {frame.file}:{frame.line}, in {frame.function}  {source}".rstrip())
 
 
@@ -74,11 +73,11 @@ class Inspector:
         """Takes a snapshot, and saves it if ``keep`` is set. Raises :class:`dstack.DstackError`."""
         path = self._settings.directory / self._file_name if keep and self._settings.directory else None
         snapshot = self._collector.take(lambda _: None, lambda early: _save_if_possible(early, path))
-        whole = diagnose(snapshot, job=_own_job(snapshot))
-        diagnosis = _without_reported(snapshot, whole, self._settings.reported)
-        left_out = len(whole.findings) - len(diagnosis.findings)
+        whole = AnalysedSnapshot.of(snapshot, job=_own_job(snapshot))
+        shown = _without_reported(whole, self._settings.reported)
+        left_out = len(whole.diagnosis.findings) - len(shown.diagnosis.findings)
         note = f"Not shown: {plural(left_out, 'finding')} that failed earlier tests.\n" if left_out else ""
-        return Inspection(snapshot, diagnosis, report_text(snapshot, diagnosis) + note + _saved(snapshot, path))
+        return Inspection(shown, report_text(shown) + note + _saved(snapshot, path))
 
     def cancel(self) -> None:
         """Ends a running snapshot at once, and prevents later ones."""
@@ -107,8 +106,9 @@ def _own_job(snapshot: Snapshot) -> str | None:
     return worker.job_id if worker and own and not own.is_begun_here else None
 
 
-def _without_reported(snapshot: Snapshot, diagnosis: Diagnosis, reported: set[Key]) -> Diagnosis:
+def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> AnalysedSnapshot:
     """The diagnosis without the findings that were reported before and that this test does not wait for."""
+    snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     worker = own_worker(snapshot)
     main = threading.main_thread().native_id
 
@@ -125,7 +125,8 @@ def _without_reported(snapshot: Snapshot, diagnosis: Diagnosis, reported: set[Ke
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
     verdict = verdict_of(findings[0]) if findings else "clear"
     incomplete = verdict != "deadlock" and has_holes(snapshot, diagnosis.vertices)
-    return msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
+    shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
+    return replace(analysed, diagnosis=shown)
 
 
 def _file_name(nodeid: str) -> str:

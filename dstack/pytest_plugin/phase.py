@@ -99,7 +99,7 @@ class Phase:
         try:
             inspection = self._inspector.inspect(keep=True)
             stuck, report = inspection.stuck, f"{inspection.coroutine_lines()}\n{inspection.report}"
-            verdict = f", {inspection.diagnosis.verdict}" if inspection.diagnosis.is_stuck else ""
+            verdict = f", {inspection.analysed.diagnosis.verdict}" if inspection.analysed.diagnosis.is_stuck else ""
         except DstackError as error:
             report = f"dstack could not take a snapshot. {error}\n"
         text = f"Timeout of {self._timeout_s:g} s{verdict}: the {self._when} of this test was at\n{stack}{report}"

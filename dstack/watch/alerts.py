@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from dstack.analysis.evidence.coverage import seen_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.naming.vertex_details import member
+from dstack.analysis.naming.vertex_details import details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Vertex
 from dstack.model import Snapshot, actor_of_task
 
@@ -69,14 +70,14 @@ class FindingTracker:
         self.unproven: tuple[KnownFinding, ...] = ()
         self._tracked: frozenset[str] = frozenset()
 
-    def update(self, snapshot: Snapshot, diagnosis: Diagnosis, now_s: float) -> Changes:
+    def update(self, analysed: AnalysedSnapshot, now_s: float) -> Changes:
         """Compares a new snapshot with the known findings.
 
         A finding is over only if it is absent from the snapshot and all its workers were read or have ended.
         """
         found = {
-            index: _known_finding(snapshot, diagnosis, finding, now_s)
-            for index, finding in enumerate(diagnosis.findings)
+            index: _known_finding(analysed, finding, now_s)
+            for index, finding in enumerate(analysed.diagnosis.findings)
             if verdict_of(finding) != "blocked"
         }
         before = dict(enumerate(self.lasting))
@@ -93,8 +94,8 @@ class FindingTracker:
             else:
                 merged.append((old, into))
                 lasting[into] = replace(lasting[into], began_s=min(lasting[into].began_s, one.began_s))
-        new, self.unproven = self._reported_and_unproven(diagnosis, found, lasting)
-        over = tuple(one for one in absent if _were_read(one.workers, snapshot))
+        new, self.unproven = self._reported_and_unproven(analysed.diagnosis, found, lasting)
+        over = tuple(one for one in absent if _were_read(one.workers, analysed.snapshot))
         unread = [one for one in absent if one not in over]
         self.lasting = (*unread, *lasting.values(), *new.values())
         return Changes(
@@ -192,9 +193,9 @@ def _were_read(workers: Set[str], snapshot: Snapshot) -> bool:
     return not (workers & alive) - seen_workers(snapshot)
 
 
-def _known_finding(snapshot: Snapshot, diagnosis: Diagnosis, finding: Finding, now_s: float) -> KnownFinding:
-    index = SampleIndex(snapshot, snapshot.samples[0])
-    vertices = _remembered(diagnosis.vertices[key] for key in finding.members)
+def _known_finding(analysed: AnalysedSnapshot, finding: Finding, now_s: float) -> KnownFinding:
+    index = analysed.first_index
+    vertices = _remembered(analysed.diagnosis.vertices[key] for key in finding.members)
     tasks = frozenset(vertex.task_id for vertex in vertices if vertex.task_id)
     workers = {vertex.worker_id for vertex in vertices}
     workers.update(worker for task in tasks for worker in _workers_of(index, task))
@@ -222,6 +223,6 @@ def _remembered(members: Iterable[Vertex]) -> list[Vertex]:
 
 
 def _position(index: SampleIndex, vertex: Vertex) -> Position:
-    details = member(index, vertex)
+    details = details_of(index, vertex)
     name = f"{details.task_id}/{details.attempt or 0}" if details.task_id else str(vertex.key)
     return name, details.file or "", str(details.line or "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dstack.diagnosis import Diagnosis, FindingKind, Ratio
 
-NONE_OF_NONE = Ratio(seen=0, total=0)
+NONE_OF_NONE = Ratio(observed=0, total=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings import verdict_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
-from dstack.diagnosis import Diagnosis, Finding, FindingKind, Ratio
+from dstack.diagnosis import Finding, FindingKind, Ratio
 from dstack.errors import DstackError, SnapshotFileError
 from dstack.model import Snapshot
 from dstack.probes.connection.connect import Cluster, connect
@@ -125,7 +125,7 @@ class Watch:
             self._figures,
             is_up=True,
             longest_unmoved_s=self._progress.longest_unchanged_s(now),
-            answered=Ratio(seen=answered, total=answered + len(poll.silent)),
+            answered=Ratio(observed=answered, total=answered + len(poll.silent)),
             polls=self._figures.polls + 1,
         )
 
@@ -159,7 +159,7 @@ class Watch:
             self._events.emit("failed", f"no snapshot: {error}")
             return
         try:
-            self._compare(snapshot, diagnose(snapshot))
+            self._compare(AnalysedSnapshot.of(snapshot))
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             file = self._save(snapshot)
@@ -169,9 +169,9 @@ class Watch:
         has_unproven = bool(self._findings.unproven)
         self._trigger.note_snapshot(unchanged, time.monotonic(), spent_s() - before, has_unproven=has_unproven)
 
-    def _compare(self, snapshot: Snapshot, diagnosis: Diagnosis) -> None:
-        now = time.monotonic()
-        changes = self._findings.update(snapshot, diagnosis, now)
+    def _compare(self, analysed: AnalysedSnapshot) -> None:
+        now, diagnosis = time.monotonic(), analysed.diagnosis
+        changes = self._findings.update(analysed, now)
         self._findings.track(self._progress.present)
         self._found.update(diagnosis.findings[index].kind for index in changes.new)
         waits, oldest_s = waits_of(diagnosis)
@@ -185,9 +185,9 @@ class Watch:
             workers_seen=diagnosis.coverage.workers,
             snapshots=self._figures.snapshots + 1,
         )
-        self._report(snapshot, diagnosis, changes, now)
+        self._report(analysed, changes, now)
 
-    def _report(self, snapshot: Snapshot, diagnosis: Diagnosis, changes: Changes, now: float) -> None:
+    def _report(self, analysed: AnalysedSnapshot, changes: Changes, now: float) -> None:
         for over in changes.over:
             self._events.emit("over", f"{over.kind} ended after {duration(now - over.began_s)}: {over.summary}")
         for one, into in changes.merged:
@@ -198,23 +198,25 @@ class Watch:
             age = duration(now - oldest.began_s)
             self._events.emit("lasting", f"{oldest.kind} for {age}: {oldest.summary}{more}")
         if changes.new:
-            file = self._save(snapshot)
-            self._report_new(snapshot, diagnosis, changes.new, file)
+            self._report_new(analysed, changes.new, self._save(analysed.snapshot))
+        diagnosis = analysed.diagnosis
         seen = diagnosis.coverage.workers
         if changes == Changes():
             blocked = [finding for finding in diagnosis.findings if verdict_of(finding) == "blocked"]
             chains = f"; {plural(len(blocked), 'open chain')} of waits" if blocked else ""
-            self._events.emit("seen", f"nothing is stuck; read {seen.seen} of {seen.total} workers and drivers{chains}")
+            self._events.emit(
+                "seen", f"nothing is stuck; read {seen.observed} of {seen.total} workers and drivers{chains}"
+            )
 
-    def _report_new(self, snapshot: Snapshot, diagnosis: Diagnosis, new: Sequence[int], file: str | None) -> None:
-        documents = json.loads(check_json(snapshot, diagnosis))["findings"]
+    def _report_new(self, analysed: AnalysedSnapshot, new: Sequence[int], file: str | None) -> None:
+        documents = json.loads(check_json(analysed))["findings"]
         for index in new:
-            finding = diagnosis.findings[index]
+            finding = analysed.diagnosis.findings[index]
             document = {
                 "schema": SCHEMA,
                 **documents[index],
-                "address": snapshot.address,
-                "taken_at": snapshot.taken_at,
+                "address": analysed.snapshot.address,
+                "taken_at": analysed.snapshot.taken_at,
                 "file": file,
             }
             self._events.emit("finding", f"{_headline(finding)}; {file or 'not saved'}", finding=document)

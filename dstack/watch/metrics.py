@@ -93,7 +93,7 @@ class _Figures(Collector):
 def _of_all(name: str, which: str, text: str, ratio: Ratio) -> Iterator[Metric]:
     """Two gauges: the total, and the part with a property."""
     yield GaugeMetricFamily(name, f"{text}.", ratio.total)
-    yield GaugeMetricFamily(f"{name}_{which}", f"{text}, those {which}.", ratio.seen)
+    yield GaugeMetricFamily(f"{name}_{which}", f"{text}, those {which}.", ratio.observed)
 
 
 def _by_kind(family: Metric, counts: Mapping[str, int]) -> Metric:

@@ -63,7 +63,7 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option:
     assert not {"ray", "textual", "networkx"} & loaded
 
 
-def test_taking_snapshots_loads_neither_ray_nor_what_ray_brings_along() -> None:
+def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
     """All that the collector loads takes 0.2 s of CPU time; Ray would take 0.6 s more."""
     loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.ray_state.polling")
 
@@ -123,7 +123,6 @@ def test_no_modules_import_each_other() -> None:
         (one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)
     )
 
-    imports.remove_nodes_from(graph.find_descendants("dstack.tui"))
     assert [sorted(cycle) for cycle in nx.strongly_connected_components(imports) if len(cycle) > 1] == []
 
 
@@ -151,7 +150,7 @@ def test_no_modules_import_each_other() -> None:
         ("cli/output.py", "def f():\n    import textual.app"),
     ],
 )
-def test_import_rules_are_able_to_break(tmp_path: Path, module: str, line: str) -> None:
+def test_import_rules_can_fail(tmp_path: Path, module: str, line: str) -> None:
     done = lint_with(tmp_path, module, line)
 
     name = f"dstack.{module.removesuffix('.py').replace('/', '.')}"
@@ -173,7 +172,7 @@ def test_cycles_of_packages_break_the_rules(tmp_path: Path, module: str, line: s
     assert cycle in done.stdout
 
 
-def test_what_travels_to_nodes_needs_only_the_standard_library_and_psutil() -> None:
+def test_the_node_package_needs_only_the_standard_library_and_psutil() -> None:
     graph = grimp.build_graph("dstack", include_external_packages=True)
     travelling = {"dstack.probes.node", *graph.find_descendants("dstack.probes.node")}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.watch.alerts import Changes, FindingTracker
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 
 class Ring(Scene):
@@ -18,7 +19,7 @@ class Ring(Scene):
         self.driver_, self.left, self.right = self.driver(), self.actor("Left"), self.actor("Right")
         self.pair(self.left, self.right)
 
-    def pair(self, left: Proc, right: Proc) -> None:
+    def pair(self, left: SceneProcess, right: SceneProcess) -> None:
         ping = self.call(left, "ping", by=self.driver_)
         pong = self.call(right, "pong", by=left)
         self.driver_.gets(ping)
@@ -26,14 +27,14 @@ class Ring(Scene):
         right.runs(pong).gets(self.call(left, "back", by=right))
 
 
-def looked_at_once(scene: Scene) -> Snapshot:
+def sampled_once(scene: Scene) -> Snapshot:
     """A new snapshot of it for which there was no second look."""
     scene.samples.clear()
-    return scene.look().snapshot()
+    return scene.sample().snapshot()
 
 
 class Seen:
-    """Sightings with a clock, a minute from look to look."""
+    """FindingTracker with a clock, a minute from look to look."""
 
     def __init__(self) -> None:
         self.sightings = FindingTracker(stuck_after_s=60)
@@ -41,13 +42,13 @@ class Seen:
 
     def sees(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.update(snapshot, diagnose(snapshot), self.now_s)
+        return self.sightings.update(AnalysedSnapshot.of(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:
     """A new snapshot of it as it is now, of two looks."""
     scene.samples.clear()
-    return scene.look().look_again().snapshot()
+    return scene.sample().second_sample().snapshot()
 
 
 def test_a_deadlock_is_new_once_and_then_lasts() -> None:
@@ -61,7 +62,7 @@ def test_a_deadlock_is_new_once_and_then_lasts() -> None:
     assert second.lasting[0].began_s == 60
 
 
-def test_more_who_wait_behind_it_make_no_new_one() -> None:
+def test_more_waits_behind_a_deadlock_are_no_new_alert() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
     scene.driver().gets(scene.call(scene.left, "more", by=scene.driver_))
@@ -82,7 +83,7 @@ def test_another_deadlock_is_a_new_one() -> None:
     assert (len(changes.new), len(changes.lasting), len(changes.over)) == (1, 1, 0)
 
 
-def test_what_is_not_there_any_more_is_over() -> None:
+def test_an_absent_finding_is_over() -> None:
     seen = Seen()
     seen.sees(began_at(Ring()))
 
@@ -92,7 +93,7 @@ def test_what_is_not_there_any_more_is_over() -> None:
     assert not seen.sightings.lasting
 
 
-def test_a_deadlock_somewhere_else_of_the_same_actors_is_another_one() -> None:
+def test_a_deadlock_of_the_same_actors_at_other_lines_is_a_new_one() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
     again = Ring()
@@ -103,10 +104,10 @@ def test_a_deadlock_somewhere_else_of_the_same_actors_is_another_one() -> None:
     assert (len(changes.new), len(changes.over)) == (1, 1)
 
 
-def test_nothing_is_over_while_somebody_in_it_could_not_be_seen() -> None:
+def test_a_finding_with_an_unreadable_member_is_not_over() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
-    scene.left.is_unseen = True
+    scene.left.is_unreadable = True
 
     changes = seen.sees(began_at(scene))
 
@@ -114,7 +115,7 @@ def test_nothing_is_over_while_somebody_in_it_could_not_be_seen() -> None:
     assert len(seen.sightings.lasting) == 1
 
 
-def test_who_only_waits_for_somebody_who_runs_is_nothing_to_tell() -> None:
+def test_a_wait_for_a_running_task_is_no_alert() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("work", by=driver)
@@ -133,11 +134,11 @@ class Stalled(Scene):
         super().__init__()
         self.driver_ = self.driver()
         call, self.busy = self.run("work", by=self.driver_)
-        self.busy.strands[0].is_in("threading.Condition.wait", "0x1")
+        self.busy.threads[0].is_in("threading.Condition.wait", "0x1")
         self.driver_.gets(call)
 
 
-def test_what_only_seems_stuck_is_told_when_it_still_stands_after_a_while() -> None:
+def test_a_stalled_finding_is_reported_if_it_lasts() -> None:
     scene, seen = Stalled(), Seen()
     assert [finding.kind for finding in diagnose(began_at(scene)).findings] == ["stalled"]
 
@@ -147,7 +148,7 @@ def test_what_only_seems_stuck_is_told_when_it_still_stands_after_a_while() -> N
     assert not seen.sightings.unproven
 
 
-def test_what_only_seems_stuck_is_not_told_too_soon() -> None:
+def test_a_stalled_finding_is_not_reported_too_soon() -> None:
     scene, seen = Stalled(), Seen()
     seen.sees(began_at(scene))
 
@@ -156,25 +157,25 @@ def test_what_only_seems_stuck_is_not_told_too_soon() -> None:
     assert seen.sees(began_at(scene)) == Changes()
 
 
-def test_what_only_seems_stuck_and_has_moved_begins_anew() -> None:
+def test_a_stalled_finding_that_changed_starts_again() -> None:
     scene, seen = Stalled(), Seen()
     seen.sees(began_at(scene))
 
-    scene.busy.strands[0].line += 1
+    scene.busy.threads[0].line += 1
 
     assert seen.sees(began_at(scene)) == Changes()
     assert seen.sees(began_at(scene)).new == (0,)
 
 
-def test_a_suspected_deadlock_is_told_when_it_still_stands_after_a_while() -> None:
+def test_a_suspected_deadlock_is_reported_if_it_lasts() -> None:
     scene, seen = Ring(), Seen()
-    assert not diagnose(looked_at_once(scene)).findings[0].confirmed
+    assert not diagnose(sampled_once(scene)).findings[0].confirmed
 
-    assert seen.sees(looked_at_once(scene)) == Changes()
-    assert seen.sees(looked_at_once(scene)).new == (0,)
+    assert seen.sees(sampled_once(scene)) == Changes()
+    assert seen.sees(sampled_once(scene)).new == (0,)
 
 
-def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
+def test_a_finding_is_changed_if_a_member_is_absent() -> None:
     scene, seen = Ring(), Seen()
     snapshot = began_at(scene)
     seen.sees(snapshot)
@@ -188,7 +189,7 @@ def test_a_finding_is_touched_when_one_who_was_there_is_gone() -> None:
     assert seen.sightings.has_progress(present - {max(sighting.tasks)})
 
 
-def test_numbers_do_not_tell_findings_apart() -> None:
+def test_findings_that_differ_in_numbers_are_the_same() -> None:
     snapshot = began_at(Ring())
     later = replace(snapshot, taken_at=snapshot.taken_at + 3600)
     seen = Seen()
@@ -203,7 +204,7 @@ def test_numbers_do_not_tell_findings_apart() -> None:
 class Circle:
     """Two actors that wait for each other, until one of them is let go, and for another circle, if they are linked."""
 
-    def __init__(self, scene: Scene, driver: Proc) -> None:
+    def __init__(self, scene: Scene, driver: SceneProcess) -> None:
         self.scene = scene
         self.left, self.right = scene.actor("Left"), scene.actor("Right")
         ping = scene.call(self.left, "ping", by=driver)
@@ -218,7 +219,7 @@ class Circle:
 
     def ends(self) -> None:
         """Its left actor has got all it wanted, and computes."""
-        self.left.strands[0].computes()
+        self.left.threads[0].computes()
 
 
 class Circles(Scene):
@@ -239,7 +240,7 @@ def numbers(changes: Changes) -> tuple[int, int, int, int]:
     return len(changes.new), len(changes.lasting), len(changes.merged), len(changes.over)
 
 
-def test_findings_that_merge_are_one_from_then_on_and_end_once() -> None:
+def test_merged_findings_are_one_and_end_once() -> None:
     scene, seen = Circles(3), Seen()
     first, second, _ = scene.circles
     assert numbers(seen.sees(began_at(scene))) == (3, 0, 0, 0)
@@ -260,7 +261,7 @@ def test_findings_that_merge_are_one_from_then_on_and_end_once() -> None:
     assert changes.over[0].began_s == 60, "since the older one began"
 
 
-def test_a_part_that_splits_off_is_new_and_each_part_ends_by_itself() -> None:
+def test_a_part_that_splits_off_is_new_and_each_part_ends_separately() -> None:
     scene, seen = Circles(2), Seen()
     first, second = scene.circles
     scene.link(first, second)
@@ -295,7 +296,7 @@ def test_a_finding_that_grows_and_shrinks_is_the_same() -> None:
     assert changes.lasting[0].began_s == 60
 
 
-def test_findings_that_exchange_members_stay_two() -> None:
+def test_findings_that_exchange_members_remain_two() -> None:
     scene, seen = Circles(4), Seen()
     a, b, c, d = scene.circles
     scene.link(a, b)
@@ -308,7 +309,7 @@ def test_findings_that_exchange_members_stay_two() -> None:
     assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
 
 
-def test_one_of_two_about_the_same_members_is_over_and_not_merged() -> None:
+def test_one_of_two_findings_with_the_same_members_is_over_and_not_merged() -> None:
     snapshot, seen = began_at(Ring()), Seen()
     seen.sees(snapshot)
     seen.sightings.lasting *= 2
@@ -316,10 +317,10 @@ def test_one_of_two_about_the_same_members_is_over_and_not_merged() -> None:
     assert numbers(seen.sees(snapshot)) == (0, 1, 0, 1)
 
 
-def test_what_only_seems_stuck_and_grows_or_shrinks_has_not_moved() -> None:
+def test_a_stalled_finding_that_grows_or_shrinks_is_unchanged() -> None:
     for sizes in ((1, 2), (2, 1)):
         scene, seen = Stalled(), Seen()
-        others: list[Proc] = []
+        others: list[SceneProcess] = []
         for size in sizes:
             assert not seen.sightings.lasting
             while len(others) < size:

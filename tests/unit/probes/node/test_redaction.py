@@ -24,7 +24,7 @@ VALUE = "s3cr3t"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_secret_is_hidden_by_its_name_wherever_it_stands(name: str) -> None:
+def test_a_secret_is_hidden_by_its_name_in_any_position(name: str) -> None:
     assert masked_local(name, f'"{VALUE}"') == MASK
     for text in (
         f'{{"{name}": "{VALUE}"}}',
@@ -49,7 +49,7 @@ def test_a_secret_is_hidden_by_its_name_wherever_it_stands(name: str) -> None:
         ('{"user": "bob", "password": "s3cr3t"}', '{"user": "bob", "password": ***'),
     ],
 )
-def test_what_is_no_secret_stays(text: str, shown: str) -> None:
+def test_other_texts_are_unchanged(text: str, shown: str) -> None:
     assert masked_local("config", text) == shown
 
 
@@ -67,7 +67,7 @@ def test_what_is_no_secret_stays(text: str, shown: str) -> None:
         '"s3://bucket/a"',
     ],
 )
-def test_ordinary_values_stay_as_they_are(text: str) -> None:
+def test_ordinary_values_are_unchanged(text: str) -> None:
     assert masked_local("x", text) == text
 
 
@@ -170,7 +170,7 @@ def test_no_secret_of_a_process_leaves_its_node(tmp_path: Path) -> None:
     assert "learning_rate" not in json.dumps(without["processes"])
 
 
-def test_texts_made_to_be_slow_are_not() -> None:
+def test_hostile_texts_are_not_slow() -> None:
     began = time.monotonic()
 
     for one in ("-", "- ", "key", "key ", "=", "://", "a@", '"', "A_", "token=", "bearer "):

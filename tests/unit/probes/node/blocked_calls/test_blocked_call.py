@@ -214,7 +214,7 @@ def ray_wait(timeout: float = 10**6, num_returns: object = 1) -> str:
 
 @pytest.mark.parametrize(("timeout", "timeout_s"), [(-1, None), (2.5, 2.5), (0, 0.0)])
 @pytest.mark.parametrize("collection", [list, tuple])
-def test_ray_get(read: Read, refs: Refs, timeout: float, timeout_s: float | None, collection: type) -> None:
+def test_ray_get_is_read(read: Read, refs: Refs, timeout: float, timeout_s: float | None, collection: type) -> None:
     (one, one_id), (two, two_id) = refs.make(), refs.make()
     frames = recorded(get_objects(timeout), f"get {RAY}/_private/worker.py:2858", USER, refs=collection([one, two]))
 
@@ -227,7 +227,7 @@ def test_ray_get(read: Read, refs: Refs, timeout: float, timeout_s: float | None
     }
 
 
-def test_ray_get_has_the_name_of_what_calls_it(read: Read, refs: Refs) -> None:
+def test_ray_get_has_the_name_of_its_caller(read: Read, refs: Refs) -> None:
     (ref, _) = refs.make()
     lines = [get_objects(), f"get {RAY}/_private/worker.py:2858", f"Queue.get {RAY}/util/queue.py:157"]
 
@@ -262,13 +262,13 @@ def test_ray_get_of_something_else_is_unread(read: Read) -> None:
     ]
 
 
-def test_another_function_of_that_name_is_none_of_rays(read: Read, refs: Refs, kernel: Kernel) -> None:
+def test_another_function_of_that_name_is_not_rays(read: Read, refs: Refs, kernel: Kernel) -> None:
     (ref, _) = refs.make()
 
     assert read(thread(recorded(f"get_objects {APP}:3 object_refs=refs timeout=-1", refs=[ref]))) is None
 
 
-def test_ray_wait(read: Read, refs: Refs) -> None:
+def test_ray_wait_is_read(read: Read, refs: Refs) -> None:
     made = [refs.make() for _ in range(3)]
 
     call = read(thread(recorded(ray_wait(7.5, 2), USER, refs=[ref for ref, _ in made])))
@@ -307,7 +307,7 @@ def test_ray_wait_for_generators_needs_fewer_for_certain(read: Read, refs: Refs)
     assert (both["num_returns"], both["inferred"]) == (1, "items of generators may be available already")
 
 
-def test_the_next_item_of_a_generator(read: Read, refs: Refs) -> None:
+def test_a_wait_for_the_next_item_of_a_generator_is_read(read: Read, refs: Refs) -> None:
     value, identity = generator(refs)
     next_sync = f"ObjectRefGenerator._next_sync {RAY}/_private/object_ref_generator.py:207 self=generator"
     frames = recorded(ray_wait(), next_sync, USER, refs=[value], generator=value)
@@ -351,7 +351,7 @@ def run_by(os_thread_id: int, value: object) -> MemoryThread:
 
 
 @JOINS
-def test_a_joined_thread(read: Read, lines: tuple[str, ...]) -> None:
+def test_a_joined_thread_is_found(read: Read, lines: tuple[str, ...]) -> None:
     joined, other = threading.Thread(), threading.Thread()
     waiter = thread(recorded(*lines, USER, thread=joined))
 
@@ -372,13 +372,13 @@ def test_a_joined_thread_whose_frames_change_is_known_by_its_ident(read: Read, l
 
 
 @JOINS
-def test_a_joined_thread_that_was_not_seen_is_unread(read: Read, lines: tuple[str, ...]) -> None:
+def test_a_joined_thread_that_was_not_read_is_unread(read: Read, lines: tuple[str, ...]) -> None:
     call = read(thread(recorded(*lines, USER, thread=threading.Thread())), run_by(OTHER, threading.Thread()))
 
     assert call == {"kind": "thread.join", "frame": len(lines) - 1, "unread": "the joined thread was not found"}
 
 
-def test_a_join_whose_locals_are_not_there_is_unread(read: Read) -> None:
+def test_a_join_without_locals_is_unread(read: Read) -> None:
     call = read(thread(recorded(f"Thread.join {LIB}/threading.py:1119", USER)))
 
     assert call == {"kind": "thread.join", "frame": 0, "unread": "there is no local variable self"}
@@ -411,7 +411,7 @@ def test_every_known_wait_has_its_name(read: Read, kernel: Kernel, place: Place)
 
 
 @pytest.mark.parametrize("place", [one for one in NAMES if is_plain(one)], ids=shown)
-def test_every_known_caller_names_the_wait_better(read: Read, kernel: Kernel, place: Place) -> None:
+def test_every_known_caller_gives_the_wait_its_name(read: Read, kernel: Kernel, place: Place) -> None:
     condition, owner = threading.Condition(), object()
 
     call = read(thread(recorded(CONDITION, line_of(place), USER, CONDITION, condition=condition, owner=owner)))
@@ -422,13 +422,13 @@ def test_every_known_caller_names_the_wait_better(read: Read, kernel: Kernel, pl
 
 
 @pytest.mark.parametrize("place", [one for one in (*WAITS, *NAMES) if one.name == IDLE], ids=shown)
-def test_what_has_nothing_to_do_waits_for_nothing(read: Read, kernel: Kernel, place: Place) -> None:
+def test_idle_threads_wait_for_nothing(read: Read, kernel: Kernel, place: Place) -> None:
     leaf = () if place in WAITS else (CONDITION,)
 
     assert read(thread(recorded(*leaf, line_of(place)))) is None
 
 
-def test_a_condition_by_itself(read: Read, kernel: Kernel) -> None:
+def test_a_wait_on_a_condition_is_read(read: Read, kernel: Kernel) -> None:
     condition = threading.Condition()
 
     call = read(thread(recorded(CONDITION, USER, condition=condition)))
@@ -438,7 +438,7 @@ def test_a_condition_by_itself(read: Read, kernel: Kernel) -> None:
     assert call == {"kind": "other", "frame": 0, **expected}
 
 
-def test_what_the_users_own_code_is_called_from_does_not_name_the_wait(read: Read, kernel: Kernel) -> None:
+def test_callers_of_user_code_do_not_name_the_wait(read: Read, kernel: Kernel) -> None:
     outer = f"Queue.get {LIB}/queue.py:171 self=queue block=True timeout=None"
 
     call = read(thread(recorded(CONDITION, USER, outer, condition=threading.Condition())))
@@ -448,7 +448,9 @@ def test_what_the_users_own_code_is_called_from_does_not_name_the_wait(read: Rea
 
 
 @pytest.mark.parametrize(("timeout", "timeout_s"), [("30", 30.0), ("None", None), ("-1", None), ("<object>", None)])
-def test_the_timeout_is_the_outermost_ones(read: Read, kernel: Kernel, timeout: str, timeout_s: float | None) -> None:
+def test_the_timeout_is_that_of_the_outermost_frame(
+    read: Read, kernel: Kernel, timeout: str, timeout_s: float | None
+) -> None:
     lines = [
         f"Popen._try_wait {LIB}/subprocess.py:2004 self=popen wait_flags=0",
         f"Popen._wait {LIB}/subprocess.py:2046 self=popen timeout={timeout}",
@@ -461,7 +463,7 @@ def test_the_timeout_is_the_outermost_ones(read: Read, kernel: Kernel, timeout: 
     assert (call["what"], call["timeout_s"]) == ("subprocess.Popen.communicate", timeout_s)
 
 
-def test_the_end_of_a_child_process(read: Read, kernel: Kernel) -> None:
+def test_a_wait_for_the_end_of_a_child_process_is_read(read: Read, kernel: Kernel) -> None:
     lines = (f"Popen._try_wait {LIB}/subprocess.py:2004 self=popen wait_flags=0",)
     kernel(SystemCall(WAIT4, (77, 0, 0, 0, 0, 0)))
 
@@ -477,9 +479,7 @@ def test_the_end_of_a_child_process(read: Read, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("call", [None, SystemCall(NANOSLEEP, (0, 0)), SystemCall(READ, (3, 0, 1))], ids=str)
-def test_a_thread_that_runs_or_sleeps_or_does_something_unknown_has_no_call(
-    read: Read, kernel: Kernel, call: SystemCall | None
-) -> None:
+def test_running_sleeping_and_unknown_threads_have_no_call(read: Read, kernel: Kernel, call: SystemCall | None) -> None:
     kernel(call)
 
     assert read(thread(recorded(USER))) is None
@@ -587,7 +587,7 @@ def test_a_lock_is_held_by_the_thread_in_its_with_block(read_live: ReadLive) -> 
     }
 
 
-def test_a_lock_that_no_thread_is_seen_to_hold(read_live: ReadLive) -> None:
+def test_a_lock_without_a_known_holder_is_read(read_live: ReadLive) -> None:
     lock = threading.Lock()
     lock.acquire()
 
@@ -622,7 +622,7 @@ def test_an_rlock_names_its_owner(read_live: ReadLive) -> None:
     assert "inferred" not in call
 
 
-def test_a_simple_queue(read_live: ReadLive) -> None:
+def test_a_wait_on_a_simple_queue_is_read(read_live: ReadLive) -> None:
     items: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     with asleep(lambda: items.get()) as waiter:
@@ -633,7 +633,7 @@ def test_a_simple_queue(read_live: ReadLive) -> None:
     assert (call["kind"], call["what"], call["object_id"]) == ("other", "queue.SimpleQueue.get", hex(id(items)))
 
 
-def test_a_condition_with_a_timeout(read_live: ReadLive) -> None:
+def test_a_wait_on_a_condition_with_a_timeout_is_read(read_live: ReadLive) -> None:
     event = threading.Event()
 
     with asleep(lambda: event.wait(600)) as waiter:
@@ -684,9 +684,7 @@ class LostFrame(RecordedFrame):
         raise Unreadable("not mapped")
 
 
-def test_what_cannot_be_read_of_a_sleeping_thread_is_said_of_that_thread(
-    interpreter: Interpreter, kernel: Kernel
-) -> None:
+def test_an_unreadable_wait_is_reported_for_its_thread(interpreter: Interpreter, kernel: Kernel) -> None:
     lost = thread([LostFrame(Position(APP, "load", "load", 7), {})])
     with open_memory(os.getpid()) as memory:
         calls = calls_of([lost], PythonProcess(memory, interpreter))
@@ -756,7 +754,7 @@ def wait_for(when: str, *futures: Future[None]) -> MemoryThread:
     return thread(recorded(CONDITION, event, line, USER, **values))
 
 
-def test_all_of_several_futures(read: Read, kernel: Kernel) -> None:
+def test_a_wait_for_all_futures_is_read(read: Read, kernel: Kernel) -> None:
     done, *pending = (Future[None]() for _ in range(3))
     done.set_result(None)
     items = queue.SimpleQueue[Any]()
@@ -772,7 +770,7 @@ def test_all_of_several_futures(read: Read, kernel: Kernel) -> None:
     assert first["threads"] == [OTHER, THIRD]
 
 
-def test_the_next_of_several_futures(read: Read, kernel: Kernel) -> None:
+def test_a_wait_for_the_next_future_is_read(read: Read, kernel: Kernel) -> None:
     known, unknown, items = Future[None](), Future[None](), queue.SimpleQueue[Any]()
     line = f"as_completed {FUTURES}/_base.py:243 fs=list timeout=None pending=waited_for"
     runner = runs(item_of(known), items, OTHER)
@@ -789,7 +787,7 @@ def test_the_next_of_several_futures(read: Read, kernel: Kernel) -> None:
     assert not both.keys() & {"threads", "all_of"}  # the other may be given by any thread
 
 
-def test_a_future_that_no_known_thread_gives(read: Read, kernel: Kernel) -> None:
+def test_a_future_without_a_known_giver_is_read(read: Read, kernel: Kernel) -> None:
     call = read(result_of(Future[None]()))
 
     assert call is not None
@@ -797,7 +795,7 @@ def test_a_future_that_no_known_thread_gives(read: Read, kernel: Kernel) -> None
     assert not call.keys() & {"threads", "all_of", "inferred", "unread"}
 
 
-def test_what_is_no_future_is_unread(read: Read, kernel: Kernel) -> None:
+def test_an_object_that_is_no_future_is_unread(read: Read, kernel: Kernel) -> None:
     class Stranger:
         def __init__(self) -> None:
             self.value = 1
@@ -830,14 +828,14 @@ def a_task() -> Iterator[asyncio.Task[None]]:
         loop.close()
 
 
-def test_an_event_loop_that_runs_one_coroutine_waits_for_that(read: Read, kernel: Kernel) -> None:
+def test_an_event_loop_that_runs_one_coroutine_waits_for_it(read: Read, kernel: Kernel) -> None:
     with a_task() as task:
         call = read(thread(recorded(*LOOP_LINES, UNTIL, USER, task=task)))
 
     assert call == {"kind": "await", "frame": 3, "what": EVENT_LOOP, "coroutines": [hex(id(task))]}
 
 
-def test_an_event_loop_that_runs_for_ever_waits_for_what_comes(read: Read, kernel: Kernel) -> None:
+def test_an_event_loop_that_runs_for_ever_waits_for_any_event(read: Read, kernel: Kernel) -> None:
     plain = read(thread(recorded(*LOOP_LINES, USER)))
     of_an_actor = read(thread(recorded(*LOOP_LINES, USER), name="AsyncIO Thread: default"))
 
@@ -846,7 +844,7 @@ def test_an_event_loop_that_runs_for_ever_waits_for_what_comes(read: Read, kerne
     assert of_an_actor is None
 
 
-def test_a_loop_that_is_blocked_in_a_call_waits_for_that(read: Read, refs: Refs) -> None:
+def test_a_loop_blocked_in_a_call_waits_for_its_dependency(read: Read, refs: Refs) -> None:
     (ref, identity) = refs.make()
     lines = (get_objects(), f"get {RAY}/_private/worker.py:2858", USER)
 

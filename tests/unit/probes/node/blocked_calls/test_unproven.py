@@ -43,7 +43,7 @@ def test_a_frame_more_means_that_the_thread_proceeds() -> None:
 
 
 @pytest.mark.parametrize("calls", [(GET, None, GET), (None, GET, GET), (GET, GET, None), (None, None, None)])
-def test_a_thread_that_was_in_no_call_once_proceeds(calls: tuple[CallData | None, ...]) -> None:
+def test_a_thread_with_one_reading_outside_of_a_call_proceeds(calls: tuple[CallData | None, ...]) -> None:
     assert unproven(*calls) is None
 
 
@@ -67,5 +67,5 @@ def test_a_thread_is_woken_from_a_call_of_another_kind_only_to_proceed(kind: str
     assert unproven(call, call, call) is None
 
 
-def test_nothing_was_read() -> None:
+def test_no_reading_gives_no_call() -> None:
     assert unproven_call([]) is None

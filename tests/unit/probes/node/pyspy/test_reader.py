@@ -75,7 +75,7 @@ def test_a_thread_that_ran_each_time_in_the_same_call_may_be_stuck(monkeypatch: 
 
 
 @pytest.mark.parametrize("stacks", [([GET, APP], [APP], [GET, APP]), ([GET, APP], [GET, GET, APP])])
-def test_a_thread_that_was_elsewhere_once_proceeds(
+def test_a_thread_with_one_different_call_proceeds(
     monkeypatch: pytest.MonkeyPatch, stacks: tuple[Sequence[ShownFrame], ...]
 ) -> None:
     marks(monkeypatch, moves=True)
