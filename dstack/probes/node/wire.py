@@ -24,7 +24,7 @@ class ThreadContext(TypedDict):
 class UnreadablePython(TypedDict):
     """A Python whose memory dstack cannot interpret, with the reason."""
 
-    refused: str
+    unreadable: str
 
 
 @final

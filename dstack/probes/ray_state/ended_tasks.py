@@ -1,4 +1,4 @@
-"""What the newest task events show of tasks that ended: those that failed, and calls that are made again and again.
+"""Ended tasks in the newest task events: failed tasks, and calls that are repeated.
 
 Workers report once a second, and the GCS keeps the last 100,000 tasks or so. It reads all of them for each request,
 whatever the filters: 15 ms with 2,000 tasks, 0.65 s with 93,000 (Ray 2.60, busy machine). Without a filter that asks
@@ -21,14 +21,14 @@ from dstack.probes.ray_state.repeated_calls import EndedCall, call_of, last_ende
 
 MAX_FAILED = 500
 MAX_FINISHED = 2000
-"""So many rows are requested: 3 kB each of failed tasks, with their tracebacks, and 0.5 kB each of others."""
+"""The rows that are requested: 3 kB each of failed tasks, with their tracebacks, and 0.5 kB each of others."""
 MAX_EXCLUDED = 50
-"""So many dead jobs are left out by the GCS, the newest of them; the tasks of all others are left out here."""
+"""The newest dead jobs, whose tasks the GCS leaves out; those of other dead jobs are left out here."""
 
 
 @dataclass(frozen=True)
 class EndedTasks:
-    """``window`` is None where the GCS did not answer in time."""
+    """Ended tasks; ``window`` is None if the GCS timed out."""
 
     failed: tuple[FailedTask, ...] = ()
     repeated: tuple[RepeatedCall, ...] = ()

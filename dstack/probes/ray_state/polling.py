@@ -18,9 +18,6 @@ from dstack.probes.ray_state.core_workers import ENDED, is_from, stats_call
 LIMIT = 5000
 """The most tasks that one worker lists. Ray cuts to an arbitrary subset, so above it only the counters are used."""
 
-LIMIT = 5000
-"""The most tasks that one worker lists. Ray cuts to an arbitrary subset, so above it only the counters are used."""
-
 
 def poll_cluster(cluster: Cluster, timeout_s: float) -> ClusterPoll:
     """Polls all workers. Raises :class:`dstack.ClusterError` if the GCS does not list them."""

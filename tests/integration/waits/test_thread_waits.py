@@ -143,7 +143,7 @@ def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
 
 
 def test_an_unreadable_python_is_one_failure_and_stacks_are_read(program: Child, seen: Plain, said: Plain) -> None:
-    result = look_at_python(program.pid, {"refused": "it runs Python 3.15, which dstack cannot read"})
+    result = look_at_python(program.pid, {"unreadable": "it runs Python 3.15, which dstack cannot read"})
     threads = threads_by_name(result, said)
 
     (failure,) = result["failures"]

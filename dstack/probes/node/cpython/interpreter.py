@@ -54,9 +54,9 @@ class Interpreter:
         self._layout: Layout | None = None
 
     @property
-    def refused(self) -> str | None:
+    def unreadable(self) -> str | None:
         """Why dstack cannot read this Python, if it cannot."""
-        return self._foreign["refused"] if self._foreign and "refused" in self._foreign else None
+        return self._foreign["unreadable"] if self._foreign and "unreadable" in self._foreign else None
 
     def objects(self, memory: ProcessMemory) -> Objects:
         """The objects in the process's memory."""
@@ -90,6 +90,6 @@ class Interpreter:
     def _identified(self) -> ForeignPython | None:
         if self._foreign is None:
             return None
-        if "refused" in self._foreign:
-            raise Unreadable(self._foreign["refused"])
+        if "unreadable" in self._foreign:
+            raise Unreadable(self._foreign["unreadable"])
         return self._foreign

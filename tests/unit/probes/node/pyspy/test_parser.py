@@ -204,7 +204,7 @@ def test_hostile_names_are_passed_on_up_to_the_bound(
     dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a process that runs a Python whose memory cannot be read, so that py-spy is all there is."""
-    python: UnreadablePython = {"refused": "another Python"}
+    python: UnreadablePython = {"unreadable": "another Python"}
     target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True, "python": python}
     probe = NodeProbe()
 
