@@ -104,7 +104,6 @@ class _Document:
         return {**fields, **_ranks(who.ranks), "never": vertex.never, "since_s": since, "waits_for": waits}
 
     def _wait(self, wait: Wait, within: Container[Key] | None) -> Json:
-        targets = (target for group in wait.groups for target in group.targets)
         return {
             "kind": wait.kind_name,
             "needs": wait.needed,
@@ -116,7 +115,7 @@ class _Document:
             "process_group": _call_on_group(wait.of_group) if wait.of_group else None,
             "assumed": list(wait.assumed),
             "resources": list(wait.resources),
-            "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
+            "targets": [self._target(target) for target in wait.targets if within is None or target.vertex in within],
         }
 
     def _target(self, target: Target) -> Json:

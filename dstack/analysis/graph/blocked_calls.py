@@ -153,7 +153,6 @@ def _holder(call: BlockedCall) -> str:
 
 
 def _each(targets: Iterable[Target]) -> tuple[Group, ...]:
-    """A group for each target: all are needed."""
     return tuple(Group(needs=1, targets=(target,)) for target in dict.fromkeys(targets))
 
 
@@ -210,9 +209,8 @@ def _wait_for_members(one: _BlockedCall, of_group: GroupCall) -> Wait:
 
     :mod:`dstack.analysis.graph.process_groups` adds the members that it depends on.
     """
-    group = Group(needs=1, targets=(_unknown_waker(one),))
-    of_group_wait = GroupWait(call=of_group, inside=(of_group.group.rank,))
-    return Wait(kind=one.other_kind, groups=(group,), what=one.call.what, of_group=of_group_wait)
+    wait = waits_for(one.other_kind, _unknown_waker(one), what=one.call.what)
+    return replace(wait, of_group=GroupWait(call=of_group, inside=(of_group.group.rank,)))
 
 
 def _wait_for_unknown_waker(one: _BlockedCall) -> Wait:
@@ -226,13 +224,7 @@ def _wait_for_unknown_waker(one: _BlockedCall) -> Wait:
         return Wait(kind="placement group", groups=(group,), timeout_s=one.call.timeout_s, inferred=inferred)
     children = tuple(one.graph.child(one.worker_id, pid) for pid in dict.fromkeys(one.call.child_pids))
     targets = children or (_unknown_waker(one),)
-    return Wait(
-        kind=one.other_kind,
-        groups=(Group(needs=1, targets=targets),),
-        timeout_s=one.call.timeout_s,
-        total=len(targets),
-        what=one.call.what,
-    )
+    return waits_for(one.other_kind, *targets, timeout_s=one.call.timeout_s, what=one.call.what)
 
 
 def _pending_groups(one: _BlockedCall) -> tuple[Target, ...]:

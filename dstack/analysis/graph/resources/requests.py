@@ -140,7 +140,6 @@ class Resources:
         return [(node, name, self.holders.needed(node, name, amount)) for name, amount in missing.items()]
 
     def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: Id, group_id: str | None) -> Wait:
-        """The wait for everything missing on any one node."""
         autoscaler = None if group_id else self._index.snapshot.autoscaler
         resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
         if len(rooms) == 1 and not autoscaler:
@@ -166,14 +165,12 @@ class Resources:
         return [Target(vertex=key)]
 
     def _room(self, room: list[tuple[Node, str, int]], resources: Amounts) -> Wait:
-        """The wait for all that is missing on one node."""
         groups = tuple(self._held(node, name, needs) for node, name, needs in room)
         total = sum(len(self.holders.of(node, name)) for node, name, _ in room)
         wait = self._resource_wait([], sum(needs for _, _, needs in room), resources, total)
         return msgspec.structs.replace(wait, groups=groups)
 
     def _held(self, node: Node, name: str, needs: int) -> Group:
-        """``needs`` of the holders of a resource on a node."""
         targets = [held.target for held in self.holders.of(node, name)]
         if len(targets) <= FEW:
             return Group(needs=needs, targets=tuple(targets))
