@@ -120,11 +120,11 @@ class Part:
 
     def call(self, task_name: str) -> str:
         """The name of a call: ``request to ...``, ``start of ...``, else ``METHOD of ...``."""
-        whose, _, method = task_name.rpartition(".")
+        owner, _, method = task_name.rpartition(".")
         pattern, words = self.recogniser.work
         if not re.fullmatch(pattern, method):
             words = "start of" if method in STARTS else f"{method} of"
-        return f"{words} {data_operator(whose) or self.name}"
+        return f"{words} {data_operator(owner) or self.name}"
 
     def is_upkeep(self, task_name: str) -> bool:
         """Whether a call runs no user code."""

@@ -64,11 +64,11 @@ def with_proven_calls(vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
     unproven = [key for key, vertex in vertices.items() if _is_unproven(vertex)]
     stuck = reduction.residue(waits_of(vertices.values())) if unproven else set()
     for key in stuck.intersection(unproven):
-        unseen = UnknownKey("target", (key,))
-        found[unseen] = Vertex(key=unseen, kind="unknown", label=READ_ONCE, unobserved=True)
+        unknown = UnknownKey("target", (key,))
+        found[unknown] = Vertex(key=unknown, kind="unknown", label=READ_ONCE, unobserved=True)
         wait = vertices[key].wait
         assert wait is not None, "only waits are unproven"
-        group = Group(needs=1, targets=(Target(vertex=unseen),))
+        group = Group(needs=1, targets=(Target(vertex=unknown),))
         found[key] = replace(
             vertices[key], wait=replace(wait, groups=(group,), of_group=None, assumed=(), proven_groups=())
         )
@@ -101,8 +101,8 @@ class _SharedCalls:
     def wait_of(self, vertex: Vertex) -> Wait:
         """The wait with the missing members, if it is known that one must enter."""
         wait = vertex.wait
-        assert wait is not None, "only waits are completed"
-        assert wait.of_group is not None, "only those in calls on groups are"
+        assert wait is not None, "only vertices that wait are completed"
+        assert wait.of_group is not None, "only waits in calls on groups are completed"
         call = wait.of_group.call
         shared = self._shared_call(vertex, call)
         wait = replace(wait, of_group=GroupWait(call=call, inside=shared.inside))

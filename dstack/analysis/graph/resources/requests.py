@@ -208,7 +208,7 @@ class Resources:
 
     # Waits that do not depend on holders
 
-    def not_placed(self, asked: str, because: str, *whose: Id) -> Wait:
+    def not_placed(self, asked: str, because: str, *owner: Id) -> Wait:
         """The wait for the scheduler, which could place it: an anomaly if two samples show the same.
 
         Ray does not report node affinities of tasks, so it may wait for a certain node.
@@ -216,7 +216,7 @@ class Resources:
         label = f"scheduler, which has not placed {asked}"
         if len(self._index.snapshot.samples) > 1:
             label = f"scheduler, which has not placed {asked} although {because}"
-        return waits_for("resources", self._graph.unknown("scheduler", *whose, label=label))
+        return waits_for("resources", self._graph.unknown("scheduler", *owner, label=label))
 
     def _autoscaler(self, name: str) -> Target:
         return self._graph.unknown("autoscaler", label=f"{name}, which may add a node")
