@@ -6,10 +6,11 @@ stable text.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from dstack.model import Access, CallKind, Failure, GroupCall, Model
-from dstack.vertex_keys import AnyKey, Key, UnknownKey
+from dstack.vertex_keys import AnyKey, Key, Unknown, UnknownKey
 
 Evidence = Literal["exact", "inferred"]
 VertexKind = Literal["execution", "task", "placement group", "room", "lifetime", "unknown"]
@@ -66,6 +67,10 @@ class Group(Model, frozen=True):
     needs: int
     targets: tuple[Target, ...] = ()
 
+    def has_unknown(self, kind: Unknown) -> bool:
+        """Whether one of the targets is an unknown vertex of this kind."""
+        return any(isinstance(target.vertex, UnknownKey) and target.vertex.what == kind for target in self.targets)
+
 
 class GroupWait(Model, frozen=True):
     """A wait in a call on a process group: the ranks ``inside`` the same call, with the waiter's, and the missing ones.
@@ -119,6 +124,11 @@ class Wait(Model, frozen=True):
     is_linked: bool = False
     of_group: GroupWait | None = None
     fails_after_s: float | None = None
+
+    @property
+    def targets(self) -> Iterator[Target]:
+        """The targets of all groups."""
+        return (target for group in self.groups for target in group.targets)
 
     @property
     def kind_name(self) -> str:

@@ -122,7 +122,6 @@ class _DocumentBuilder:
         return msgspec.convert(values, DocumentMember)
 
     def _wait(self, wait: Wait, within: Container[Key] | None) -> DocumentWait:
-        targets = (target for group in wait.groups for target in group.targets)
         return {
             "kind": wait.kind_name,
             "needs": wait.needed,
@@ -134,7 +133,7 @@ class _DocumentBuilder:
             "process_group": _call_on_group(wait.of_group) if wait.of_group else None,
             "assumed": list(wait.assumed),
             "resources": list(wait.resources),
-            "targets": [self._target(target) for target in targets if within is None or target.vertex in within],
+            "targets": [self._target(target) for target in wait.targets if within is None or target.vertex in within],
         }
 
     def _target(self, target: Target) -> DocumentTarget:

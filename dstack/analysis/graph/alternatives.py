@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from dstack.analysis.graph.builder import FEW, GraphBuilder
+from dstack.analysis.graph.builder import FEW, GraphBuilder, waits_for
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.vertex_keys import AnyKey, Helper, Key
 
@@ -72,9 +72,4 @@ class Alternatives:
 
 
 def _wait_for_any(targets: tuple[Target, ...]) -> Wait:
-    return Wait(
-        kind="lifetime",
-        groups=(Group(needs=1, targets=targets),),
-        total=len(targets),
-        inferred="any of these may cause it" if len(targets) > 1 else None,
-    )
+    return waits_for("lifetime", *targets, inferred="any of these may cause it" if len(targets) > 1 else None)

@@ -98,12 +98,8 @@ class GraphBuilder:
         known = self.vertices.get(key)
         if known is not None and known.wait is not None:
             return self.shared(key, known.wait)
-        several = tuple(dict.fromkeys(find()))
-        groups = (Group(needs=1, targets=several),)
-        if len(several) == 1:
-            return Wait(kind=kind, groups=groups)
-        wait = Wait(kind=kind, groups=groups, inferred=reason, total=len(several))
-        return self.shared(key, wait)
+        targets = tuple(dict.fromkeys(find()))
+        return self.shared(key, waits_for(kind, *targets, inferred=reason if len(targets) != 1 else None))
 
     def shared(self, key: AnyKey, wait: Wait) -> Wait:
         """The wait itself, or if it has many targets, one through a helper that all such waits share."""
@@ -115,6 +111,13 @@ class GraphBuilder:
         return msgspec.structs.replace(wait, groups=(Group(needs=1, targets=(Target(vertex=key),)),))
 
 
-def waits_for(kind: WaitKind, target: Target) -> Wait:
-    """A wait for a single target."""
-    return Wait(kind=kind, groups=(Group(needs=1, targets=(target,)),))
+def waits_for(
+    kind: WaitKind,
+    *targets: Target,
+    inferred: str | None = None,
+    timeout_s: float | None = None,
+    what: str | None = None,
+) -> Wait:
+    """A wait for any of the targets."""
+    groups = (Group(needs=1, targets=targets),)
+    return Wait(kind=kind, groups=groups, inferred=inferred, timeout_s=timeout_s, total=len(targets), what=what)

@@ -167,7 +167,6 @@ class _Channels:
 
     @cached_property
     def _loops(self) -> dict[str, list[str]]:
-        """By actor: pending tasks that may be its loop in a graph."""
         found: dict[str, list[str]] = defaultdict(list)
         for task in self._index.sample.tasks:
             if task.actor_id and is_graph_loop(task) and task.task_id not in self._index.worker_of_task:

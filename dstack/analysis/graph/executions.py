@@ -15,7 +15,7 @@ from dstack.analysis.graph.in_process_links import has_known_wakers
 from dstack.analysis.graph.refs.unread_refs import add_unread_driver, wait_of_unread
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
-from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.diagnosis import Target, Vertex, Wait
 from dstack.model import Coroutine, Process, Thread, WorkerSample
 from dstack.vertex_keys import TaskKey, ThreadKey
 
@@ -86,7 +86,6 @@ def _add_running(graph: GraphBuilder, task_id: str) -> None:
 
 
 def _wait_of_running(graph: GraphBuilder, worker_id: str, task_id: str) -> Wait | None:
-    """The wait for any of the threads that may run it."""
     index = graph.index
     threads = index.threads_with_role(worker_id, "task")
     name = names.task(index, task_id)
@@ -126,9 +125,8 @@ def _wait_for_loop_of_group(
     own = [loop for loop in loops if loop.name == f"{LOOP_THREAD}{group or DEFAULT_GROUP}"]
     if group is None or len(own) != 1 or not task_assignment.is_blocked_loop(index, own[0]):
         return otherwise
-    target = Target(vertex=ThreadKey(worker_id, own[0].os_thread_id))
+    wait = waits_for("event loop", Target(vertex=ThreadKey(worker_id, own[0].os_thread_id)))
     assumed = task_assignment.declared_group_assumption(index.tasks[task_id].name, group)
-    wait = Wait(kind="event loop", groups=(Group(needs=1, targets=(target,)),))
     return replace(wait, assumed=(assumed,), proven_groups=otherwise.groups)
 
 

@@ -58,7 +58,7 @@ def _is_inside(vertex: Vertex, serving: Collection[str]) -> bool:
     if wait.kind in (*REF_CALLS, "lock") or (wait.kind == "event loop" and vertex.worker_id not in serving):
         return False
     is_inside = isinstance(vertex.key, (ThreadKey, CoroutineKey, ChildThreadKey, AnyKey))
-    return is_inside and not any(target.ref for group in wait.groups for target in group.targets)
+    return is_inside and not any(target.ref for target in wait.targets)
 
 
 def may_be_idle(wait: Wait) -> bool:

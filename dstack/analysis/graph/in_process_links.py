@@ -18,6 +18,7 @@ from dstack.analysis.graph.users import Users
 from dstack.analysis.index.sample_index import Poll
 from dstack.analysis.naming.ray_libraries import polled_actors
 from dstack.analysis.naming.vertex_details import execution_of
+from dstack.analysis.solve.requirements import targets_of
 from dstack.diagnosis import Group, Target, Vertex, Wait
 from dstack.model import BlockedCall
 from dstack.vertex_keys import AnyKey, CoroutineKey, Key, ThreadKey, UnknownKey
@@ -46,7 +47,7 @@ def _known_wakers(
     for vertex in executions:
         execution = execution_of(graph.index, vertex) if linked[vertex.key] is not vertex.wait else None
         if execution is not None and execution.call is not None and has_wakers(execution.call):
-            enders = _enders(graph, users, vertex, execution.call)
+            enders = _wakers(graph, users, vertex, execution.call)
             found[vertex.key] = tuple(dict.fromkeys(target.vertex for target in enders))
     return {key: enders for key, enders in found.items() if enders}
 
@@ -62,13 +63,12 @@ def has_wakers(call: BlockedCall | None) -> bool:
 
 
 def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
-    """The wait with its unknown waker replaced by the code that can reach the object, if any is known."""
     assert vertex.wait is not None, "only executions that wait are linked"
     if vertex.wait.kind == "backpressure":
         return _for_consumer(graph, users, vertex.wait)
     wait, execution = vertex.wait, execution_of(graph.index, vertex)
     call = execution.call if execution else None
-    is_open = [_is_open(group) or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
+    is_open = [group.has_unknown("other side") or _is_unlisted_coroutine(graph, vertex, group) for group in wait.groups]
     if call is None or wait.of_group is not None or not any(is_open):
         return wait
     if call.reached_by_actor and _is_called_again_and_again(graph, vertex):
@@ -91,7 +91,7 @@ def _linked(graph: GraphBuilder, users: Users, vertex: Vertex) -> Wait:
 
 def _for_consumer(graph: GraphBuilder, users: Users, wait: Wait) -> Wait:
     """The wait of a producer for all code that can proceed in its consumer's process, or call into it."""
-    consumers = [graph.vertices[target.vertex] for target in _targets(wait.groups)]
+    consumers = [graph.vertices[target.vertex] for target in wait.targets]
     owner = next((one.worker_id for one in consumers if isinstance(one.key, UnknownKey)), None)
     if owner is None:
         return wait
@@ -105,12 +105,12 @@ def _all_wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: Blocked
     for actor in actors:
         yield from users.tasks_of(graph.index.actors[actor].worker_id or "")
         yield from users.of_listed_actor(actor)
-    enders = tuple(dict.fromkeys(_enders(graph, users, vertex, call))) if has_wakers(call) else ()
+    wakers = tuple(dict.fromkeys(_wakers(graph, users, vertex, call))) if has_wakers(call) else ()
     is_unlisted = any(
         _is_unlisted_coroutine(graph, vertex, group) for group in (vertex.wait.groups if vertex.wait else ())
     )
-    if enders or is_unlisted or _is_at_barrier(call):
-        yield from enders
+    if wakers or is_unlisted or _is_at_barrier(call):
+        yield from wakers
         yield from users.alternatives.without_idle(users.of_process(vertex.worker_id or ""))
 
 
@@ -121,9 +121,12 @@ def _is_at_barrier(call: BlockedCall) -> bool:
 
 def _is_unlisted_coroutine(graph: GraphBuilder, vertex: Vertex, group: Group) -> bool:
     """Whether it awaits a coroutine that is not suspended, although all suspended ones are known: a thread runs it."""
-    is_one = any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "coroutine" for t in group.targets)
     users = graph.index.threads_with_role(vertex.worker_id or "", "user")  # one may run a loop without frames
-    return is_one and graph.index.has_read_coroutines(vertex.worker_id or "") and any(one.call for one in users)
+    return (
+        group.has_unknown("coroutine")
+        and graph.index.has_read_coroutines(vertex.worker_id or "")
+        and any(one.call for one in users)
+    )
 
 
 def _is_called_again_and_again(graph: GraphBuilder, vertex: Vertex) -> bool:
@@ -132,12 +135,7 @@ def _is_called_again_and_again(graph: GraphBuilder, vertex: Vertex) -> bool:
     return worker is not None and worker.actor_id in called
 
 
-def _is_open(group: Group) -> bool:
-    return any(isinstance(t.vertex, UnknownKey) and t.vertex.what == "other side" for t in group.targets)
-
-
-def _enders(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
-    """The threads, coroutines and pending calls that can reach the object, besides the waiter."""
+def _wakers(graph: GraphBuilder, users: Users, vertex: Vertex, call: BlockedCall) -> Iterator[Target]:
     worker_id = vertex.worker_id or ""
     keys: list[Key] = [ThreadKey(worker_id, thread) for thread in call.reached_by]
     keys += [CoroutineKey(worker_id, coroutine) for coroutine in call.reached_by_coroutines]
@@ -161,7 +159,7 @@ def _polled(graph: GraphBuilder, users: Users, vertex: Vertex, wait: Wait, poll:
             return wait
         groups = (Group(needs=1, targets=targets),)
     elif wait.kind == "ray.wait":  # which returns the ready refs when it times out
-        groups = (Group(needs=1, targets=tuple(dict.fromkeys(_targets(wait.groups)))),)
+        groups = (Group(needs=1, targets=tuple(dict.fromkeys(wait.targets))),)
     return replace(wait, groups=groups, polls=place, proven_groups=())
 
 
@@ -176,7 +174,7 @@ def _has_other_users(graph: GraphBuilder, users: Iterable[Target]) -> bool:
     while ahead:
         vertex = graph.vertices[ahead.pop()]
         if isinstance(vertex.key, AnyKey):
-            new = {target.vertex for target in _targets(vertex.wait.groups if vertex.wait else ())} - visited
+            new = set(targets_of(vertex)) - visited
             visited |= new
             ahead += new
         elif vertex.key not in graph.index.polls or not graph.index.polls[vertex.key].actors:
@@ -199,11 +197,6 @@ def _wait_for(graph: GraphBuilder, several: Sequence[Vertex], loops: set[Key]) -
 
 
 def _is_behind(vertex: Vertex, behind: set[Key]) -> bool:
-    """Whether an execution can only proceed after one of the vertices that it is ``behind``."""
     if vertex.kind != "execution" or vertex.wait is None or vertex.wait.is_timed:
         return False
     return any(all(target.vertex in behind for target in group.targets) for group in vertex.wait.groups)
-
-
-def _targets(groups: Iterable[Group]) -> Iterator[Target]:
-    return (target for group in groups for target in group.targets)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index import task_assignment
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Group, Target, Wait
+from dstack.diagnosis import Target, Wait
 from dstack.model import Actor, Coroutine, QueuedRequest, ServeRequest
 from dstack.vertex_keys import AnyKey
 
@@ -50,16 +50,10 @@ def _wait_for_any(graph: GraphBuilder, queued: QueuedRequest) -> Wait:
     if not queued.in_replica:
         targets += _further(graph, queued, [one for one in replicas if one not in known])
     several = tuple(dict.fromkeys(targets)) or (_no_replica(graph, queued),)
-    return Wait(
-        kind="Serve slot",
-        groups=(Group(needs=1, targets=several),),
-        what=_limits(queued),
-        total=len(several),
-    )
+    return waits_for("Serve slot", *several, what=_limits(queued))
 
 
 def _replicas(index: SampleIndex, request: ServeRequest) -> Iterator[_Replica]:
-    """The replicas of a request's deployment that run or start."""
     for actor in index.serve_replicas.get(f"ServeReplica:{request.app}:{request.deployment}", ()):
         if name := NAME.fullmatch(actor.name):
             yield _Replica(name["replica"], actor)

@@ -72,7 +72,6 @@ class Users:
         )
 
     def _plain_process(self, worker_id: str) -> Iterator[Target]:
-        """What can proceed in the process of a driver, or of a worker without an actor."""
         worker = self._index.workers.get(worker_id)
         if worker is None:
             yield self._graph.unknown("process", worker_id, label="process that Ray does not list")

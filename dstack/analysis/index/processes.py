@@ -94,11 +94,14 @@ class ProcessIndex:
 
     @cached_property
     def _coroutine_by_id(self) -> dict[tuple[str, str], Coroutine]:
-        return {
-            (worker.worker_id, coroutine.coroutine_id): coroutine
-            for worker in self.sample.workers
-            for coroutine in self.coroutines(worker.worker_id)
-        }
+        return {(worker_id, coroutine.coroutine_id): coroutine for worker_id, coroutine in self.all_coroutines}
+
+    @cached_property
+    def all_coroutines(self) -> list[tuple[str, Coroutine]]:
+        """All suspended coroutines, each with the id of its worker."""
+        return [
+            (one.worker_id, coroutine) for one in self.sample.workers for coroutine in self.coroutines(one.worker_id)
+        ]
 
     # Child processes
 

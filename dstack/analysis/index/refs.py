@@ -100,12 +100,10 @@ class RefIndex:
 
 
 def _owners(workers: Iterable[WorkerSample]) -> Iterator[tuple[str, str]]:
-    """The awaited refs, each with its owner."""
     return (pair for call in _calls(workers) for pair in zip(call.refs, call.owners, strict=False))
 
 
 def _calls(workers: Iterable[WorkerSample]) -> Iterator[BlockedCall]:
-    """All calls that threads and coroutines of these workers are blocked in."""
     return (call for worker in workers if worker.process for call in worker.process.calls())
 
 

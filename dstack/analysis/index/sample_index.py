@@ -15,15 +15,11 @@ from dstack.model import (
     BlockedCall,
     Frame,
     GoneWorker,
-    Job,
-    Node,
-    PlacementGroup,
     Sample,
     ServeRequest,
     Snapshot,
     Task,
     Worker,
-    WorkerSample,
 )
 from dstack.vertex_keys import Key
 
@@ -50,7 +46,10 @@ Polls = Mapping[Key, Poll]
 
 
 class SampleIndex(ProcessIndex):
-    """Lookups in one sample; nothing is concluded."""
+    """Lookups in one sample; nothing is concluded.
+
+    ``workers``, ``actors``, ``nodes``, ``jobs`` and ``placement_groups`` are all of their kind, by id.
+    """
 
     def __init__(
         self, snapshot: Snapshot, sample: Sample, *, available_refs: Collection[str] = (), polls: Polls | None = None
@@ -60,6 +59,11 @@ class SampleIndex(ProcessIndex):
         self.snapshot = snapshot
         self.refs = RefIndex(sample, available_refs)
         self.polls: Polls = polls or {}
+        self.workers = {worker.worker_id: worker for worker in snapshot.workers}
+        self.actors = {actor.actor_id: actor for actor in snapshot.actors}
+        self.nodes = {node.node_id: node for node in snapshot.nodes}
+        self.jobs = {job.job_id: job for job in snapshot.jobs}
+        self.placement_groups = {group.placement_group_id: group for group in sample.placement_groups}
 
     @property
     def began_at(self) -> float:
@@ -67,11 +71,6 @@ class SampleIndex(ProcessIndex):
         return self.snapshot.taken_at + self.sample.began_s
 
     # Workers
-
-    @cached_property
-    def workers(self) -> dict[str, Worker]:
-        """All workers by id."""
-        return {worker.worker_id: worker for worker in self.snapshot.workers}
 
     @cached_property
     def present_workers(self) -> tuple[Worker, ...]:
@@ -117,11 +116,6 @@ class SampleIndex(ProcessIndex):
     # The control plane
 
     @cached_property
-    def actors(self) -> dict[str, Actor]:
-        """All actors by id."""
-        return {actor.actor_id: actor for actor in self.snapshot.actors}
-
-    @cached_property
     def serve_replicas(self) -> dict[str, list[Actor]]:
         """The replicas of Serve that are not dead, by the name of their class, which has the deployment's."""
         replicas: dict[str, list[Actor]] = defaultdict(list)
@@ -129,21 +123,6 @@ class SampleIndex(ProcessIndex):
             if actor.class_name.startswith("ServeReplica:") and actor.state != "DEAD":
                 replicas[actor.class_name].append(actor)
         return replicas
-
-    @cached_property
-    def nodes(self) -> dict[str, Node]:
-        """All nodes by id."""
-        return {node.node_id: node for node in self.snapshot.nodes}
-
-    @cached_property
-    def jobs(self) -> dict[str, Job]:
-        """All jobs by id."""
-        return {job.job_id: job for job in self.snapshot.jobs}
-
-    @cached_property
-    def placement_groups(self) -> dict[str, PlacementGroup]:
-        """Placement groups by id."""
-        return {group.placement_group_id: group for group in self.sample.placement_groups}
 
     # Tasks
 
@@ -233,25 +212,26 @@ class SampleIndex(ProcessIndex):
 
         That of an event loop is the task that it runs at the moment; its other tasks are suspended.
         """
-        tasks: dict[tuple[str, int], str] = {}
-        for worker in self.sample.workers:
-            tasks.update(((worker.worker_id, thread), task) for thread, task in self._tasks_of_threads(worker))
-        return tasks
+        samples = ((worker.worker_id, worker.running_task_ids or ()) for worker in self.sample.workers)
+        return {
+            (worker_id, thread): task
+            for worker_id, running in samples
+            for thread, task in self._tasks_of_threads(worker_id, running)
+        }
 
-    def _tasks_of_threads(self, worker: WorkerSample) -> Iterator[tuple[int, str]]:
-        running = worker.running_task_ids or ()
-        threads = self.threads_with_role(worker.worker_id, "task")
-        loops = self.threads_with_role(worker.worker_id, "loop")
-        if self.has_read_tasks(worker.worker_id):
-            yield from ((t.os_thread_id, t.task_id) for t in threads if t.task_id and self._runs(worker, t.task_id))
+    def _tasks_of_threads(self, worker_id: str, running: Sequence[str]) -> Iterator[tuple[int, str]]:
+        threads = self.threads_with_role(worker_id, "task")
+        loops = self.threads_with_role(worker_id, "loop")
+        if self.has_read_tasks(worker_id):
+            yield from ((t.os_thread_id, t.task_id) for t in threads if t.task_id and self._runs(worker_id, t.task_id))
         elif len(running) == len(threads) == 1 and not loops and running[0]:
             yield threads[0].os_thread_id, running[0]
-        for loop in loops if self.has_read_coroutines(worker.worker_id) else ():
-            if loop.task_id and self._runs(worker, loop.task_id) and loop.task_id not in self.coroutine_of_task:
+        for loop in loops if self.has_read_coroutines(worker_id) else ():
+            if loop.task_id and self._runs(worker_id, loop.task_id) and loop.task_id not in self.coroutine_of_task:
                 yield loop.os_thread_id, loop.task_id
 
-    def _runs(self, worker: WorkerSample, task_id: str) -> bool:
-        return self.worker_of_task.get(task_id) == worker.worker_id
+    def _runs(self, worker_id: str, task_id: str) -> bool:
+        return self.worker_of_task.get(task_id) == worker_id
 
     @cached_property
     def thread_of_task(self) -> dict[str, tuple[str, int]]:
@@ -262,10 +242,9 @@ class SampleIndex(ProcessIndex):
     def coroutine_of_task(self) -> dict[str, tuple[str, str]]:
         """Worker and coroutine by task, for tasks that run as a coroutine that is suspended."""
         return {
-            coroutine.task_id: (worker.worker_id, coroutine.coroutine_id)
-            for worker in self.sample.workers
-            for coroutine in self.coroutines(worker.worker_id)
-            if coroutine.is_task and coroutine.task_id and self._runs(worker, coroutine.task_id)
+            coroutine.task_id: (worker_id, coroutine.coroutine_id)
+            for worker_id, coroutine in self.all_coroutines
+            if coroutine.is_task and coroutine.task_id and self._runs(worker_id, coroutine.task_id)
         }
 
     @cached_property
@@ -273,8 +252,7 @@ class SampleIndex(ProcessIndex):
         """The requests that replicas of Serve execute, by the task of the replica."""
         return {
             coroutine.task_id: coroutine.request
-            for worker in self.sample.workers
-            for coroutine in self.coroutines(worker.worker_id)
+            for _, coroutine in self.all_coroutines
             if coroutine.is_task and coroutine.task_id and coroutine.request
         }
 
@@ -282,9 +260,8 @@ class SampleIndex(ProcessIndex):
     def request_of_thread(self) -> dict[tuple[str, int], ServeRequest]:
         """The requests whose sync methods threads execute, by worker and OS thread."""
         return {
-            (worker.worker_id, thread): coroutine.request
-            for worker in self.sample.workers
-            for coroutine in self.coroutines(worker.worker_id)
+            (worker_id, thread): coroutine.request
+            for worker_id, coroutine in self.all_coroutines
             if coroutine.request and coroutine.call and coroutine.call.what != OTHER_LOOP
             for threads in coroutine.call.all_of
             for thread in threads

@@ -37,7 +37,6 @@ def _is_script(job: Job, wanted: str) -> bool:
 
 
 def _known(jobs: list[Job]) -> str:
-    """The sentence ``Known jobs: 01000000 (train.py), 02000000 (serve.py)``."""
     shown = [f"{job.job_id} ({script(job.entrypoint)})" if job.entrypoint else job.job_id for job in jobs[:SHOWN_JOBS]]
     rest = f" and {len(jobs) - SHOWN_JOBS} more" if len(jobs) > SHOWN_JOBS else ""
     return f"Known jobs: {', '.join(shown)}{rest}." if shown else "No job runs."

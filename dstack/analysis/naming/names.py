@@ -282,13 +282,13 @@ def _bounded(since: Since | None, at_least: str, at_most: str, within: str) -> s
 
 def progress(value: Progress, jobs: Sequence[str]) -> str:
     """``No task of job 01000000 started or finished within the 1.2 s observed; its processes used 0.02 s of CPU``."""
-    whose = f"{word(len(jobs), 'job')} {listed(jobs)}" if jobs else "no known job"
+    jobs_in_words = f"{word(len(jobs), 'job')} {listed(jobs)}" if jobs else "no known job"
     cpu = f"; its processes used {value.cpu_s:.2f} s of CPU time" if value.cpu_s is not None and jobs else ""
     if value.has_moved:
         counts = f"{value.started:,} started, {value.finished:,} finished, {value.submitted:,} submitted"
-        return f"Tasks of {whose} within the {duration(value.watched_s)} observed: {counts}{cpu}"
+        return f"Tasks of {jobs_in_words} within the {duration(value.watched_s)} observed: {counts}{cpu}"
     idle = f"; the last one ended {duration(value.idle_s)} ago" if value.idle_s is not None else ""
-    return f"No task of {whose} started or finished within the {duration(value.watched_s)} observed{idle}{cpu}"
+    return f"No task of {jobs_in_words} started or finished within the {duration(value.watched_s)} observed{idle}{cpu}"
 
 
 def ranks_in_words(ranks: Iterable[int], word: str = "rank") -> str:

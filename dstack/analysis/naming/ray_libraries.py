@@ -7,7 +7,7 @@ unrecognised actor or task keeps its own name. Seen on Ray 2.46 and 2.60.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -120,11 +120,11 @@ class Part:
 
     def call(self, task_name: str) -> str:
         """The name of a call: ``request to ...``, ``start of ...``, else ``METHOD of ...``."""
-        whose, _, method = task_name.rpartition(".")
+        owner, _, method = task_name.rpartition(".")
         pattern, words = self.recogniser.work
         if not re.fullmatch(pattern, method):
             words = "start of" if method in STARTS else f"{method} of"
-        return f"{words} {data_operator(whose) or self.name}"
+        return f"{words} {data_operator(owner) or self.name}"
 
     def is_upkeep(self, task_name: str) -> bool:
         """Whether a call runs no user code."""
@@ -193,7 +193,6 @@ def without_idle_machinery(index: SampleIndex, vertices: dict[Key, Vertex]) -> d
 
 
 def _machinery_actors(index: SampleIndex) -> dict[str, Part]:
-    """The actors, by id, that have calls for the library itself."""
     parts = ((actor.actor_id, part(actor.class_name, actor.name, actor.actor_id)) for actor in index.actors.values())
     return {key: one for key, one in parts if one and (one.recogniser.is_machinery or one.recogniser.upkeep != NEVER)}
 
@@ -234,17 +233,11 @@ def is_client_request(index: SampleIndex, worker_id: str | None, coroutine: Coro
 
 
 def _needed(vertices: Mapping[Key, Vertex], by: Iterable[Key]) -> set[Key]:
-    """These keys and all their dependencies, direct and indirect."""
     reached = set(by)
     ahead = list(reached)
     while ahead:
-        for target in _targets(vertices[ahead.pop()]):
-            if target not in reached:
-                reached.add(target)
-                ahead.append(target)
+        wait = vertices[ahead.pop()].wait
+        new = {target.vertex for target in wait.targets} - reached if wait else set()
+        reached |= new
+        ahead += new
     return reached
-
-
-def _targets(vertex: Vertex) -> Iterator[Key]:
-    for group in vertex.wait.groups if vertex.wait else ():
-        yield from (target.vertex for target in group.targets)

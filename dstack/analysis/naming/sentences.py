@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -136,22 +136,17 @@ class _NamedWait:
 
 
 def _waits(index: SampleIndex, vertices: Vertices, wait: Wait, name_of: NameOf) -> str:
-    """The predicate of a vertex that waits."""
     if wait.loop is not None:
         own = tuple(group for group in wait.groups if wait.loop not in {target.vertex for target in group.targets})
         if own and wait.of_group is None:
             first = _waits(index, vertices, replace(wait, groups=own, loop=None), name_of)
             loop = vertices[wait.loop]
             return f"{first}, and for {loop.label} {_frees([loop])}"
-    targets = tuple(vertices[key] for key in dict.fromkeys(_targets(wait)))
+    targets = tuple(vertices[key] for key in dict.fromkeys(target.vertex for target in wait.targets))
     named = _NamedWait(wait, targets, name_of)
     if wait.of_group is not None:
         return _in_group(index, named, wait.of_group)
     return _polls(named) if wait.polls is not None else PREDICATES[wait.kind](named)
-
-
-def _targets(wait: Wait) -> Iterator[Key]:
-    return (target.vertex for group in wait.groups for target in group.targets)
 
 
 def _in_group(index: SampleIndex, named: _NamedWait, of_group: GroupWait) -> str:
@@ -166,7 +161,6 @@ def _in_group(index: SampleIndex, named: _NamedWait, of_group: GroupWait) -> str
 
 
 def _polls(named: _NamedWait) -> str:
-    """What a loop polls that does nothing else."""
     wait = named.wait
     where = f"in the loop at {wait.polls}" if wait.polls else "in a loop"
     if wait.timeout_s == 0.0:
@@ -182,7 +176,6 @@ def _plain(named: _NamedWait) -> str:
 
 
 def _await(named: _NamedWait) -> str:
-    """In which call it awaits, how many of what, and with which timeout, if any."""
     wait = named.wait
     some = _count(wait) if wait.needed < wait.total else ""
     is_plain = wait.what is None and wait.timeout_s is None
@@ -226,7 +219,6 @@ def _kept(named: _NamedWait) -> str:
 
 
 def _other(named: _NamedWait) -> str:
-    """A call that has no kind of its own."""
     wait = named.wait
     if any(vertex.child_pid for vertex in named.targets):
         return f"{_waits_in(wait.call, wait)} for {named}{_inferred(wait)}"
@@ -237,7 +229,6 @@ def _other(named: _NamedWait) -> str:
 
 
 def _resources(named: _NamedWait) -> str:
-    """What is missing, and what holds it or could provide it."""
     wait, found = named.wait, named.targets
     labels = [vertex.holder or named.name_of(vertex) for vertex in found]
     what = f"waits for {words.listed(wait.resources) or 'room'}"

@@ -113,7 +113,6 @@ def source_line(index: SampleIndex, frame: Frame) -> str | None:
 
 
 def _sleeps(execution: Thread | Coroutine | None, frames: tuple[Frame, ...]) -> bool:
-    """Whether it is in ``time.sleep`` or ``asyncio.sleep``."""
     if isinstance(execution, Thread):
         return execution.sleeps
     return bool(frames) and frames[0].function == "sleep" and frames[0].file.endswith("/asyncio/tasks.py")

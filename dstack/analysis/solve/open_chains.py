@@ -48,7 +48,7 @@ def _open_graph(vertices: Mapping[Key, Vertex], stuck: set[Key]) -> Digraph[Key]
     for vertex in vertices.values():
         if vertex.wait is None or vertex.key in stuck or vertex.kind == "lifetime":
             continue  # a lifetime may end in many ways: it is a final blocker itself
-        targets = [t.vertex for group in vertex.wait.groups for t in group.targets if t.vertex not in stuck]
+        targets = [target.vertex for target in vertex.wait.targets if target.vertex not in stuck]
         if targets:
             successors[vertex.key] = unique(targets)
     for target in unique(target for targets in successors.values() for target in targets):

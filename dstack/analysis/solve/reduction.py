@@ -150,5 +150,4 @@ def _is_closed(graph: Digraph[V], component: set[V]) -> bool:
 
 
 def _is_cyclic(graph: Digraph[V], component: set[V]) -> bool:
-    """Whether a strongly connected component contains a cycle."""
     return len(component) > 1 or any(vertex in graph.successors(vertex) for vertex in component)

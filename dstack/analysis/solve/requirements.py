@@ -28,10 +28,7 @@ def waits_of(vertices: Iterable[Vertex], *, proven_only: bool = False, with_time
 
 def targets_of(vertex: Vertex) -> Iterator[Key]:
     """All dependencies of a vertex."""
-    if vertex.wait is not None:
-        for group in vertex.wait.groups:
-            for target in group.targets:
-                yield target.vertex
+    return (target.vertex for target in vertex.wait.targets) if vertex.wait else iter(())
 
 
 def relevant_unobserved(vertices: Mapping[Key, Vertex]) -> set[Key]:

@@ -37,8 +37,8 @@ class ActorQueues:
         actor = self._index.actors.get(task.actor_id or "")
         if actor is None or not actor.worker_id:
             label = "worker that received the call but does not report it as running"
-            whose = task.actor_id or task.owner_id
-            return waits_for("executor", self._graph.unknown("executor", whose, label=label, unobserved=True))
+            owner = task.actor_id or task.owner_id
+            return waits_for("executor", self._graph.unknown("executor", owner, label=label, unobserved=True))
         worker = self._index.worker_samples.get(actor.worker_id)
         if worker is None or worker.running_task_ids is None:
             label = f"{names.actor(actor)}, which was not observed"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dstack import words
-from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.diagnosis import Group, Target, Wait
+from dstack.diagnosis import Target, Wait
 from dstack.model import EnvironmentSetup, Task
-from dstack.vertex_keys import UnknownKey
+from dstack.vertex_keys import Unknown
 
 UNINSTALLED = ("env_vars", "config", "worker_process_setup_hook", "nsight", "py_executable")
 """Parts of a runtime environment that need no installation; other names are those of plugins."""
-UNEXPLAINED = ("scheduler", "holder", "executor")
+UNEXPLAINED: tuple[Unknown, ...] = ("scheduler", "holder", "executor")
 """The unknown targets that a start may wait for while Ray installs its environment."""
 LONGEST_COMMAND, LONGEST_OUTPUT = 120, 160
 
@@ -40,14 +40,11 @@ def wait_for_setup(graph: GraphBuilder, task: Task, wait: Wait | None) -> Wait |
         return wait
     targets = tuple(_target(graph, setup) for setup in setups)
     reason = "Ray does not say for which task an environment is installed"
-    return Wait(
-        kind="runtime environment", groups=(Group(needs=1, targets=targets),), inferred=reason, total=len(targets)
-    )
+    return waits_for("runtime environment", *targets, inferred=reason)
 
 
 def _is_unexplained(wait: Wait) -> bool:
-    targets = [target.vertex for group in wait.groups for target in group.targets]
-    return any(isinstance(key, UnknownKey) and key.what in UNEXPLAINED for key in targets)
+    return any(group.has_unknown(kind) for group in wait.groups for kind in UNEXPLAINED)
 
 
 def _target(graph: GraphBuilder, setup: EnvironmentSetup) -> Target:

@@ -111,7 +111,6 @@ def _claims(process: Process) -> set[tuple[str, str, int]]:
 
 
 def _processes(workers: Iterable[WorkerSample]) -> Iterator[tuple[RankProcess, Process]]:
-    """The processes of workers and their child processes."""
     for worker in workers:
         if worker.process is not None:
             yield RankProcess(worker.worker_id), worker.process

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.process_groups.calls import FORMING, GroupId, RankProcess, group_id, rank_processes
 from dstack.analysis.graph.refs.dead_producers import RELEASED
 from dstack.analysis.graph.users import Users
 from dstack.analysis.index import task_assignment
 from dstack.analysis.naming import names
 from dstack.analysis.naming.ray_libraries import part
-from dstack.diagnosis import AbsentRank, Group, Target, Vertex, Wait
+from dstack.diagnosis import AbsentRank, Target, Vertex
 from dstack.model import DATA, Actor, GroupCall, ProcessGroup, Thread, Worker, WorkerSample
 from dstack.vertex_keys import AnyKey, CoroutineKey, ThreadKey
 
@@ -58,7 +58,6 @@ class Members:
 
     @cached_property
     def _workers(self) -> list[dict[str, WorkerSample]]:
-        """The workers by id, in each of the two samples."""
         return [{one.worker_id: one for one in sample.workers} for sample in self._index.snapshot.samples[:2]]
 
     def _of_job(self, places: Iterable[RankProcess], vertex: Vertex) -> list[RankProcess]:
@@ -100,7 +99,6 @@ class Members:
         return any(one.has_left and one.rank == rank and group_id(one) == group_id(group) for one in own)
 
     def _departed(self, group: ProcessGroup, rank: int, worker_id: str) -> Target:
-        """A member that makes no more calls."""
         worker = self._index.workers.get(worker_id)
         key = AnyKey("left", (group.library, group.world, rank))
         label = f"rank {rank} of {names.process_group(group)}"
@@ -119,9 +117,7 @@ class Members:
         if not targets:
             return self._graph.unknown("worker", worker_id, label=label, unobserved=True)
         key = AnyKey("rank", (group.library, group.world, absent.rank, worker_id))
-        wait = Wait(
-            kind="next call", groups=(Group(needs=1, targets=tuple(dict.fromkeys(targets))),), total=len(targets)
-        )
+        wait = waits_for("next call", *dict.fromkeys(targets))
         self._graph.add(
             Vertex(key=key, kind="task", label=label, worker_id=worker_id or None, wait=wait, absent=absent)
         )
@@ -224,7 +220,6 @@ class Members:
         return None
 
     def _classes(self, vertex: Vertex, group: ProcessGroup) -> set[str]:
-        """The classes of the actors that are members."""
         places = self._places.get((group.library, group.world), {})
         workers = {place.worker_id for rank in group.ranks for place in self._of_job(places.get(rank, ()), vertex)}
         known = (self._index.workers.get(worker_id) for worker_id in workers)

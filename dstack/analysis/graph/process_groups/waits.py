@@ -33,10 +33,8 @@ from dstack.diagnosis import Group, GroupWait, Target, Vertex, Wait
 from dstack.model import Coroutine, GroupCall
 from dstack.vertex_keys import AnyKey, Key, UnknownKey
 
-ONE_SENDS = ("scatter", "scatter_object_list")
-"""Each member receives from the root itself, not through others."""
-TO_ROOT = ("gather", "gather_object")
-"""The root receives from each member itself."""
+DIRECT = ("scatter", "scatter_object_list", "gather", "gather_object")
+"""Calls in which each member exchanges data with the root itself, not through other members."""
 
 QUIET_CPU_S = 0.02
 QUIET_SHARE = 0.03
@@ -66,11 +64,11 @@ def with_proven_calls(vertices: Mapping[Key, Vertex]) -> dict[Key, Vertex]:
     unproven = [key for key, vertex in vertices.items() if _is_unproven(vertex)]
     stuck = reduction.residue(waits_of(vertices.values())) if unproven else set()
     for key in stuck.intersection(unproven):
-        unseen = UnknownKey("target", (key,))
-        found[unseen] = Vertex(key=unseen, kind="unknown", label=READ_ONCE, unobserved=True)
+        unknown = UnknownKey("target", (key,))
+        found[unknown] = Vertex(key=unknown, kind="unknown", label=READ_ONCE, unobserved=True)
         wait = vertices[key].wait
         assert wait is not None, "only waits are unproven"
-        group = Group(needs=1, targets=(Target(vertex=unseen),))
+        group = Group(needs=1, targets=(Target(vertex=unknown),))
         found[key] = replace(
             vertices[key], wait=replace(wait, groups=(group,), of_group=None, assumed=(), proven_groups=())
         )
@@ -93,8 +91,6 @@ class _SharedCall:
 
 
 class _SharedCalls:
-    """The calls on groups in one sample."""
-
     def __init__(self, graph: GraphBuilder, users: Users) -> None:
         self._graph = graph
         self._index = graph.index
@@ -105,15 +101,15 @@ class _SharedCalls:
     def wait_of(self, vertex: Vertex) -> Wait:
         """The wait with the missing members, if it is known that one must enter."""
         wait = vertex.wait
-        assert wait is not None, "only waits are completed"
-        assert wait.of_group is not None, "only those in calls on groups are"
+        assert wait is not None, "only vertices that wait are completed"
+        assert wait.of_group is not None, "only waits in calls on groups are completed"
         call = wait.of_group.call
         shared = self._shared_call(vertex, call)
         wait = replace(wait, of_group=GroupWait(call=call, inside=shared.inside))
         proof = self._proof(vertex, call)
         if not shared.groups or proof is None or self._may_proceed(vertex.worker_id or "", call):
             return wait
-        others = tuple(group for group in wait.groups if not _is_open(group))
+        others = tuple(group for group in wait.groups if not group.has_unknown("other side"))
         of_group = GroupWait(call=call, inside=shared.inside, missing=shared.missing)
         found = replace(wait, groups=(*shared.groups, *others), of_group=of_group, total=len(shared.missing))
         assumptions = tuple(dict.fromkeys((*proof, *shared.assumptions)))
@@ -148,13 +144,12 @@ class _SharedCalls:
         others = [rank for rank in call.group.ranks if rank != call.group.rank]
         if call.peer is None or call.peer == call.group.rank:
             return others
-        if call.operation in (*BETWEEN_TWO, *ONE_SENDS, *TO_ROOT):
+        if call.operation in (*BETWEEN_TWO, *DIRECT):
             return [call.peer]
         return [] if call.peer in inside else others
 
     @cached_property
     def _calls_of_all(self) -> list[Calls]:
-        """The calls on groups in each sample and reading."""
         snapshot = self._index.snapshot
         return [calls_of(sample) for sample in (*snapshot.samples[:2], *snapshot.readings)]
 
@@ -206,7 +201,3 @@ class _SharedCalls:
         label = f"call of {names.ranks(missing)} in {names.process_group(call.group)}"
         self._graph.add(Vertex(key=whole, kind="task", label=label, wait=wait))
         return (Group(needs=1, targets=(Target(vertex=whole),)),)
-
-
-def _is_open(group: Group) -> bool:
-    return any(isinstance(target.vertex, UnknownKey) and target.vertex.what == "other side" for target in group.targets)

@@ -7,9 +7,9 @@ group, but nothing else creates such refs: so it waits for any pending group.
 
 from __future__ import annotations
 
-from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.diagnosis import Group, Target, Vertex, Wait
+from dstack.diagnosis import Target, Vertex
 from dstack.vertex_keys import AnyKey, GroupKey
 
 FIRST_PUT = 100_000_001
@@ -28,15 +28,9 @@ def ready_vertex(graph: GraphBuilder, ref: str) -> AnyKey:
     """The vertex of such a ref, which is added to the graph."""
     key = AnyKey("ready", (ref,))
     targets = tuple(Target(vertex=group) for group in _pending_groups(graph.index))
-    wait = Wait(
-        kind="placement group",
-        groups=(Group(needs=1, targets=targets),),
-        inferred="a ref without a task is one of PlacementGroup.ready(), of any pending group",
-        total=len(targets),
-    )
-    graph.add(
-        Vertex(key=key, kind="task", label="PlacementGroup.ready()", wait=graph.shared(AnyKey("ready", ()), wait))
-    )
+    inferred = "a ref without a task is one of PlacementGroup.ready(), of any pending group"
+    wait = graph.shared(AnyKey("ready", ()), waits_for("placement group", *targets, inferred=inferred))
+    graph.add(Vertex(key=key, kind="task", label="PlacementGroup.ready()", wait=wait))
     return key
 
 

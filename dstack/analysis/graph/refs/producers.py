@@ -57,7 +57,6 @@ def _value_of_dead_owner(graph: GraphBuilder, ref: str, owner: GoneWorker) -> Ke
 
 
 def _unknown_producer(index: SampleIndex, ref: str) -> str:
-    """The label of a value whose producer is unknown, with the reason."""
     owner = index.workers.get(index.refs.owner_of.get(ref, ""))
     if owner is not None and index.is_unresponsive(owner.worker_id):
         return f"value of {names.short(ref)}, whose owner, {names.place(index, owner)}, did not answer"

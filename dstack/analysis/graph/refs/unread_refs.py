@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dstack.analysis.graph.builder import GraphBuilder
+from dstack.analysis.graph.builder import GraphBuilder, waits_for
 from dstack.analysis.graph.refs.producers import producer_of
 from dstack.analysis.naming import names
 from dstack.diagnosis import Group, Target, Vertex, Wait
@@ -25,14 +25,8 @@ def wait_for_held(graph: GraphBuilder, waiter: ThreadKey | CoroutineKey, call: B
     targets = _pending(graph, worker_id)
     label = f"target of {call.kind}, which is unreadable"
     unknown = graph.unknown("target", waiter, label=label, unobserved=True)
-    wait = Wait(
-        kind=call.kind,
-        groups=(Group(needs=1, targets=targets or (unknown,)),),
-        inferred=f"{_which_refs(len(targets))} that its process holds",
-        timeout_s=call.timeout_s,
-        total=max(1, len(targets)),
-        what=call.what,
-    )
+    inferred = f"{_which_refs(len(targets))} that its process holds"
+    wait = waits_for(call.kind, *(targets or (unknown,)), inferred=inferred, timeout_s=call.timeout_s, what=call.what)
     if not targets or _may_hold_others(graph, worker_id):
         return replace(wait, groups=(Group(needs=1, targets=(*targets, unknown)),)) if targets else wait
     wait = graph.shared(AnyKey("held", (worker_id,)), wait)
@@ -56,13 +50,9 @@ def wait_of_unread(graph: GraphBuilder, worker_id: str, name: str, task_id: str 
     stack = graph.unknown("stack", task_id or worker_id, label=f"stack of {name}, which is unreadable", unobserved=True)
     targets = _pending(graph, worker_id)
     if not targets:
-        return Wait(kind="thread", groups=(Group(needs=1, targets=(stack,)),))
-    wait = Wait(
-        kind="perhaps ray.get",
-        groups=(Group(needs=1, targets=targets),),
-        inferred="its process holds pending refs, and its stack is unreadable",
-        total=len(targets),
-    )
+        return waits_for("thread", stack)
+    inferred = "its process holds pending refs, and its stack is unreadable"
+    wait = waits_for("perhaps ray.get", *targets, inferred=inferred)
     shared = graph.shared(AnyKey("held", (worker_id,)), wait)
     return replace(shared, groups=(Group(needs=1, targets=(*shared.groups[0].targets, stack)),))
 

@@ -115,7 +115,6 @@ class Holders:
         return held
 
     def _tasks(self) -> Iterator[tuple[str, Task, Amounts]]:
-        """What running normal tasks hold."""
         for task_id, worker_id in self._index.worker_of_task.items():
             task = self._index.tasks.get(task_id)
             worker = self._index.workers.get(worker_id)
@@ -132,14 +131,12 @@ class Holders:
         return {name: amount for name, amount in held.items() if (place := in_group(name)) and place.group in groups}
 
     def _actors(self) -> Iterator[tuple[str, Actor, Amounts]]:
-        """What actors hold until they end."""
         for actor in self._index.snapshot.actors:
             if actor.state != "DEAD" and actor.node_id and actor.worker_id:
                 amounts = actor.held or (actor.required_resources if actor.state == "ALIVE" else {})
                 yield actor.node_id, actor, amounts
 
     def _groups(self) -> Iterator[tuple[str, PlacementGroup, Amounts]]:
-        """What placement groups hold until they are removed."""
         for group in self._index.sample.placement_groups:
             for bundle in group.bundles:
                 if group.state == "CREATED" and bundle.node_id:

@@ -140,7 +140,6 @@ class Resources:
         return [(node, name, self.holders.needed(node, name, amount)) for name, amount in missing.items()]
 
     def _any_of(self, rooms: Sequence[list[tuple[Node, str, int]]], key: Id, group_id: str | None) -> Wait:
-        """The wait for everything missing on any one node."""
         autoscaler = None if group_id else self._index.snapshot.autoscaler
         resources = plain(dict.fromkeys((name for room in rooms for _, name, _ in room), 0.0))
         if len(rooms) == 1 and not autoscaler:
@@ -166,14 +165,12 @@ class Resources:
         return [Target(vertex=key)]
 
     def _room(self, room: list[tuple[Node, str, int]], resources: Amounts) -> Wait:
-        """The wait for all that is missing on one node."""
         groups = tuple(self._held(node, name, needs) for node, name, needs in room)
         total = sum(len(self.holders.of(node, name)) for node, name, _ in room)
         wait = self._resource_wait([], sum(needs for _, _, needs in room), resources, total)
         return msgspec.structs.replace(wait, groups=groups)
 
     def _held(self, node: Node, name: str, needs: int) -> Group:
-        """``needs`` of the holders of a resource on a node."""
         targets = [held.target for held in self.holders.of(node, name)]
         if len(targets) <= FEW:
             return Group(needs=needs, targets=tuple(targets))
@@ -211,7 +208,7 @@ class Resources:
 
     # Waits that do not depend on holders
 
-    def not_placed(self, asked: str, because: str, *whose: Id) -> Wait:
+    def not_placed(self, asked: str, because: str, *owner: Id) -> Wait:
         """The wait for the scheduler, which could place it: an anomaly if two samples show the same.
 
         Ray does not report node affinities of tasks, so it may wait for a certain node.
@@ -219,7 +216,7 @@ class Resources:
         label = f"scheduler, which has not placed {asked}"
         if len(self._index.snapshot.samples) > 1:
             label = f"scheduler, which has not placed {asked} although {because}"
-        return waits_for("resources", self._graph.unknown("scheduler", *whose, label=label))
+        return waits_for("resources", self._graph.unknown("scheduler", *owner, label=label))
 
     def _autoscaler(self, name: str) -> Target:
         return self._graph.unknown("autoscaler", label=f"{name}, which may add a node")
