@@ -300,7 +300,7 @@ class Stacks:
         if vertex is not None and vertex.never is not None:
             return vertex.never
         if vertex is not None and vertex.wait is not None:
-            call = vertex.wait.what or vertex.wait.kind
+            call = vertex.wait.call
             known = [key for key in dict.fromkeys(targets_of(vertex)) if not self.vertices[key].waker_of]
             more = f" (+{len(known) - 1:,} more)" if len(known) > 1 else ""
             return f"{call} → {sentences.name(self.index, self.vertices[known[0]])}{more}" if known else call

@@ -10,7 +10,9 @@ from rich.text import Text
 from dstack import words
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
-from dstack.analysis.views.inventory import ExecutionGroup, GroupOnNode, Inventory, PendingItem, WorkerSummary
+from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummary
+from dstack.analysis.views.node_resources import GroupOnNode
+from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.model import Actor, Node, Process
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
@@ -49,7 +51,7 @@ class ClusterDetails:
         if not node.alive:
             yield SafeText(f"The node is dead: {node.death_cause or 'no cause given'}", "red")
         yield SafeText(" · ".join(host_figures(node)) or "Host not read: no probe reached it.")
-        yield SafeText(" · ".join(amount.words for amount in self.inventory.amounts(node)))
+        yield SafeText(" · ".join(amount.words for amount in self.inventory.resources.amounts(node)))
         labels = [f"{key}={value}" for key, value in node.labels.items() if not key.startswith("ray.io/")]
         if labels:
             yield SafeText(f"Labels {', '.join(labels)}", "dim")
@@ -66,7 +68,7 @@ class ClusterDetails:
         parts = [f"holds {held}" if held else "", queued, occupant.trouble or ""]
         if any(parts):
             yield SafeText("; ".join(part for part in parts if part))
-        activities = self.inventory.activities(worker.worker_id)
+        activities = self.inventory.executions(worker.worker_id)
         for activity in activities[:1]:
             yield from _activity(activity)
         if len(activities) > 1:
@@ -82,7 +84,7 @@ class ClusterDetails:
     def activity(self, data: object) -> ExecutionGroup | None:
         """The activity that a line is about; that of the worst state for a worker."""
         if isinstance(data, WorkerSummary):
-            return next(iter(self.inventory.activities(data.worker.worker_id)), None)
+            return next(iter(self.inventory.executions(data.worker.worker_id)), None)
         return data if isinstance(data, ExecutionGroup) else None
 
     def vertex(self, data: object) -> Key | None:

@@ -12,14 +12,9 @@ from dstack import words
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.activity import ACTIVITIES, Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.analysis.views.inventory import (
-    ExecutionGroup,
-    GroupOnNode,
-    Inventory,
-    PendingItem,
-    WorkerSummary,
-    group_similar_workers,
-)
+from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummary, group_similar_workers
+from dstack.analysis.views.node_resources import GroupOnNode
+from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.model import Actor, Node
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
@@ -87,23 +82,23 @@ class ClusterLines:
         text.append(f" {node.hostname}" if node.hostname else "", "dim")
         if not node.alive:
             text.append("  ✖ dead", "bold red")
-        for amount in self.inventory.amounts(node)[:2] if node.alive else ():
+        for amount in self.inventory.resources.amounts(node)[:2] if node.alive else ():
             if amount.name in ("CPU", "GPU"):
                 text.append(f"  {amount.words}")
         for activity, count in self.inventory.counts(node).items():
             mark, style = MARKS[activity]
             text.append("  ").append(f"{mark}: {count:,}", style)
-        if partly := self.inventory.partly_seen(node):
+        if partly := self.inventory.partly_read(node):
             text.append(f"  ({partly:,} only partly read)", MARKS["not read"][1])
         return Line(node.node_id, text, partial(self._below, node), is_open=is_open and node.alive, data=node)
 
     def _below(self, node: Node) -> list[Line]:
         figures = SafeText(" · ".join(host_figures(node)) or "host not read", "dim")
         lines = [Line(f"host/{node.node_id}", figures, data=node)]
-        amounts = " · ".join(amount.words for amount in self.inventory.amounts(node)) if node.alive else ""
+        amounts = " · ".join(amount.words for amount in self.inventory.resources.amounts(node)) if node.alive else ""
         if amounts:
             lines.append(Line(f"amounts/{node.node_id}", SafeText(amounts), data=node))
-        lines += [_resident(one, node) for one in self.inventory.placement_groups_on(node)]
+        lines += [_resident(one, node) for one in self.inventory.resources.placement_groups_on(node)]
         lines += [self._group(group) for group in group_similar_workers(self.inventory.workers_of(node))]
         dead = self.inventory.dead_actors(node)
         if dead:
@@ -140,7 +135,7 @@ class ClusterLines:
     def _summary(self, one: WorkerSummary) -> Text:
         """The worker's name and its activity, or the number of its executions in each state."""
         text = _named(one)
-        activities = self.inventory.activities(one.worker.worker_id) if sum(one.counts.values()) == 1 else ()
+        activities = self.inventory.executions(one.worker.worker_id) if sum(one.counts.values()) == 1 else ()
         if activities:
             first = activities[0]
             text.append(f"  {first.words if first.is_whole_process else first.text}").append(_location(first), "cyan")
@@ -151,7 +146,7 @@ class ClusterLines:
         return text.append(f"  {one.trouble}" if one.trouble else "", "magenta")
 
     def _activities(self, one: WorkerSummary) -> list[Line]:
-        return [_activity(activity) for activity in self.inventory.activities(one.worker.worker_id)]
+        return [_activity(activity) for activity in self.inventory.executions(one.worker.worker_id)]
 
 
 def _resident(resident: GroupOnNode, node: Node) -> Line:

@@ -168,7 +168,7 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     inventory = Inventory(shown.analysed.merged_index, shown.analysed.diagnosis)
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
-    assert counts["not read"] + sum(map(inventory.partly_seen, inventory.nodes)) == total - seen
+    assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - seen
     workers = [one for node in inventory.nodes for one in inventory.workers_of(node)]
     assert Counter(one.activity for one in workers) == counts
     assert all(one.trouble for one in workers if one.worker.worker_id not in read_workers(snapshot))

@@ -26,7 +26,7 @@ def occupants_of(scene: Scene) -> dict[str, WorkerSummary]:
 
 
 def texts(inventory: Inventory, worker_id: str) -> list[str]:
-    return [group.text for group in inventory.activities(worker_id)]
+    return [group.text for group in inventory.executions(worker_id)]
 
 
 def hold(snapshot: Snapshot) -> None:
@@ -40,9 +40,9 @@ def hold(snapshot: Snapshot) -> None:
         workers = inventory.workers_of(node)
         assert sum(inventory.counts(node).values()) == len(workers)
         assert sum(map(len, group_similar_workers(workers))) == len(workers)
-        inventory.amounts(node), inventory.placement_groups_on(node), inventory.dead_actors(node)
+        inventory.resources.amounts(node), inventory.resources.placement_groups_on(node), inventory.dead_actors(node)
     for one in found:
-        activities = inventory.activities(one.worker.worker_id)
+        activities = inventory.executions(one.worker.worker_id)
         assert sum(group.count for group in activities) == sum(one.counts.values()) or one.activity in (
             "idle",
             "not read",
@@ -69,7 +69,7 @@ def test_a_node_shows_what_is_used_and_free() -> None:
     scene.driver(node)
 
     inventory = inventory_of(scene.snapshot())
-    amounts = inventory.amounts(inventory.nodes[0])
+    amounts = inventory.resources.amounts(inventory.nodes[0])
 
     assert [amount.words for amount in amounts] == [
         "CPU 3 of 4 used, 1 free",
@@ -84,7 +84,7 @@ def test_what_a_node_did_not_tell_is_not_known() -> None:
     del scene.available[node.node_id]
     inventory = inventory_of(scene.snapshot())
 
-    assert [amount.words for amount in inventory.amounts(node)] == ["CPU 4, use unknown"]
+    assert [amount.words for amount in inventory.resources.amounts(node)] == ["CPU 4, use unknown"]
 
 
 def test_each_worker_shows_what_it_does() -> None:
@@ -124,7 +124,7 @@ def test_a_deed_is_at_its_line() -> None:
     _, worker = scene.run("work", by=scene.driver())
     worker.threads[0].line = 7
 
-    (group,) = inventory_of(scene.snapshot()).activities(worker.worker_id)
+    (group,) = inventory_of(scene.snapshot()).executions(worker.worker_id)
 
     assert (group.vertex, group.file, group.line, group.source) == (
         worker.key,
@@ -184,7 +184,7 @@ def test_alike_coroutines_are_told_as_one() -> None:
         coro.line = 5
         coro.awaits(busy)
 
-    (group,) = inventory_of(scene.snapshot()).activities(server.worker_id)
+    (group,) = inventory_of(scene.snapshot()).executions(server.worker_id)
 
     assert group.count == 4
     assert group.activity == "waiting"
@@ -212,8 +212,8 @@ def test_a_placement_group_shows_its_bundles_and_what_is_free_in_them() -> None:
     scene.available[node.node_id][f"CPU_group_{group.placement_group_id}"] = 1.0
     inventory = inventory_of(scene.snapshot())
 
-    (here,) = inventory.placement_groups_on(node)
-    (there,) = inventory.placement_groups_on(other)
+    (here,) = inventory.resources.placement_groups_on(node)
+    (there,) = inventory.resources.placement_groups_on(other)
 
     assert (here.bundles, [amount.words for amount in here.amounts]) == ((0, 2), ["CPU 3 of 4 used, 1 free"])
     assert (there.bundles, [amount.words for amount in there.amounts]) == ((1,), ["CPU 2 of 2 used, 0 free"])
