@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from dstack.errors import DstackError
+from dstack.errors import DstackError, UsageError
 from dstack.snapshot_file import save
 from dstack.tui.editor import open_in_editor
 from dstack.tui.host import Status
@@ -20,12 +21,11 @@ from dstack.tui.key_help import help_keys, palette_commands
 from dstack.tui.messages import SnapshotEnded, SnapshotFailed, SnapshotProgress, SnapshotTaken
 from dstack.tui.snapshot_taker import SnapshotTaker
 from dstack.tui.source import NumberedSnapshot, Source
-from dstack.tui.text_file import write_text
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.widgets.dialogs import AskPath, Help
 from dstack.vertex_keys import Key
-from dstack.visible import visible, visible_lines
+from dstack.visible import visible_lines
 from dstack.words import plural
 
 PERIODS_S: tuple[int | None, ...] = (None, 5, 15, 60)
@@ -200,8 +200,7 @@ class DstackApp(App[int]):
             is_picture = command.title == "Screenshot"
             yield command._replace(callback=self._draw_picture) if is_picture else command
         yield from palette_commands(self, screen)
-        for choice in screen.choices() if isinstance(screen, View) else ():
-            yield SystemCommand(visible(choice.title), choice.tooltip, choice.choose)
+        yield from screen.choices() if isinstance(screen, View) else ()
 
     # Copies and files
 
@@ -242,7 +241,7 @@ class DstackApp(App[int]):
             self.notify("Nothing to export here.", severity="warning")
             return
         name = f"dstack-{self.current_mode}.txt"
-        await self._write("Write this view to", name, lambda path: write_text(path, text))
+        await self._write("Write this view to", name, lambda path: _write_text(path, text))
 
     def _draw_picture(self) -> None:
         self.set_timer(PALETTE_CLOSES_S, self.action_picture)
@@ -251,7 +250,7 @@ class DstackApp(App[int]):
     async def action_picture(self) -> None:
         """Write a picture of the screen to a file."""
         picture, name = self.export_screenshot(), f"dstack-{self.current_mode}.svg"
-        await self._write("Save a picture of the screen to", name, lambda path: write_text(path, picture))
+        await self._write("Save a picture of the screen to", name, lambda path: _write_text(path, picture))
 
     async def _write(self, question: str, name: str, write: Callable[[str], object]) -> None:
         path = await self.push_screen_wait(AskPath(question, name))
@@ -268,3 +267,14 @@ class DstackApp(App[int]):
         """Exit at once, also during a snapshot."""
         self.source.cancel()
         self.exit()
+
+
+def _write_text(path: str, text: str) -> None:
+    """Write a new file that only its owner can read. Raises :class:`UsageError` if the file exists or on failure."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists.", "Give another name.") from error
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}.") from error

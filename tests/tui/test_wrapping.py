@@ -23,8 +23,7 @@ from dstack.tui.source import Files
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.views.stacks.view import StacksView
-from dstack.tui.views.verdict.lines import finding_lines
-from dstack.tui.views.verdict.view import VerdictView
+from dstack.tui.views.verdict.view import VerdictView, finding_lines
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.dialogs import Help
 from dstack.tui.widgets.outline import Outline

@@ -26,7 +26,7 @@ from dstack.model import Frame, Model
 from dstack.vertex_keys import Key
 
 Certainty = Literal["exact", "inferred", "assumed"]
-Role = Literal["circle", "end", "ring", "waiter", "each", "one"]
+Role = Literal["cycle", "end", "ring", "waiter", "each", "one"]
 Position = Literal["here", "above", "elsewhere"]
 
 
@@ -99,7 +99,7 @@ class WaitBranch(Model, frozen=True):
     @property
     def count(self) -> int:
         """How many alike it stands for."""
-        return 1 if self.role == "circle" else len(self.vertices)
+        return 1 if self.role == "cycle" else len(self.vertices)
 
 
 class WaitTree:
@@ -126,7 +126,7 @@ class WaitTree:
         """What stands directly below a branch: alike waiters as one, those with most below them first."""
         if branch.place != "here" or branch.role == "one":
             return ()
-        if branch.role == "circle":
+        if branch.role == "cycle":
             return tuple(self._ring(branch))
         if branch.role == "each":
             return tuple(WaitBranch(key=f"one:{key}", role="one", vertices=(key,)) for key in branch.vertices)
@@ -146,7 +146,7 @@ class WaitTree:
         if top is None:
             return ()
         branches = [self._with_count(top)]
-        if top.role == "circle":
+        if top.role == "cycle":
             branches.append(self._among(branches[-1], way[-1]))
         for key in reversed(way[:-1]):
             branches.append(self._among(branches[-1], key))
@@ -192,7 +192,7 @@ class WaitTree:
         yield from sorted(self._ends(sorted(ends, key=str)), key=lambda top: top.finding is None)
 
     def _circle(self, cycle: Sequence[Key], number: int | None) -> WaitBranch:
-        return WaitBranch(key=f"circle:{cycle[0]}", role="circle", vertices=tuple(cycle), finding=number, expands=True)
+        return WaitBranch(key=f"circle:{cycle[0]}", role="cycle", vertices=tuple(cycle), finding=number, expands=True)
 
     def _ends(self, keys: Iterable[Key]) -> Iterator[WaitBranch]:
         groups: dict[tuple[object, int | None], list[Key]] = defaultdict(list)
@@ -287,7 +287,7 @@ class WaitTree:
         while key != other and key in self._under:
             key = self._under[key]
         top = self._top_of.get(key)
-        return "above" if key == other or (top and top.role == "circle" and other in top.vertices) else "elsewhere"
+        return "above" if key == other or (top and top.role == "cycle" and other in top.vertices) else "elsewhere"
 
     def _edge(self, waiters: Sequence[Key], targets: Collection[Key]) -> Edge:
         vertex = self._vertices[waiters[0]]

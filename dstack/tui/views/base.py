@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Input
@@ -19,15 +18,6 @@ from dstack.vertex_keys import Key
 
 SourceLocation = tuple[str, int]
 """The name of a file on its node, and a line number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An entry of the command palette that has no key."""
-
-    title: str
-    tooltip: str
-    choose: Callable[[], None]
 
 
 class View(Screen[None]):
@@ -114,7 +104,7 @@ class View(Screen[None]):
         """The line of code that ``o`` opens."""
         return None
 
-    def choices(self) -> Iterable[Choice]:
+    def choices(self) -> Iterable[SystemCommand]:
         """The entries of the command palette that have no key."""
         return ()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from textual.app import SystemCommand
 from textual.binding import Binding
 
 from dstack.analysis.stacks.stack_tree import GROUPINGS, Grouping, grouping_in_words
-from dstack.tui.views.base import Choice, View
+from dstack.tui.views.base import View
+from dstack.visible import visible
 
 GROUP = Binding("b", "group", "Group", id="own.group", tooltip="Group by class, node, job, rank, dimension or label")
 WHOLE = Binding(
@@ -43,11 +45,11 @@ class GroupedView(View):
         self.is_whole = not self.is_whole
         self.merge_again()
 
-    def choices(self) -> Iterator[Choice]:
+    def choices(self) -> Iterator[SystemCommand]:
         """One for each grouping."""
         for grouping in self._groupings:
             title = f"Group {grouping_in_words(grouping)}" if grouping else "No groups"
-            yield Choice(title, "Group the merged stacks", partial(self._group_by, grouping))
+            yield SystemCommand(visible(title), "Group the merged stacks", partial(self._group_by, grouping))
 
     def _group_by(self, grouping: Grouping | None) -> None:
         self.grouping = grouping

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
 
 from dstack.tui.views.base import View
+from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 
@@ -27,6 +30,19 @@ class OutlineView(View):
             self.action_clear()
         self.call_after_refresh(self._outline.scroll_to_cursor)  # for a view that was not on the screen before
         return self._outline.reveal(keys)
+
+    def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
+        """Show the details of the line, and enable the actions that apply to it."""
+        self._show_details()
+
+    def _show_details(self) -> None:
+        for pane in self.query(Detail):
+            pane.show(self._details())
+        self.refresh_bindings()
+
+    def _details(self) -> Iterable[Text]:
+        """The details of the line under the cursor, for a view with a pane for them."""
+        return ()
 
     def _path_to(self, vertex: Key) -> Sequence[str]:
         """The keys of the lines from the root down to a vertex; empty if it is not in this view."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -50,19 +51,17 @@ class Chart(ScrollView, can_focus=True):
         "chart--found",
     }
 
+    @dataclass
     class Selected(Message):
         """Another cell is selected, or none is left."""
 
-        def __init__(self, cell: Cell | None) -> None:
-            super().__init__()
-            self.cell = cell
+        cell: Cell | None
 
+    @dataclass
     class Chosen(Message):
         """Enter was pressed on a cell, or the selected cell was clicked."""
 
-        def __init__(self, cell: Cell) -> None:
-            super().__init__()
-            self.cell = cell
+        cell: Cell
 
     class ZoomedOut(Message):
         """The right button was clicked, which zooms out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -49,26 +50,24 @@ class Outline(ScrollView, can_focus=True):
     Outline > .outline--found { background: $warning-muted; color: $text; text-style: underline; }
     """
 
+    @dataclass
     class Highlighted(Message):
         """The cursor moved to a line, or no line is left."""
 
-        def __init__(self, outline: Outline, line: Line | None) -> None:
-            super().__init__()
-            self.outline = outline
-            self.line = line
+        outline: Outline
+        line: Line | None
 
         @property
         def control(self) -> Outline:
             """The outline that posted the message."""
             return self.outline
 
+    @dataclass
     class Chosen(Message):
         """Enter was pressed on a line, or the line was double-clicked."""
 
-        def __init__(self, outline: Outline, line: Line) -> None:
-            super().__init__()
-            self.outline = outline
-            self.line = line
+        outline: Outline
+        line: Line
 
         @property
         def control(self) -> Outline:

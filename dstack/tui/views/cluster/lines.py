@@ -71,7 +71,7 @@ class ClusterLines:
     def _path_on(self, node: Node, worker_id: str) -> list[str]:
         for group in group_similar_workers(self.inventory.workers_of(node)):
             if any(one.worker.worker_id == worker_id for one in group):
-                fold = [f"alike/{group[0].worker.worker_id}"] if len(group) > 1 else []
+                fold = [f"similar/{group[0].worker.worker_id}"] if len(group) > 1 else []
                 return [node.node_id, *fold, worker_id]
         return []
 
@@ -118,7 +118,7 @@ class ClusterLines:
         text = _mark(first.activity).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
         text.append_text(self._summary(first))
         children = partial(self._occupants, group)
-        return Line(f"alike/{first.worker.worker_id}", text, children, data=first, search_text=_search_text(first))
+        return Line(f"similar/{first.worker.worker_id}", text, children, data=first, search_text=_search_text(first))
 
     def _occupants(self, group: Sequence[WorkerSummary]) -> list[Line]:
         """One line for each of similar workers, whose common activity is in the line above."""
@@ -167,7 +167,7 @@ def _named(one: WorkerSummary) -> Text:
 def _activity(activity: ExecutionGroup) -> Line:
     count = f"{activity.count:,} × " if activity.count > 1 else ""
     text = _mark(activity.activity).append(count, "bold").append(activity.text).append(_location(activity), "cyan")
-    return Line(f"deed/{activity.vertex}", text, data=activity)
+    return Line(f"activity/{activity.vertex}", text, data=activity)
 
 
 def _location(activity: ExecutionGroup) -> str:

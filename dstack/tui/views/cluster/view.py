@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
@@ -36,7 +37,7 @@ class ClusterView(OutlineView):
     def __init__(self) -> None:
         super().__init__()
         self._lines: ClusterLines | None = None
-        self._details: ClusterDetails | None = None
+        self._texts: ClusterDetails | None = None
 
     def compose_body(self) -> ComposeResult:
         """The outline, and the details of the line under the cursor."""
@@ -46,12 +47,8 @@ class ClusterView(OutlineView):
     def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the cluster; cursor and folds stay."""
         inventory = Inventory(analysed.merged_index, analysed.diagnosis)
-        self._lines, self._details = ClusterLines(analysed, inventory), ClusterDetails(analysed.merged_index, inventory)
+        self._lines, self._texts = ClusterLines(analysed, inventory), ClusterDetails(analysed.merged_index, inventory)
         self._outline.show(self._lines.roots())
-        self._show_details()
-
-    def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
-        """Show the details of the line."""
         self._show_details()
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
@@ -81,20 +78,18 @@ class ClusterView(OutlineView):
 
     def to_copy(self) -> str | None:
         """The details of the line."""
-        text = "\n".join(text.plain for text in self._details.texts(self._data)) if self._details else ""
-        return text or None
+        return "\n".join(text.plain for text in self._details()) or None
 
     def to_open(self) -> SourceLocation | None:
         """The line of code of the execution."""
-        return self._details.location(self._data) if self._details else None
+        return self._texts.location(self._data) if self._texts else None
 
     def _path_to(self, vertex: Key) -> Sequence[str]:
         return self._lines.path_to(vertex) if self._lines else ()
 
     @property
     def _vertex(self) -> Key | None:
-        return self._details.vertex(self._data) if self._details else None
+        return self._texts.vertex(self._data) if self._texts else None
 
-    def _show_details(self) -> None:
-        self.query_one(Detail).show(self._details.texts(self._data) if self._details else ())
-        self.refresh_bindings()
+    def _details(self) -> Iterable[Text]:
+        return self._texts.texts(self._data) if self._texts else ()

@@ -38,7 +38,7 @@ class Zoom:
         self._zooms.clear()
 
     def branches(self, root: StackBranch, weights: Weights) -> tuple[StackBranch, ...]:
-        """The branches of the innermost zoom that still exists in this tree; the root without any."""
+        """The branches of the innermost zoom that exists in this tree; the root without any."""
         while self._zooms:
             found = [(path, root.find(path)) for path in self._zooms[-1]]
             existing = tuple(branch for path, branch in found if branch.path == path)

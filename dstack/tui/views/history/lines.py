@@ -123,7 +123,7 @@ class ComparisonLines:
         rank_sets = self.snapshot_of(first).analysed.stacks.rank_sets
         part = rank_sets.rank_set_of(vertices) if len(vertices) == len(group) else None
         text = SafeText().append(f"{len(group):,} × ", "bold").append_text(text_of(first, part.words if part else ""))
-        return Line(f"{name}/alike", text, partial(self._each, key, group, text_of), data=first, hanging_indent=HANG)
+        return Line(f"{name}/similar", text, partial(self._each, key, group, text_of), data=first, hanging_indent=HANG)
 
     def _each(self, key: str, group: list[T], text_of: Callable[[T, str], Text]) -> list[Line]:
         return [self._item(f"{key}/{item.change}/{item.vertex}", item, text_of) for item in group]

@@ -98,10 +98,6 @@ class HistoryView(OutlineView):
             return bool(self._picked)
         return True
 
-    def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
-        """Enable the actions that apply to the line."""
-        self.refresh_bindings()
-
     def action_view(self) -> None:
         """Show the snapshot in all views."""
         if isinstance(self._data, NumberedSnapshot):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from dstack import words
 from dstack.analysis.naming.vertex_details import details_of
@@ -60,13 +61,16 @@ def _executions(stacks: Stacks, branch: StackBranch) -> Iterator[Line]:
         nodes = len({execution.node for execution in executions})
         ranks = f", {found}" if (found := stacks.ranks_in_words(executions)) else ""
         title = f"{len(executions):,} × {kind}{ranks}" + (f" on {nodes:,} nodes" if nodes > 1 else "")
-        yield from list_lines(f"who/{kind}", title, executions, _execution_of(stacks), is_open=branch.count <= FEW)
+        yield from list_lines(
+            f"executions/{kind}", title, executions, partial(_execution, stacks), is_open=branch.count <= FEW
+        )
 
 
 def _outliers(stacks: Stacks, outliers: Sequence[Outlier]) -> list[Line]:
+    if not outliers:
+        return []
     title, is_open = _outliers_in_words(outliers), len(outliers) <= FEW
-    line_of = _outlier_of(stacks)
-    return list_lines("outliers", title, outliers, line_of, "bold yellow", is_open=is_open) if outliers else []
+    return list_lines("outliers", title, outliers, partial(_outlier, stacks), "bold yellow", is_open=is_open)
 
 
 def _outliers_in_words(outliers: Sequence[Outlier]) -> str:
@@ -77,14 +81,16 @@ def _outliers_in_words(outliers: Sequence[Outlier]) -> str:
     return f"{plural(len(outliers), 'outlier')}{differences}"
 
 
-def _absent(stacks: Stacks, companies: Sequence[BranchPeers]) -> Iterator[Line]:
+def _absent(stacks: Stacks, peers: Sequence[BranchPeers]) -> Iterator[Line]:
     """The workers of each kind that are in other code, idle, dead or not read; no line for a kind without any."""
-    for kind in companies:
+    for kind in peers:
         absent: list[Execution | AbsentWorker] = [*kind.absent, *kind.elsewhere]
         if absent:
             title = f"Not here: {kind.all - kind.here:,} of {kind.all:,} {kind.kind}: {_reasons(stacks, kind)}"
             key = f"absent/{kind.kind}/{kind.job_id}"
-            yield from list_lines(key, title, absent, _absent_of(stacks), "yellow", is_open=len(absent) <= FEW)
+            yield from list_lines(
+                key, title, absent, partial(_elsewhere_or_missing, stacks), "yellow", is_open=len(absent) <= FEW
+            )
 
 
 def _reasons(stacks: Stacks, kind: BranchPeers) -> str:
@@ -98,38 +104,26 @@ def _reasons(stacks: Stacks, kind: BranchPeers) -> str:
 
 def _unread(stacks: Stacks) -> Iterator[Line]:
     """The processes that may be in any branch."""
-    for key, why, state in (
-        ("unseen", "not read", "not read"),
-        ("unreadable", "unreadable", "with an unreadable stack"),
-    ):
+    for why, state in (("not read", "not read"), ("unreadable", "with an unreadable stack")):
         missing = [one for one in stacks.absent_workers if one.why == why]
         if missing:
             title = f"{plural(len(missing), 'process', 'processes')} {state}: may be anywhere"
-            yield from list_lines(key, title, missing, _missing, "yellow")
+            yield from list_lines(why, title, missing, _missing, "yellow")
 
 
-def _execution_of(stacks: Stacks) -> Callable[[Execution], tuple[SafeText, About]]:
-    def line(execution: Execution) -> tuple[SafeText, About]:
-        text = activity_word(execution.activity).append(execution.name)
-        text.append(f"  {details_of(stacks.index, stacks.vertices[execution.key]).short_place}", "dim")
-        return text, About(vertex=execution.key, workers=(execution.worker_id,))
-
-    return line
+def _execution(stacks: Stacks, execution: Execution) -> tuple[SafeText, About]:
+    text = activity_word(execution.activity).append(execution.name)
+    text.append(f"  {details_of(stacks.index, stacks.vertices[execution.key]).short_place}", "dim")
+    return text, About(vertex=execution.key, workers=(execution.worker_id,))
 
 
-def _outlier_of(stacks: Stacks) -> Callable[[Outlier], tuple[SafeText, About]]:
-    of_execution = _execution_of(stacks)
-
-    def line(outlier: Outlier) -> tuple[SafeText, About]:
-        text, about = of_execution(outlier.execution)
-        return text.append("" if outlier.rank_set else f"  {outlier.words}", "yellow"), about
-
-    return line
+def _outlier(stacks: Stacks, outlier: Outlier) -> tuple[SafeText, About]:
+    text, about = _execution(stacks, outlier.execution)
+    return text.append("" if outlier.rank_set else f"  {outlier.words}", "yellow"), about
 
 
-def _absent_of(stacks: Stacks) -> Callable[[Execution | AbsentWorker], tuple[SafeText, About]]:
-    of_execution = _execution_of(stacks)
-    return lambda absent: _missing(absent) if isinstance(absent, AbsentWorker) else of_execution(absent)
+def _elsewhere_or_missing(stacks: Stacks, absent: Execution | AbsentWorker) -> tuple[SafeText, About]:
+    return _missing(absent) if isinstance(absent, AbsentWorker) else _execution(stacks, absent)
 
 
 def _missing(missing: AbsentWorker) -> tuple[SafeText, About]:

@@ -82,7 +82,7 @@ class PagePane(Vertical):
 
     def _first_location(self) -> str:
         lines = (line for _, line in self.outline.visible_lines if isinstance(line.data, About) and line.data.location)
-        return next((line.key for line in lines), "who")
+        return next((line.key for line in lines), "execution")
 
 
 def _trail_in_words(stacks: Stacks, trail: Sequence[Page]) -> str:

@@ -17,7 +17,7 @@ from dstack.words import plural
 
 def stack_page(stacks: Stacks, stack: StackPage) -> list[Line]:
     """The sentence about the execution, its frames, and the stacks that it waits for."""
-    lines = sentence_lines("who", stack.sentence or stack.name, "bold")
+    lines = sentence_lines("execution", stack.sentence or stack.name, "bold")
     if not stack.sentence and stack.place:
         lines += sentence_lines("where", stack.place, "dim")
     if not stack.runs and not stack.dependencies:

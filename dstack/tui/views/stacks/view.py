@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
-from dstack.tui.views.base import Choice, SourceLocation
+from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.views.stacks.line_parts import About
 from dstack.tui.views.stacks.merged_tree import NO_WORDS, MergedTree, branch_key, branch_keys
@@ -211,7 +211,7 @@ class StacksView(GroupedView):
         self._selected = None
         self.merge_again()
 
-    def choices(self) -> Iterator[Choice]:
+    def choices(self) -> Iterator[SystemCommand]:
         """The groupings of the merged tree."""
         return super().choices() if self.is_merged else iter(())
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
@@ -57,10 +58,6 @@ class WaitsView(OutlineView):
         self._outline.show(self._lines.roots())
         self._show_details()
 
-    def on_outline_highlighted(self, _: Outline.Highlighted) -> None:
-        """Show the details of the line."""
-        self._show_details()
-
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Go to the waiter's own entry; else fold or unfold the line; else go to the stack."""
         branch = self._branch
@@ -75,11 +72,11 @@ class WaitsView(OutlineView):
         """Disable actions that do not apply to the line."""
         branch = self._branch
         if action in ("target", "target_stack"):
-            return branch is not None and branch.edge is not None
+            return self._target is not None
         if action == "waiter":
             return branch is not None and branch.place != "here"
         if action == "stack":
-            return branch is not None and branch.role != "circle"
+            return branch is not None and branch.role != "cycle"
         return True
 
     def action_stack(self) -> None:
@@ -89,13 +86,13 @@ class WaitsView(OutlineView):
 
     def action_target(self) -> None:
         """Go to the entry of the target of the wait."""
-        if self._branch is not None and self._branch.edge is not None:
-            self.reveal(self._branch.edge.target)
+        if self._target is not None:
+            self.reveal(self._target)
 
     def action_target_stack(self) -> None:
         """Go to the stack of the target of the wait."""
-        if self._branch is not None and self._branch.edge is not None:
-            self.host.go_to("stacks", self._branch.edge.target)
+        if self._target is not None:
+            self.host.go_to("stacks", self._target)
 
     def action_waiter(self) -> None:
         """Go to the waiter's own entry."""
@@ -117,7 +114,9 @@ class WaitsView(OutlineView):
     def _branch(self) -> WaitBranch | None:
         return self._data if isinstance(self._data, WaitBranch) else None
 
-    def _show_details(self) -> None:
-        branch = self._branch
-        self.query_one(Detail).show(self._lines.details.texts(branch) if self._lines and branch else ())
-        self.refresh_bindings()
+    @property
+    def _target(self) -> Key | None:
+        return self._branch.edge.target if self._branch and self._branch.edge else None
+
+    def _details(self) -> Iterable[Text]:
+        return self._lines.details.texts(self._branch) if self._lines and self._branch else ()
