@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dstack.analysis.diagnose import Interest, diagnose, of_interest
+from dstack.analysis.diagnose import ReadingPlan, diagnose, plan_readings
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe
@@ -51,7 +51,7 @@ def snapshot(
         probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
         probe.ask_ended_tasks(deadline - time.monotonic())
         first = probe.snapshot()
-        interest = of_interest(first)
+        interest = plan_readings(first)
         if early and (interest.workers or interest.has_waits):
             early(first)
         left = deadline - time.monotonic()
@@ -64,7 +64,7 @@ def snapshot(
 
 
 def _watch(
-    probe: ClusterProbe, interest: Interest, left_s: float, watch_s: float | None, note: Callable[[str], None]
+    probe: ClusterProbe, interest: ReadingPlan, left_s: float, watch_s: float | None, note: Callable[[str], None]
 ) -> float:
     """Observes possibly stuck or polling workers for a while; returns the requested seconds beyond the timeout."""
     if watch_s is None and not (interest.may_stand_still or interest.pollers):
@@ -81,7 +81,7 @@ def _watch(
     return watch_s or 0.0
 
 
-def _watched_s(interest: Interest, left_s: float) -> float:
+def _watched_s(interest: ReadingPlan, left_s: float) -> float:
     """The time in which the timeouts of polls pass, except those that are too long."""
     most_s = min(LONGEST_WATCHED_S, left_s * WATCHED_SHARE)
     outlasting = (timeout_s * 1.25 for timeout_s in interest.timeouts_s)

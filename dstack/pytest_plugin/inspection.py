@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dstack.analysis.evidence.coverage import has_holes
+from dstack.analysis.evidence.coverage import has_coverage_gaps
 from dstack.analysis.findings import is_stuck, verdict_of
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.collector import Collector
@@ -124,7 +124,7 @@ def _without_reported(analysed: AnalysedSnapshot, reported: set[Key]) -> Analyse
 
     findings = tuple(finding for finding in diagnosis.findings if not is_old(finding))
     verdict = verdict_of(findings[0]) if findings else "clear"
-    incomplete = verdict != "deadlock" and has_holes(snapshot, diagnosis.vertices)
+    incomplete = verdict != "deadlock" and has_coverage_gaps(snapshot, diagnosis.vertices)
     shown = msgspec.structs.replace(diagnosis, findings=findings, verdict=verdict, incomplete=incomplete)
     return replace(analysed, diagnosis=shown)
 

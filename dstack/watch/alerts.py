@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from dstack.analysis.evidence.coverage import seen_workers
+from dstack.analysis.evidence.coverage import read_workers
 from dstack.analysis.findings import verdict_of
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming.vertex_details import details_of
@@ -190,7 +190,7 @@ def _is_certain(finding: Finding) -> bool:
 def _were_read(workers: Set[str], snapshot: Snapshot) -> bool:
     """Whether each of these workers was read, or has ended."""
     alive = {worker.worker_id for worker in snapshot.workers}
-    return not (workers & alive) - seen_workers(snapshot)
+    return not (workers & alive) - read_workers(snapshot)
 
 
 def _known_finding(analysed: AnalysedSnapshot, finding: Finding, now_s: float) -> KnownFinding:

@@ -38,7 +38,7 @@ def waits_of(diagnosis: Diagnosis) -> tuple[dict[str, int], float]:
     """The number of waits of each kind, and the age of the oldest one, at least, in s."""
     waiting = [vertex for vertex in diagnosis.vertices.values() if vertex.wait and vertex.is_counted]
     oldest = max((vertex.since.at_least_s or 0.0 for vertex in waiting if vertex.since), default=0.0)
-    return dict(Counter(vertex.wait.kind for vertex in waiting if vertex.wait)), oldest
+    return dict(Counter(vertex.wait.kind_name for vertex in waiting if vertex.wait)), oldest
 
 
 def spent_s() -> float:
