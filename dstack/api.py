@@ -65,7 +65,7 @@ def snapshot(
         raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
     options = {"native": native, "locals": locals, "pause": pause}
     collector = Collector(resolved(address), timeout_s, [name for name, is_on in options.items() if is_on], watch_s)
-    return collector.take(progress or _ignore, _ignore)
+    return collector.take(progress)
 
 
 def check(
@@ -112,7 +112,3 @@ def resolved(address: str | None) -> str | None:
     require_no_client()
     own = connected_cluster()
     return own.address if own else None
-
-
-def _ignore(_: object) -> None:
-    pass

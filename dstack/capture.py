@@ -46,7 +46,7 @@ def snapshot(
         raise UsageError(f"The timeout is {timeout_s:g} s; it must be positive.", "Give a positive number of seconds.")
     deadline = time.monotonic() + timeout_s
     options = Options(native=native, locals=locals, pause=pause)
-    note = progress or _silent
+    note = progress or (lambda _: None)
     with ClusterProbe(address, options, note) as probe:
         probe.take_first_sample((deadline - time.monotonic()) * FIRST_SHARE)
         probe.ask_ended_tasks(deadline - time.monotonic())
@@ -105,7 +105,3 @@ def settled_snapshot(
         if settled or time.monotonic() > deadline:
             return taken
         time.sleep(1.0)
-
-
-def _silent(_: str) -> None:
-    pass

@@ -62,7 +62,9 @@ class Collector:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
 
-    def take(self, progress: Callable[[str], None], early: Callable[[Snapshot], None] | None = None) -> Snapshot:
+    def take(
+        self, progress: Callable[[str], None] | None = None, early: Callable[[Snapshot], None] | None = None
+    ) -> Snapshot:
         """Takes a snapshot, at most :data:`LATE_S` after its timeout.
 
         ``progress`` is called with a short description of each step, first when the child has been started. ``early``
@@ -78,7 +80,7 @@ class Collector:
             self._child = child = start_child("dstack.collector", address, *times, *self._options)
         assert child.stdout is not None
         try:
-            return self._receive(Messages(child.stdout), deadline, progress, early)
+            return self._receive(Messages(child.stdout), deadline, progress or (lambda _: None), early)
         except EOFError:
             raise ClusterError("Cancelled.") if self.is_cancelled else _why_ended(child) from None
         finally:

@@ -201,7 +201,7 @@ class _Watch:
                 self._interrupt()
 
     def _inspect(self) -> Hang:
-        analysed = AnalysedSnapshot.of(self._collector.take(_ignore, _ignore))
+        analysed = AnalysedSnapshot.of(self._collector.take())
         left_alone = self._why_left_alone(analysed) if self._settings.break_deadlock else None
         report = report_text(analysed)
         return Hang(self._settings.timeout_s, analysed.snapshot, analysed.diagnosis, report, left_alone)
@@ -242,7 +242,3 @@ def _print_report(hang: Hang) -> None:
         file=sys.stderr,
         flush=True,
     )
-
-
-def _ignore(_: object) -> None:
-    pass

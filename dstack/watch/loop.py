@@ -153,7 +153,7 @@ class Watch:
         self._events.emit("looking", reason)
         before = spent_s()
         try:
-            snapshot = self._collector.take(lambda _: None, lambda _: None)
+            snapshot = self._collector.take()
         except DstackError as error:
             self._trigger.note_failure(time.monotonic())
             self._events.emit("failed", f"no snapshot: {error}")

@@ -192,7 +192,7 @@ class Collector:
     def __init__(self, *arguments):
         pass
 
-    def take(self, progress, early):
+    def take(self):
         return taken
 
     def cancel(self):

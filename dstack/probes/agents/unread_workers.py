@@ -16,7 +16,8 @@ def unread_workers(
 ) -> list[Worker]:
     """The workers without stacks, except those whose process is absent or another one, by a failure."""
     wrong = {failure.worker_id for failure in failures if failure.stage == "process"}
-    return [w for w in workers if w.worker_id not in wrong and not _has_threads(processes.get(w.worker_id))]
+    with_threads = {worker_id for worker_id, process in processes.items() if process.threads}
+    return [worker for worker in workers if worker.worker_id not in wrong | with_threads]
 
 
 def completed(processes: Mapping[str, Process], stacks: Mapping[str, Process]) -> dict[str, Process]:
@@ -56,10 +57,6 @@ def _remedy(failure: Failure) -> str:
 
 def _with_threads(process: Process, read: Process) -> Process:
     return replace(process, threads=read.threads, access=read.access, paused_ms=read.paused_ms)
-
-
-def _has_threads(process: Process | None) -> bool:
-    return process is not None and bool(process.threads)
 
 
 def _is_whole(process: Process | None) -> bool:

@@ -60,7 +60,7 @@ def tls_credentials() -> grpc.ChannelCredentials | None:
     if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
         return None
     try:
-        authority, key, certificate = map(_contents, CERTIFICATES)
+        authority, key, certificate = (Path(os.environ[name]).read_bytes() for name in CERTIFICATES)
     except (OSError, LookupError) as error:
         reason = WITHOUT_CERTIFICATES if isinstance(error, LookupError) else error
         raise ClusterError(
@@ -68,7 +68,3 @@ def tls_credentials() -> grpc.ChannelCredentials | None:
             "Check RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT.",
         ) from error
     return grpc.ssl_channel_credentials(authority, key, certificate)
-
-
-def _contents(variable: str) -> bytes:
-    return Path(os.environ[variable]).read_bytes()

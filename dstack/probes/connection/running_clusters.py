@@ -12,7 +12,8 @@ _FLAG = "--gcs-address="
 
 def gcs_addresses() -> set[str]:
     """The GCS addresses in the command lines of all raylets here."""
-    words = (word for line in _command_lines() if _is_raylet(line) for part in line for word in part.split(" "))
+    raylets = (line for line in _command_lines() if "raylet" in os.path.basename(line[0]))
+    words = (word for line in raylets for part in line for word in part.split(" "))
     found = {word.removeprefix(_FLAG).partition("=")[0] for word in words if word.startswith(_FLAG)}
     return found - {"", "None"}
 
@@ -23,10 +24,6 @@ def latest_address() -> str | None:
     with contextlib.suppress(OSError):
         return Path(folder, "ray", "ray_current_cluster").read_text().strip() or None
     return None
-
-
-def _is_raylet(command_line: list[str]) -> bool:
-    return "raylet" in os.path.basename(command_line[0])
 
 
 def _command_lines() -> Iterator[list[str]]:

@@ -1,7 +1,7 @@
 """Reads a process from its memory: the frames of its threads, what each of them waits for, and its coroutines.
 
 All threads are read together. A reading of a thread is consistent if the thread did not run meanwhile. A thread that
-ran is read again on its own, until it rests during a reading, or until two readings of its frames agree.
+ran is read again on its own, until it does not run during a reading, or until two readings of its frames agree.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from dstack.probes.node.wire import CallData
 
 ATTEMPTS = 5
 """The most further readings of a thread that ran."""
-REST_S = 0.001
-"""The pause before the third further reading of a thread, for it to come to rest; before later ones a multiple."""
+PAUSE_S = 0.001
+"""The pause before the third further reading of a thread; before later ones a multiple."""
 ALL_ATTEMPTS_S = 0.5
 """The time for all further readings of threads of one process."""
 MAX_KNOWN_PAGES = 1 << 14
@@ -106,12 +106,12 @@ class MemoryReader:
             calls = self._calls(process)
             states = self._read_all(process, calls)
             stages = stages_of(process.objects, process.threads)
-            still = unchanged(before, marks_of(self._request.pid, before)) - process.broken
-            still_with_loops = still
+            stable = unchanged(before, marks_of(self._request.pid, before)) - process.broken
+            stable_with_loops = stable
             memberships, labels = calls.group_calls.groups.memberships(), self._labels(process)
             if not self._request.is_child:
                 groups = self._read_groups(process)
-                still_with_loops = still & self._read_loops(process, calls, before, still)
+                stable_with_loops = stable & self._read_loops(process, calls, before, stable)
             self._reached = self._search(process, calls, states)
             self._known.python.os_thread_ids = [one.os_thread_id for one in process.threads if one.os_thread_id]
             self._keep_pages(process)
@@ -120,9 +120,9 @@ class MemoryReader:
         threads = []
         for state in states:
             tid = state.thread.os_thread_id
-            if tid in still and not (self._is_on_loop(state) and tid not in still_with_loops):
-                threads.append(self._reading(state, is_still=True))
-            elif reading := self._read_again(state, known_states, deadline, tid in still):
+            if tid in stable and not (self._is_on_loop(state) and tid not in stable_with_loops):
+                threads.append(self._reading(state, is_stable=True))
+            elif reading := self._read_again(state, known_states, deadline, tid in stable):
                 threads.append(reading)
         return ProcessReading(
             threads=threads,
@@ -201,23 +201,23 @@ class MemoryReader:
     # Event loops
 
     def _read_loops(
-        self, process: PythonProcess, calls: BlockedCalls, before: Mapping[int, str], still: set[int]
+        self, process: PythonProcess, calls: BlockedCalls, before: Mapping[int, str], stable: set[int]
     ) -> set[int]:
         """Read the coroutines; returns the threads that did not run from the beginning until these were read."""
-        is_stable = still.issuperset(thread.os_thread_id for thread in process.threads)
+        is_stable = stable.issuperset(thread.os_thread_id for thread in process.threads)
         # The frames of a thread that runs may be cut off where a coroutine has just been suspended.
         if not may_have_loops(process) and (is_stable or not has_tasks(process)):
             self._loops = LoopState()
             return set(before)
         self._loops = LoopState.read(lambda: calls.coroutines)
         self._keep_pages(process)
-        still = unchanged(before, marks_of(self._request.pid, before))
-        if still.issuperset(thread.os_thread_id for thread in process.threads):
+        stable = unchanged(before, marks_of(self._request.pid, before))
+        if stable.issuperset(thread.os_thread_id for thread in process.threads):
             self._loops.prove_all()
         else:
-            on_still = [thread.thread_id for thread in process.threads if thread.os_thread_id in still]
-            self._loops.prove(on_still, self._read_loops_again)
-        return still
+            on_stable = [thread.thread_id for thread in process.threads if thread.os_thread_id in stable]
+            self._loops.prove(on_stable, self._read_loops_again)
+        return stable
 
     def _calls(self, process: PythonProcess) -> BlockedCalls:
         return BlockedCalls(process, self._origins.is_user, self._request.below)
@@ -235,7 +235,7 @@ class MemoryReader:
     # What reaches the objects that are waited on
 
     def _search(self, process: PythonProcess, calls: BlockedCalls, states: Sequence[_ThreadState]) -> Reached:
-        """Find what reaches the objects that threads and coroutines wait on; reads nothing where none does."""
+        """Find references to the objects that threads and coroutines wait on; reads nothing without such objects."""
         if not self._request.options.get("reach", True):
             return Reached()
         coroutines = self._loops.coroutines if self._loops else []
@@ -253,21 +253,21 @@ class MemoryReader:
     # Threads that ran
 
     def _read_again(
-        self, state: _ThreadState, states: Mapping[int, int], deadline: float, was_still: bool
+        self, state: _ThreadState, states: Mapping[int, int], deadline: float, was_stable: bool
     ) -> ThreadReading | None:
-        """The thread at rest, else as two readings agree on it, else torn; None where it has ended."""
+        """A stable reading, else one that two readings agree on, else a torn one; None if the thread has ended."""
         found, agrees = [state], False
         for attempt in range(ATTEMPTS):
             if time.monotonic() > deadline or (agrees and not self._may_wait(found)):
                 break
-            time.sleep(REST_S * max(0, attempt - 1))
+            time.sleep(PAUSE_S * max(0, attempt - 1))
             with contextlib.suppress(OSError, Unreadable):
-                is_still, again = self._read_one(state.thread, states)
-                if is_still:
+                is_stable, again = self._read_one(state.thread, states)
+                if is_stable:
                     return self._proven(again)
                 agrees = again.agrees_with(found[-1])
                 found.append(again)
-        return self._unproven(found, agrees, was_still)
+        return self._unproven(found, agrees, was_stable)
 
     def _read_one(self, thread: MemoryThread, states: Mapping[int, int]) -> tuple[bool, _ThreadState]:
         with self._process({thread.os_thread_id: ""}, states) as process:
@@ -286,15 +286,15 @@ class MemoryReader:
         self._unreadable.pop(state.thread.os_thread_id, None)
         if self._loops and is_event_loop(state.thread):
             self._loops.on_threads[state.thread.thread_id] = state.task_on_loop
-        return self._reading(state, is_still=True)
+        return self._reading(state, is_stable=True)
 
-    def _unproven(self, found: Sequence[_ThreadState], agrees: bool, was_still: bool) -> ThreadReading | None:
+    def _unproven(self, found: Sequence[_ThreadState], agrees: bool, was_stable: bool) -> ThreadReading | None:
         state = found[-1]
         thread = state.thread
         if self._loops:
             self._loops.on_threads.pop(thread.thread_id, None)
-        if was_still:
-            return self._reading(found[0], is_still=True)
+        if was_stable:
+            return self._reading(found[0], is_stable=True)
         if in_channel := self._in_channel(found):
             return in_channel
         letter = proc.thread_state(self._request.pid, thread.os_thread_id) if thread.os_thread_id else "?"
@@ -305,12 +305,12 @@ class MemoryReader:
         return replace(self._reading(replace(state, thread=running, call=call)), is_torn=not agrees)
 
     def _in_channel(self, found: Sequence[_ThreadState]) -> ThreadReading | None:
-        """The thread in a channel, if all readings that show it in any show the same wait; one alone proves nothing."""
+        """The wait for a channel, if all readings with one show the same; a single reading proves nothing."""
         several = [one for one in found if one.call is not None and "channel" in one.call]
         if not several or any(one.call != several[0].call for one in several):
             return None
         state, is_proven = several[-1], len(several) > 1
-        return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_still=is_proven)
+        return self._reading(state if is_proven else replace(state, call=unread(state.call)), is_stable=is_proven)
 
     def _may_wait(self, found: Sequence[_ThreadState]) -> bool:
         if [one.call is not None and "channel" in one.call for one in found].count(True) == 1:
@@ -319,7 +319,7 @@ class MemoryReader:
 
     # Results
 
-    def _reading(self, state: _ThreadState, *, is_still: bool = False) -> ThreadReading:
+    def _reading(self, state: _ThreadState, *, is_stable: bool = False) -> ThreadReading:
         request = self._request
         role = role_of(state.thread, state.task_id, pid=request.pid, is_driver=request.is_driver, origins=self._origins)
         call = state.call
@@ -329,8 +329,8 @@ class MemoryReader:
             thread=state.thread,
             role=role,
             call=call,
-            is_still=is_still,
-            sleeps=is_still and state.sleeps,
+            is_stable=is_stable,
+            sleeps=is_stable and state.sleeps,
             task_id=state.task_id,
             locals=state.locals,
         )
@@ -340,7 +340,7 @@ class MemoryReader:
         if self._loops and self._loops.unread:
             yield Problem("memory", f"its coroutines could not be read: {self._loops.unread}", "unreadable")
             return
-        asleep = [one.thread.os_thread_id for one in threads if one.is_still and one.role != "ray"]
+        asleep = [one.thread.os_thread_id for one in threads if one.is_stable and one.role != "ray"]
         reasons = [self._unreadable[tid] for tid in asleep if tid in self._unreadable]
         if reasons and not self._request.is_child:
             yield Problem("memory", f"the waits of some of its threads could not be read: {reasons[0]}", "unreadable")

@@ -39,7 +39,7 @@ class ProcessReader:
             raise DumpFailed("no time was left to read it", cause="timeout")
         reading = self._read_memory(process, request)
         options = request.options
-        is_exact = all(one.is_still or one.role == "ray" for one in reading.threads)
+        is_exact = all(one.is_stable or one.role == "ray" for one in reading.threads)
         if options["native"] or (options["pause"] and not is_exact):
             return self._with_exact_stacks(reading, request)
         return reading

@@ -43,7 +43,7 @@ class Problem:
 class ThreadReading:
     """A thread, its role, and the call that it is blocked in.
 
-    ``is_still``: it did not run while it was read. ``is_torn``: it ran during every reading, so its frames may not
+    ``is_stable``: it did not run while it was read. ``is_torn``: it ran during every reading, so its frames may not
     belong together. ``sleeps``: it was in ``time.sleep``. ``task_id`` is the Ray task that it runs. ``locals`` are the
     values of its locals by frame, if requested.
     """
@@ -51,7 +51,7 @@ class ThreadReading:
     thread: AnyThread
     role: str
     call: CallData | None = None
-    is_still: bool = False
+    is_stable: bool = False
     is_torn: bool = False
     sleeps: bool = False
     task_id: str | None = None

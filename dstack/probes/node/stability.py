@@ -25,7 +25,7 @@ def marks_of(pid: int, threads: Collection[int] = ()) -> Marks:
 
 
 def marks_off_cpu(pid: int, threads: Collection[int] = ()) -> Marks:
-    """The marks with which a reading begins: empty, so never unchanged, of threads that run; see mark_at_rest."""
+    """The marks at the start of a reading; empty, so never unchanged, for running threads; see :func:`mark_off_cpu`."""
     return {thread: mark_off_cpu(pid, thread) for thread in threads or proc.threads(pid)}
 
 

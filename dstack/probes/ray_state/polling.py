@@ -12,7 +12,7 @@ from dstack.model import Worker
 from dstack.probes.connection.connect import Cluster
 from dstack.probes.connection.ray_stubs import common_pb2
 from dstack.probes.connection.rpc import CallFailure, call_all
-from dstack.probes.ray_state.control_plane import Inventory, take_roll
+from dstack.probes.ray_state.control_plane import take_roll
 from dstack.probes.ray_state.core_workers import ENDED, is_from, stats_call
 
 LIMIT = 5000
@@ -22,7 +22,7 @@ LIMIT = 5000
 def poll_cluster(cluster: Cluster, timeout_s: float) -> ClusterPoll:
     """Polls all workers. Raises :class:`dstack.ClusterError` if the GCS does not list them."""
     roll = take_roll(cluster, timeout_s)
-    workers = [worker for worker in roll.workers if not _is_own_driver(worker, roll)]
+    workers = [one for one in roll.workers if not (one.is_driver and (one.ip, one.pid) in roll.own_drivers)]
     calls = [stats_call(worker, timeout_s, with_refs=False, limit=LIMIT) for worker in workers]
     replies = list(zip(workers, call_all(calls, cluster.metadata), strict=True))
     answered = [(worker, reply) for worker, reply in replies if is_from(worker, reply)]
@@ -31,10 +31,6 @@ def poll_cluster(cluster: Cluster, timeout_s: float) -> ClusterPoll:
         silent=tuple(worker.worker_id for worker, reply in replies if isinstance(reply, CallFailure)),
         nodes=len(roll.nodes),
     )
-
-
-def _is_own_driver(worker: Worker, roll: Inventory) -> bool:
-    return worker.is_driver and (worker.ip, worker.pid) in roll.own_drivers
 
 
 def _worker(worker: Worker, reply: Any) -> WorkerPoll:

@@ -19,20 +19,20 @@ READS = 3
 class LoopState:
     """The event loops of a process as they were read.
 
-    ``still`` are the addresses of the coroutines that did not change. ``on_threads`` has the Ray task that an event
+    ``stable`` has the addresses of the coroutines that did not change. ``on_threads`` has the Ray task that an event
     loop runs, by the Python id of its thread. ``reached`` is what may end waits of the coroutines, ``unread`` says why
     nothing could be read.
     """
 
     coroutines: list[Suspended] = field(default_factory=list)
-    still: set[int] = field(default_factory=set)
+    stable: set[int] = field(default_factory=set)
     on_threads: dict[int, str | None] = field(default_factory=dict)
     reached: Reached = field(default_factory=Reached)
     unread: str | None = None
 
     @classmethod
     def read(cls, get_coroutines: Callable[[], Coroutines]) -> LoopState:
-        """Read once; ``still`` is empty yet."""
+        """Read once; ``stable`` is empty yet."""
         try:
             coroutines = get_coroutines()
             return cls(list(coroutines.suspended()), on_threads=coroutines.tasks_on_loops)
@@ -41,25 +41,25 @@ class LoopState:
 
     def prove_all(self) -> None:
         """Mark all as unchanged: no thread ran Python meanwhile."""
-        self.still = {one.address for one in self.coroutines}
+        self.stable = {one.address for one in self.coroutines}
 
-    def prove(self, still_threads: Collection[int], read_again: Callable[[], LoopState]) -> None:
+    def prove(self, stable_threads: Collection[int], read_again: Callable[[], LoopState]) -> None:
         """Find those that did not change: their loop's thread did not run, or two readings of them are equal.
 
-        ``still_threads`` are Python ids. Reads again only where something may have changed. A third reading finds
+        ``stable_threads`` are Python ids. Reads again only where something may have changed. A third reading finds
         coroutines that one reading has missed while others started and ended; an empty reading counts as such.
         """
         known = {one.address: one for one in self.coroutines}
-        self.still = {one.address for one in self.coroutines if one.thread_id in still_threads}
+        self.stable = {one.address for one in self.coroutines if one.thread_id in stable_threads}
         for _ in range(READS - 1):
-            if known and len(self.still) == len(known):
+            if known and len(self.stable) == len(known):
                 return
             more = read_again()
             again = {one.address: one for one in more.coroutines}
             is_whole = bool(again) and again.keys() == known.keys()
-            self.still |= {key for key in again.keys() & known.keys() if again[key].mark == known[key].mark}
+            self.stable |= {key for key in again.keys() & known.keys() if again[key].mark == known[key].mark}
             known.update(again)
-            self.coroutines = [one for key, one in known.items() if key in self.still or key in again]
+            self.coroutines = [one for key, one in known.items() if key in self.stable or key in again]
             self.unread = self.unread and more.unread
             if is_whole:
                 return
@@ -79,7 +79,7 @@ class LoopState:
             "os_thread_id": os_ids.get(one.thread_id or 0),
             "task_id": one.task_id,
             "is_task": one.is_task,
-            "still": one.address in self.still,
+            "still": one.address in self.stable,
             "cancel_requests": one.cancel_requests,
         }
         if one.request:

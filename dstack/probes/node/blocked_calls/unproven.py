@@ -1,7 +1,7 @@
 """Calls of threads that ran during every reading and were in the same call each time.
 
 Ray wakes a thread that waits for refs every second. On a host so busy that each reading takes a second, such a thread
-is never read at rest. Neither what it waits for nor its progress is proven.
+is never read while it does not run. Neither its dependencies nor its progress is proven.
 """
 
 from __future__ import annotations

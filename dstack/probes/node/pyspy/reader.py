@@ -41,7 +41,7 @@ class PySpyReader:
         With ``has_calls``, which of Ray's calls they are blocked in is taken from their frames alone.
         """
         readings: list[tuple[Threads, dict[int, CallData]]] = []
-        still: set[int] = set()
+        stable: set[int] = set()
         for attempt in range(ATTEMPTS):
             before = marks_off_cpu(self._request.pid)
             try:
@@ -51,11 +51,11 @@ class PySpyReader:
                     raise
                 continue
             readings.append((threads, shallow_calls(threads) if has_calls else {}))
-            still = unchanged(before, marks_of(self._request.pid))
-            if still.issuperset(readings[-1][1]):
+            stable = unchanged(before, marks_of(self._request.pid))
+            if stable.issuperset(readings[-1][1]):
                 break
             time.sleep(RETRY_S * attempt)
-        found = [self._reading(thread, readings, still) for thread in readings[-1][0]]
+        found = [self._reading(thread, readings, stable) for thread in readings[-1][0]]
         return ProcessReading(threads=found, access=self._tool.access, problems=[problem])
 
     def with_exact_stacks(self, reading: ProcessReading) -> ProcessReading:
@@ -80,35 +80,35 @@ class PySpyReader:
         return replace(reading, threads=threads, paused_ms=paused_ms)
 
     def _exact(self, thread: PythonThread[ShownFrame], known: ThreadReading | None, native: bool) -> ThreadReading:
-        if known is not None and known.is_still and not native:
+        if known is not None and known.is_stable and not native:
             return known
         shown = [frame.values for frame in thread.frames] if self._request.options["locals"] else ()
         task_id = known.task_id if known else None
         exact = ThreadReading(thread, self._role(thread, task_id), task_id=task_id, locals=shown)
-        if known is None or not known.is_still:
+        if known is None or not known.is_stable:
             call = known.call if known and known.call and _leaf(known) == _leaf(exact) else None
             return replace(exact, call=call)
-        return replace(exact, call=_relocated(known.call, thread), is_still=True, sleeps=known.sleeps)
+        return replace(exact, call=_relocated(known.call, thread), is_stable=True, sleeps=known.sleeps)
 
     def _reading(
         self,
         thread: PythonThread[ShownFrame],
         readings: Sequence[tuple[Threads, Mapping[int, CallData]]],
-        still: set[int],
+        stable: set[int],
     ) -> ThreadReading:
         tid = thread.os_thread_id
-        is_still = tid in still
-        if is_still:
+        is_stable = tid in stable
+        if is_stable:
             call = readings[-1][1].get(tid)
         else:
             seen = [(one, calls.get(tid)) for threads, calls in readings for one in threads if one.os_thread_id == tid]
             call = unproven_call(seen)
         return ThreadReading(
-            thread=replace(thread, is_running=thread.is_running and not is_still),
+            thread=replace(thread, is_running=thread.is_running and not is_stable),
             role=self._role(thread, None),
             call=call,
-            is_still=is_still,
-            is_torn=not is_still and thread.is_running,
+            is_stable=is_stable,
+            is_torn=not is_stable and thread.is_running,
             locals=[frame.values for frame in thread.frames] if self._request.options["locals"] else (),
         )
 

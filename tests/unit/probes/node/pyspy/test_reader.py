@@ -59,7 +59,7 @@ def test_a_thread_that_did_not_run_has_its_call(monkeypatch: pytest.MonkeyPatch)
     thread = read(tool)
 
     assert thread.call == {"kind": "ray.get", "frame": 0, "held": True, "timeout_s": None}
-    assert (thread.is_still, thread.is_torn, thread.thread.is_running) == (True, False, False)
+    assert (thread.is_stable, thread.is_torn, thread.thread.is_running) == (True, False, False)
     assert tool.count == 1
 
 
@@ -70,7 +70,7 @@ def test_a_thread_that_ran_each_time_in_the_same_call_may_be_stuck(monkeypatch: 
     thread = read(tool)
 
     assert thread.call == {"kind": "ray.get", "frame": 0, "unread": UNPROVEN}
-    assert (thread.is_still, thread.is_torn) == (False, True)
+    assert (thread.is_stable, thread.is_torn) == (False, True)
     assert tool.count == reader.ATTEMPTS
 
 
