@@ -185,7 +185,7 @@ class StacksView(GroupedView):
 
     def _visit(self, vertex: Key) -> None:
         assert self.look is not None
-        if self.look.stacks.stack(vertex) is None:
+        if self.look.stacks.pages.page(vertex) is None:
             self.notify("No stack was read for it.", severity="warning")
             return
         self.trail.append(Page(vertex=vertex))
@@ -206,7 +206,7 @@ class StacksView(GroupedView):
     def _keys_to(self, vertex: Key) -> list[str]:
         """The keys of the lines from the root of the tree by process down to a stack."""
         assert self.look is not None
-        place = self.look.stacks.path_to(vertex)
+        place = self.look.stacks.pages.path_to(vertex)
         if place is None:
             return []
         below = [child_key(vertex.worker_id, vertex.pid)] if isinstance(vertex, ChildThreadKey) else []
@@ -268,7 +268,7 @@ class StacksView(GroupedView):
     def to_copy(self) -> str | None:
         """The page: the stack, or the branch."""
         page = self.trail[-1] if self.trail else None
-        stack = self.look.stacks.stack(page.vertex) if self.look and page and page.vertex else None
+        stack = self.look.stacks.pages.page(page.vertex) if self.look and page and page.vertex else None
         return stack_in_words(stack) if stack else self._page.as_text() or None
 
     def to_export(self) -> str | None:
@@ -286,7 +286,7 @@ class StacksView(GroupedView):
 
     def reveal(self, vertex: Key) -> bool:
         """Go to the stack of a vertex, in the tree by process."""
-        if self.look is None or self.look.stacks.stack(vertex) is None:
+        if self.look is None or self.look.stacks.pages.page(vertex) is None:
             return False
         self.is_merged = False
         self._clear_filter()
