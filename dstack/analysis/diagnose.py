@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.analysis.evidence.confirmation import confirmed_graph
 from dstack.analysis.evidence.coverage import coverage_of, has_coverage_gaps
@@ -62,7 +62,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     )
 
 
-class ReadingPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReadingPlan:
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the

@@ -76,7 +76,7 @@ def test_every_recorded_snapshot_unfolds(name: str) -> None:
     assert all_lines(snapshot)
     for tree in (
         ProcessTree(stacks, set()).lines(),
-        *(stack_page(stacks, one) for one in map(stacks.stack, stacks.vertices) if one),
+        *(stack_page(stacks, one) for one in map(stacks.pages.page, stacks.vertices) if one),
     ):
         keys = [line.key for line in unfolded(tree)]
         assert len(keys) == len(set(keys)), "keys are unique"

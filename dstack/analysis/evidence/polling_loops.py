@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -59,7 +59,8 @@ RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
 """Libraries' loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
 
 
-class _Observation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Observation:
     """A thread or coroutine in one sample or reading, which was taken within this time."""
 
     began_s: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from dstack.analysis.evidence.coverage import read_states
 from dstack.analysis.index.sample_index import SampleIndex
@@ -19,7 +20,8 @@ ABSENCES: tuple[Why, ...] = ("not read", "unreadable", "dead", "without a proces
 """The gravest first: a process that was not seen, or a call whose stack was unreadable, may be anywhere."""
 
 
-class AbsentWorker(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AbsentWorker:
     """A worker, or an actor without one, of which no stack of the application was read.
 
     ``kind`` and ``job_id`` are those of :class:`Execution`; of a worker that was not seen, the kind is ``worker`` where
@@ -35,7 +37,8 @@ class AbsentWorker(NamedTuple):
     worker_id: str | None = None
 
 
-class BranchPeers(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BranchPeers:
     """Of one ``kind`` in one job: how many workers are in a branch, what others do ``elsewhere``, who is missing."""
 
     kind: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
@@ -19,7 +19,8 @@ from dstack.vertex_keys import Key
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 
 
-class PathStep(NamedTuple):
+@dataclass(frozen=True, order=True, slots=True)
+class PathStep:
     """One step of a path: a frame, or a group that stands above all frames and has no ``file``.
 
     ``name`` is the frame's ``function``; of the call that somebody is blocked in, what its user calls it.
@@ -37,14 +38,16 @@ class PathStep(NamedTuple):
         return bool(self.function)
 
 
-class PeerGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PeerGroup:
     """What makes executions alike: the actor class and method, or the task's name; else whose threads they are."""
 
     name: str
     job_id: str | None
 
 
-class Execution(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Execution:
     """A thread or coroutine of the application, by the key and the label of its vertex.
 
     ``kind`` is ``actor CLASS``, ``task NAME`` or ``driver SCRIPT``. ``path`` is its stack, outermost frame first.
@@ -62,7 +65,8 @@ class Execution(NamedTuple):
     ranks: Ranks = NO_RANKS
 
 
-class AppExecutions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AppExecutions:
     """All executions of the application, and how many threads and coroutines of Ray and its libraries are left out.
 
     ``folded`` counts the frames of others' code that are left out of the paths.

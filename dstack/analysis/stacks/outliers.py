@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.analysis.stacks.app_threads import Execution, PeerGroup
 from dstack.analysis.stacks.rank_sets import RankSet, RankSets
@@ -15,7 +15,8 @@ FEW = 4
 """Few beside most are a single one, or not more than one to so many."""
 
 
-class Outlier(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outlier:
     """An execution that is elsewhere than most that are alike.
 
     They share ``shared`` frames; of ``alike`` so many went on together, ``most``, and it did not. ``slice`` are the

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dstack.analysis.index.ranks import names_in
 from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 
 
-class ByRanks(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ByRanks:
     """Groups of those with the same rank, the same rank in a dimension, or the same value of a label: by its name."""
 
     name: str
@@ -110,7 +112,7 @@ def merge(
         return StackBranch(tree, 0, len(tree), 0)
     named = [(_group_of(execution, by), execution) for execution in chosen]
     groups = {name: PathStep(name) for name, _ in named}
-    grouped = (execution._replace(path=(groups[name], *execution.path)) for name, execution in named)
+    grouped = (replace(execution, path=(groups[name], *execution.path)) for name, execution in named)
     tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
     return StackBranch(tree, 0, len(tree), 0)
 
