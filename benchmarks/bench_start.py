@@ -90,7 +90,7 @@ taken = dstack.snapshot_file.loads(data)
 marks.append(("diagnose", *spent()))
 analysed = dstack.analysis.views.analysed_snapshot.AnalysedSnapshot.of(taken)
 marks.append(("print", *spent()))
-dstack.cli._rendered(analysed, "report")
+dstack.cli.output.rendered(analysed, "report")
 marks.append(("", *spent()))
 """
 

@@ -14,6 +14,7 @@ from dstack.analysis.evidence.wait_durations import with_bounds
 from dstack.analysis.findings import find_all, verdict_of
 from dstack.analysis.findings.outside_waits import outside_waits
 from dstack.analysis.findings.reduced_graph import ReducedGraph
+from dstack.analysis.findings.second_sample import possible_polls, waits_outside
 from dstack.analysis.findings.stall_evidence import may_be_stalled
 from dstack.analysis.findings.wording.failures import Failures
 from dstack.analysis.graph.pending.runtime_environments import pending_setups
@@ -99,7 +100,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
         if is_stuck or vertex.key in unresolved or (vertex.wait and vertex.wait.is_timed):
             workers |= _workers_of(vertex, first)
     repeating = _repeating(snapshot)
-    pollers, suspected = reduced.may_poll(repeating)
+    pollers, suspected = possible_polls(reduced, repeating)
     polling = frozenset(vertex.worker_id for vertex in pollers if vertex.worker_id) | repeating
     for vertex in suspected:
         workers |= _workers_of(vertex, first)
@@ -107,7 +108,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
     polling |= {vertex.worker_id for vertex in in_groups if vertex.worker_id and vertex.wait and vertex.wait.assumed}
     workers |= {vertex.worker_id for vertex in in_groups if vertex.worker_id}
     timeouts = tuple(vertex.wait.timeout_s or 0.0 for vertex in pollers if vertex.wait)
-    workers |= {vertex.worker_id for vertex in reduced.idle_waiters() if vertex.worker_id}
+    workers |= {vertex.worker_id for vertex in waits_outside(reduced) if vertex.worker_id}
     starting = {task.owner_id for task in pending_setups(first)}
     return ReadingPlan(
         workers=workers | polling | starting,

@@ -124,7 +124,7 @@ class _DocumentBuilder:
     def _wait(self, wait: Wait, within: Container[Key] | None) -> DocumentWait:
         targets = (target for group in wait.groups for target in group.targets)
         return {
-            "kind": wait.kind,
+            "kind": wait.kind_name,
             "needs": wait.needed,
             "of": wait.total,
             "timeout_s": wait.timeout_s,

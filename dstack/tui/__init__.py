@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dstack.ending import heed_signals, heeded
+from dstack.signals import end_on_signals, ending_signals
 from dstack.tui.source import Source
 
 
@@ -18,11 +18,11 @@ def run(source: Source) -> int | None:
     app = DstackApp(source)
 
     def leave(number: int) -> None:
-        heed_signals()
+        end_on_signals()
         app.exit(number)
 
     async def run_app() -> int | None:
-        for number in heeded():
+        for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, leave, number)
         return await app.run_async()
 

@@ -10,4 +10,4 @@ from dstack.tui.views import top_bar
 @pytest.fixture
 def fixed_age(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every snapshot is 12 seconds old."""
-    monkeypatch.setattr(top_bar, "now_for", lambda look: look.snapshot.taken_at + 12)
+    monkeypatch.setattr(top_bar, "now_for", lambda shown: shown.analysed.snapshot.taken_at + 12)

@@ -41,7 +41,7 @@ def test_the_first_snapshot_is_shown_with_its_coverage_and_age() -> None:
             text = screen_text(app)
 
         assert app.shown
-        assert app.shown.diagnosis.verdict.upper() in text
+        assert app.shown.analysed.diagnosis.verdict.upper() in text
         assert "observed 5/5 workers" in text
         assert "hang.json" in text
 
@@ -53,9 +53,9 @@ def test_the_final_snapshot_replaces_its_preliminary_form() -> None:
         async with running(Scripted([IDLE, DEADLOCK])) as (app, pilot):
             await until(pilot, lambda: app.shown and app.shown.is_final)
 
-            assert [look.number for look in app.looks] == [1]
+            assert [one.number for one in app.snapshots] == [1]
             assert app.shown
-            assert app.shown.snapshot is DEADLOCK
+            assert app.shown.analysed.snapshot is DEADLOCK
 
     run(body)
 
@@ -67,12 +67,12 @@ def test_r_takes_another_snapshot_and_the_cursor_stays() -> None:
             outline = app.screen.query_one(Outline)
             before = outline.cursor_line
             await pilot.press("r")
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
 
             assert before
             assert outline.cursor_line
             assert outline.cursor_line.key == before.key
-            assert app.shown is app.looks[-1]
+            assert app.shown is app.snapshots[-1]
 
     run(body)
 
@@ -83,7 +83,7 @@ def test_r_during_a_snapshot_takes_one_more_after_it() -> None:
         async with running(source) as (app, pilot):
             await pilot.press("r", "r", "r")
             source.gate.set()
-            await until(pilot, lambda: len(app.looks) == 3 and not app.status.doing)
+            await until(pilot, lambda: len(app.snapshots) == 3 and not app.status.doing)
 
             assert source.calls == 3
 
@@ -94,13 +94,13 @@ def test_space_freezes_the_views_while_snapshots_arrive() -> None:
     async def body() -> None:
         async with running(Scripted(DEADLOCK, IDLE)) as (app, pilot):
             await pilot.press("space", "r")
-            await until(pilot, lambda: len(app.looks) == 2)
-            assert app.shown is app.looks[0]
+            await until(pilot, lambda: len(app.snapshots) == 2)
+            assert app.shown is app.snapshots[0]
             assert "FROZEN, 1 newer" in screen_text(app)
 
             await pilot.press("space")
 
-            assert app.shown is app.looks[1]
+            assert app.shown is app.snapshots[1]
 
     run(body)
 
@@ -112,7 +112,7 @@ def test_a_failure_is_shown_with_its_remedy_and_the_last_snapshot_stays() -> Non
             await pilot.press("r")
             await until(pilot, lambda: app.status.trouble)
 
-            assert app.shown is app.looks[0]
+            assert app.shown is app.snapshots[0]
             assert "! No Ray cluster answers" in screen_text(app)
             assert [n.message for n in app._notifications] == ["No Ray cluster answers at 10.0.0.1:6379.\nIs it up?"]
 
@@ -143,10 +143,10 @@ def test_a_selects_the_periods_of_automatic_snapshots() -> None:
 def test_each_file_is_a_snapshot_and_no_further_ones_are_offered() -> None:
     async def body() -> None:
         async with running(Files("two files", [IDLE, DEADLOCK])) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
             await pilot.press("r", "a", "space")
 
-            assert [look.snapshot for look in app.looks] == [IDLE, DEADLOCK]
+            assert [one.analysed.snapshot for one in app.snapshots] == [IDLE, DEADLOCK]
             assert app.status.every_s is None
             assert not app.status.is_frozen
 
@@ -196,7 +196,7 @@ def test_e_writes_the_view_to_a_file(tmp_path: Path) -> None:
             await pilot.press("enter")
             await until(pilot, path.exists)
             assert app.shown
-            summary = app.shown.diagnosis.findings[0].summary
+            summary = app.shown.analysed.diagnosis.findings[0].summary
 
         assert " ".join(summary.split()[:4]) in path.read_text()
 
@@ -224,7 +224,7 @@ def test_y_copies_the_finding_under_the_cursor() -> None:
             await pilot.press("j", "y")
             assert app.shown
 
-            assert app.shown.diagnosis.findings[0].summary in " ".join(app.clipboard.split())
+            assert app.shown.analysed.diagnosis.findings[0].summary in " ".join(app.clipboard.split())
             assert "Fix:" in app.clipboard
 
     run(body)

@@ -18,7 +18,7 @@ from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key, ThreadKey
 from tests.tui.pilots import running, screen_text, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import Scene
@@ -68,7 +68,7 @@ def in_cluster(source: Source | Snapshot, body: Body, size: tuple[int, int] = (1
         given = Files("f", [source]) if isinstance(source, Snapshot) else source
         async with running(given, size) as (app, pilot):
             app.switch_mode("cluster")
-            await until(pilot, lambda: isinstance(app.screen, ClusterView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, ClusterView) and app.screen.shown)
             assert isinstance(app.screen, ClusterView)
             await body(app, pilot, app.screen)
 
@@ -176,7 +176,7 @@ def test_the_cursor_survives_a_filter_and_another_snapshot() -> None:
         await pilot.press("escape")
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
         await pilot.press("r")
-        await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+        await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
         line = view.query_one(Outline).cursor_line
         assert line
         assert line.key == scene.clerk.worker_id
@@ -207,8 +207,8 @@ def test_recorded_clusters_unfold_completely(name: str) -> None:
             outline.action_unfold()
             outline.action_move(1)
         await pilot.pause()
-        assert view.look
-        pids = {str(worker.pid) for worker in view.look.snapshot.workers}
+        assert view.analysed
+        pids = {str(worker.pid) for worker in view.analysed.snapshot.workers}
         assert all(any(pid in text for text in shown(view)) for pid in pids)
 
     in_cluster(recorded(name), body, (80, 24))
@@ -227,6 +227,6 @@ def test_a_snapshot_without_any_sample_shows_its_nodes() -> None:
 def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: ClusterView) -> None:
         await go_to_line(view, pilot, "actor Clerk 00000000  pid")
-        assert_pinned(app, f"cluster-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"cluster-{size[0]}x{size[1]}")
 
     in_cluster(Files("shop.json", [Shop().snapshot()]), body, size)

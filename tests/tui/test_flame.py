@@ -38,7 +38,7 @@ def in_flame(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40)) 
 
 async def opened(app: DstackApp, pilot: Pilot[Any]) -> FlameView:
     app.switch_mode("flame")
-    await until(pilot, lambda: isinstance(app.screen, FlameView) and app.screen.look)
+    await until(pilot, lambda: isinstance(app.screen, FlameView) and app.screen.shown)
     assert isinstance(app.screen, FlameView)
     return app.screen
 
@@ -221,7 +221,7 @@ def test_zoom_and_selection_survive_another_snapshot() -> None:
             await press(pilot, "j", "enter", "j")
             assert selected(view).weight == 9
             await press(pilot, "r")
-            await until(pilot, lambda: len(app.looks) == 2 and view.look is app.looks[-1])
+            await until(pilot, lambda: len(app.snapshots) == 2 and view.shown is app.snapshots[-1])
 
             assert labels(view)[0] == ["actor Trainer"]
             assert (selected(view).label, selected(view).weight) == ("step", 7)
@@ -234,7 +234,7 @@ def test_a_zoom_ends_when_its_branch_disappears() -> None:
         async with running(Scripted(team().snapshot(), recorded("tune-hang"))) as (app, pilot):
             view = await opened(app, pilot)
             await press(pilot, "j", "enter", "r")
-            await until(pilot, lambda: len(app.looks) == 2 and view.look is app.looks[-1])
+            await until(pilot, lambda: len(app.snapshots) == 2 and view.shown is app.snapshots[-1])
 
             assert labels(view)[0] == ["all"]
 

@@ -17,7 +17,7 @@ from dstack.tui.views.history.view import HistoryView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted
 from tests.tui.test_waits import Cycle
 from tests.unit.analysis.views.test_snapshot_diff import again
@@ -45,9 +45,9 @@ def in_history(source: Source | list[Snapshot], body: Body, size: tuple[int, int
         given = Files("f", source) if isinstance(source, list) else source
         count = len(source) if isinstance(source, list) else 1
         async with running(given, size) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == count)
+            await until(pilot, lambda: len(app.snapshots) == count)
             app.switch_mode("history")
-            await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen.shown)
             assert isinstance(app.screen, HistoryView)
             if count > 1:
                 await compared(pilot, app.screen)
@@ -85,7 +85,7 @@ def test_the_last_two_snapshots_are_compared_first() -> None:
 
 def test_two_other_snapshots_are_picked_and_unpicked() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        for key in ("look/2", "look/1"):
+        for key in ("snapshot/2", "snapshot/1"):
             await go_to_line(view, pilot, key)
             await pilot.press("enter")
         await compared(pilot, view)
@@ -117,7 +117,7 @@ def test_enter_goes_to_a_wait_in_the_snapshot_that_contains_it(monkeypatch: pyte
         await go_to_line(view, pilot, f"executions/gone/{scene.behind[5].key}")
         await pilot.press("enter")
         assert visited == [("stacks", scene.behind[5].key)]
-        assert app.shown is app.looks[1]
+        assert app.shown is app.snapshots[1]
         await go_to_line(view, pilot, f"waits/gone/{scene.behind[5].key}")
         await pilot.press("enter", "x")
 
@@ -129,10 +129,10 @@ def test_enter_goes_to_a_wait_in_the_snapshot_that_contains_it(monkeypatch: pyte
 
 def test_v_shows_a_snapshot_in_all_views() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        await go_to_line(view, pilot, "look/1")
+        await go_to_line(view, pilot, "snapshot/1")
         await pilot.press("v")
 
-        assert app.shown is app.looks[0]
+        assert app.shown is app.snapshots[0]
         assert shown(view)[1].endswith("shown in the views")
         assert not shown(view)[3].endswith("shown in the views")
 
@@ -155,7 +155,7 @@ def test_snapshots_that_arrive_while_frozen_are_listed() -> None:
         await pilot.press("space", "r")
         await until(pilot, lambda: any("#2" in line for line in shown(view)))
 
-        assert app.shown is app.looks[0]
+        assert app.shown is app.snapshots[0]
 
     in_history(Scripted(*three()[1][:2]), body)
 
@@ -191,7 +191,7 @@ def test_the_filter_the_copy_and_the_export_use_the_shown_lines() -> None:
 @pytest.mark.usefixtures("fixed_age")
 def test_the_screen_matches_its_picture(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: HistoryView) -> None:
-        assert_pinned(app, f"history-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"history-{size[0]}x{size[1]}")
 
-    monkeypatch.setattr("dstack.tui.views.history.lines.clock", lambda look: "2026-01-02 03:04:05")
+    monkeypatch.setattr("dstack.tui.views.history.lines.clock", lambda snapshot: "2026-01-02 03:04:05")
     in_history(three()[1], body, size)

@@ -53,7 +53,7 @@ async def require_harmless_everywhere(app: DstackApp, pilot: Pilot[Any]) -> None
 def test_a_view_shows_hostile_text_and_executes_nothing(view: str) -> None:
     async def body() -> None:
         async with running(Files(HOSTILE, ATTACKED), size=(160, 60)) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
             await app.switch_mode(view)
             await pilot.pause()
 

@@ -9,7 +9,7 @@ import pytest
 from dstack.tui.source import Files
 from dstack.tui.views.registry import VIEWS
 from tests.tui.pilots import running
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import recorded
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -23,6 +23,6 @@ def test_the_screen_matches_its_picture(view: str, size: tuple[int, int]) -> Non
         async with running(Files("shop.json", [recorded("serve-coroutines")]), size) as (app, pilot):
             await pilot.press(str(list(VIEWS).index(view) + 1))
             await pilot.pause()
-            assert_pinned(app, f"{view}-{size[0]}x{size[1]}")
+            await require_pinned(app, pilot, f"{view}-{size[0]}x{size[1]}")
 
     asyncio.run(body())

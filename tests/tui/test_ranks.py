@@ -22,7 +22,7 @@ from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.views.waits.view import WaitsView
 from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, search, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.test_stacks import at, merged, page, press, texts, tree
 from tests.unit.analysis.views.test_snapshot_diff import again
 from tests.unit.scenes.ranks import groups_of, training
@@ -45,7 +45,7 @@ def in_view(view: type[View], body: Body, snapshot: Snapshot | None = None) -> N
     async def whole() -> None:
         async with running(Files("ranks.json", [snapshot or trained()]), SIZE) as (app, pilot):
             app.switch_mode(mode)
-            await until(pilot, lambda: isinstance(app.screen, view) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, view) and app.screen.shown)
             await body(app, pilot, app.screen)
 
     asyncio.run(whole())
@@ -64,7 +64,7 @@ def lines(view: View) -> list[str]:
 def test_the_screen_matches_its_picture(view: type[View], keys: str, request: pytest.FixtureRequest) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: View) -> None:
         await press(pilot, *keys)
-        assert_pinned(app, f"ranks-{request.node.callspec.id}")
+        await require_pinned(app, pilot, f"ranks-{request.node.callspec.id}")
 
     in_view(view, body)
 
@@ -123,8 +123,8 @@ def test_the_flame_marks_the_frames_of_a_rank() -> None:
 def test_b_selects_ranks_dimensions_and_labels_and_the_palette_names_each(view: type[View], before: str) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView | FlameView) -> None:
         await press(pilot, *before)
-        assert view.look
-        groupings = view.look.stacks.groupings
+        assert view.analysed
+        groupings = view.analysed.stacks.groupings
         start = view.grouping
         found = []
         for _ in groupings:
@@ -168,7 +168,7 @@ def test_the_history_names_ranks_and_is_filtered_by_rank() -> None:
 
     async def whole() -> None:
         async with running(Files("ranks.json", snapshots), SIZE) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
             app.switch_mode("history")
             await until(pilot, lambda: isinstance(app.screen, HistoryView) and app.screen._result)
             (view,) = (one for one in [app.screen] if isinstance(one, HistoryView))

@@ -32,7 +32,7 @@ def in_stacks(snapshot: Snapshot, body: Body, size: tuple[int, int] = (120, 40))
     async def whole() -> None:
         async with running(Files("hang.json", [snapshot]), size=size) as (app, pilot):
             app.switch_mode("stacks")
-            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.shown)
             assert isinstance(app.screen, StacksView)
             await body(app, pilot, app.screen)
 
@@ -316,13 +316,13 @@ def test_mode_cursor_and_page_survive_another_snapshot() -> None:
         snapshot = team().snapshot()
         async with running(Scripted(snapshot)) as (app, pilot):
             app.switch_mode("stacks")
-            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.shown)
             view = app.screen
             assert isinstance(view, StacksView)
             await press(pilot, "m", "j")
             before = at(tree(view)), texts(page(view))
             await press(pilot, "r")
-            await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+            await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
 
             assert view.is_merged
             assert (at(tree(view)), texts(page(view))) == before
@@ -336,12 +336,12 @@ def test_the_trail_survives_another_snapshot() -> None:
     async def body() -> None:
         async with running(Scripted(scene.snapshot())) as (app, pilot):
             app.switch_mode("stacks")
-            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.look)
+            await until(pilot, lambda: isinstance(app.screen, StacksView) and app.screen.shown)
             view = app.screen
             assert isinstance(view, StacksView)
             await press(pilot, "j", "j", "enter", "enter", "k", "r")
             before = at(page(view))
-            await until(pilot, lambda: view.look is app.looks[-1] and len(app.looks) == 2)
+            await until(pilot, lambda: view.shown is app.snapshots[-1] and len(app.snapshots) == 2)
             await pilot.pause()
 
             assert at(page(view)) == before

@@ -15,7 +15,7 @@ from dstack.tui.views.verdict.view import VerdictView
 from dstack.tui.widgets.outline import Outline
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import recorded
 from tests.unit.scenes import Scene
 
@@ -39,8 +39,8 @@ def deadlock() -> Scene:
 @pytest.mark.usefixtures("fixed_age")
 def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body() -> None:
-        async with running(Files("hang.json", [recorded("tune-hang")]), size) as (app, _):
-            assert_pinned(app, f"verdict-{size[0]}x{size[1]}")
+        async with running(Files("hang.json", [recorded("tune-hang")]), size) as (app, pilot):
+            await require_pinned(app, pilot, f"verdict-{size[0]}x{size[1]}")
 
     asyncio.run(body())
 
@@ -50,7 +50,7 @@ def test_a_finding_opens_with_the_diagram_of_the_report(size: tuple[int, int]) -
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()]), size) as (app, _):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             rows = [line.plain for row in picture(finding) for line in row.lines(size[0] - 6, app.console)]
             text = screen_text(app)
 
@@ -67,7 +67,7 @@ def test_the_sentences_are_folded_and_complete_when_unfolded() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()]), (80, 60)) as (app, pilot):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             assert finding.explanation
             before = " ".join(screen_text(app).split())
             await pilot.press("G", "enter")
@@ -131,7 +131,7 @@ def test_every_row_of_the_diagram_leads_to_its_vertex_and_its_line_of_code() -> 
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, _):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             abouts = [line.data for _, line in app.screen.query_one(Outline).visible_lines]
             entries = [row for row in finding.diagram.rows if isinstance(row, Entry)]
 
@@ -148,7 +148,7 @@ def test_every_sentence_about_a_deadlock_leads_to_the_vertex_that_it_names() -> 
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, _):
             assert app.shown
-            diagnosis = app.shown.diagnosis
+            diagnosis = app.shown.analysed.diagnosis
             (finding,) = diagnosis.findings
             vertices = [diagnosis.vertices[step.vertex] for step in finding.explanation if step.vertex]
 
@@ -162,7 +162,7 @@ def test_o_opens_the_line_of_an_entry_and_y_copies_the_finding() -> None:
     async def body() -> None:
         async with running(Files("hang.json", [deadlock().snapshot()])) as (app, pilot):
             assert app.shown
-            (finding,) = app.shown.diagnosis.findings
+            (finding,) = app.shown.analysed.diagnosis.findings
             view = app.screen
             assert isinstance(view, VerdictView)
             entry = next(row for row in finding.diagram.rows if isinstance(row, Entry))

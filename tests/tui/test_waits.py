@@ -19,7 +19,7 @@ from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text, until
-from tests.tui.pinned import assert_pinned
+from tests.tui.pinned import require_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.views.test_wait_tree import crowd
 from tests.unit.scenes import Scene, SceneProcess
@@ -297,7 +297,7 @@ def test_cursor_and_folds_survive_another_snapshot() -> None:
         await pilot.press("j", "j", "h")
         before, lines = cursor(app).key, shown(app)
         await pilot.press("r")
-        await until(pilot, lambda: len(app.looks) == 2)
+        await until(pilot, lambda: len(app.snapshots) == 2)
 
         assert cursor(app).key == before
         assert shown(app) == lines
@@ -381,6 +381,6 @@ def test_process_names_are_no_markup_and_move_no_cursor() -> None:
 def test_the_screen_matches_its_picture(size: tuple[int, int]) -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         await pilot.press("j", "j")
-        assert_pinned(app, f"waits-{size[0]}x{size[1]}")
+        await require_pinned(app, pilot, f"waits-{size[0]}x{size[1]}")
 
     in_waits(Files("ring.json", [Cycle(30).sampled_twice()]), body, size)

@@ -15,10 +15,11 @@ from rich.text import Text
 from textual.pilot import Pilot
 from textual.widget import Widget
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Look
+from dstack.tui.source import Files
 from dstack.tui.views.base import View
 from dstack.tui.views.registry import VIEWS
 from dstack.tui.views.stacks.view import StacksView
@@ -71,13 +72,13 @@ def missing_from(screen: str, texts: Iterable[str]) -> list[str]:
 
 
 def wrapped_in(outline: Outline) -> list[str]:
-    return [line.text.plain for _, line in outline.visible_lines if line.hang is not None]
+    return [line.text.plain for _, line in outline.visible_lines if line.hanging_indent is not None]
 
 
 def sentences_of(app: DstackApp) -> list[str]:
     """The sentences of the Verdict view, from the diagnosis."""
     assert app.shown
-    diagnosis = app.shown.diagnosis
+    diagnosis = app.shown.analysed.diagnosis
     failures = [failure.reason for failure in diagnosis.coverage.failures]
     return [*(text for one in diagnosis.findings for text in (one.summary, one.advice)), *failures]
 
@@ -143,7 +144,7 @@ async def require_complete_view(app: DstackApp, pilot: Pilot[Any], name: str, he
 
 
 def is_shown(app: DstackApp, view: type[View]) -> bool:
-    return isinstance(app.screen, view) and app.screen.look is app.shown
+    return isinstance(app.screen, view) and app.screen.shown is app.shown
 
 
 def has_scrollbar(app: DstackApp, is_wanted: bool) -> bool:
@@ -154,7 +155,7 @@ def has_scrollbar(app: DstackApp, is_wanted: bool) -> bool:
 def test_every_view_shows_complete_sentences(width: int) -> None:
     async def body() -> None:
         async with running(Files("f", long_snapshots()), (width, LOW)) as (app, pilot):
-            await until(pilot, lambda: len(app.looks) == 2)
+            await until(pilot, lambda: len(app.snapshots) == 2)
             for height in (LOW, HIGH):
                 await pilot.resize_terminal(width, height)
                 for name in VIEWS if height == LOW else WRAPPING:
@@ -197,7 +198,10 @@ def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
     texts = sentences(count)
     lines: list[Line] = []
     for number, text in enumerate(texts):
-        lines = [Line(str(number), Text(text), lines, is_open=True, hang=number % 3), Line(f"{number}/", Text("|"))]
+        lines = [
+            Line(str(number), Text(text), lines, is_open=True, hanging_indent=number % 3),
+            Line(f"{number}/", Text("|")),
+        ]
 
     async def body() -> None:
         app = OutlineApp(lines)
@@ -210,7 +214,7 @@ def test_an_outline_wraps_at_any_depth(width: int, count: int) -> None:
 
 
 def test_the_cursor_stays_with_its_sentence_when_the_width_changes() -> None:
-    lines = [Line(str(number), Text(text), hang=0) for number, text in enumerate(sentences(40))]
+    lines = [Line(str(number), Text(text), hanging_indent=0) for number, text in enumerate(sentences(40))]
 
     async def body() -> None:
         app = OutlineApp(lines)
@@ -251,8 +255,8 @@ def single_words(outline: Outline) -> list[str]:
 def test_no_recorded_finding_has_a_row_with_a_single_word(width: int) -> None:
     rows: list[Line] = []
     for path in sorted(RECORDED.glob("*.json.gz")):
-        look = Look.of(1, load(path))
-        rows += [Line(path.name, Text(path.name)), *_unfolded(path.name, finding_lines(look))]
+        analysed = AnalysedSnapshot.of(load(path))
+        rows += [Line(path.name, Text(path.name)), *_unfolded(path.name, finding_lines(analysed))]
 
     async def body() -> None:
         app = OutlineApp(rows)
@@ -275,7 +279,7 @@ def _unfolded(name: str, lines: Iterable[Line]) -> list[Line]:
 
 
 def test_a_filter_finds_words_on_both_sides_of_a_line_break() -> None:
-    lines = [Line("long", Text(f"first {'word ' * 40}last"), hang=0), Line("other", Text("first"))]
+    lines = [Line("long", Text(f"first {'word ' * 40}last"), hanging_indent=0), Line("other", Text("first"))]
 
     async def body() -> None:
         app = OutlineApp(lines)

@@ -44,7 +44,7 @@ def confirmed_graph(snapshot: Snapshot, first: SampleIndex) -> dict[Key, Vertex]
     changes = SampleChanges(first, second)
     remembered = _without(first.sample, ended_workers(snapshot))
     latest = completed(remembered, carried_over(first.sample, sample))
-    both = SampleIndex(snapshot, latest, given=changes.given, polls=first.polls)
+    both = SampleIndex(snapshot, latest, available_refs=changes.given, polls=first.polls)
     return with_proven_calls(_Confirmation(first, before, second, wait_for_graph(both), changes).graph())
 
 
@@ -169,7 +169,7 @@ class _Confirmation:
         """Whether two samples show one instance of a wait."""
         if (vertex.wait is None) != (again.wait is None) or (vertex.never is None) != (again.never is None):
             return False
-        if vertex.wait and again.wait and vertex.wait.kind != again.wait.kind:
+        if vertex.wait and again.wait and vertex.wait.kind_name != again.wait.kind_name:
             return False
         if vertex.task_id != again.task_id and (
             vertex.kind != "execution" or None not in (vertex.task_id, again.task_id)

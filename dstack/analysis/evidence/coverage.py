@@ -81,7 +81,9 @@ def coverage_gaps(snapshot: Snapshot, vertices: Mapping[Key, Vertex]) -> Iterato
     hidden = relevant_unobserved(vertices)
     for vertex in vertices.values() if hidden else ():
         found = (target for target in targets_of(vertex) if target in hidden)
-        yield from (CoverageGap("dependency", f"{vertex.wait.kind} of {_what(key)}") for key in found if vertex.wait)
+        yield from (
+            CoverageGap("dependency", f"{vertex.wait.kind_name} of {_what(key)}") for key in found if vertex.wait
+        )
 
 
 def _may_hide(failure: Failure) -> bool:

@@ -12,6 +12,7 @@ wait whether their own tasks have ended.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -215,7 +216,7 @@ class _Finder:
         call = BlockedCall(kind="other", frame=0, what=f"polls {self._rates(repeated)}", timeout_s=0.0)
         shown = several[-1].one
         poll = self._poll(several, shown, call, len(self._snapshot.stacks[shown.stack]) - 1)
-        return poll._replace(actors=tuple(sorted(actors))) if poll else None
+        return dataclasses.replace(poll, actors=tuple(sorted(actors))) if poll else None
 
     def _is_between_polls(self, one: Thread | Coroutine) -> bool:
         """Whether it is in a call, asleep, or in Ray's own code, which makes the calls: it does nothing else."""
@@ -261,7 +262,7 @@ class _Finder:
             return None
         call = BlockedCall(kind="other", frame=0, what="polls its own tasks", timeout_s=0.0)
         poll = self._poll(several, shown, call, len(frames) - 1)
-        return poll._replace(own_tasks=True) if poll else None
+        return dataclasses.replace(poll, own_tasks=True) if poll else None
 
     def _poll(
         self, several: Sequence[_Observation], shown: Thread | Coroutine, call: BlockedCall, innermost: int

@@ -86,7 +86,7 @@ def similarity_key(vertex: Vertex) -> object:
     """What makes pending things alike; the key itself of what runs."""
     if vertex.worker_id is not None or vertex.kind != "task":
         return vertex.key
-    return vertex.label, vertex.never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind, vertex.wait.groups)
+    return vertex.label, vertex.never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind_name, vertex.wait.groups)
 
 
 class _Stitcher:
@@ -106,7 +106,7 @@ class _Stitcher:
         node = StackNode(
             vertex=key,
             who=who,
-            wait_kind=vertex.wait.kind if vertex.wait else None,
+            wait_kind=vertex.wait.kind_name if vertex.wait else None,
             never=vertex.never,
             frames=_shown(who.frames),
             ranks=() if who.ranks.rank is None else (who.ranks.rank,),

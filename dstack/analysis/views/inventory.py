@@ -14,7 +14,8 @@ from dstack import words
 from dstack.analysis.evidence.coverage import ReadState, read_states
 from dstack.analysis.graph.resources.amounts import in_group
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
-from dstack.analysis.index.sample_index import ENDED, SampleIndex
+from dstack.analysis.index.refs import ENDED
+from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import sentence
 from dstack.analysis.stacks.activity import ACTIVITIES, Activity
@@ -22,11 +23,11 @@ from dstack.analysis.stacks.app_threads import kind_of
 from dstack.analysis.views.distributed_stack import similarity_key
 from dstack.analysis.views.node_resources import NodeResources
 from dstack.analysis.views.worker_activity import ExecutionGroup, WorkerActivity
-from dstack.diagnosis import Diagnosis, Vertex
+from dstack.diagnosis import Diagnosis, Vertex, WaitKind
 from dstack.model import Actor, Failure, Model, Node, Task, Worker
 from dstack.vertex_keys import Key
 
-QUEUED = ("actor slot", "order")
+QUEUED: tuple[WaitKind, ...] = ("actor slot", "order")
 """The waits of calls that were sent to an actor and do not run; the line of the actor counts them."""
 T = TypeVar("T")
 K = TypeVar("K")

@@ -134,7 +134,7 @@ def _words(
         return vertex.never
     if vertex is None or vertex.wait is None:
         return _function(index, execution)
-    call = vertex.wait.what or vertex.wait.kind
+    call = vertex.wait.call
     known = [key for key in dict.fromkeys(targets_of(vertex)) if not vertices[key].waker_of]
     more = f" (+{len(known) - 1:,} more)" if len(known) > 1 else ""
     return f"{call} → {sentences.name(index, vertices[known[0]])}{more}" if known else call

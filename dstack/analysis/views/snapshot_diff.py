@@ -313,7 +313,7 @@ def _waited(vertex: Vertex, change: Change, since: Since | None = None, may_have
 
 
 def _kind(vertex: Vertex) -> str:
-    return (vertex.wait.what or vertex.wait.kind) if vertex.wait else (vertex.never or "")
+    return vertex.wait.call if vertex.wait else (vertex.never or "")
 
 
 def _runs(vertex: Vertex) -> bool:

@@ -297,7 +297,7 @@ class WaitTree:
         return Edge(
             waiter=vertex.key,
             target=met[0].vertex,
-            kind=wait.what or wait.kind,
+            kind=wait.call,
             evidence="assumed" if wait.is_suspected else wait.evidence,
             because=words.listed(wait.assumed) or wait.inferred,
             refs=tuple(unique(target.ref for target in met if target.ref)),

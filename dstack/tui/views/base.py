@@ -11,8 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.tui.host import Host
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.tui.views.top_bar import TopBar
 from dstack.vertex_keys import Key
 
@@ -50,7 +51,8 @@ class View(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.look: Look | None = None
+        self.shown: NumberedSnapshot | None = None
+        self.analysed: AnalysedSnapshot | None = None
 
     @property
     def host(self) -> Host:
@@ -72,17 +74,17 @@ class View(Screen[None]):
         self.offer(self.host.shown)
         self.refresh_top()
 
-    def offer(self, look: Look | None) -> None:
+    def offer(self, snapshot: NumberedSnapshot | None) -> None:
         """Show the snapshot unless the view shows it already."""
-        if look is not None and look is not self.look:
-            self.look = look
-            self.show(look)
+        if snapshot is not None and snapshot is not self.shown:
+            self.shown, self.analysed = snapshot, snapshot.analysed
+            self.show(snapshot.analysed)
 
     def refresh_top(self) -> None:
         """Show the age of the snapshot and the status of the application."""
         if self.query("#coverage"):  # otherwise the view is not composed yet
             status = self.host.status
-            self.query_one(TopBar).show(self.look, status, list(self.app.MODES), self.app.current_mode)
+            self.query_one(TopBar).show(self.shown, status, list(self.app.MODES), self.app.current_mode)
 
     # Each view implements these; Textual's metaclass excludes abc's
 
@@ -90,7 +92,7 @@ class View(Screen[None]):
         """The widgets of the view."""
         raise NotImplementedError
 
-    def show(self, look: Look) -> None:
+    def show(self, analysed: AnalysedSnapshot) -> None:
         """Show another snapshot."""
         raise NotImplementedError
 

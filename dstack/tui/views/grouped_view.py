@@ -55,4 +55,4 @@ class GroupedView(View):
 
     @property
     def _groupings(self) -> tuple[Grouping | None, ...]:
-        return self.look.stacks.groupings if self.look else GROUPINGS
+        return self.analysed.stacks.groupings if self.analysed else GROUPINGS

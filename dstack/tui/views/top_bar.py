@@ -14,7 +14,7 @@ from dstack.diagnosis import Verdict
 from dstack.report.headline import headline
 from dstack.report.safe_text import SafeText
 from dstack.tui.host import Status
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.words import duration
 
 MARKS: dict[Verdict, str] = {"deadlock": "✖", "hang": "✖", "stalled": "■", "blocked": "●", "clear": "✔"}
@@ -41,18 +41,18 @@ class TopBar(Vertical):
         yield Static(id="coverage")
         yield Static(id="views")
 
-    def show(self, look: Look | None, status: Status, views: Sequence[str], current: str) -> None:
+    def show(self, shown: NumberedSnapshot | None, status: Status, views: Sequence[str], current: str) -> None:
         """Show a snapshot, the status of the application, and which view is current."""
         self.query_one("#views", Static).update(views_line(views, current))
         verdict = self.query_one("#verdict", Static)
-        verdict.set_classes([look.diagnosis.verdict] if look else [])
-        verdict.update(verdict_line(look, status))
-        self.query_one("#coverage", Static).update(coverage_line(look, status, now_for(look) if look else 0.0))
+        verdict.set_classes([shown.analysed.diagnosis.verdict] if shown else [])
+        verdict.update(verdict_line(shown, status))
+        self.query_one("#coverage", Static).update(coverage_line(shown, status, now_for(shown) if shown else 0.0))
 
 
-def now_for(look: Look) -> float:
+def now_for(shown: NumberedSnapshot) -> float:
     """The time at which a snapshot's age is measured, in Unix seconds."""
-    return max(time.time(), look.snapshot.taken_at)
+    return max(time.time(), shown.analysed.snapshot.taken_at)
 
 
 def views_line(views: Sequence[str], current: str) -> Text:
@@ -66,28 +66,28 @@ def views_line(views: Sequence[str], current: str) -> Text:
     return text
 
 
-def verdict_line(look: Look | None, status: Status) -> Text:
+def verdict_line(shown: NumberedSnapshot | None, status: Status) -> Text:
     """The verdict in one line; before the first snapshot the current step or the error."""
-    if look is None:
+    if shown is None:
         return SafeText(f"✖ {status.trouble}" if status.trouble else f"… collecting: {status.doing or 'starting'}")
-    verdict = look.diagnosis.verdict
-    return SafeText(f"{MARKS[verdict]} {verdict.upper()}  {headline(look.diagnosis)}")
+    verdict = shown.analysed.diagnosis.verdict
+    return SafeText(f"{MARKS[verdict]} {verdict.upper()}  {headline(shown.analysed.diagnosis)}")
 
 
-def coverage_line(look: Look | None, status: Status, now: float) -> Text:
+def coverage_line(shown: NumberedSnapshot | None, status: Status, now: float) -> Text:
     """Coverage and age of the snapshot, current step and source; the most important part comes first."""
     parts = []
     if status.is_frozen:
         parts.append("FROZEN" + (f", {status.newer} newer" if status.newer else ""))
-    if look is not None:
+    if shown is not None:
         if status.trouble:
             parts.append(f"! {status.trouble}")
-        coverage = look.diagnosis.coverage
-        incomplete = ", INCOMPLETE" if look.diagnosis.incomplete else ""
+        coverage = shown.analysed.diagnosis.coverage
+        incomplete = ", INCOMPLETE" if shown.analysed.diagnosis.incomplete else ""
         parts.append(f"observed {coverage.workers.observed}/{coverage.workers.total} workers, ")
         parts[-1] += f"{coverage.nodes.observed}/{coverage.nodes.total} nodes{incomplete}"
-        parts.append(f"#{look.number}, {duration(max(0.0, now - look.snapshot.taken_at))} old")
-        if not look.is_final:
+        parts.append(f"#{shown.number}, {duration(max(0.0, now - shown.analysed.snapshot.taken_at))} old")
+        if not shown.is_final:
             parts.append("second sample in progress")
         elif status.doing:
             parts.append(f"… {status.doing}")

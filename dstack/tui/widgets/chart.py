@@ -64,7 +64,7 @@ class Chart(ScrollView, can_focus=True):
             super().__init__()
             self.cell = cell
 
-    class Left(Message):
+    class ZoomedOut(Message):
         """The right button was clicked, which zooms out."""
 
     def __init__(self, *, id: str | None = None, empty: str = "Nothing to show.") -> None:
@@ -182,7 +182,7 @@ class Chart(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Select the clicked cell, choose it if it is selected, or zoom out with the right button."""
         if event.button == RIGHT:
-            self.post_message(self.Left())
+            self.post_message(self.ZoomedOut())
             return
         cell = self._icicle.at(event.y + self.scroll_offset.y, event.x)
         if cell is None:

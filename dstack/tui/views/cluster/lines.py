@@ -11,13 +11,13 @@ from rich.text import Text
 from dstack import words
 from dstack.analysis.naming import names
 from dstack.analysis.stacks.activity import ACTIVITIES, Activity
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory, PendingItem, WorkerSummary, group_similar_workers
 from dstack.analysis.views.node_resources import GroupOnNode
 from dstack.analysis.views.worker_activity import ExecutionGroup
 from dstack.model import Actor, Node
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
 from dstack.tui.views.cluster.details import host_figures, queued_calls, resident_in_words
 from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
@@ -40,7 +40,7 @@ MARKS: dict[Activity, tuple[str, str]] = {
 class ClusterLines:
     """The lines of one snapshot."""
 
-    look: Look
+    analysed: AnalysedSnapshot
     inventory: Inventory
 
     def roots(self) -> list[Line]:
@@ -58,13 +58,13 @@ class ClusterLines:
 
     def path_to(self, vertex: Key) -> list[str]:
         """The keys of the lines from the root down to a vertex; empty if it is not in this view."""
-        known = self.look.diagnosis.vertices.get(vertex)
+        known = self.analysed.diagnosis.vertices.get(vertex)
         if known is None:
             return []
         if known.worker_id is None:
             found = next((one for one in self.inventory.pending_items() if vertex in one.similar), None)
             return [PENDING, f"pending/{found.vertex}"] if found else []
-        worker = self.look.index.workers.get(known.worker_id)
+        worker = self.analysed.merged_index.workers.get(known.worker_id)
         node = next((one for one in self.inventory.nodes if worker and one.node_id == worker.node_id), None)
         return self._path_on(node, known.worker_id) if node else []
 
@@ -113,12 +113,12 @@ class ClusterLines:
         first = group[0]
         if len(group) == 1:
             return self._occupant(first)
-        part = self.look.stacks.rank_sets.rank_set([one.worker.worker_id for one in group])
+        part = self.analysed.stacks.rank_sets.rank_set([one.worker.worker_id for one in group])
         ranks = f"{part.words}, " if part else ""
         text = _mark(first.activity).append(f"{len(group):,} × ", "bold").append(f"{ranks}first: ", "dim")
         text.append_text(self._summary(first))
         children = partial(self._occupants, group)
-        return Line(f"alike/{first.worker.worker_id}", text, children, data=first, also=_also(first))
+        return Line(f"alike/{first.worker.worker_id}", text, children, data=first, search_text=_search_text(first))
 
     def _occupants(self, group: Sequence[WorkerSummary]) -> list[Line]:
         """One line for each of similar workers, whose common activity is in the line above."""
@@ -128,7 +128,9 @@ class ClusterLines:
         text = _mark(one.activity).append_text(_named(one) if is_in_group else self._summary(one))
         is_simple = sum(one.counts.values()) == 1
         children = () if is_simple else partial(self._activities, one)
-        return Line(one.worker.worker_id, text, children, data=one, also=_also(one), terms=one.ranks.terms)
+        return Line(
+            one.worker.worker_id, text, children, data=one, search_text=_search_text(one), terms=one.ranks.terms
+        )
 
     def _summary(self, one: WorkerSummary) -> Text:
         """The worker's name and its activity, or the number of its executions in each state."""
@@ -187,6 +189,6 @@ def _mark(activity: Activity) -> SafeText:
     return SafeText().append(f"{mark:<8}", style).append(" ")
 
 
-def _also(one: WorkerSummary) -> str:
+def _search_text(one: WorkerSummary) -> str:
     """Further words for the filter."""
     return f"{one.worker.worker_id} {one.worker.actor_id or ''} {one.worker.ip}"

@@ -8,8 +8,8 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.inventory import Inventory, PendingItem
-from dstack.tui.source import Look
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.cluster.details import ClusterDetails
 from dstack.tui.views.cluster.lines import ClusterLines
@@ -43,10 +43,10 @@ class ClusterView(OutlineView):
         yield Outline(empty="No nodes in this snapshot.")
         yield Detail()
 
-    def show(self, look: Look) -> None:
+    def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the cluster; cursor and folds stay."""
-        inventory = Inventory(look.index, look.diagnosis)
-        self._lines, self._details = ClusterLines(look, inventory), ClusterDetails(look.index, inventory)
+        inventory = Inventory(analysed.merged_index, analysed.diagnosis)
+        self._lines, self._details = ClusterLines(analysed, inventory), ClusterDetails(analysed.merged_index, inventory)
         self._outline.show(self._lines.roots())
         self._show_details()
 

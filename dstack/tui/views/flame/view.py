@@ -13,8 +13,8 @@ from textual.widgets import Static
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.icicle import Cell, Icicle, Measure, Weights, icicle, weigh_by
 from dstack.analysis.stacks.stack_tree import StackBranch, grouping_in_words, merge
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.flame.cell_texts import SHOWN_KINDS, CellTexts
 from dstack.tui.views.flame.frame_filter import FrameFilter
@@ -80,11 +80,11 @@ class FlameView(GroupedView):
         yield Chart(empty="No such executions. Press x to count others.")
         yield Detail(id="figures")
 
-    def show(self, look: Look) -> None:
+    def show(self, analysed: AnalysedSnapshot) -> None:
         """Merge the stacks; zoom and selection stay with their branches."""
-        self.root = merge(look.stacks.running(whole=self.is_whole).executions, by=self.grouping)
+        self.root = merge(analysed.stacks.running(whole=self.is_whole).executions, by=self.grouping)
         self._weights = Weights(self.root, weigh_by(self.measure))
-        self._texts = CellTexts(look.stacks, self.root, self._weights, self.measure)
+        self._texts = CellTexts(analysed.stacks, self.root, self._weights, self.measure)
         self._filter = FrameFilter(self.root, self._words)
         self._draw()
 
@@ -114,8 +114,8 @@ class FlameView(GroupedView):
 
     def _head(self) -> Text:
         """The zoom, the measure, the grouping, and what is left out."""
-        assert self.look is not None
-        running = self.look.stacks.running(whole=self.is_whole)
+        assert self.analysed is not None
+        running = self.analysed.stacks.running(whole=self.is_whole)
         parts = [f"Width: {MEASURES[self.measure]}", grouping_in_words(self.grouping) or "not grouped"]
         if paths := self._zoom.paths:
             names = " › ".join(short(step.name) for step in paths[0][-SHOWN_KINDS:])
@@ -148,7 +148,7 @@ class FlameView(GroupedView):
 
     # Keys
 
-    @on(Chart.Left)
+    @on(Chart.ZoomedOut)
     def leave_zoom(self) -> None:
         """Return to the previous zoom."""
         self.action_zoom_out()
@@ -180,8 +180,8 @@ class FlameView(GroupedView):
         self._show_again()
 
     def _show_again(self) -> None:
-        if self.look is not None:
-            self.show(self.look)
+        if self.analysed is not None:
+            self.show(self.analysed)
 
     def action_found(self, by: int) -> None:
         """Select the next cell that matches the filter."""

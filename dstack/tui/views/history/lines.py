@@ -18,7 +18,7 @@ from dstack.diagnosis import Vertex
 from dstack.model import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.tui.views.top_bar import MARKS
 from dstack.tui.widgets.outline_line import Line
 
@@ -38,28 +38,31 @@ HANG = 2
 """Indent of the further rows of waits and executions, in cells."""
 
 
-def snapshot_lines(looks: Sequence[Look], picked: Sequence[int], shown: Look | None) -> list[Line]:
+def snapshot_lines(
+    snapshots: Sequence[NumberedSnapshot], picked: Sequence[int], shown: NumberedSnapshot | None
+) -> list[Line]:
     """One line for each snapshot; marked are the two numbers in ``picked``, the earlier first, and the one shown."""
     lines = []
-    for look in looks:
+    for snapshot in snapshots:
         place = dict(zip(picked, ("before", "after"), strict=False))
-        text = SafeText().append(f"{place.get(look.number, ''):<7}", "bold").append(f"#{look.number}  {clock(look)}  ")
-        verdict = look.diagnosis.verdict
-        text.append(f"{MARKS[verdict]} {verdict.upper()}", "bold").append(f"  {_coverage(look)}")
-        text.append("  shown in the views" if look is shown else "", "italic")
-        lines.append(Line(f"look/{look.number}", text, data=look, hang=7))
+        text = SafeText().append(f"{place.get(snapshot.number, ''):<7}", "bold")
+        text.append(f"#{snapshot.number}  {clock(snapshot)}  ")
+        verdict = snapshot.analysed.diagnosis.verdict
+        text.append(f"{MARKS[verdict]} {verdict.upper()}", "bold").append(f"  {_coverage(snapshot)}")
+        text.append("  shown in the views" if snapshot is shown else "", "italic")
+        lines.append(Line(f"snapshot/{snapshot.number}", text, data=snapshot, hanging_indent=7))
     return lines
 
 
-def clock(look: Look) -> str:
+def clock(snapshot: NumberedSnapshot) -> str:
     """The time of the snapshot, in this machine's time zone."""
-    return strftime("%Y-%m-%d %H:%M:%S", localtime(look.snapshot.taken_at))
+    return strftime("%Y-%m-%d %H:%M:%S", localtime(snapshot.analysed.snapshot.taken_at))
 
 
-def _coverage(look: Look) -> str:
-    count = len(look.diagnosis.findings)
-    workers = look.diagnosis.coverage.workers
-    incomplete = ", incomplete" if look.diagnosis.incomplete else ""
+def _coverage(snapshot: NumberedSnapshot) -> str:
+    diagnosis = snapshot.analysed.diagnosis
+    count, workers = len(diagnosis.findings), diagnosis.coverage.workers
+    incomplete = ", incomplete" if diagnosis.incomplete else ""
     return f"{words.plural(count, 'finding')}, {workers.observed}/{workers.total} workers{incomplete}"
 
 
@@ -67,8 +70,8 @@ def _coverage(look: Look) -> str:
 class ComparisonLines:
     """The lines of one comparison."""
 
-    before: Look
-    after: Look
+    before: NumberedSnapshot
+    after: NumberedSnapshot
     comparison: SnapshotDiff
 
     def lines(self) -> Iterator[Line]:
@@ -88,11 +91,11 @@ class ComparisonLines:
         return Line("findings", text, lines, is_open=True)
 
     def _finding(self, found: FindingChange) -> Line:
-        look, number = (self.before, found.before) if found.after is None else (self.after, found.after)
+        snapshot, number = (self.before, found.before) if found.after is None else (self.after, found.after)
         assert number is not None
-        finding = look.diagnosis.findings[number]
+        finding = snapshot.analysed.diagnosis.findings[number]
         text = _mark(found.change).append(f"{finding.kind}: ", "bold").append(finding.summary)
-        return Line(f"finding/{found.before}/{found.after}", text, data=found, hang=12)
+        return Line(f"finding/{found.before}/{found.after}", text, data=found, hanging_indent=12)
 
     def _section(self, key: str, title: str, items: Sequence[T], text_of: Callable[[T, str], Text]) -> Line:
         by_change: dict[Change, list[T]] = {change: [] for change in ORDER}
@@ -117,21 +120,22 @@ class ComparisonLines:
         if len(group) == 1:
             return self._item(name, first, text_of)
         vertices = [vertex for item in group if (vertex := self._vertex(item))]
-        part = self.look_of(first).stacks.rank_sets.rank_set_of(vertices) if len(vertices) == len(group) else None
+        rank_sets = self.snapshot_of(first).analysed.stacks.rank_sets
+        part = rank_sets.rank_set_of(vertices) if len(vertices) == len(group) else None
         text = SafeText().append(f"{len(group):,} × ", "bold").append_text(text_of(first, part.words if part else ""))
-        return Line(f"{name}/alike", text, partial(self._each, key, group, text_of), data=first, hang=HANG)
+        return Line(f"{name}/alike", text, partial(self._each, key, group, text_of), data=first, hanging_indent=HANG)
 
     def _each(self, key: str, group: list[T], text_of: Callable[[T, str], Text]) -> list[Line]:
         return [self._item(f"{key}/{item.change}/{item.vertex}", item, text_of) for item in group]
 
     def _item(self, key: str, item: T, text_of: Callable[[T, str], Text]) -> Line:
         vertex = self._vertex(item)
-        index = self.look_of(item).index
+        index = self.snapshot_of(item).analysed.merged_index
         ranks = index.ranks(vertex.worker_id or "", vertex.child_pid) if vertex else NO_RANKS
-        return Line(key, text_of(item, ranks.in_words), data=item, terms=ranks.terms, hang=HANG)
+        return Line(key, text_of(item, ranks.in_words), data=item, terms=ranks.terms, hanging_indent=HANG)
 
     def _vertex(self, item: T) -> Vertex | None:
-        return self.look_of(item).diagnosis.vertices.get(item.vertex)
+        return self.snapshot_of(item).analysed.diagnosis.vertices.get(item.vertex)
 
     def _wait(self, wait: WaitChange, ranks: str) -> Text:
         text = SafeText(wait.label).append(f"  {ranks}" if ranks else "").append(f"  {wait.kind}", "magenta")
@@ -157,7 +161,7 @@ class ComparisonLines:
                     text = _mark("new" if change == "new" else "gone").append(count, "bold")
                     yield Line(f"{kind}/{change}", text, [Line(f"{kind}/{key}", SafeText(key)) for key in keys])
 
-    def look_of(self, item: ExecutionChange | WaitChange) -> Look:
+    def snapshot_of(self, item: ExecutionChange | WaitChange) -> NumberedSnapshot:
         """The snapshot that contains a wait or an execution."""
         return self.before if item.change == "gone" else self.after
 

@@ -10,16 +10,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.snapshot_diff import ExecutionChange, SnapshotDiff, WaitChange, compare
 from dstack.errors import as_dstack_error
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.tui.views.history.lines import ComparisonLines, snapshot_lines
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
 
-Pair = tuple[Look, Look]
+Change = ExecutionChange | WaitChange
+Pair = tuple[NumberedSnapshot, NumberedSnapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class HistoryView(OutlineView):
         """The snapshots, with the comparison below them."""
         yield Outline(empty="No snapshots yet.")
 
-    def show(self, look: Look) -> None:
+    def show(self, analysed: AnalysedSnapshot) -> None:
         """Show all snapshots, and compare two of them."""
         self._draw()
 
@@ -76,7 +78,7 @@ class HistoryView(OutlineView):
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Pick a snapshot, fold or unfold a line, or go to a wait or an execution."""
         data = event.line.data
-        if isinstance(data, Look):
+        if isinstance(data, NumberedSnapshot):
             self._picked = [*(number for number in self._picked if number != data.number), data.number][-2:]
             self._draw()
         elif event.line.has_children:
@@ -89,9 +91,9 @@ class HistoryView(OutlineView):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable actions that do not apply to the line."""
         if action == "view":
-            return isinstance(self._data, Look)
+            return isinstance(self._data, NumberedSnapshot)
         if action == "stack":
-            return isinstance(self._data, ExecutionChange | WaitChange)
+            return isinstance(self._data, Change)
         if action == "unpick":
             return bool(self._picked)
         return True
@@ -102,8 +104,8 @@ class HistoryView(OutlineView):
 
     def action_view(self) -> None:
         """Show the snapshot in all views."""
-        if isinstance(self._data, Look):
-            self.host.show_look(self._data)
+        if isinstance(self._data, NumberedSnapshot):
+            self.host.show_snapshot(self._data)
             self._draw()
 
     def action_stack(self) -> None:
@@ -123,32 +125,32 @@ class HistoryView(OutlineView):
     # Comparing
 
     def _state(self) -> object:
-        looks = tuple(id(look) for look in self.host.looks)
-        return looks, tuple(self._picked), id(self.host.shown)
+        snapshots = tuple(id(snapshot) for snapshot in self.host.snapshots)
+        return snapshots, tuple(self._picked), id(self.host.shown)
 
     def _draw(self) -> None:
         """Show the snapshots and the comparison, which is started if the pair is new."""
         self._drawn = self._state()
-        looks = self.host.looks
-        pair = self._chosen(looks)
+        snapshots = self.host.snapshots
+        pair = self._chosen(snapshots)
         if pair is not None and pair != self._pair:
             self._pair, self._result = pair, None
             self._compare(pair)
         self._pair = pair
-        numbers = [look.number for look in pair] if pair else self._picked
-        lines = snapshot_lines(looks, numbers, self.host.shown)
-        title = SafeText().append(f"Snapshots: {len(looks)}", "bold").append("  Enter picks one to compare", "dim")
-        self._outline.show([Line("looks", title, lines, is_open=True), *self._comparison()])
+        numbers = [snapshot.number for snapshot in pair] if pair else self._picked
+        lines = snapshot_lines(snapshots, numbers, self.host.shown)
+        title = SafeText().append(f"Snapshots: {len(snapshots)}", "bold").append("  Enter picks one to compare", "dim")
+        self._outline.show([Line("snapshots", title, lines, is_open=True), *self._comparison()])
         self.refresh_bindings()
 
-    def _chosen(self, looks: list[Look]) -> Pair | None:
+    def _chosen(self, snapshots: list[NumberedSnapshot]) -> Pair | None:
         """The two that the user picked, or one with the last other, or the last two."""
-        picked = [look for number in self._picked for look in looks if look.number == number]
-        others = [look for look in looks if look not in picked]
+        picked = [snapshot for number in self._picked for snapshot in snapshots if snapshot.number == number]
+        others = [snapshot for snapshot in snapshots if snapshot not in picked]
         chosen = [*others[len(others) - (2 - len(picked)) :], *picked] if len(picked) < 2 else picked
         if len(chosen) < 2:
             return None
-        before, after = sorted(chosen, key=lambda look: (look.snapshot.taken_at, look.number))
+        before, after = sorted(chosen, key=lambda snapshot: (snapshot.analysed.snapshot.taken_at, snapshot.number))
         return before, after
 
     def _comparison(self) -> list[Line]:
@@ -157,8 +159,8 @@ class HistoryView(OutlineView):
         if self._result is None:
             return [Line("busy", SafeText("Comparing …", "italic"))]
         if self._result.comparison is None:
-            return [Line("error", SafeText(f"✖ {self._result.reason}", "yellow"), hang=2)]
-        return list(ComparisonLines(*self._pair, self._result.comparison).lines())
+            return [Line("error", SafeText(f"✖ {self._result.reason}", "yellow"), hanging_indent=2)]
+        return list(ComparisonLines(*self._result.pair, self._result.comparison).lines())
 
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _compare(self, pair: Pair) -> None:
@@ -179,15 +181,10 @@ class HistoryView(OutlineView):
     def _go_to(self, mode: str) -> None:
         """Go to the wait or execution of the line, in the snapshot that contains it."""
         data, result = self._data, self._result
-        if (
-            self._pair is None
-            or result is None
-            or result.comparison is None
-            or not isinstance(data, ExecutionChange | WaitChange)
-        ):
+        if result is None or result.comparison is None or not isinstance(data, Change):
             return
-        look = ComparisonLines(*self._pair, result.comparison).look_of(data)
-        if look is not self.host.shown:
-            self.host.show_look(look)
-            self.notify(f"All views now show snapshot #{look.number}; space shows the newest again.")
+        snapshot = ComparisonLines(*result.pair, result.comparison).snapshot_of(data)
+        if snapshot is not self.host.shown:
+            self.host.show_snapshot(snapshot)
+            self.notify(f"All views now show snapshot #{snapshot.number}; space shows the newest again.")
         self.host.go_to(mode, data.vertex)

@@ -62,7 +62,7 @@ def source_lines(key: str, sources: Mapping[str, Mapping[int, str]], file: str, 
 
 def sentence_lines(key: str, text: str, style: str = "") -> list[Line]:
     """One wrapped line with the text; none for an empty text."""
-    return [Line(key, SafeText(text, style), hang=0)] if text else []
+    return [Line(key, SafeText(text, style), hanging_indent=0)] if text else []
 
 
 def list_lines(
@@ -82,7 +82,7 @@ def list_lines(
         more = len(items) - SHOWN
         return [*shown, Line(f"{key}/more", SafeText(f"and {more:,} more", "dim"))] if more > 0 else shown
 
-    return [Line(key, SafeText(title, style), lines, is_open=is_open, hang=0)]
+    return [Line(key, SafeText(title, style), lines, is_open=is_open, hanging_indent=0)]
 
 
 def mark_of(workers: Sequence[str], marked: set[str]) -> str:

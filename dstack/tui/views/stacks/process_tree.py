@@ -18,7 +18,7 @@ from dstack.model import Node, Worker
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import WORDS, About, activities_in_words, activity_word, mark_of, ranks_part
 from dstack.tui.widgets.outline_line import Line
-from dstack.vertex_keys import Key
+from dstack.vertex_keys import ChildThreadKey, Key
 from dstack.words import plural
 
 FEW_PROCESSES = 200
@@ -95,14 +95,23 @@ class ProcessTree:
         text.append(f"  pid {child.process.pid}", "dim")
         if not child.threads:
             text.append("  not read", "dim")
-        key = child_key(worker.worker_id, child.process.pid)
+        key = _child_key(worker.worker_id, child.process.pid)
         data = About(workers=(worker.worker_id,))
         return Line(key, text, lambda: [_strand(strand) for strand in child.threads], is_open=True, data=data)
 
 
-def child_key(worker_id: str, pid: int) -> str:
-    """The key of the line of a process that a worker has started."""
+def _child_key(worker_id: str, pid: int) -> str:
     return f"child/{worker_id}/{pid}"
+
+
+def stack_keys(stacks: Stacks, vertex: Key) -> list[str]:
+    """The keys of the lines from the root down to a stack; empty if the tree does not contain it."""
+    place = stacks.pages.path_to(vertex)
+    if place is None:
+        return []
+    node_id, worker_id = place
+    below = [_child_key(vertex.worker_id, vertex.pid)] if isinstance(vertex, ChildThreadKey) else []
+    return [f"node/{node_id}", f"worker/{worker_id}", *below, str(vertex)]
 
 
 def _strand(strand: ThreadSummary) -> Line:

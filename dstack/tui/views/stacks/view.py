@@ -12,17 +12,17 @@ from textual.containers import Container, Vertical
 
 from dstack.analysis.stacks.app_threads import PathStep
 from dstack.analysis.stacks.stack_tree import Grouping, TextFilter
-from dstack.tui.source import Look
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.tui.views.base import Choice, SourceLocation
 from dstack.tui.views.grouped_view import GROUP, WHOLE, GroupedView
 from dstack.tui.views.stacks.line_parts import About
 from dstack.tui.views.stacks.merged_tree import NO_WORDS, MergedTree, branch_key, branch_keys
 from dstack.tui.views.stacks.page_pane import Page, PagePane
-from dstack.tui.views.stacks.process_tree import ProcessTree, child_key
+from dstack.tui.views.stacks.process_tree import ProcessTree, stack_keys
 from dstack.tui.views.stacks.stack_page import stack_in_words, target_key
 from dstack.tui.widgets.outline import Outline
 from dstack.tui.widgets.outline_line import Line
-from dstack.vertex_keys import ChildThreadKey, Key
+from dstack.vertex_keys import Key
 
 SIDE_BY_SIDE = 100
 """Minimum width for two panes side by side, in columns."""
@@ -74,7 +74,7 @@ class StacksView(GroupedView):
                 yield Outline(id="all", empty="No stacks were read.")
             yield PagePane()
 
-    def show(self, look: Look) -> None:
+    def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the stacks; cursor, folds and page stay."""
         self._show_tree()
         self._show_page()
@@ -99,8 +99,8 @@ class StacksView(GroupedView):
         return self.query_one(PagePane).outline
 
     def _show_tree(self) -> None:
-        assert self.look is not None
-        stacks, pane = self.look.stacks, self.query_one("#tree")
+        assert self.analysed is not None
+        stacks, pane = self.analysed.stacks, self.query_one("#tree")
         if self.is_merged:
             self.merged = MergedTree.of(
                 stacks, whole=self.is_whole, grouping=self.grouping, marked=self.marked, words=self._words
@@ -116,12 +116,12 @@ class StacksView(GroupedView):
             self._tree.show(tree.lines())
 
     def _show_page(self) -> None:
-        if self.look is not None:
-            self.query_one(PagePane).show(self.look.stacks, self.merged, self.trail)
+        if self.analysed is not None:
+            self.query_one(PagePane).show(self.analysed.stacks, self.merged, self.trail)
 
     def _redraw(self) -> None:
         """Show the tree again, and the page of the line under its cursor if the trail is empty."""
-        if self.look is not None:
+        if self.analysed is not None:
             self._show_tree()
             line = self._tree.cursor_line
             page = self._page_of(line.data if line else None)
@@ -150,8 +150,8 @@ class StacksView(GroupedView):
         if about.path is not None:
             return Page(path=about.path)
         vertex = about.vertex
-        if vertex is None and len(about.workers) == 1 and self.look is not None:
-            vertex = self.look.stacks.first_of(about.workers[0])
+        if vertex is None and len(about.workers) == 1 and self.analysed is not None:
+            vertex = self.analysed.stacks.first_of(about.workers[0])
         return Page(vertex=vertex) if vertex else None
 
     @on(Outline.Chosen, "#all")
@@ -184,8 +184,8 @@ class StacksView(GroupedView):
             self._tree.focus()
 
     def _visit(self, vertex: Key) -> None:
-        assert self.look is not None
-        if self.look.stacks.pages.page(vertex) is None:
+        assert self.analysed is not None
+        if self.analysed.stacks.pages.page(vertex) is None:
             self.notify("No stack was read for it.", severity="warning")
             return
         self.trail.append(Page(vertex=vertex))
@@ -194,23 +194,14 @@ class StacksView(GroupedView):
 
     def _follow(self, page: Page) -> None:
         """Select the page's stack in the tree by process, if it is there, and keep the trail."""
-        if self.is_merged or page.vertex is None:
+        if self.analysed is None or self.is_merged or page.vertex is None:
             return
-        keys = self._keys_to(page.vertex)
+        keys = stack_keys(self.analysed.stacks, page.vertex)
         line = self._tree.cursor_line
         if keys and (line is None or line.key != str(page.vertex)):
             before, self._selected = self._selected, str(page.vertex)
             if not self._tree.reveal(keys):
                 self._selected = before
-
-    def _keys_to(self, vertex: Key) -> list[str]:
-        """The keys of the lines from the root of the tree by process down to a stack."""
-        assert self.look is not None
-        place = self.look.stacks.pages.path_to(vertex)
-        if place is None:
-            return []
-        below = [child_key(vertex.worker_id, vertex.pid)] if isinstance(vertex, ChildThreadKey) else []
-        return [f"node/{place[0]}", f"worker/{place[1]}", *below, str(vertex)]
 
     # Keys
 
@@ -268,7 +259,7 @@ class StacksView(GroupedView):
     def to_copy(self) -> str | None:
         """The page: the stack, or the branch."""
         page = self.trail[-1] if self.trail else None
-        stack = self.look.stacks.pages.page(page.vertex) if self.look and page and page.vertex else None
+        stack = self.analysed.stacks.pages.page(page.vertex) if self.analysed and page and page.vertex else None
         return stack_in_words(stack) if stack else self._page.as_text() or None
 
     def to_export(self) -> str | None:
@@ -286,7 +277,7 @@ class StacksView(GroupedView):
 
     def reveal(self, vertex: Key) -> bool:
         """Go to the stack of a vertex, in the tree by process."""
-        if self.look is None or self.look.stacks.pages.page(vertex) is None:
+        if self.analysed is None or self.analysed.stacks.pages.page(vertex) is None:
             return False
         self.is_merged = False
         self._clear_filter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from dstack.tui.source import Look
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.views.verdict.lines import About, finding_lines, finding_text
@@ -21,9 +21,9 @@ class VerdictView(OutlineView):
         """The outline."""
         yield Outline(empty="No findings.")
 
-    def show(self, look: Look) -> None:
+    def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the findings of the snapshot."""
-        self._outline.show(list(finding_lines(look)))
+        self._outline.show(list(finding_lines(analysed)))
 
     def on_outline_chosen(self, event: Outline.Chosen) -> None:
         """Go to the vertex of the line; fold or unfold a line without one."""

@@ -9,12 +9,12 @@ from rich.text import Text
 
 from dstack.analysis.naming import sentences
 from dstack.analysis.naming.vertex_details import VertexDetails, details_of
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_tree import Edge, WaitBranch
 from dstack.diagnosis import Step, Vertex
 from dstack.report.finding import titled
 from dstack.report.paths import short_path
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
 from dstack.tui.views.base import SourceLocation
 from dstack.vertex_keys import Key
 from dstack.words import plural
@@ -27,19 +27,19 @@ STYLE_OF_EVIDENCE = {"exact": "", "inferred": "yellow", "assumed": "yellow"}
 class WaitDetails:
     """What a snapshot says about the vertices and waits of its wait-for graph."""
 
-    look: Look
+    analysed: AnalysedSnapshot
 
     def vertex(self, key: Key) -> Vertex:
         """A vertex by its key."""
-        return self.look.diagnosis.vertices[key]
+        return self.analysed.diagnosis.vertices[key]
 
     def member(self, vertex: Vertex) -> VertexDetails:
         """The process, place and ranks of a vertex."""
-        return details_of(self.look.index, vertex)
+        return details_of(self.analysed.merged_index, vertex)
 
     def name(self, key: Key) -> str:
         """The name of a vertex as the target of waits."""
-        return sentences.name(self.look.index, self.vertex(key))
+        return sentences.name(self.analysed.merged_index, self.vertex(key))
 
     def texts(self, branch: WaitBranch) -> Iterator[Text]:
         """All details of an entry: its sentence, line of code and wait; for a cycle its finding and fix."""
@@ -60,13 +60,13 @@ class WaitDetails:
             return Step(text=f"dstack read every process, but found no thread that would end {vertex.waker_of}.")
         if vertex.kind == "unknown":
             return Step(text=f"The {vertex.label}.", vertex=vertex.key)
-        return sentences.sentence(self.look.index, self.look.diagnosis.vertices, vertex)
+        return sentences.sentence(self.analysed.merged_index, self.analysed.diagnosis.vertices, vertex)
 
     def _cycle(self, branch: WaitBranch) -> Iterator[Text]:
         if branch.finding is None:
             yield SafeText("A cycle, but no deadlock: a wait in it has a timeout or can end in another way.")
             return
-        finding = self.look.diagnosis.findings[branch.finding]
+        finding = self.analysed.diagnosis.findings[branch.finding]
         yield SafeText(f"{titled(finding)}: {finding.summary}")
         yield SafeText().append("Fix: ", "bold green").append(finding.advice)
 

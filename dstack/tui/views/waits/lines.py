@@ -10,12 +10,12 @@ from rich.text import Text
 
 from dstack.analysis.naming import sentences
 from dstack.analysis.naming.vertex_details import VertexDetails
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
 from dstack.diagnosis import Vertex
 from dstack.report.finding import BETWEEN, FIRST, LAST, OUTSIDE
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
-from dstack.tui.source import Look
 from dstack.tui.views.waits.details import SHOWN_REFS, WaitDetails, wait_text
 from dstack.tui.widgets.outline_line import NO_RAIL, Line
 from dstack.vertex_keys import Key
@@ -32,7 +32,7 @@ OTHERS = "others"
 class WaitLines:
     """The lines of one snapshot's tree."""
 
-    look: Look
+    analysed: AnalysedSnapshot
     tree: WaitTree
     details: WaitDetails
 
@@ -64,7 +64,7 @@ class WaitLines:
             children=partial(self._below, branch, opens) if branch.expands else (),
             is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "circle"),
             data=branch,
-            also=self._also(branch),
+            search_text=self._search_text(branch),
             terms=self._member(branch).ranks.terms if is_single else frozenset(),
             rail=rail,
         )
@@ -79,7 +79,7 @@ class WaitLines:
     def _children(self, branches: Sequence[WaitBranch], is_open: bool) -> list[Line]:
         return [self.line(branch, is_open=is_open) for branch in branches]
 
-    def _also(self, branch: WaitBranch) -> str:
+    def _search_text(self, branch: WaitBranch) -> str:
         """Further words for the filter: place, line of code, ids."""
         found = self._member(branch)
         place = f"{found.file}:{found.line} {found.function}" if found.file else ""
@@ -115,7 +115,7 @@ class WaitLines:
     def _finding(self, branch: WaitBranch) -> str:
         if branch.finding is None:
             return ""
-        finding = self.look.diagnosis.findings[branch.finding]
+        finding = self.analysed.diagnosis.findings[branch.finding]
         return f"{finding.kind}, {'confirmed' if finding.confirmed else 'suspected'}: "
 
     def _label(self, key: Key) -> str:
@@ -137,7 +137,7 @@ class WaitLines:
         """The number of waiters of an end, with those whose entries are elsewhere if a finding counted them."""
         if branch.count > 1 or branch.finding is None:
             return branch.below
-        blockers = self.look.diagnosis.findings[branch.finding].final_blockers
+        blockers = self.analysed.diagnosis.findings[branch.finding].final_blockers
         return next((one.waiters_total for one in blockers if one.vertex == branch.first), branch.below)
 
     def _waiter(self, branch: WaitBranch) -> Text:
@@ -155,7 +155,7 @@ class WaitLines:
     def _place(self, vertex: Vertex, branch: WaitBranch | None = None) -> str:
         place = self.details.member(vertex).short_place
         if branch is not None and branch.count > 1:
-            found = self.look.stacks.rank_sets.rank_set_of(map(self.details.vertex, branch.vertices))
+            found = self.analysed.stacks.rank_sets.rank_set_of(map(self.details.vertex, branch.vertices))
             place = f"{found.words}, first: {place}" if found else f"first: {place}" if place else ""
         return f"  {place}" if place else ""
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.wait_tree import WaitBranch, WaitTree
-from dstack.tui.source import Look
 from dstack.tui.views.base import SourceLocation
 from dstack.tui.views.outline_view import OutlineView
 from dstack.tui.views.waits.details import WaitDetails
@@ -51,9 +51,9 @@ class WaitsView(OutlineView):
         yield Outline(empty="No waits.")
         yield Detail()
 
-    def show(self, look: Look) -> None:
+    def show(self, analysed: AnalysedSnapshot) -> None:
         """Show the tree; cursor and folds stay."""
-        self._lines = WaitLines(look, WaitTree(look.index, look.diagnosis), WaitDetails(look))
+        self._lines = WaitLines(analysed, WaitTree(analysed.merged_index, analysed.diagnosis), WaitDetails(analysed))
         self._outline.show(self._lines.roots())
         self._show_details()
 

@@ -16,7 +16,7 @@ from dstack.model import Failure, Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.host import Status
-from dstack.tui.source import Look
+from dstack.tui.source import NumberedSnapshot
 from dstack.tui.views.stacks.branch_page import branch_page
 from dstack.tui.views.stacks.merged_tree import MergedTree
 from dstack.tui.views.top_bar import coverage_line
@@ -158,14 +158,14 @@ def a_driver_that_does_nothing() -> Snapshot:
 )
 def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) -> None:
     snapshot = taken()
-    look = Look.of(1, snapshot)
+    shown = NumberedSnapshot.of(1, snapshot)
 
     assert coverage_of(snapshot).workers == Ratio(observed=seen, total=total)
-    assert f"observed {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
-    assert f"Observed: {seen} of {total} workers" in report_text(look.analysed)
-    assert json.loads(check_json(look.analysed))["coverage"]["workers"] == {"seen": seen, "total": total}
+    assert f"observed {seen}/{total} workers" in coverage_line(shown, Status(), snapshot.taken_at).plain
+    assert f"Observed: {seen} of {total} workers" in report_text(shown.analysed)
+    assert json.loads(check_json(shown.analysed))["coverage"]["workers"] == {"seen": seen, "total": total}
 
-    inventory = Inventory(look.index, look.diagnosis)
+    inventory = Inventory(shown.analysed.merged_index, shown.analysed.diagnosis)
     counts = sum((Counter(inventory.counts(node)) for node in inventory.nodes), Counter())
     assert sum(counts.values()) == total
     assert counts["not read"] + sum(map(inventory.partly_read, inventory.nodes)) == total - seen
@@ -173,9 +173,9 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     assert Counter(one.activity for one in workers) == counts
     assert all(one.trouble for one in workers if one.worker.worker_id not in read_workers(snapshot))
 
-    missing = [one for one in look.stacks.absent_workers if one.why == "not read"]
+    missing = [one for one in shown.analysed.stacks.absent_workers if one.why == "not read"]
     assert len(missing) == counts["not read"]
-    tree = MergedTree.of(look.stacks)
+    tree = MergedTree.of(shown.analysed.stacks)
     page = " ".join(line.text.plain for line in branch_page(tree, tree.root))
     assert ("not read: may be anywhere" in page) == bool(missing)
     assert has_coverage_gaps(snapshot, {}) == (seen < total and taken is not one_just_started_and_unreadable)
