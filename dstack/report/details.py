@@ -85,7 +85,7 @@ def _beginnings(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Iterator[l
 
 
 def _print_children(console: Console, analysed: AnalysedSnapshot) -> None:
-    """What the processes do that were started by those who take part in a finding."""
+    """Print the child processes of workers that take part in a finding."""
     snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     taking_part = {
         diagnosis.vertices[key].worker_id

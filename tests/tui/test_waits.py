@@ -141,7 +141,7 @@ def test_keys_move_unfold_and_fold() -> None:
     async def body(app: DstackApp, pilot: Pilot[Any]) -> None:
         before = shown(app)
         await pilot.press("j", "j", "k", "G", "g")
-        assert branch(app).role == "circle"
+        assert branch(app).role == "cycle"
         await pilot.press("h")
         assert len(shown(app)) == 1
         await pilot.press("enter")

@@ -32,7 +32,7 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
 
 
 def access_of(snapshot: Snapshot) -> dict[str, Access]:
-    """How each worker could be read, at the better of two looks."""
+    """How each worker could be read, in the better of two samples."""
     best: dict[str, Access] = {worker.worker_id: "state only" for worker in snapshot.workers}
     for sample in snapshot.samples:
         for worker in sample.workers:

@@ -345,7 +345,7 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
 def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
     """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
 
-    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for
+    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread that searches for
     something outside each time it is not woken.
     """
     loop = next((frame for frame in frames if frame.loop is not None), None)

@@ -1,7 +1,7 @@
-"""The stacks of many executions as one prefix tree: where they all are, and where they part.
+"""The stacks of many executions as one prefix tree.
 
-The executions are sorted by their paths once; a branch is a slice of them, so that it costs nothing to know who is in
-it. Children are found when they are asked for: of 10,000 executions nobody looks at all branches.
+The executions are sorted by their paths once, and a branch is a slice of them. Children are computed on demand, as a
+view of 10,000 executions shows few branches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_GROUPINGS = 16
 
 
 class StackBranch:
-    """All executions whose paths begin alike: ``executions``, which are sorted by their paths.
+    """All executions whose paths have a common beginning, sorted by their paths.
 
     ``place`` is the last step of what they share, None at the root. Two are the same if their ``path`` is.
     """
@@ -58,17 +58,17 @@ class StackBranch:
 
     @property
     def executions(self) -> Sequence[Execution]:
-        """Who is in it."""
+        """The executions in it."""
         return self._tree[self.begin : self.end]
 
     @property
     def count(self) -> int:
-        """How many are in it."""
+        """The number of executions in it."""
         return self.end - self.begin
 
     @cached_property
     def activity(self) -> Counter[Activity]:
-        """How many of them wait, run, and neither."""
+        """The number of executions by activity."""
         return Counter(execution.activity for execution in self.executions)
 
     @cached_property

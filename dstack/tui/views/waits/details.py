@@ -43,7 +43,7 @@ class WaitDetails:
 
     def texts(self, branch: WaitBranch) -> Iterator[Text]:
         """All details of an entry: its sentence, line of code and wait; for a cycle its finding and fix."""
-        if branch.role == "circle":
+        if branch.role == "cycle":
             yield from self._cycle(branch)
             return
         step = self._sentence(self.vertex(branch.first))

@@ -62,7 +62,7 @@ class WaitLines:
             key=branch.key,
             text=self._text(branch),
             children=partial(self._below, branch, opens) if branch.expands else (),
-            is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "circle"),
+            is_open=(opens and (branch.below > 0 or branch.role == "end")) or (is_open and branch.role == "cycle"),
             data=branch,
             search_text=self._search_text(branch),
             terms=self._member(branch).ranks.terms if is_single else frozenset(),
@@ -71,7 +71,7 @@ class WaitLines:
 
     def _below(self, branch: WaitBranch, is_open: bool) -> list[Line]:
         below = self.tree.children(branch)
-        if branch.role == "circle":
+        if branch.role == "cycle":
             rails = cycle_rails(len(below))
             return [self.line(one, is_open=is_open, rail=rail) for one, rail in zip(below, rails, strict=True)]
         return self._children(below, is_open)
@@ -93,7 +93,7 @@ class WaitLines:
 
     def _text(self, branch: WaitBranch) -> Text:
         match branch.role:
-            case "circle":
+            case "cycle":
                 return self._cycle(branch)
             case "end":
                 return self._end(branch)

@@ -79,7 +79,7 @@ class WaitsView(OutlineView):
         if action == "waiter":
             return branch is not None and branch.place != "here"
         if action == "stack":
-            return branch is not None and branch.role != "circle"
+            return branch is not None and branch.role != "cycle"
         return True
 
     def action_stack(self) -> None:

@@ -41,14 +41,14 @@ def hold(snapshot: Snapshot) -> None:
     """What is true of every tree."""
     tree, diagnosis = tree_of(snapshot)
     found = branches(tree)
-    here = [key for branch in found if branch.place == "here" and branch.role != "circle" for key in branch.vertices]
+    here = [key for branch in found if branch.place == "here" and branch.role != "cycle" for key in branch.vertices]
     waiting = {key for key, vertex in diagnosis.vertices.items() if any(targets_of(vertex))}
 
     assert len(here) == len(set(here))
     assert waiting <= set(here)
     assert len({branch.key for branch in found}) == len(found)
     for branch in found:
-        if branch.place == "here" and branch.role != "circle":
+        if branch.place == "here" and branch.role != "cycle":
             assert tree.way_to(branch.first)[-1] == branch
         if branch.edge is not None:
             wait = diagnosis.vertices[branch.edge.waiter].wait
@@ -92,7 +92,7 @@ def test_a_circle_is_drawn_once_round_and_closes_on_its_first() -> None:
     (circle,) = tree.roots
     ring = tree.children(circle)
 
-    assert circle.role == "circle"
+    assert circle.role == "cycle"
     assert circle.finding == 0
     assert circle.vertices == diagnosis.findings[0].cycle
     assert {branch.first for branch in ring} >= set(actors)
@@ -110,7 +110,7 @@ def test_who_waits_for_a_circle_stands_below_its_member() -> None:
 
     way = tree.way_to(driver)
 
-    assert [branch.role for branch in way] == ["circle", "ring", "waiter"]
+    assert [branch.role for branch in way] == ["cycle", "ring", "waiter"]
     assert way[1].first == actors[0]
     assert way[0].below == 1
     assert not tree.children(way[-1])
@@ -247,7 +247,7 @@ def test_timed_waits_for_each_other_are_a_circle_too() -> None:
     (circle,) = tree.roots
 
     assert diagnosis.verdict != "deadlock"
-    assert circle.role == "circle"
+    assert circle.role == "cycle"
     assert {"timeout 5 s" in branch.edge.words for branch in tree.children(circle) if branch.edge} == {True}
 
 
