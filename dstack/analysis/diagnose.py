@@ -1,10 +1,10 @@
-"""From a snapshot to its diagnosis: build the graph of each sample, keep what stands, reduce, and tell what is left."""
+"""From a snapshot to its diagnosis: build the graph of each sample, keep confirmed waits, reduce, and find."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.analysis.evidence.confirmation import confirmed_graph
 from dstack.analysis.evidence.coverage import coverage_of, has_coverage_gaps
@@ -32,7 +32,7 @@ LASTING: tuple[Cause, ...] = ("unreachable", "permission", "ended", "namespace",
 
 
 def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex | None = None) -> Diagnosis:
-    """What is wrong in a snapshot. Pure: the same snapshot gives the same diagnosis.
+    """Diagnose a snapshot. Pure: the same snapshot gives the same diagnosis.
 
     With a ``job``, which may be given as for :func:`find_job`, only the findings in which that job takes part. A caller
     that has an index of the ``first`` sample passes it on.
@@ -63,7 +63,8 @@ def diagnose(snapshot: Snapshot, *, job: str | None = None, first: SampleIndex |
     )
 
 
-class ReadingPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReadingPlan:
     """What to read again: ``workers`` in a second sample, ``pollers`` several times before it.
 
     ``tasks`` are those of which it matters since when they are in their states. ``timeouts_s`` are those of the
@@ -81,11 +82,11 @@ class ReadingPlan(NamedTuple):
 
 
 def plan_readings(snapshot: Snapshot) -> ReadingPlan:
-    """The workers to look at again, and the tasks that findings will be about, the most telling first.
+    """The workers to read again, and the tasks that findings will be about, the most important first.
 
-    Looked at again are all that take part in what seems stuck in the first sample, may stand still, or wait with a
-    timeout; those that wait for something that was not observed, which a moment later may be: a task on its way, or for
-    a scheduler that may be placing it just now; and those whose stacks could not be read.
+    Workers are read again if they take part in waits that seem stuck in the first sample, may be stalled, or have a
+    timeout; if they wait for something unobserved that a moment later may be observed, as a task that is being sent, or
+    for a scheduler that may be placing it; and if their stacks were unreadable.
     """
     if not snapshot.samples:
         return ReadingPlan(set(), [])
@@ -121,7 +122,7 @@ def plan_readings(snapshot: Snapshot) -> ReadingPlan:
 
 
 def _may_be_stuck_in_group(reduced: ReducedGraph, vertex: Vertex) -> bool:
-    """Whether it is stuck in a call on a process group, or may be once it is known what reaches objects of its members.
+    """Whether it is stuck in a call on a process group, or may be by what the second sample shows of its members.
 
     What a member's own threads wait on is searched for in the second sample only. Train's workers and Data's readers
     often wait for such threads.
@@ -142,7 +143,7 @@ def _repeating(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _tasks_of_interest(reduced: ReducedGraph) -> list[str]:
-    """Those of who is stuck, then of open waits; in each, who runs and what it waits for before all else."""
+    """The tasks of stuck vertices, then of open chains; in each, running ones and their dependencies first."""
     chains = (reduced.vertices[key] for chain in reduced.chains for key in chain.waiters)
     stuck = (vertex for vertex in reduced.vertices.values() if vertex.key in reduced.stuck)
     tasks: dict[str, None] = {}
@@ -156,7 +157,7 @@ def _tasks_of_interest(reduced: ReducedGraph) -> list[str]:
 
 
 def _watched_s(snapshot: Snapshot) -> float | None:
-    """How long everything that stands was watched at least."""
+    """How long all confirmed waits were observed at least."""
     if len(snapshot.samples) == 1:
         return None
     return round(max(0.0, snapshot.samples[1].began_s - snapshot.samples[0].ended_s), 3)
@@ -189,7 +190,7 @@ def _unresolved(vertices: Mapping[Key, Vertex]) -> set[Key]:
 
 
 def _workers_of(vertex: Vertex, index: SampleIndex) -> set[str]:
-    """Who can tell about a vertex: where it runs, who owns the task, the actor it is for, and who made the group."""
+    """The workers that know of a vertex: its own, the task's owner, its actor's, and the group's creators."""
     workers = {vertex.worker_id, *_makers_of_group(vertex, index)}
     if vertex.task_id:
         task = index.tasks.get(vertex.task_id)

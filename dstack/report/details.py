@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.tree import Tree
 
 from dstack.analysis.findings import is_stuck
-from dstack.analysis.naming import names
 from dstack.analysis.naming.sentences import TORN_STACK
 from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.distributed_stack import group_similar, roots, stitch, vertices_in
-from dstack.analysis.views.thread_pages import Stacks, ThreadSummary
+from dstack.analysis.views.process_threads import ThreadSummary, child_threads, innermost_frame, worker_name
+from dstack.analysis.views.stack_pages import StackPages
 from dstack.diagnosis import Diagnosis, Finding
+from dstack.model import Frame
 from dstack.report.finding import remark_rows
 from dstack.report.rows import print_lines, print_rows
 from dstack.report.safe_text import SafeText
@@ -84,31 +85,32 @@ def _beginnings(diagnosis: Diagnosis, findings: Sequence[Finding]) -> Iterator[l
 
 
 def _print_children(console: Console, analysed: AnalysedSnapshot) -> None:
-    """What the processes do that were started by those who take part in a finding."""
+    """Print the child processes of workers that take part in a finding."""
     snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
     taking_part = {
         diagnosis.vertices[key].worker_id
         for finding in diagnosis.findings
         for key in (*finding.members, *finding.blocked_behind, *(one.vertex for one in finding.final_blockers))
     }
-    stacks = Stacks(analysed.first_index, diagnosis.vertices)
+    index = analysed.first_index
+    pages = StackPages(index, diagnosis.vertices)
     workers = [worker for worker in snapshot.workers if worker.worker_id in taking_part]
-    of_worker = [(worker, children) for worker in workers if (children := stacks.children_of(worker.worker_id))]
+    of_worker = [(worker, children) for worker in workers if (children := child_threads(index, worker.worker_id))]
     if not of_worker:
         return
     console.print()
     console.print(SafeText("Child processes", "bold"))
     for worker, children in of_worker[:SHOWN_CHILDREN]:
-        title = SafeText(f"{stacks.name_of(worker)}  ", "bold").append(
-            _process(stacks.ranks_of(worker), worker.pid), "dim"
+        title = SafeText(f"{worker_name(index, worker)}  ", "bold").append(
+            _process(index.ranks(worker.worker_id).in_words, worker.pid), "dim"
         )
         tree = Tree(title, guide_style="dim")
         for child in children[:SHOWN_CHILDREN]:
-            place = _process(stacks.ranks_of(worker, child.process), child.process.pid)
+            place = _process(index.ranks(worker.worker_id, child.process.pid).in_words, child.process.pid)
             branch = tree.add(SafeText(child.name).append(f"  {place}", "dim"))
-            for strand in child.strands[:SHOWN_CHILDREN]:
-                branch.add(_strand_text(stacks, strand, snapshot.sources))
-            _add_rest(branch, len(child.strands) - SHOWN_CHILDREN, "thread")
+            for thread in child.threads[:SHOWN_CHILDREN]:
+                branch.add(_thread_text(thread, pages.frames_of(thread.key), snapshot.sources))
+            _add_rest(branch, len(child.threads) - SHOWN_CHILDREN, "thread")
         _add_rest(tree, len(children) - SHOWN_CHILDREN, "process", "processes")
         console.print(tree)
     rest = len(of_worker) - SHOWN_CHILDREN
@@ -120,14 +122,13 @@ def _process(ranks: str, pid: int) -> str:
     return f"{ranks}, pid {pid}" if ranks else f"pid {pid}"
 
 
-def _strand_text(stacks: Stacks, strand: ThreadSummary, sources: Sources) -> SafeText:
+def _thread_text(thread: ThreadSummary, frames: tuple[Frame, ...], sources: Sources) -> SafeText:
     """A thread of a child process: what it is in, and the line of the user's code that is nearest."""
-    text = SafeText(f"{strand.name} ", no_wrap=True, overflow="ellipsis").append(f"{VERBS[strand.activity]} ", "bold")
-    frames = stacks.frames_of(strand.key)
-    frame = names.user_frame(frames) or (frames[0] if frames else None)
-    if strand.activity == "waiting":
-        text.append(f"in {strand.words}  ")
-    if strand.is_torn:
+    text = SafeText(f"{thread.name} ", no_wrap=True, overflow="ellipsis").append(f"{VERBS[thread.activity]} ", "bold")
+    frame = innermost_frame(frames)
+    if thread.activity == "waiting":
+        text.append(f"in {thread.words}  ")
+    if thread.is_torn:
         text.append(f"({TORN_STACK})  ", "yellow")
     if frame:
         return frame_text(frame, sources, text)

@@ -39,7 +39,7 @@ class StitchedStack:
         yield _node(_line(lead), node, via)
         for frame in _some(node.frames):
             yield frame_text(frame, self._sources, _line(" " * (indent + INDENT)))
-        if node.who.torn and not node.repeats:
+        if node.details.torn and not node.repeats:
             yield _line(" " * (indent + INDENT)).append(TORN_STACK, "yellow")
         yield from self._branches(node, indent)
 
@@ -64,7 +64,7 @@ class StitchedStack:
 
     def _known(self, node: StackNode, known: Sequence[StackNode], indent: int) -> Iterator[SafeText]:
         if known:
-            called = [f"{child.who.execution} ({self._numbers[child.vertex]})" for child in known]
+            called = [f"{child.details.execution} ({self._numbers[child.vertex]})" for child in known]
             text = f"{node.wait_kind} → {shortly(called, SHOWN_NAMES)}, as above"
             yield _line(" " * (indent + INDENT)).append(text, "dim")
 
@@ -85,13 +85,13 @@ def _node(text: SafeText, node: StackNode, via: str | None) -> SafeText:
         text.append(f"{via} → ", "magenta")
     if node.count > 1:
         text.append(f"{node.count:,} × ", "bold")
-    text.append(node.who.execution, "bold")
+    text.append(node.details.execution, "bold")
     if node.never:
         return text.append(f"  {node.never}", "red")
     is_each_known = node.count > 1 and len(set(node.ranks)) == node.count
     ranks = f"{names.ranks_in_words(node.ranks)}, " if is_each_known else ""
     first = f"{ranks}first: " if node.count > 1 else ""
-    return text.append(f"  {first}{node.who.short_place}" if node.who.short_place else "", "dim")
+    return text.append(f"  {first}{node.details.short_place}" if node.details.short_place else "", "dim")
 
 
 def _some(frames: Sequence[Frame]) -> Sequence[Frame]:

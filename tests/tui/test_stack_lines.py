@@ -48,7 +48,7 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
         for branch in (tree.root, *tree.root.children):
             found += unfolded(branch_page(tree, branch))
     for key in stacks.vertices:
-        stack = stacks.stack(key)
+        stack = stacks.pages.page(key)
         assert stack is not None
         found += unfolded(stack_page(stacks, stack))
         assert not UNSEEN.search(stack_in_words(stack).replace("\n", ""))
@@ -61,7 +61,7 @@ def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsisten
     thread.is_torn = True
     snapshot = scene.sample().snapshot()
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
-    stack = stacks.stack(thread.key)
+    stack = stacks.pages.page(thread.key)
 
     assert stack is not None
     assert any(TORN_STACK in line.text.plain for line in stack_page(stacks, stack))
@@ -76,7 +76,7 @@ def test_every_recorded_snapshot_unfolds(name: str) -> None:
     assert all_lines(snapshot)
     for tree in (
         ProcessTree(stacks, set()).lines(),
-        *(stack_page(stacks, one) for one in map(stacks.stack, stacks.vertices) if one),
+        *(stack_page(stacks, one) for one in map(stacks.pages.page, stacks.vertices) if one),
     ):
         keys = [line.key for line in unfolded(tree)]
         assert len(keys) == len(set(keys)), "keys are unique"

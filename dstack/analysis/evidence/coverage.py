@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from dstack.analysis.evidence.sample_changes import ended_workers, new_workers
 from dstack.analysis.solve.requirements import relevant_unobserved, targets_of
@@ -31,7 +32,7 @@ def coverage_of(snapshot: Snapshot) -> Coverage:
 
 
 def access_of(snapshot: Snapshot) -> dict[str, Access]:
-    """How each worker could be read, at the better of two looks."""
+    """How each worker could be read, in the better of two samples."""
     best: dict[str, Access] = {worker.worker_id: "state only" for worker in snapshot.workers}
     for sample in snapshot.samples:
         for worker in sample.workers:
@@ -47,7 +48,8 @@ def _counted(access: Mapping[str, Access]) -> dict[Access, int]:
     return {one: counts[one] for one in ACCESSES if counts[one]}
 
 
-class CoverageGap(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CoverageGap:
     """Something that was not observed and could change a verdict: what it is, and in which way it was not."""
 
     kind: Literal["worker", "access", "failure", "dependency"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -60,7 +60,8 @@ RETRYING = ("ray/train/v2/_internal/execution/controller/controller.py",)
 """Libraries' loops that retry after a timeout, for ever by default; seen on Ray 2.60."""
 
 
-class _Observation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Observation:
     """A thread or coroutine in one sample or reading, which was taken within this time."""
 
     began_s: float
@@ -344,7 +345,7 @@ def _depth_of_loop(stacks: Sequence[tuple[int, ...]], frames: Sequence[Frame]) -
 def _is_weak(frames: Sequence[Frame], call: BlockedCall) -> bool:
     """Whether the first loop of these, innermost first, does more than to poll, where it is the user's own.
 
-    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread does that looks for
+    It may end by itself. Or it makes other calls between polls which are not for refs, as a thread that searches for
     something outside each time it is not woken.
     """
     loop = next((frame for frame in frames if frame.loop is not None), None)

@@ -1,6 +1,6 @@
 """For how long each wait has lasted, at least and at most.
 
-What stood in both looks lasted from the one to the other. A task is in its state since the moment its owner reported.
+Waits in both samples lasted from the one to the other. A task is in its state since the moment its owner reported.
 A call that waits for a value began after the value's task was submitted, and after its own task began to run. Those
 moments are by other hosts' clocks: where any is known to differ from dstack's, only what was watched counts.
 """
@@ -53,11 +53,11 @@ class _Bounds:
         self._first = first
         last = snapshot.samples[-1]
         self._watched_s = max(0.0, last.began_s - snapshot.samples[0].ended_s) if len(snapshot.samples) > 1 else None
-        self._looked_at = {stands: self._look(snapshot, stands) for stands in (False, True)}
+        self._last_shown = {stands: self._sample_times(snapshot, stands) for stands in (False, True)}
 
     @staticmethod
-    def _look(snapshot: Snapshot, stands: bool) -> tuple[float, float]:
-        """Between which moments a wait was seen for the last time."""
+    def _sample_times(snapshot: Snapshot, stands: bool) -> tuple[float, float]:
+        """Beginning and end of the last sample that shows a wait."""
         sample = snapshot.samples[-1 if stands else 0]
         return snapshot.taken_at + sample.began_s, snapshot.taken_at + sample.ended_s
 
@@ -70,7 +70,7 @@ class _Bounds:
         return msgspec.structs.replace(vertex, since=since)
 
     def _since(self, vertex: Vertex) -> Since:
-        began, ended = self._looked_at[vertex.is_confirmed]
+        began, ended = self._last_shown[vertex.is_confirmed]
         watched_s = self._watched_s if vertex.is_confirmed else None
         entered = self._entered(vertex)
         if entered is not None:

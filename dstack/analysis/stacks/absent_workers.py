@@ -1,9 +1,10 @@
-"""Which of several workers that are alike are not where the others are: elsewhere, idle, dead or not read."""
+"""Similar workers that are not in the same code as the others: elsewhere, idle, dead or not read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from dstack.analysis.evidence.coverage import read_states
 from dstack.analysis.index.sample_index import SampleIndex
@@ -16,15 +17,16 @@ from dstack.vertex_keys import Key
 
 Why = Literal["not read", "unreadable", "idle", "dead", "without a process"]
 ABSENCES: tuple[Why, ...] = ("not read", "unreadable", "dead", "without a process", "idle")
-"""The gravest first: a process that was not seen, or a call whose stack was unreadable, may be anywhere."""
+"""Worst first: a process that was not read, or a call with an unreadable stack, may be anywhere."""
 
 
-class AbsentWorker(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AbsentWorker:
     """A worker, or an actor without one, of which no stack of the application was read.
 
-    ``kind`` and ``job_id`` are those of :class:`Execution`; of a worker that was not seen, the kind is ``worker`` where
-    nobody knows what it runs.
-    ``detail`` is a sentence's end, as ``did not answer``.
+    ``kind`` and ``job_id`` are those of :class:`Execution`; of a worker that was not read, the kind is ``worker`` if
+    its task is unknown.
+    ``detail`` is the end of a sentence, as ``did not answer``.
     """
 
     kind: str
@@ -35,8 +37,9 @@ class AbsentWorker(NamedTuple):
     worker_id: str | None = None
 
 
-class BranchPeers(NamedTuple):
-    """Of one ``kind`` in one job: how many workers are in a branch, what others do ``elsewhere``, who is missing."""
+@dataclass(frozen=True, slots=True)
+class BranchPeers:
+    """The workers of one ``kind`` in one job: their number in a branch, those ``elsewhere``, and the absent ones."""
 
     kind: str
     job_id: str | None
@@ -46,26 +49,26 @@ class BranchPeers(NamedTuple):
 
     @property
     def away(self) -> int:
-        """How many workers are elsewhere, each with one or more of the executions there."""
+        """The number of workers elsewhere."""
         return len({execution.worker_id for execution in self.elsewhere})
 
     @property
     def all(self) -> int:
-        """How many there are."""
+        """The number of all these workers."""
         return self.here + self.away + len(self.absent)
 
 
 def absent_workers(
     index: SampleIndex, vertices: Mapping[Key, Vertex], executions: Iterable[Execution]
 ) -> tuple[AbsentWorker, ...]:
-    """Actors of the same classes and jobs without an execution, and all workers that were not seen or not readable."""
+    """Actors of the same classes and jobs without an execution, and all workers not read or unreadable."""
     present = list(executions)
     there = {execution.worker_id for execution in present}
     classes = {(execution.kind, execution.peer_group.job_id) for execution in present}
-    lull = AbsenceReasons(index, vertices)
-    actors = list(_actors(index, lull, there, classes))
+    reasons = AbsenceReasons(index, vertices)
+    actors = list(_actors(index, reasons, there, classes))
     listed = {one.worker_id for one in actors if one.worker_id}
-    found = [*actors, *_workers(index, lull, there | listed)]
+    found = [*actors, *_workers(index, reasons, there | listed)]
     return tuple(sorted(found, key=lambda one: (ABSENCES.index(one.why), one.kind, one.name)))
 
 
@@ -83,9 +86,9 @@ class AbsenceReasons:
         }
 
     def why(self, worker: Worker) -> tuple[Why, str]:
-        """The reason, and a sentence's end about the worker."""
+        """The reason, and the end of a sentence about the worker."""
         if self._sights[worker.worker_id] != "seen":
-            return "not read", _unseen(self._index, worker)
+            return "not read", _unread_reason(self._index, worker)
         seen = self._index.worker_samples.get(worker.worker_id)
         if seen is None or not seen.running_task_ids:
             return "idle", "is idle"
@@ -94,12 +97,12 @@ class AbsenceReasons:
         return "unreadable", "runs a call, but its stack was not read"
 
     def task_in(self, worker: Worker) -> str | None:
-        """The task it runs, where its stack was not seen."""
+        """The task that it runs, if its stack was not read."""
         return self._tasks.get(worker.worker_id)
 
 
 def branch_peers(root: StackBranch, branch: StackBranch, absent: Iterable[AbsentWorker]) -> list[BranchPeers]:
-    """For each kind in a branch of a tree, who of that kind is not in it; the most numerous kind first."""
+    """The peers of each kind of worker in a branch, the most frequent kind first."""
     here: dict[tuple[str, str | None], set[str]] = {}
     for execution in branch.executions:
         here.setdefault(_team(execution), set()).add(execution.worker_id)
@@ -120,16 +123,16 @@ def _team(execution: Execution) -> tuple[str, str | None]:
 
 
 def _actors(
-    index: SampleIndex, lull: AbsenceReasons, there: set[str], classes: set[tuple[str, str | None]]
+    index: SampleIndex, reasons: AbsenceReasons, there: set[str], classes: set[tuple[str, str | None]]
 ) -> Iterator[AbsentWorker]:
     """The actors of these classes that have no execution."""
     for actor in index.actors.values():
         kind = kind_of_actor(actor)
         if (kind, actor.job_id) in classes and actor.worker_id not in there:
-            yield _actor(index, lull, actor, kind)
+            yield _actor(index, reasons, actor, kind)
 
 
-def _actor(index: SampleIndex, lull: AbsenceReasons, actor: Actor, kind: str) -> AbsentWorker:
+def _actor(index: SampleIndex, reasons: AbsenceReasons, actor: Actor, kind: str) -> AbsentWorker:
     known = (index.ranks(actor.worker_id or "").in_words, f"pid {actor.pid}" if actor.pid else "")
     place = ", ".join(part for part in known if part)
     name = names.actor(actor) + (f" ({place})" if place else "")
@@ -138,26 +141,26 @@ def _actor(index: SampleIndex, lull: AbsenceReasons, actor: Actor, kind: str) ->
     worker = index.workers.get(actor.worker_id or "")
     if worker is None:
         return AbsentWorker(kind, actor.job_id, name, "without a process", f"has no process: it is {actor.state}")
-    return AbsentWorker(kind, actor.job_id, name, *lull.why(worker), worker.worker_id)
+    return AbsentWorker(kind, actor.job_id, name, *reasons.why(worker), worker.worker_id)
 
 
-def _workers(index: SampleIndex, lull: AbsenceReasons, listed: set[str]) -> Iterator[AbsentWorker]:
-    """The workers that are not listed yet and were not seen, or of whose task no stack was."""
+def _workers(index: SampleIndex, reasons: AbsenceReasons, listed: set[str]) -> Iterator[AbsentWorker]:
+    """The workers that are not listed yet and are not read or unreadable."""
     for worker in index.snapshot.workers:
         if worker.worker_id in listed:
             continue
-        why, detail = lull.why(worker)
+        why, detail = reasons.why(worker)
         if why in ("not read", "unreadable"):
             actor = index.actors.get(worker.actor_id or "")
             if actor is not None:
-                yield _actor(index, lull, actor, kind_of_actor(actor))
+                yield _actor(index, reasons, actor, kind_of_actor(actor))
                 continue
-            kind = kind_of(index, worker, lull.task_in(worker))
+            kind = kind_of(index, worker, reasons.task_in(worker))
             yield AbsentWorker(kind, worker.job_id, names.place(index, worker), why, detail, worker.worker_id)
 
 
-def _unseen(index: SampleIndex, worker: Worker) -> str:
-    """Why a worker's state and stacks are not known."""
+def _unread_reason(index: SampleIndex, worker: Worker) -> str:
+    """Why the state and stacks of a worker are unknown."""
     sample = index.worker_samples.get(worker.worker_id)
     if sample is not None and sample.process is not None and sample.process.threads:
         return "did not answer which tasks it runs" if sample.running_task_ids is None else "was read only in part"

@@ -1,10 +1,10 @@
-"""What of an application runs or waits in one sample: its threads and coroutines, each with its stack as a path."""
+"""The threads and coroutines of the application in one sample, each with its stack as a path."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from dstack.analysis.index.ranks import NO_RANKS, Ranks
 from dstack.analysis.index.sample_index import SampleIndex
@@ -19,10 +19,11 @@ from dstack.vertex_keys import Key
 ENTRIES = ("ray/_private/workers/default_worker.py", "ray/_private/worker.py")
 
 
-class PathStep(NamedTuple):
-    """One step of a path: a frame, or a group that stands above all frames and has no ``file``.
+@dataclass(frozen=True, order=True, slots=True)
+class PathStep:
+    """One step of a path: a frame, or a group above all frames, which has no ``file``.
 
-    ``name`` is the frame's ``function``; of the call that somebody is blocked in, what its user calls it.
+    ``name`` is the frame's ``function``; of a blocked call, the name of its API function.
     """
 
     name: str
@@ -37,14 +38,16 @@ class PathStep(NamedTuple):
         return bool(self.function)
 
 
-class PeerGroup(NamedTuple):
-    """What makes executions alike: the actor class and method, or the task's name; else whose threads they are."""
+@dataclass(frozen=True, slots=True)
+class PeerGroup:
+    """Similar executions: by actor class and method or task name; other threads by their owner."""
 
     name: str
     job_id: str | None
 
 
-class Execution(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Execution:
     """A thread or coroutine of the application, by the key and the label of its vertex.
 
     ``kind`` is ``actor CLASS``, ``task NAME`` or ``driver SCRIPT``. ``path`` is its stack, outermost frame first.
@@ -62,7 +65,8 @@ class Execution(NamedTuple):
     ranks: Ranks = NO_RANKS
 
 
-class AppExecutions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AppExecutions:
     """All executions of the application, and how many threads and coroutines of Ray and its libraries are left out.
 
     ``folded`` counts the frames of others' code that are left out of the paths.
@@ -76,7 +80,7 @@ class AppExecutions(NamedTuple):
 def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool = False) -> AppExecutions:
     """The application's executions; with only its own frames and the call it is blocked in, or ``whole`` stacks.
 
-    What a library does for itself is left out, unless somebody needs it, and threads for tasks that run none.
+    Executions of libraries are left out unless an application depends on them, and idle task threads.
     """
     machines = ray_libraries.machinery(index, vertices)
     reader = _Reader(index, whole)
@@ -87,8 +91,8 @@ def running(index: SampleIndex, vertices: Mapping[Key, Vertex], *, whole: bool =
         if not _is_idle(index, vertex) and (execution := reader.execution(vertex))
     )
     processes = (worker.process for worker in index.sample.workers)
-    everybody = sum(len(process.threads) + len(process.coroutines) for process in processes if process)
-    return AppExecutions(found, everybody - len(found), reader.folded)
+    total = sum(len(process.threads) + len(process.coroutines) for process in processes if process)
+    return AppExecutions(found, total - len(found), reader.folded)
 
 
 def kind_of(index: SampleIndex, worker: Worker, task_id: str | None) -> str:
@@ -117,7 +121,7 @@ def job_in_words(index: SampleIndex, job_id: str | None) -> str:
 
 
 class _Reader:
-    """Makes executions of vertices; what they share is made once."""
+    """Build executions from vertices; paths are shared."""
 
     def __init__(self, index: SampleIndex, whole: bool) -> None:
         self._index = index
@@ -128,7 +132,7 @@ class _Reader:
         self.folded = 0
 
     def execution(self, vertex: Vertex) -> Execution | None:
-        """The execution of a vertex, None if its stack or its worker was not seen."""
+        """The execution of a vertex, None if its stack or its worker is unknown."""
         thread = execution_of(self._index, vertex)
         worker = self._index.workers.get(vertex.worker_id or "")
         if thread is None or worker is None:
@@ -139,7 +143,7 @@ class _Reader:
             key=vertex.key,
             name=vertex.label,
             kind=kind,
-            peer_group=PeerGroup(_alike(vertex, worker, kind), job_id),
+            peer_group=PeerGroup(_peer_name(vertex, worker, kind), job_id),
             node=self._nodes.get(worker.node_id, f"node {names.short(worker.node_id)}"),
             job=self._job(job_id),
             worker_id=worker.worker_id,
@@ -169,7 +173,7 @@ class _Reader:
 
     @cached_property
     def _calls(self) -> dict[int, BlockedCall]:
-        """By stack: the call that somebody with that stack is known to be in, though others may have moved."""
+        """By stack: the call of an execution that has it, though others with it may have moved."""
         processes = (worker.process for worker in self._index.sample.workers if worker.process)
         calls: dict[int, BlockedCall] = {}
         for process in processes:
@@ -179,7 +183,7 @@ class _Reader:
 
 
 def _is_idle(index: SampleIndex, vertex: Vertex) -> bool:
-    """Whether it is a thread for tasks that runs none."""
+    """Whether it is a task thread without a task."""
     thread = index.thread(vertex.worker_id, vertex.os_thread_id)
     sample = index.worker_samples.get(vertex.worker_id or "")
     if thread is None or thread.role != "task" or vertex.wait or sample is None or sample.running_task_ids != ():
@@ -188,7 +192,7 @@ def _is_idle(index: SampleIndex, vertex: Vertex) -> bool:
 
 
 def call_in_words(call: BlockedCall | None) -> str:
-    """``ray.get`` or ``queue.Queue.get``; empty where there is no name but the frame's."""
+    """``ray.get`` or ``queue.Queue.get``; empty if only the frame has a name."""
     if call is None or (call.what is None and call.kind == "other"):
         return ""
     return call.what or call.kind
@@ -206,7 +210,7 @@ def _places(frames: tuple[Frame, ...], call: BlockedCall | None, whole: bool) ->
 
 
 def _shown(frames: tuple[Frame, ...], at_call: int) -> Iterator[int]:
-    """The user's own frames and the call; where none is theirs, all down to the call from where the thread began.
+    """The user frames and the call; without user frames, all frames from the thread's entry to the call.
 
     It begins after the first ones of the standard library, or after ``Worker.main_loop`` and what calls that. Seen on
     Ray 2.46 and 2.60.
@@ -224,7 +228,7 @@ def _is_entry(frame: Frame) -> bool:
     return frame.file.endswith(ENTRIES) and frame.function in ("<module>", "Worker.main_loop")
 
 
-def _alike(vertex: Vertex, worker: Worker, kind: str) -> str:
+def _peer_name(vertex: Vertex, worker: Worker, kind: str) -> str:
     if vertex.task_id is None and worker.actor_id is not None:
         return f"{'threads' if vertex.coroutine_id is None else 'asyncio tasks'} of {kind}"
     return vertex.label

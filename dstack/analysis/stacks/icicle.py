@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 from dstack.analysis.stacks.stack_tree import StackBranch
@@ -28,7 +29,8 @@ LEAST = 8
 """So many cells a branch has at least where none of many would be wide enough."""
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cell:
     """One rectangle: of one branch, or of several that are folded because they are narrow, the largest first.
 
     ``start`` and ``width`` are in cells. ``own`` is the weight of what ends in it.
@@ -59,7 +61,8 @@ class Cell(NamedTuple):
         return self.place.name if self.place else "all"
 
 
-class Icicle(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Icicle:
     """Rows of cells from the outermost frame on, each from left to right, and the weight of all.
 
     ``to_scale`` is false where many alike narrow branches were made wide enough to be seen.

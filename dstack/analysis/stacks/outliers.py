@@ -1,10 +1,10 @@
-"""Executions that are in other code than most like them: of 64 workers in a barrier, the one that still loads data."""
+"""Executions that are in other code than most similar ones: of 64 workers in a barrier, the one that loads data."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from dstack.analysis.stacks.app_threads import Execution, PeerGroup
 from dstack.analysis.stacks.rank_sets import RankSet, RankSets
@@ -12,14 +12,15 @@ from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.vertex_keys import Key
 
 FEW = 4
-"""Few beside most are a single one, or not more than one to so many."""
+"""A part is few if it is one execution, or at most one to this number of others."""
 
 
-class Outlier(NamedTuple):
-    """An execution that is elsewhere than most that are alike.
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """An execution that is in other code than most similar ones.
 
-    They share ``shared`` frames; of ``alike`` so many went on together, ``most``, and it did not. ``slice`` are the
-    workers that parted from them together, ``others`` those that did not, where ranks or labels tell them apart.
+    They have ``shared`` frames in common; ``most`` of ``alike`` executions share the next one. ``rank_set`` are the
+    workers of this branch, ``others`` those of the largest, if ranks or labels distinguish them.
     """
 
     execution: Execution
@@ -41,7 +42,7 @@ class Outlier(NamedTuple):
 
 
 def outliers(executions: Iterable[Execution], rank_sets: RankSets | None = None) -> dict[Key, Outlier]:
-    """By key: those few who part from most that are alike, at the frame where they do. Paths are without groups.
+    """The outliers by key, at the frame where they diverge from similar executions. Paths are without groups.
 
     With ``teams`` a larger part is few as well where it is all of a dimension or label, as the second of three pipeline
     stages.
@@ -53,7 +54,7 @@ def outliers(executions: Iterable[Execution], rank_sets: RankSets | None = None)
 
 
 def _odd(alike: list[Execution], rank_sets: RankSets | None) -> list[Outlier]:
-    """Follows the way of most down from the root, and notes who leaves it."""
+    """Follow the largest branch down from the root, and collect the executions that diverge from it."""
     found: list[Outlier] = []
     branch = merge(alike)
     while branch.count > len(alike) / 2 and branch.count > 1:
@@ -71,16 +72,16 @@ def _odd(alike: list[Execution], rank_sets: RankSets | None) -> list[Outlier]:
 def _leaving(
     parts: list[Sequence[Execution]], shared: int, alike: int, rank_sets: RankSets | None
 ) -> Iterator[Outlier]:
-    """Those in the smaller parts that are few, or a whole slice."""
+    """The executions of smaller parts that are few, or a whole rank set."""
     most, *others = parts
-    there = _slice(most, rank_sets)
+    there = _rank_set(most, rank_sets)
     for part in others:
-        here = _slice(part, rank_sets) if part else None
+        here = _rank_set(part, rank_sets) if part else None
         if _is_few(len(part), len(most)) or (here and here.common and len(part) < len(most)):
             yield from (Outlier(odd, shared, len(most), alike, here, there) for odd in part)
 
 
-def _slice(executions: Sequence[Execution], rank_sets: RankSets | None) -> RankSet | None:
+def _rank_set(executions: Sequence[Execution], rank_sets: RankSets | None) -> RankSet | None:
     return rank_sets.rank_set_of(executions) if rank_sets else None
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from dstack.analysis.index.ranks import RANK, Ranks, cut
 from dstack.analysis.index.sample_index import SampleIndex
@@ -15,7 +15,8 @@ from dstack.diagnosis import Vertex
 from dstack.vertex_keys import ChildThreadKey
 
 
-class RankSet(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RankSet:
     """Some workers of one run: their ranks, and what all of these and no others have in common, in words."""
 
     ranks: tuple[int, ...]

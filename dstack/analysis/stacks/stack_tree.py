@@ -1,23 +1,25 @@
-"""The stacks of many executions as one prefix tree: where they all are, and where they part.
+"""The stacks of many executions as one prefix tree.
 
-The executions are sorted by their paths once; a branch is a slice of them, so that it costs nothing to know who is in
-it. Children are found when they are asked for: of 10,000 executions nobody looks at all branches.
+The executions are sorted by their paths once, and a branch is a slice of them. Children are computed on demand, as a
+view of 10,000 executions shows few branches.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dstack.analysis.index.ranks import names_in
 from dstack.analysis.stacks.activity import Activity
 from dstack.analysis.stacks.app_threads import Execution, PathStep
 
 
-class ByRanks(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ByRanks:
     """Groups of those with the same rank, the same rank in a dimension, or the same value of a label: by its name."""
 
     name: str
@@ -33,7 +35,7 @@ MAX_GROUPINGS = 16
 
 
 class StackBranch:
-    """All executions whose paths begin alike: ``executions``, which are sorted by their paths.
+    """All executions whose paths have a common beginning, sorted by their paths.
 
     ``place`` is the last step of what they share, None at the root. Two are the same if their ``path`` is.
     """
@@ -56,17 +58,17 @@ class StackBranch:
 
     @property
     def executions(self) -> Sequence[Execution]:
-        """Who is in it."""
+        """The executions in it."""
         return self._tree[self.begin : self.end]
 
     @property
     def count(self) -> int:
-        """How many are in it."""
+        """The number of executions in it."""
         return self.end - self.begin
 
     @cached_property
     def activity(self) -> Counter[Activity]:
-        """How many of them wait, run, and neither."""
+        """The number of executions by activity."""
         return Counter(execution.activity for execution in self.executions)
 
     @cached_property
@@ -110,7 +112,7 @@ def merge(
         return StackBranch(tree, 0, len(tree), 0)
     named = [(_group_of(execution, by), execution) for execution in chosen]
     groups = {name: PathStep(name) for name, _ in named}
-    grouped = (execution._replace(path=(groups[name], *execution.path)) for name, execution in named)
+    grouped = (replace(execution, path=(groups[name], *execution.path)) for name, execution in named)
     tree = sorted(grouped, key=lambda one: (_by_number(one.path[0].name), one.path, *_order(one)))
     return StackBranch(tree, 0, len(tree), 0)
 

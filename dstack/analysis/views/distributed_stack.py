@@ -1,4 +1,4 @@
-"""The distributed stack: from an execution, through the ref it waits for, into the stack of who makes it, and on."""
+"""The distributed stack: an execution, the executions that it waits for, and so on, across processes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MAX_DEPTH = 16
 class StackNode(Model, frozen=True):
     """One execution or pending thing in a distributed stack, with what it waits for below it.
 
-    ``frames`` are the user's own, outermost first (and the leaf, where all is others' code). ``count`` says how many
-    alike branches this one stands for. ``repeats`` marks a vertex that stands further up already: a cycle.
-    ``left_out`` counts branches not followed; ``goes_on`` says that it is too deep to be followed here.
-    Alike branches have the same ``shape``; ``ranks`` are those of all that it stands for, as far as known.
+    ``frames`` are the user's own, outermost first (or the leaf, if there are none). ``count`` says how many
+    similar branches this one represents. ``repeats`` marks a vertex that is further up: a cycle.
+    ``left_out`` counts branches not followed; ``goes_on`` is true if it is too deep to be followed.
+    Similar branches have the same ``shape``; ``ranks`` are the known ranks of all of them.
     """
 
     vertex: Key
-    who: VertexDetails
+    details: VertexDetails
     wait_kind: str | None = None
     never: str | None = None
     frames: tuple[Frame, ...] = ()
@@ -48,7 +48,7 @@ def stitch(index: SampleIndex, vertices: Mapping[Key, Vertex], root: Key) -> Sta
 
 
 def vertices_in(node: StackNode) -> set[Key]:
-    """All vertices that stand in a distributed stack."""
+    """All vertices of a distributed stack."""
     found: set[Key] = set()
     ahead = [node]
     while ahead:
@@ -60,7 +60,7 @@ def vertices_in(node: StackNode) -> set[Key]:
 
 
 def roots(vertices: Mapping[Key, Vertex], members: set[Key]) -> list[Key]:
-    """The waiting members that no other waits for, or one where all are in a cycle; executions, if there are any."""
+    """The waiting members that no other waits for, or one if all are in a cycle; preferably executions."""
     awaited = {
         target.vertex
         for key in members
@@ -68,14 +68,14 @@ def roots(vertices: Mapping[Key, Vertex], members: set[Key]) -> list[Key]:
         for group in wait.groups
         for target in group.targets
     }
-    everybody = sorted(members, key=str)
-    tops = [key for key in everybody if key not in awaited and vertices[key].wait]
-    executions = [key for key in tops or everybody if vertices[key].kind == "execution"]
-    return (executions or tops) if tops else (executions or everybody)[:1]
+    ordered = sorted(members, key=str)
+    tops = [key for key in ordered if key not in awaited and vertices[key].wait]
+    executions = [key for key in tops or ordered if vertices[key].kind == "execution"]
+    return (executions or tops) if tops else (executions or ordered)[:1]
 
 
 def group_similar(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[list[Key]]:
-    """The keys in groups of pending things that are called alike and wait for the same; who runs is one of a kind."""
+    """Group pending vertices by name and dependencies; each running execution is a group of its own."""
     groups: dict[object, list[Key]] = {}
     for key in keys:
         groups.setdefault(similarity_key(vertices[key]), []).append(key)
@@ -83,14 +83,14 @@ def group_similar(vertices: Mapping[Key, Vertex], keys: Sequence[Key]) -> list[l
 
 
 def similarity_key(vertex: Vertex) -> object:
-    """What makes pending things alike; the key itself of what runs."""
+    """Equal for similar pending vertices; the key itself of running ones."""
     if vertex.worker_id is not None or vertex.kind != "task":
         return vertex.key
     return vertex.label, vertex.never, vertex.is_confirmed, vertex.wait and (vertex.wait.kind_name, vertex.wait.groups)
 
 
 class _Stitcher:
-    """Follows every vertex once; where it is met again, it only refers to that place."""
+    """Follow every vertex once and refer to it afterwards."""
 
     def __init__(self, index: SampleIndex, vertices: Mapping[Key, Vertex]) -> None:
         self._index = index
@@ -102,14 +102,14 @@ class _Stitcher:
         if key in self._built:
             return self._built[key]
         vertex = self._vertices[key]
-        who = details_of(self._index, vertex)
+        details = details_of(self._index, vertex)
         node = StackNode(
             vertex=key,
-            who=who,
+            details=details,
             wait_kind=vertex.wait.kind_name if vertex.wait else None,
             never=vertex.never,
-            frames=_shown(who.frames),
-            ranks=() if who.ranks.rank is None else (who.ranks.rank,),
+            frames=_shown(details.frames),
+            ranks=() if details.ranks.rank is None else (details.ranks.rank,),
         )
         if key in above:
             return self._shaped(msgspec.structs.replace(node, repeats=True, frames=()))
@@ -123,15 +123,23 @@ class _Stitcher:
         return self._built[key]
 
     def _shaped(self, node: StackNode) -> StackNode:
-        """The node with a number for what makes branches alike: names and lines all the way down, not who exactly."""
+        """The node with its shape: equal for branches with the same names and lines all the way down."""
         children = tuple((child.shape, child.count) for child in node.children)
-        what = (node.who.execution, node.wait_kind, node.frames, node.repeats, node.goes_on, node.left_out, children)
+        what = (
+            node.details.execution,
+            node.wait_kind,
+            node.frames,
+            node.repeats,
+            node.goes_on,
+            node.left_out,
+            children,
+        )
         return msgspec.structs.replace(node, shape=self._shapes.setdefault(what, len(self._shapes)))
 
     def _targets(self, vertex: Vertex) -> tuple[list[list[Key]], int]:
-        """The vertices to follow, alike ones together, and how many are left out.
+        """The vertices to follow, similar ones grouped, and the number of those left out.
 
-        Of targets that are only inferred, those are left out which are in the same case themselves.
+        Of inferred targets, those that wait for inferred targets in the same way are left out.
         """
         wait = vertex.wait
         if wait is None:

@@ -1,4 +1,4 @@
-"""Whether an execution of one snapshot is there in another of the same cluster: the same instance, not one like it."""
+"""Whether an execution of one snapshot is in another of the same cluster: the same instance, not a similar one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Presence = Literal["there", "gone", "not known"]
 
 
 class ComparedSnapshot:
-    """One of the two snapshots, with the last that was seen of each process."""
+    """One of the two snapshots, with the last observation of each process."""
 
     def __init__(self, analysed: AnalysedSnapshot) -> None:
         self.snapshot = analysed.snapshot
@@ -30,20 +30,20 @@ class ComparedSnapshot:
 
     @cached_property
     def lists_all(self) -> bool:
-        """Whether who is not listed is not there."""
+        """Whether workers that are not listed have ended."""
         return all(failure.stage != "control plane" for failure in self.snapshot.failures)
 
     def read_at(self, vertex: Vertex) -> float:
-        """When the look began that showed a wait for the last time, in Unix seconds."""
+        """When the last sample that shows a wait began, in Unix seconds."""
         return (self.last if vertex.is_confirmed else self.first).began_at
 
-    def seen(self, worker_id: str) -> SampleIndex:
-        """The last look that saw a worker's threads."""
+    def latest(self, worker_id: str) -> SampleIndex:
+        """The last sample with a worker's threads."""
         return self.last if self.last.threads(worker_id) else self.first
 
     def execution(self, vertex: Vertex) -> Thread | Coroutine | None:
-        """A thread or coroutine as it was seen last."""
-        return execution_of(self.seen(vertex.worker_id or ""), vertex)
+        """A thread or coroutine in the last sample that has it."""
+        return execution_of(self.latest(vertex.worker_id or ""), vertex)
 
     def frames(self, vertex: Vertex) -> tuple[Frame, ...] | None:
         """Its stack, leaf first."""
@@ -51,9 +51,9 @@ class ComparedSnapshot:
         return None if execution is None else self.snapshot.frames_of(execution)
 
     def task_of(self, vertex: Vertex) -> str | None:
-        """The task a thread or coroutine runs, where that is certain."""
+        """The task that a thread or coroutine runs, if that is certain."""
         worker_id = vertex.worker_id or ""
-        index, execution = self.seen(worker_id), self.execution(vertex)
+        index, execution = self.latest(worker_id), self.execution(vertex)
         if isinstance(execution, Coroutine):
             return execution.task_id if execution.is_task else None
         return task_assignment.task_of(index, worker_id, execution) if execution else None
@@ -61,25 +61,25 @@ class ComparedSnapshot:
     def knows_task_of(self, vertex: Vertex) -> bool:
         """Whether a thread or coroutine that is not known to run a task runs none."""
         worker_id = vertex.worker_id or ""
-        index = self.seen(worker_id)
+        index = self.latest(worker_id)
         sample = index.worker_samples.get(worker_id)
         if sample is None or sample.running_task_ids is None:
             return False
         return not sample.running_task_ids or vertex.coroutine_id is not None or index.has_read_tasks(worker_id)
 
     def runs(self, worker_id: str) -> tuple[str, ...] | None:
-        """The tasks that a worker says it runs, in any look; None where it never answered."""
+        """The tasks that a worker reports as running in any sample; None if it never answered."""
         samples = (index.worker_samples.get(worker_id) for index in (self.first, self.last))
         answers = [one.running_task_ids for one in samples if one and one.running_task_ids is not None]
         return tuple(task_id for answer in answers for task_id in answer) if answers else None
 
     def attempt(self, task_id: str | None) -> int | None:
-        """Which attempt of a task it is, as far as its owner told."""
+        """The attempt of a task, if its owner reported it."""
         task = self.last.tasks.get(task_id or "") or self.first.tasks.get(task_id or "")
         return task.attempt if task else None
 
     def state(self, vertex: Vertex) -> tuple[object, ...] | None:
-        """How far something that does not run has come; it never goes back there, but in another attempt."""
+        """The state of a pending vertex, to which it never returns within one attempt."""
         if vertex.placement_group_id is not None:
             group = self.last.placement_groups.get(vertex.placement_group_id) or self.first.placement_groups.get(
                 vertex.placement_group_id
@@ -90,14 +90,14 @@ class ComparedSnapshot:
 
 
 def presence_of(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> Presence:
-    """What became of an execution, or in the other direction, whether it was there before."""
+    """Whether an execution of one snapshot is in the other."""
     worker_id = vertex.worker_id or ""
     if worker_id not in there.first.workers:
         return "gone" if there.lists_all and worker_id in here.first.workers else "not known"
     if vertex.kind == "task":
         return _fate_of_task(vertex, here, there)
-    index = there.seen(worker_id)
-    own, other = here.seen(worker_id).process(worker_id), index.process(worker_id)
+    index = there.latest(worker_id)
+    own, other = here.latest(worker_id).process(worker_id), index.process(worker_id)
     if own is None or other is None or not other.threads:
         return "not known"
     if own.started_at != other.started_at:
@@ -113,7 +113,7 @@ def presence_of(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot)
 
 
 def _fate_of_task(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> Presence:
-    """Of a task that runs, nobody knows on which thread: it is not known whether it moved."""
+    """The thread of such a running task is unknown, so it is unknown whether the task moved."""
     worker_id = vertex.worker_id or ""
     here_running, there_running = here.runs(worker_id), there.runs(worker_id)
     if here_running is None or there_running is None or vertex.task_id not in here_running:
@@ -123,7 +123,7 @@ def _fate_of_task(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapsho
 
 
 def _fate_by_task(vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> Presence:
-    """By the task that a thread or coroutine runs, which is there on both sides."""
+    """Compare the tasks of a thread or coroutine that is in both snapshots."""
     mine, other = here.task_of(vertex), there.task_of(vertex)
     if mine != other:
         is_certain = all(task or side.knows_task_of(vertex) for task, side in ((mine, here), (other, there)))

@@ -1,7 +1,7 @@
-"""Two snapshots of one cluster side by side: what moved, what stayed, and which waits are new, gone, or the same since.
+"""Two snapshots of one cluster side by side: executions, waits and findings that are new, gone or unchanged.
 
-An execution is the same where worker, process start, thread or coroutine, task and attempt are. What could not be seen
-on one side is neither new nor gone: it is not known.
+An execution is the same if worker, process start, thread or coroutine, task and attempt are. What is unreadable in one
+of the snapshots is neither new nor gone, but unknown.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Change = Literal["new", "gone", "moved", "stayed", "not known"]
 
 
 class ExecutionChange(Model, frozen=True):
-    """What became of an execution from the one snapshot to the other; ``vertex`` is its key, in either or both.
+    """The change of an execution between the snapshots; ``vertex`` is its key in either or both.
 
-    ``before`` and ``after`` are the user's own lines where it was. ``cpu_s`` is how much its process ran in between,
-    None where that is not known.
+    ``before`` and ``after`` are its innermost user frames. ``cpu_s`` is the CPU time of its process in between, None if
+    unknown.
     """
 
     vertex: Key
@@ -38,15 +38,15 @@ class ExecutionChange(Model, frozen=True):
 
     @property
     def shape(self) -> object:
-        """Equal for those that are told alike."""
+        """Equal for changes that one line can show."""
         return self.change, self.label, self.before, self.after
 
 
 class WaitChange(Model, frozen=True):
-    """What became of a wait.
+    """The change of a wait.
 
-    One that ``stayed`` is the same wait in both, ``since`` when by both; where it ``may_have_ended`` in between, and
-    begun again, only that both saw it.
+    One that ``stayed`` is in both, with the bounds ``since`` that follow from both. It ``may_have_ended``
+    and begun again in between.
     """
 
     vertex: Key
@@ -58,12 +58,12 @@ class WaitChange(Model, frozen=True):
 
     @property
     def shape(self) -> object:
-        """Equal for those that are told alike."""
+        """Equal for changes that one line can show."""
         return self.change, self.label, self.kind, self.may_have_ended
 
 
 class FindingChange(Model, frozen=True):
-    """What became of a finding: the numbers it has on each side, None where it is not there."""
+    """The change of a finding: its numbers in each snapshot, None if it is absent."""
 
     change: Change
     before: int | None = None
@@ -71,7 +71,7 @@ class FindingChange(Model, frozen=True):
 
 
 class SnapshotDiff(Model, frozen=True):
-    """All of it. ``between_s`` is from the end of the one to the beginning of the other, never less than nothing."""
+    """All changes. ``between_s`` is the time from the end of the earlier to the beginning of the later, at least 0."""
 
     between_s: float
     executions: tuple[ExecutionChange, ...]
@@ -84,16 +84,16 @@ class SnapshotDiff(Model, frozen=True):
 
 
 def compare(one: AnalysedSnapshot, other: AnalysedSnapshot) -> SnapshotDiff:
-    """The earlier of two snapshots with the later.
+    """Compare the earlier of two snapshots with the later.
 
-    Raises :class:`dstack.UsageError` where they have no node, worker or actor in common.
+    Raises :class:`dstack.UsageError` if they have no node, worker or actor in common.
     """
     earlier, later = sorted((one, other), key=lambda analysed: analysed.snapshot.taken_at)
-    _refuse_others(earlier.snapshot, later.snapshot)
-    return _Comparing(ComparedSnapshot(earlier), ComparedSnapshot(later)).result()
+    _require_same_cluster(earlier.snapshot, later.snapshot)
+    return _DiffBuilder(ComparedSnapshot(earlier), ComparedSnapshot(later)).result()
 
 
-def _refuse_others(earlier: Snapshot, later: Snapshot) -> None:
+def _require_same_cluster(earlier: Snapshot, later: Snapshot) -> None:
     if _ids(earlier).isdisjoint(_ids(later)) and _ids(earlier) != _ids(later):
         raise UsageError(
             f"These are snapshots of different clusters ({earlier.address} and {later.address}): they have no node, "
@@ -110,16 +110,18 @@ def _ids(snapshot: Snapshot) -> set[str]:
     }
 
 
-class _Comparing:
+class _DiffBuilder:
     def __init__(self, before: ComparedSnapshot, after: ComparedSnapshot) -> None:
         self._before = before
         self._after = after
-        self._fates: dict[Key, Change] = {}
+        self._change_of_execution: dict[Key, Change] = {}
 
     def result(self) -> SnapshotDiff:
         before, after = self._before, self._after
         executions = tuple(self._executions())
-        self._fates = {moved.vertex: moved.change for moved in executions if moved.change not in ("new", "gone")}
+        self._change_of_execution = {
+            moved.vertex: moved.change for moved in executions if moved.change not in ("new", "gone")
+        }
         waits = tuple(self._waits())
         new_workers, gone_workers = _difference(
             (worker.worker_id for worker in before.snapshot.workers),
@@ -182,8 +184,8 @@ class _Comparing:
         )
 
     def _cpu_s(self, worker_id: str) -> float | None:
-        was = self._before.seen(worker_id).process(worker_id)
-        now = self._after.seen(worker_id).process(worker_id)
+        was = self._before.latest(worker_id).process(worker_id)
+        now = self._after.latest(worker_id).process(worker_id)
         return round(max(0.0, now.cpu_s - was.cpu_s), 2) if was and now else None
 
     # Waits
@@ -201,8 +203,8 @@ class _Comparing:
                 yield _waited(now, "new" if is_known else "not known")
 
     def _both(self, was: Vertex, now: Vertex) -> Iterator[WaitChange]:
-        """A vertex that waits on both sides: for the same, or for something else."""
-        fate = self._fates.get(now.key)
+        """A vertex that waits in both snapshots, for the same or for something else."""
+        fate = self._change_of_execution.get(now.key)
         is_known = fate != "not known" if _runs(now) else self._after.state(now) is not None
         if not is_known:
             yield _waited(now, "not known")
@@ -217,9 +219,9 @@ class _Comparing:
         return self._before.state(was) == self._after.state(now)
 
     def _is_known(self, vertex: Vertex, here: ComparedSnapshot, there: ComparedSnapshot) -> bool:
-        """Whether the other side shows that this wait is not there."""
+        """Whether the other snapshot shows that this wait is absent."""
         if _runs(vertex):
-            fate = self._fates.get(vertex.key)
+            fate = self._change_of_execution.get(vertex.key)
             other = there.execution(vertex) if fate == "stayed" else None
             return fate != "not known" and (fate != "stayed" or (other is not None and other.call is not None))
         if vertex.key in there.vertices:
@@ -230,7 +232,7 @@ class _Comparing:
         return task is not None and there.runs(task.owner_id) is not None
 
     def _since(self, was: Vertex, now: Vertex) -> Since:
-        """By the times of both snapshots and by what each knew itself."""
+        """Bounds from the times and the bounds of both snapshots."""
         now_at = self._after.began_at
         bounds = [0.0, now_at - self._before.first_ended_at]
         if was.since and was.since.at_least_s is not None:
@@ -246,7 +248,7 @@ class _Comparing:
     # Findings
 
     def _findings(self, waits: Iterable[WaitChange]) -> Iterator[FindingChange]:
-        """Those of a kind that have most members in common are the same."""
+        """Findings of one kind with the most common members are the same."""
         changes: dict[Key, set[Change]] = defaultdict(set)
         for wait in waits:
             changes[wait.vertex].add(wait.change)
@@ -271,13 +273,13 @@ class _Comparing:
                 )
 
     def _change_of(self, finding: Finding, waits: Mapping[Key, set[Change]], change: Change) -> Change:
-        """Whether a finding that only one side has is known not to be on the other."""
+        """The change, or ``not known`` if the other snapshot could not show the finding."""
         changes = {one for key in _members(finding) for one in waits.get(key, ())}
         return "not known" if "not known" in changes and change not in changes else change
 
 
 def _cannot_begin_again(was: Thread | Coroutine | None, now: Thread | Coroutine | None) -> bool:
-    """Whether one call that was seen twice is one wait: it is for values that are written once, and never times out."""
+    """Whether equal calls in both are one wait: for values that are written once, without a timeout."""
     call = was.call if was else None
     if (
         call is None
@@ -333,6 +335,6 @@ def _keys(before: Mapping[Key, Vertex], after: Mapping[Key, Vertex]) -> Iterable
 
 
 def _difference(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those that are new, and those that are gone."""
+    """The new and the ended ids."""
     was, now = dict.fromkeys(before), dict.fromkeys(after)
     return tuple(key for key in now if key not in was), tuple(key for key in was if key not in now)

@@ -1,8 +1,8 @@
-"""The wait-for graph turned round: who holds others up at the top, below each who waits for it, and so on.
+"""The wait-for graph as a tree: the blockers at the top, their waiters below them, and so on.
 
-At the top stand circles, drawn in their order, and the ends of open chains. Every vertex that waits, or is waited for,
-stands in the tree once, by the shortest way from the top; wherever else it waits, it is only named. So the tree is as
-large as the graph, however many ways lead through that. Branches are made when somebody looks at them.
+The top level has the cycles, in their order, and the ends of open chains. Every vertex is in the tree once, by the
+shortest path from the top; where it also waits for other vertices, it is only named. So the tree is as large as the
+graph, however many paths that has. Branches are computed on demand.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ Position = Literal["here", "above", "elsewhere"]
 
 
 class Edge(Model, frozen=True):
-    """One wait, from who waits to what for: both are keys of vertices, to jump to.
+    """One wait, from the waiter to the target: both are keys of vertices.
 
-    ``refs`` are those through which it waits for this target and others told with it, ``awaited`` is how many those
-    are. ``needed`` of ``total`` describe the whole call. ``because`` says how it is known, or on what it is assumed,
-    where ``evidence`` is not exact. ``stands`` is true where two looks showed it; ``since`` holds for all that are
-    folded into one.
+    ``refs`` are those through which it waits for this target and similar ones, ``awaited`` counts these targets.
+    ``needed`` of ``total`` describe the whole call. ``because`` is the reason or assumption of inexact ``evidence``.
+    ``stands`` is true if two samples confirm the wait; ``since`` holds for all waits of the branch.
     """
 
     waiter: Key
@@ -55,7 +54,7 @@ class Edge(Model, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """``ray.get``, ``2 of 3``, ``3 min``, ``exact``, ``ref 1a2b3c4d``: whatever there is to say of it, in short."""
+        """``ray.get``, ``2 of 3``, ``3 min``, ``exact``, ``ref 1a2b3c4d``: the parts of the description that apply."""
         refs = f"{len(self.refs):,} refs" if len(self.refs) > 1 else "".join(f"ref {names.short(r)}" for r in self.refs)
         parts = (
             self.kind,
@@ -70,14 +69,13 @@ class Edge(Model, frozen=True):
 
 
 class WaitBranch(Model, frozen=True):
-    """One line of the tree; its ``key`` is the same in every tree of the same cluster, as long as it stands there.
+    """One line of the tree; its ``key`` is the same in every tree of the same cluster.
 
-    ``vertices`` are those it stands for, all alike, or those round a ``circle``. ``role`` says what it is: a circle or
-    an ``end`` of chains, both at the top; a member of the circle's ``ring``, whose wait is for the next one in it; a
-    ``waiter`` for what stands above it; ``each`` of many alike, and ``one`` of these. ``place`` is ``here`` but where
-    the vertex is only named: it stands further up, or elsewhere. ``number`` counts the members of a ring from 1, and
-    ``follows`` is the number of the one that it waits for. ``finding`` is the number in the diagnosis of the one it is
-    about. ``below`` counts all that is below it.
+    ``vertices`` are similar, or the members of a ``cycle``. The ``role`` at the top is a cycle or an ``end`` of chains.
+    Below are a ``ring`` member of a cycle, which waits for the next one; a ``waiter`` for the branch above;
+    ``each`` of similar vertices, and ``one`` of these. ``place`` is ``here`` unless the vertex is only named, because
+    it is further up or elsewhere. ``number`` counts the members of a cycle from 1, and ``follows`` is the number of the
+    next one. ``finding`` is the number of its finding. ``below`` counts all vertices below it.
     """
 
     key: str
@@ -93,17 +91,17 @@ class WaitBranch(Model, frozen=True):
 
     @property
     def first(self) -> Key:
-        """The vertex that stands for all of them."""
+        """The vertex that represents the others."""
         return self.vertices[0]
 
     @property
     def count(self) -> int:
-        """How many alike it stands for."""
+        """The number of similar vertices."""
         return 1 if self.role == "cycle" else len(self.vertices)
 
 
 class WaitTree:
-    """The tree of one diagnosis. ``roots`` come in the order of its findings, then what is in none of them."""
+    """The tree of one diagnosis. ``roots`` are in the order of its findings, then those in no finding."""
 
     def __init__(self, index: SampleIndex, diagnosis: Diagnosis) -> None:
         self._index = index
@@ -123,14 +121,14 @@ class WaitTree:
         self.roots = tuple(map(self._with_count, tops))
 
     def children(self, branch: WaitBranch) -> tuple[WaitBranch, ...]:
-        """What stands directly below a branch: alike waiters as one, those with most below them first."""
+        """The branches directly below: similar waiters as one, the largest first."""
         if branch.place != "here" or branch.role == "one":
             return ()
         if branch.role == "cycle":
             return tuple(self._ring(branch))
         if branch.role == "each":
             return tuple(WaitBranch(key=f"one:{key}", role="one", vertices=(key,)) for key in branch.vertices)
-        found = [self._waiter(group, branch) for group in self._alike_below(branch)]
+        found = [self._waiter(group, branch) for group in self._similar_below(branch)]
         found.sort(key=lambda child: (child.place != "here", -child.count - child.below))
         if branch.count > 1:
             each = WaitBranch(key=f"each:{branch.first}", role="each", vertices=branch.vertices, expands=True)
@@ -138,7 +136,7 @@ class WaitTree:
         return tuple(found)
 
     def way_to(self, vertex: Key) -> tuple[WaitBranch, ...]:
-        """The branches from the top down to the one where a vertex stands; none where it takes no part in any wait."""
+        """The branches from the top down to that of a vertex; empty if it takes part in no wait."""
         way = [vertex]
         while way[-1] in self._under:
             way.append(self._under[way[-1]])
@@ -162,15 +160,15 @@ class WaitTree:
     # The top
 
     def _tops_of(self, number: int, finding: Finding) -> Iterable[WaitBranch]:
-        """A deadlock's circle; what is never given; the final blockers of an open chain."""
+        """The cycle of a deadlock, unsatisfiable members, or the final blockers of an open chain."""
         if finding.cycle:
-            return [self._circle(finding.cycle, number)]
+            return [self._cycle_branch(finding.cycle, number)]
         if finding.final_blockers:
             return self._ends(blocker.vertex for blocker in finding.final_blockers)
         return self._ends(key for key in finding.members if self._vertices[key].never)
 
     def _tops_of_rest(self) -> Iterator[WaitBranch]:
-        """The same of whoever waits and is in no finding, or behind more final blockers than are told."""
+        """The same for waiters in no finding, and for those behind final blockers that the finding leaves out."""
         ahead = {
             vertex.key: unique(targets_of(vertex))
             for vertex in self._vertices.values()
@@ -188,23 +186,23 @@ class WaitTree:
                 ends.append(part[0])
                 continue
             own = Digraph({key: graph.successors(key) for key in sorted(part, key=str)})
-            yield self._circle(shortest_cycle(own), self._number_of.get(part[0]))
+            yield self._cycle_branch(shortest_cycle(own), self._number_of.get(part[0]))
         yield from sorted(self._ends(sorted(ends, key=str)), key=lambda top: top.finding is None)
 
-    def _circle(self, cycle: Sequence[Key], number: int | None) -> WaitBranch:
-        return WaitBranch(key=f"circle:{cycle[0]}", role="cycle", vertices=tuple(cycle), finding=number, expands=True)
+    def _cycle_branch(self, cycle: Sequence[Key], number: int | None) -> WaitBranch:
+        return WaitBranch(key=f"cycle:{cycle[0]}", role="cycle", vertices=tuple(cycle), finding=number, expands=True)
 
     def _ends(self, keys: Iterable[Key]) -> Iterator[WaitBranch]:
         groups: dict[tuple[object, int | None], list[Key]] = defaultdict(list)
         for key in unique(keys):
             if not self.stands(key):
-                groups[self._likeness(key), self._number_of.get(key)].append(key)
+                groups[self._similarity_key(key), self._number_of.get(key)].append(key)
         for (_, number), group in groups.items():
             expands = len(group) > 1 or any(self._waiters.get(key) for key in group)
             yield WaitBranch(key=str(group[0]), role="end", vertices=tuple(group), finding=number, expands=expands)
 
     def _grown(self, tops: Iterable[WaitBranch]) -> list[WaitBranch]:
-        """Gives these their places, and everybody who waits for them, through whomever, one by the shortest way."""
+        """Add these and their direct and indirect waiters, each by its shortest path; return those that are new."""
         entered: list[WaitBranch] = []
         for top in tops:
             if not any(map(self.stands, top.vertices)):
@@ -223,7 +221,7 @@ class WaitTree:
         return entered
 
     def _count(self) -> dict[Key, int]:
-        """By vertex: how many stand below it, without helpers."""
+        """The number of vertices below each, without helpers."""
         below = dict.fromkeys(self._order, 0)
         for key in reversed(self._order):
             if key in self._under:
@@ -235,8 +233,8 @@ class WaitTree:
 
     # What is below
 
-    def _ring(self, circle: WaitBranch) -> Iterator[WaitBranch]:
-        members = circle.vertices
+    def _ring(self, cycle: WaitBranch) -> Iterator[WaitBranch]:
+        members = cycle.vertices
         for number, key in enumerate(members):
             following = members[(number + 1) % len(members)]
             before = members[number - 1]
@@ -247,13 +245,13 @@ class WaitTree:
                 edge=self._edge([key], {following}),
                 number=number + 1,
                 follows=(number + 1) % len(members) + 1,
-                finding=circle.finding,
+                finding=cycle.finding,
                 below=self._below[key],
                 expands=any(waiter != before for waiter in self._waiters.get(key, ())),
             )
 
-    def _alike_below(self, branch: WaitBranch) -> Iterator[list[Key]]:
-        """Who waits for any of those that a branch stands for; alike are those that wait for the same besides."""
+    def _similar_below(self, branch: WaitBranch) -> Iterator[list[Key]]:
+        """The waiters for a branch's vertices; similar ones also wait for the same other vertices."""
         above = set(branch.vertices)
         groups: dict[object, list[Key]] = defaultdict(list)
         for waiter in unique(waiter for key in branch.vertices for waiter in self._waiters.get(key, ())):
@@ -261,7 +259,9 @@ class WaitTree:
                 continue
             others = frozenset(targets_of(self._vertices[waiter])) - above
             is_here = self._under.get(waiter) in above
-            groups[self._likeness(waiter), others, is_here, waiter if waiter in self._top_of else None].append(waiter)
+            groups[self._similarity_key(waiter), others, is_here, waiter if waiter in self._top_of else None].append(
+                waiter
+            )
         yield from groups.values()
 
     def _before(self, key: Key) -> Key:
@@ -283,7 +283,7 @@ class WaitTree:
         )
 
     def _place_seen_from(self, key: Key, other: Key) -> Position:
-        """Whether another vertex stands on the way from the top to this one, the whole circle counting as on it."""
+        """Whether another vertex is on the path from the top to this one, of which the whole cycle is part."""
         while key != other and key in self._under:
             key = self._under[key]
         top = self._top_of.get(key)
@@ -310,8 +310,8 @@ class WaitTree:
             stands=all(self._vertices[key].is_confirmed for key in waiters),
         )
 
-    def _likeness(self, key: Key) -> object:
-        """What makes vertices alike but for whom they wait for: what they are called, where they are, in which call."""
+    def _similarity_key(self, key: Key) -> object:
+        """Equal for similar vertices, apart from their targets: by name, line and call."""
         vertex = self._vertices[key]
         wait = vertex.wait
         how = wait and (wait.kind, wait.what, wait.resources, wait.needed, wait.total, wait.timeout_s, wait.evidence)
@@ -323,7 +323,7 @@ class WaitTree:
 
 
 def _waiters(vertices: Iterable[Vertex]) -> dict[Key, list[Key]]:
-    """By vertex: who waits for it, each once."""
+    """The waiters by vertex, without duplicates."""
     waiters: dict[Key, list[Key]] = defaultdict(list)
     for vertex in vertices:
         for target in unique(targets_of(vertex)):

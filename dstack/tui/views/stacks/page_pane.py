@@ -57,7 +57,7 @@ class PagePane(Vertical):
 
     def _show_stack(self, stacks: Stacks, vertex: Key, trail: Sequence[Page], *, is_new: bool) -> bool:
         """Show the stack of a vertex; false if it was not read."""
-        stack = stacks.stack(vertex)
+        stack = stacks.pages.page(vertex)
         if stack is None:
             self.border_title = "Stack"
             self.outline.show([])
@@ -87,6 +87,6 @@ class PagePane(Vertical):
 
 def _trail_in_words(stacks: Stacks, trail: Sequence[Page]) -> str:
     """The names of the last pages, the current one last."""
-    found = [stacks.stack(page.vertex) if page.vertex else None for page in trail[-SHOWN_TRAIL:]]
+    found = [stacks.pages.page(page.vertex) if page.vertex else None for page in trail[-SHOWN_TRAIL:]]
     before = "… › " if len(trail) > SHOWN_TRAIL else ""
     return before + " › ".join(stack.name if stack else "branch" for stack in found)

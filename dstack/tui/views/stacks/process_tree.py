@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dstack.analysis.stacks.activity import Activity
-from dstack.analysis.views.thread_pages import ChildThreads, ProcessThreads, Stacks, ThreadSummary
+from dstack.analysis.views.process_threads import (
+    ChildThreads,
+    ProcessThreads,
+    ThreadSummary,
+    child_threads,
+    worker_name,
+)
+from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Node, Worker
 from dstack.report.safe_text import SafeText
 from dstack.tui.views.stacks.line_parts import WORDS, About, activities_in_words, activity_word, mark_of, ranks_part
@@ -59,7 +66,7 @@ class ProcessTree:
     def _process(self, worker: Worker) -> Line:
         counts = self.stacks.activities.get(worker.worker_id, {})
         text = SafeText(mark_of((worker.worker_id,), self.marked))
-        text.append(self.stacks.name_of(worker), "bold" if counts else "")
+        text.append(worker_name(self.stacks.index, worker), "bold" if counts else "")
         text.append(ranks_part(self.stacks.ranks_of(worker))).append(f"  pid {worker.pid}", "dim")
         text.append(f"  {activities_in_words(counts)}" if counts else "")
         if not counts:
@@ -68,14 +75,14 @@ class ProcessTree:
             f"worker/{worker.worker_id}",
             text,
             lambda: self._strands(self.stacks.process_threads(worker)),
-            is_open=bool(counts) or bool(self.stacks.children_of(worker.worker_id)),
+            is_open=bool(counts) or bool(child_threads(self.stacks.index, worker.worker_id)),
             data=About(workers=(worker.worker_id,)),
         )
 
     def _strands(self, process_threads: ProcessThreads) -> list[Line]:
         worker_id = process_threads.worker.worker_id
         keys = self.found.get(worker_id) if self.found else None
-        lines = [_strand(strand) for strand in process_threads.strands if not keys or strand.key in keys]
+        lines = [_strand(strand) for strand in process_threads.threads if not keys or strand.key in keys]
         if process_threads.others and not keys:
             text = SafeText(f"{plural(len(process_threads.others), 'thread')} of Ray and its libraries", "dim italic")
             others = process_threads.others
@@ -86,11 +93,11 @@ class ProcessTree:
     def _child(self, worker: Worker, child: ChildThreads) -> Line:
         text = SafeText().append(child.name, "bold").append(ranks_part(self.stacks.ranks_of(worker, child.process)))
         text.append(f"  pid {child.process.pid}", "dim")
-        if not child.strands:
+        if not child.threads:
             text.append("  not read", "dim")
         key = _child_key(worker.worker_id, child.process.pid)
         data = About(workers=(worker.worker_id,))
-        return Line(key, text, lambda: [_strand(strand) for strand in child.strands], is_open=True, data=data)
+        return Line(key, text, lambda: [_strand(strand) for strand in child.threads], is_open=True, data=data)
 
 
 def _child_key(worker_id: str, pid: int) -> str:
@@ -99,7 +106,7 @@ def _child_key(worker_id: str, pid: int) -> str:
 
 def stack_keys(stacks: Stacks, vertex: Key) -> list[str]:
     """The keys of the lines from the root down to a stack; empty if the tree does not contain it."""
-    place = stacks.path_to(vertex)
+    place = stacks.pages.path_to(vertex)
     if place is None:
         return []
     node_id, worker_id = place

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dstack import words
 from dstack.analysis.naming.sentences import TORN_STACK
-from dstack.analysis.views.thread_pages import DependencyLink, FrameRun, StackPage, Stacks
+from dstack.analysis.views.stack_pages import DependencyLink, FrameRun, StackPage
+from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Frame
 from dstack.report.paths import location
 from dstack.report.safe_text import SafeText
@@ -102,7 +103,7 @@ class _StackLines:
         return Line(key, text, children, data=About(vertex=first, targets=(first,)))
 
     def _below(self, vertex: Key, key: str) -> list[Line]:
-        stack = self._stacks.stack(vertex)
+        stack = self._stacks.pages.page(vertex)
         return _stack_lines(self._stacks, stack, f"{key}/") if stack else []
 
 

@@ -185,7 +185,7 @@ class StacksView(GroupedView):
 
     def _visit(self, vertex: Key) -> None:
         assert self.analysed is not None
-        if self.analysed.stacks.stack(vertex) is None:
+        if self.analysed.stacks.pages.page(vertex) is None:
             self.notify("No stack was read for it.", severity="warning")
             return
         self.trail.append(Page(vertex=vertex))
@@ -259,7 +259,7 @@ class StacksView(GroupedView):
     def to_copy(self) -> str | None:
         """The page: the stack, or the branch."""
         page = self.trail[-1] if self.trail else None
-        stack = self.analysed.stacks.stack(page.vertex) if self.analysed and page and page.vertex else None
+        stack = self.analysed.stacks.pages.page(page.vertex) if self.analysed and page and page.vertex else None
         return stack_in_words(stack) if stack else self._page.as_text() or None
 
     def to_export(self) -> str | None:
@@ -277,7 +277,7 @@ class StacksView(GroupedView):
 
     def reveal(self, vertex: Key) -> bool:
         """Go to the stack of a vertex, in the tree by process."""
-        if self.analysed is None or self.analysed.stacks.stack(vertex) is None:
+        if self.analysed is None or self.analysed.stacks.pages.page(vertex) is None:
             return False
         self.is_merged = False
         self._clear_filter()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.process_threads import child_threads
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
@@ -171,9 +172,9 @@ def test_it_is_told_below_its_worker_in_report_json_and_stacks() -> None:
     assert b'"torn": true' in check_json(AnalysedSnapshot.of(torn))
 
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), analysed.diagnosis.vertices)
-    (child,) = stacks.children_of(loader.worker_id)
-    (thread,) = child.strands
-    page = stacks.stack(thread.key)
+    (child,) = child_threads(stacks.index, loader.worker_id)
+    (thread,) = child.threads
+    page = stacks.pages.page(thread.key)
     assert page is not None
     assert page.name == "main thread of child process (pid 77)"
     assert [frame for run in page.runs for _, frame in run.frames] == [FRAME]

@@ -33,10 +33,10 @@ def chain(length: int) -> Scene:
 
 def path(node: StackNode) -> list[str]:
     """The names along the first branches."""
-    names = [node.who.execution]
+    names = [node.details.execution]
     while node.children:
         node = node.children[0]
-        names.append(node.who.execution)
+        names.append(node.details.execution)
     return names
 
 
@@ -54,7 +54,7 @@ def test_it_goes_through_refs_across_nodes_to_the_leaf() -> None:
     assert path(stack) == ["driver train.py", "step0", "step1", "step2"]
     ips = [node.ip for node in scene.nodes]
     leaf = stack.children[0].children[0].children[0]
-    assert (leaf.who.node_ip, leaf.wait_kind) == (ips[-1], None)
+    assert (leaf.details.node_ip, leaf.wait_kind) == (ips[-1], None)
     assert [frame.function for frame in leaf.frames] == ["step2"]
 
 
@@ -67,7 +67,10 @@ def test_alike_branches_are_one_with_a_count() -> None:
 
     stack = stitched(scene, driver)
 
-    assert [(child.who.execution, child.count) for child in stack.children] == [("Clerk.stamp", 1), ("Clerk.stamp", 49)]
+    assert [(child.details.execution, child.count) for child in stack.children] == [
+        ("Clerk.stamp", 1),
+        ("Clerk.stamp", 49),
+    ]
 
 
 def test_branches_that_differ_below_are_not_folded() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.stack_tree import TextFilter
-from dstack.analysis.views.thread_pages import MAX_DEPENDENCIES, StackPage, Stacks
+from dstack.analysis.views.stack_pages import MAX_DEPENDENCIES, StackPage
+from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Failure, Snapshot
 from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey, UnknownKey
@@ -22,7 +23,7 @@ def stacks_of(scene: Scene) -> Stacks:
 
 
 def page(scene: Scene, key: Key) -> StackPage:
-    found = stacks_of(scene).stack(key)
+    found = stacks_of(scene).pages.page(key)
     assert found is not None
     return found
 
@@ -52,7 +53,7 @@ def test_a_process_has_its_threads_apart_from_those_of_ray() -> None:
 
     process_threads = stacks_of(scene).process_threads(actor.worker)
 
-    assert [(thread.name, thread.activity, thread.words) for thread in process_threads.strands] == [
+    assert [(thread.name, thread.activity, thread.words) for thread in process_threads.threads] == [
         ("Clerk.stamp", "running", "stamp")
     ]
     assert [thread.name for thread in process_threads.others] == ['thread "listener"']
@@ -66,7 +67,7 @@ def test_a_strand_says_in_brief_for_what_it_waits() -> None:
     clerk.runs(calls[0])
     driver.gets(*calls)
 
-    (thread,) = stacks_of(scene).process_threads(driver.worker).strands
+    (thread,) = stacks_of(scene).process_threads(driver.worker).threads
 
     assert thread.activity == "waiting"
     assert thread.words.startswith("ray.get → Clerk.stamp")
@@ -109,7 +110,7 @@ def test_a_page_leads_on_to_who_makes_the_ref_on_another_node() -> None:
     assert then.key == worker.key
     assert far.ip in then.place
     assert then.dependencies == ()
-    assert stacks_of(scene).path_to(worker.key) == (far.node_id, worker.worker_id)
+    assert stacks_of(scene).pages.path_to(worker.key) == (far.node_id, worker.worker_id)
 
 
 def test_what_is_pending_is_a_page_without_frames_that_leads_on() -> None:
@@ -131,7 +132,7 @@ def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
     (driver,) = (worker for worker in snapshot.workers if worker.is_driver)
 
-    found = stacks.stack(ThreadKey(driver.worker_id, driver.pid))
+    found = stacks.pages.page(ThreadKey(driver.worker_id, driver.pid))
 
     assert found
     assert [(run.is_foldable, len(run.frames)) for run in found.runs] == [(False, 1), (True, 6), (False, 1)]
@@ -154,9 +155,9 @@ def test_a_thread_of_ray_has_a_page_too() -> None:
 def test_there_is_no_page_of_what_is_not_there() -> None:
     stacks = stacks_of(Scene())
 
-    assert stacks.stack(ThreadKey("none", 1)) is None
-    assert stacks.stack(UnknownKey("value", ("none",))) is None
-    assert stacks.path_to(UnknownKey("value", ("none",))) is None
+    assert stacks.pages.page(ThreadKey("none", 1)) is None
+    assert stacks.pages.page(UnknownKey("value", ("none",))) is None
+    assert stacks.pages.path_to(UnknownKey("value", ("none",))) is None
 
 
 def test_of_very_many_only_so_many_are_told_and_the_rest_counted() -> None:
@@ -193,7 +194,7 @@ def test_any_snapshot_has_pages(snapshot: Snapshot) -> None:
     for node in stacks.nodes:
         for worker in stacks.workers_on(node):
             process_threads = stacks.process_threads(worker)
-            for thread in (*process_threads.strands, *process_threads.others):
-                assert stacks.stack(thread.key) is not None
+            for thread in (*process_threads.threads, *process_threads.others):
+                assert stacks.pages.page(thread.key) is not None
     for key in stacks.vertices:
-        assert stacks.stack(key) is not None
+        assert stacks.pages.page(key) is not None
