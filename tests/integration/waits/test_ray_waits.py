@@ -1,4 +1,4 @@
-"""What is read from real processes is what the processes themselves say."""
+"""Waits for refs read from real processes are those that the processes themselves print."""
 
 import inspect
 import json
@@ -35,7 +35,7 @@ from tests.sampling import Plain, sample, target
 PROGRAM = PROGRAMS / "drivers/ray_waits.py"
 IN_PYTHON = inspect.isfunction(ray.ObjectRefGenerator._next_sync)
 GENERATOR = ("generator", None, None) if IN_PYTHON else ("ray.wait", 1, None)
-"""Ray 2.46 and 2.49 take the next of a generator in Cython, of which no frame is seen."""
+"""Ray 2.46 and 2.49 get the next item of a generator in Cython, which has no frame."""
 Waits = tuple[dict[str, list[str]], Snapshot, Snapshot]
 
 
@@ -47,29 +47,29 @@ def program(shared: SharedCluster) -> Iterator[Example]:
 
 @pytest.fixture(scope="module")
 def waits(program: Example, tmp_path_factory: pytest.TempPathFactory) -> Waits:
-    """The refs the program says its threads wait for; a plain and a richer snapshot of it."""
+    """The refs that the program prints for its threads; a snapshot, and one with native frames and locals."""
     folder = tmp_path_factory.mktemp("snapshots")
     line = next(line for line in program.output().splitlines() if line.startswith("refs "))
     expected: dict[str, list[str]] = json.loads(line.removeprefix("refs "))
     where = ["--address", program.address]
     wait_until(
-        lambda: len(calls(taken(where, folder / "plain.json", program.environment))) == len(expected),
+        lambda: len(calls(snapshot_of(where, folder / "plain.json", program.environment))) == len(expected),
         deadline_s=30,
         what=lambda: f"all of {set(expected)} waiting",
     )
     plain = load(folder / "plain.json")
-    rich = taken([*where, "--native", "--locals"], folder / "rich.json.gz", program.environment)
+    rich = snapshot_of([*where, "--native", "--locals"], folder / "rich.json.gz", program.environment)
     return expected, plain, rich
 
 
-def taken(options: list[str], path: Path, environment: Any) -> Snapshot:
+def snapshot_of(options: list[str], path: Path, environment: Any) -> Snapshot:
     result = dstack("snapshot", *options, "-o", str(path), "--force", environment=environment)
     assert result.returncode == 0, result.stderr
     return load(path)
 
 
 def calls(snapshot: Snapshot) -> dict[str, Thread]:
-    """The threads that wait, by name; an actor's main thread by its class."""
+    """The waiting threads by name; an actor's main thread by its class."""
     found = {}
     actors = {actor.worker_id: actor.class_name for actor in snapshot.actors}
     for worker in snapshot.samples[0].workers:
@@ -99,7 +99,7 @@ def test_a_process_that_wakes_more_often_than_pyspy_can_read_it_is_read(
 
     with woken_all_the_time(program.pid):
         wait_until(
-            lambda: calls(taken(where, file, program.environment)).keys() == expected.keys(),
+            lambda: calls(snapshot_of(where, file, program.environment)).keys() == expected.keys(),
             deadline_s=120,
             what=lambda: f"all of {set(expected)}, of which {set(calls(load(file)))} are read",
         )
@@ -114,15 +114,15 @@ def test_a_process_that_wakes_more_often_than_pyspy_can_read_it_is_read(
 def test_a_deadlock_of_two_periodically_waking_actors_is_found_or_inconclusive() -> None:
     with run_example("two_actors") as running:
         where = (running.address, running.environment)
-        found = settled_check(*where, lambda told: told["verdict"] == "deadlock")
+        found = settled_check(*where, lambda document: document["verdict"] == "deadlock")
         pids = [member["pid"] for member in found["findings"][0]["members"] if member["pid"]]
 
         with woken_all_the_time(*pids):
-            settled_check(*where, lambda told: told["exit_code"] == 1, deadline_s=60)
+            settled_check(*where, lambda document: document["exit_code"] == 1, deadline_s=60)
         with woken_all_the_time(*pids, every_s=0.0005):
-            told = check(*where)
+            document = check(*where)
 
-    assert told["exit_code"] in (1, 4), told
+    assert document["exit_code"] in (1, 4), document
 
 
 @pytest.mark.ray
@@ -138,7 +138,7 @@ def test_the_owner_of_every_ref_is_read(waits: Waits) -> None:
         for ref, owner in zip(thread.call.refs, thread.call.owners, strict=True)
     }
 
-    assert owners.pop(put) in (driver, "")  # Ray 2.46 does not note it where it is put
+    assert owners.pop(put) in (driver, "")  # Ray 2.46 does not record it for a put
     assert set(owners.values()) == {driver}
 
 
@@ -230,7 +230,7 @@ def running(script: str) -> Iterator[psutil.Process]:
             process.kill()
 
 
-def began_at(pid: int, **options: Any) -> Plain:
+def sample_of(pid: int, **options: Any) -> Plain:
     return sample(target(pid), **options)
 
 
@@ -242,19 +242,19 @@ SLEEPER = "import time; time.sleep(1000)"
 SPINNER = "import time\nwhile True: pass"
 
 
-def in_its_program(process: psutil.Process) -> bool:
-    """Whether it has begun with what it was given, after Python's own start."""
-    return any(frame["file"] == "<string>" for frame in began_at(process.pid)["frames"])
+def is_in_program(process: psutil.Process) -> bool:
+    """Whether it runs its script, after Python's own start."""
+    return any(frame["file"] == "<string>" for frame in sample_of(process.pid)["frames"])
 
 
 def started(process: psutil.Process) -> psutil.Process:
-    wait_until(lambda: in_its_program(process), deadline_s=20, what=lambda: "the child in its program")
+    wait_until(lambda: is_in_program(process), deadline_s=20, what=lambda: "the child in its program")
     return process
 
 
 def test_a_sleeping_thread_is_proven_stable_without_a_pause() -> None:
     with running(SLEEPER) as process:
-        result = began_at(started(process).pid)
+        result = sample_of(started(process).pid)
 
     assert [thread["still"] for thread in threads_of(result)] == [True]
     assert result["processes"]["w"]["paused_ms"] == 0
@@ -264,11 +264,11 @@ def test_a_running_thread_is_paused_on_request_and_not_called_stable() -> None:
     with running(SPINNER) as process:
         pid = started(process).pid
 
-        def of_one_that_got_a_turn() -> Plain | None:
-            result = began_at(pid, pause=True)
+        def paused_answer() -> Plain | None:
+            result = sample_of(pid, pause=True)
             return result if result["processes"]["w"]["paused_ms"] else None
 
-        result = wait_until(of_one_that_got_a_turn, deadline_s=20, what=lambda: "a look that was not too short for it")
+        result = wait_until(paused_answer, deadline_s=20, what=lambda: "a reading with a pause")
         state = process.status()
 
     assert [(one["still"], one["torn"], one["on_cpu"]) for one in threads_of(result)] == [(False, False, True)]
@@ -277,7 +277,7 @@ def test_a_running_thread_is_paused_on_request_and_not_called_stable() -> None:
 
 def test_a_running_thread_is_not_paused_by_default() -> None:
     with running(SPINNER) as process:
-        result = began_at(started(process).pid)
+        result = sample_of(started(process).pid)
 
     assert result["processes"]["w"]["paused_ms"] == 0
     assert result["failures"] == []
@@ -287,7 +287,7 @@ def test_a_stopped_process_is_read_where_it_stopped() -> None:
     with running(SPINNER) as process:
         started(process).send_signal(signal.SIGSTOP)
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, deadline_s=20, what=lambda: "stopped")
-        result = began_at(process.pid)
+        result = sample_of(process.pid)
         state = process.status()
 
     assert [thread["still"] for thread in threads_of(result)] == [True]
@@ -298,7 +298,7 @@ def test_an_ended_process_is_a_failure_with_a_reason() -> None:
     with child("pass") as process:
         process.wait()
 
-    result = began_at(process.pid)
+    result = sample_of(process.pid)
 
     assert result["processes"] == {}
     assert [(failure["stage"], failure["reason"]) for failure in result["failures"]] == [

@@ -1,4 +1,4 @@
-"""An actor sends a request to its child process, the engine, over a pipe and never gets an answer; so does the driver."""
+"""An actor sends a request to its child process, the engine, and never gets an answer; the driver joins its child."""
 
 from __future__ import annotations
 
