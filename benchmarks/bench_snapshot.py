@@ -43,11 +43,11 @@ from benchmarks.tables import Results
 from dstack.analysis.diagnose import diagnose
 from dstack.capture import snapshot
 from dstack.model import Snapshot
-from dstack.probes.connect import connect
+from dstack.probes.connection.connect import connect
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.wire import Answer, Options
-from dstack.probes.raylet_symbols import thread_context_layout
-from dstack.probes.targets import targets
+from dstack.probes.node_access.raylet_symbols import thread_context_layout
+from dstack.probes.node_access.targets import targets
 
 SIZES = (10, 25, 64)
 NUMBER = 25

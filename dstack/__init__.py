@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # typing would take longer to load than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-    from dstack.api import DeadlockFound, assert_no_deadlock, check, snapshot
+    from dstack.api import DeadlockFound, assert_no_deadlock, check, snapshot, to_networkx
     from dstack.diagnosis import Diagnosis
     from dstack.errors import ClusterError, DstackError, SnapshotFileError, UsageError
     from dstack.guarding import Hang, guard
@@ -35,6 +35,7 @@ __all__ = [
     "label",
     "load",
     "snapshot",
+    "to_networkx",
 ]
 
 _HOMES = {
@@ -52,6 +53,7 @@ _HOMES = {
     "label": "labels",
     "load": "snapshot_file",
     "snapshot": "api",
+    "to_networkx": "api",
 }
 
 

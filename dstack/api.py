@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.networkx_graph import to_networkx
 from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError, UsageError
 from dstack.model import Snapshot
-from dstack.probes.own_cluster import connected_cluster, require_no_client
+from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
 from dstack.report.text import report_text
+
+__all__ = ["DeadlockFound", "assert_no_deadlock", "check", "snapshot", "to_networkx"]
 
 
 class DeadlockFound(AssertionError):

@@ -9,7 +9,7 @@ from dstack.analysis.diagnose import Interest, diagnose, of_interest
 from dstack.errors import UsageError
 from dstack.model import Snapshot
 from dstack.probes.cluster import ClusterProbe
-from dstack.probes.node_readers import Options
+from dstack.probes.node_access.node_readers import Options
 
 FIRST_SHARE = 0.65
 """The part of the time budget that the first sample may use up."""

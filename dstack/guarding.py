@@ -20,7 +20,7 @@ from dstack.diagnosis import Diagnosis
 from dstack.errors import DstackError, UsageError
 from dstack.interruption import Interruption, is_breakable
 from dstack.model import Snapshot
-from dstack.probes.own_cluster import own_worker
+from dstack.probes.connection.own_cluster import own_worker
 from dstack.report.text import report_text
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,20 +11,20 @@ from msgspec.structs import replace
 
 from dstack.errors import ClusterError
 from dstack.model import Failure, Process, Sample, Snapshot, Worker, WorkerSample
-from dstack.probes.agents import Agents
-from dstack.probes.answers import MALFORMED, MalformedAnswer
-from dstack.probes.background import begin
+from dstack.probes.agents.ray_agents import Agents
+from dstack.probes.agents.unread_workers import completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.probes.budget import Budget
-from dstack.probes.connect import Cluster, connect
-from dstack.probes.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
-from dstack.probes.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
-from dstack.probes.ended_tasks import EndedTasks, ask_ended_tasks
-from dstack.probes.liveness import Liveness
-from dstack.probes.node_readers import Extras, NodeReaders, Options, Reading, node_failure
+from dstack.probes.connection.background import begin
+from dstack.probes.connection.connect import Cluster, connect
+from dstack.probes.node_access.answers import MALFORMED, MalformedAnswer
+from dstack.probes.node_access.node_readers import Extras, NodeReaders, Options, Reading, node_failure
+from dstack.probes.ray_state.control_plane import CHECK_GCS, Inventory, take_inventory, take_roll
+from dstack.probes.ray_state.core_workers import CoreWorkerStats, ask_core_workers, relevant_refs
+from dstack.probes.ray_state.ended_tasks import EndedTasks, ask_ended_tasks
+from dstack.probes.ray_state.liveness import Liveness
+from dstack.probes.ray_state.task_events import ask_arrived_calls
+from dstack.probes.ray_state.task_times import ask_task_times
 from dstack.probes.record import Record, awaited_refs, waiting_children
-from dstack.probes.task_events import ask_arrived_calls
-from dstack.probes.task_times import ask_task_times
-from dstack.probes.unread import completed, unknown_waits, unread_workers, with_pause_as_remedy
 from dstack.words import plural
 
 Progress = Callable[[str], None]

@@ -24,14 +24,14 @@ from dstack.model import (
     TaskTimes,
     producer_task_id,
 )
-from dstack.probes.answers import MalformedAnswer
-from dstack.probes.assemble import Assembly
-from dstack.probes.clocks import clock_notes
-from dstack.probes.connect import Cluster
-from dstack.probes.control_plane import Inventory, client_notes
-from dstack.probes.ended_tasks import EndedTasks
-from dstack.probes.liveness import Liveness
+from dstack.probes.connection.clocks import clock_notes
+from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
+from dstack.probes.node_access.answers import MalformedAnswer
+from dstack.probes.node_access.assemble import Assembly
+from dstack.probes.ray_state.control_plane import Inventory, client_notes
+from dstack.probes.ray_state.ended_tasks import EndedTasks
+from dstack.probes.ray_state.liveness import Liveness
 
 
 @dataclass

@@ -19,7 +19,7 @@ def fail_if_stuck(item: pytest.Item, settings: Settings, told: set[Key]) -> None
     __tracebackhide__ = True
     if "ray._private.worker" not in sys.modules and not settings.address:
         return
-    from dstack.probes.own_cluster import connected_cluster, require_no_client
+    from dstack.probes.connection.own_cluster import connected_cluster, require_no_client
     from dstack.pytest_plugin.look import Look
 
     try:

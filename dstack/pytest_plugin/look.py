@@ -19,7 +19,7 @@ from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.errors import ClusterError, SnapshotFileError
 from dstack.model import Coroutine, Snapshot
-from dstack.probes.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
+from dstack.probes.connection.own_cluster import begun_cluster, connected_cluster, own_worker, require_no_client
 from dstack.pytest_plugin.settings import Settings
 from dstack.report.text import report_text
 from dstack.snapshot_file import save

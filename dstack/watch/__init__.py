@@ -24,7 +24,7 @@ def watch(settings: Settings) -> None:
     begin. What waits for others' answers does so in another thread, so that a signal is heeded at once.
     """
     signal.signal(signal.SIGTERM, _end)
-    from dstack.probes.background import begin
+    from dstack.probes.connection.background import begin
     from dstack.watch.loop import Watch  # loads Ray, which takes a moment
 
     with Tidying():

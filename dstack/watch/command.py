@@ -12,7 +12,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from dstack.probes.background import begin
+from dstack.probes.connection.background import begin
 from dstack.watch.events import Events
 
 DEADLINE_S = 60.0

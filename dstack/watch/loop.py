@@ -15,8 +15,8 @@ from dstack.collector import Collector
 from dstack.diagnosis import Diagnosis, Finding, FindingKind, Ratio
 from dstack.errors import ClusterError, DstackError, SnapshotFileError
 from dstack.model import Snapshot
-from dstack.probes.connect import Cluster, connect
-from dstack.probes.glances import take_glance
+from dstack.probes.connection.connect import Cluster, connect
+from dstack.probes.ray_state.glances import take_glance
 from dstack.report.check_json import check_json
 from dstack.snapshot_file import to_json
 from dstack.watch.alerts import Changes, Sightings

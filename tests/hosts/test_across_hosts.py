@@ -117,9 +117,9 @@ def pyspys(hosts: Hosts, host: int) -> list[str]:
 @pytest.mark.parametrize(
     ("stage", "number"),
     [
-        ("dstack.probes.remote_driver", SIGINT),
+        ("dstack.probes.node_access.remote_driver", SIGINT),
         ("ray::NodeProbe", SIGKILL),
-        pytest.param("dstack.probes.remote_driver", SIGKILL, marks=pytest.mark.exhaustive),
+        pytest.param("dstack.probes.node_access.remote_driver", SIGKILL, marks=pytest.mark.exhaustive),
         pytest.param("ray::NodeProbe", SIGINT, marks=pytest.mark.exhaustive),
     ],
 )

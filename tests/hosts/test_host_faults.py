@@ -222,7 +222,7 @@ def test_a_command_is_killed_while_its_driver_joins_through_a_stopped_raylet(dea
 def joining(hosts: Hosts) -> psutil.Process | None:
     """dstack's driver, once it has threads of Ray."""
     for process in carrying(hosts.tag):
-        if any("dstack.probes.remote_driver" in word for word in command_line(process)):
+        if any("dstack.probes.node_access.remote_driver" in word for word in command_line(process)):
             return process if process.num_threads() > 4 else None
     return None
 

@@ -12,7 +12,7 @@ from typing import TypedDict, final
 
 
 class ThreadContext(TypedDict):
-    """Where ``_raylet.so`` keeps a thread's task, see :mod:`dstack.probes.raylet_symbols`; offsets in bytes."""
+    """Where ``_raylet.so`` keeps a thread's task, from ``raylet_symbols``; offsets in bytes."""
 
     note_at: int
     note: str

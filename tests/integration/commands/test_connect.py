@@ -15,7 +15,7 @@ import grpc
 import pytest
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-from dstack.probes.connect import connect
+from dstack.probes.connection.connect import connect
 from tests.clusters.dstack_command import Result, check, dstack, elapsed_s, settled_check
 from tests.clusters.ray_clusters import Example, ray_cluster, run_example
 

@@ -22,9 +22,9 @@ from tests.tui.terminals import terminal
 MINE = "DSTACK_TEST_FAMILY"
 REMOTE = """
 import sys, time
-from dstack.probes.connect import connect
-from dstack.probes.control_plane import take_inventory
-from dstack.probes.remote import RemoteProbes
+from dstack.probes.connection.connect import connect
+from dstack.probes.ray_state.control_plane import take_inventory
+from dstack.probes.node_access.remote_probes import RemoteProbes
 cluster = connect(sys.argv[1])
 nodes = {node.node_id: [] for node in take_inventory(cluster, 10).nodes}
 options = {"native": False, "locals": False, "pause": False, "children": False}
@@ -155,7 +155,7 @@ def test_only_rays_driver_opens_ports_if_there_are_other_nodes(hanging: Example,
         wait_until(lambda: family.listening, deadline_s=20, what=lambda: "an open port of Ray's driver")
 
     (command,) = family.listening
-    assert "dstack.probes.remote_driver" in command
+    assert "dstack.probes.node_access.remote_driver" in command
     assert [ip for ip, _ in family.listening[command]] == ["::"], "as every driver and worker of Ray does"
     assert not [command for command in family.commands if token_of(hanging) in command]
     assert token_of(hanging) not in program.log.read_text()

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from dstack.probes import foreign_pythons
-from dstack.probes.foreign_pythons import Image, foreign_python
 from dstack.probes.node import wire
 from dstack.probes.node.cpython.debug_offsets import FIELDS, HEADER_SIZE, read_debug_offsets, with_debug_offsets
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.procfs.proc import Mapping
+from dstack.probes.node_access import foreign_pythons
+from dstack.probes.node_access.foreign_pythons import Image, foreign_python
 from tests.processes import Child, running
 from tests.sampling import IN_RAY_GET, Plain, sample, target
 from tests.versions.compatibility import find

@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.stacks.table import ENDS
+from dstack.probes.node_access.foreign_pythons import foreign_python
 from tests.fuzzing.effort import tries
 from tests.processes import Child, running, wait_until
 from tests.sampling import Plain, frames_of, functions, sample, target

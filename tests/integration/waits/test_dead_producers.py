@@ -18,8 +18,8 @@ pytestmark = pytest.mark.ray
 PROGRAM = PROGRAMS / "drivers/dead_node.py"
 DEAD_WORKERS = """
 import msgspec, sys
-from dstack.probes.connect import connect
-from dstack.probes.control_plane import take_inventory
+from dstack.probes.connection.connect import connect
+from dstack.probes.ray_state.control_plane import take_inventory
 inventory = take_inventory(connect(sys.argv[1]), 5.0)
 nodes = [node for node in inventory.nodes if not node.alive]
 print(msgspec.json.encode([list(inventory.gone_workers.values()), nodes]).decode())

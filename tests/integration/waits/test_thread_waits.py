@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from dstack.probes.foreign_pythons import foreign_python
 from dstack.probes.node.cpython import interpreter
 from dstack.probes.node.cpython.layout import Layout, calibrate
 from dstack.probes.node.cpython.memory import Unreadable
 from dstack.probes.node.cpython.objects import OWN_VERSION
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.wire import ForeignPython, RefusedPython
+from dstack.probes.node_access.foreign_pythons import foreign_python
 from tests.paths import PROGRAMS
 from tests.processes import Child, running, wait_until
 from tests.sampling import Plain, functions, sample, target

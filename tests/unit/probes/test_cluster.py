@@ -14,16 +14,16 @@ import pytest
 
 from dstack.model import Cause, Failure, Job, Node, Snapshot, Worker
 from dstack.probes import cluster as probes
-from dstack.probes import node_readers
-from dstack.probes.agents import Agents
-from dstack.probes.answers import MALFORMED, NodeFailure, validated
+from dstack.probes.agents.ray_agents import Agents
 from dstack.probes.cluster import ClusterProbe
-from dstack.probes.connect import Cluster
-from dstack.probes.control_plane import Inventory
-from dstack.probes.core_workers import CoreWorkerStats
+from dstack.probes.connection.connect import Cluster
 from dstack.probes.node import wire
-from dstack.probes.node_readers import Options
-from dstack.probes.remote import Result
+from dstack.probes.node_access import node_readers
+from dstack.probes.node_access.answers import MALFORMED, NodeFailure, validated
+from dstack.probes.node_access.node_readers import Options
+from dstack.probes.node_access.remote_probes import Result
+from dstack.probes.ray_state.control_plane import Inventory
+from dstack.probes.ray_state.core_workers import CoreWorkerStats
 from dstack.snapshot_file import dumps, loads
 
 DEADLINE_S = 60.0

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dstack.probes.connect import SUPPORTED
+from dstack.probes.connection.connect import SUPPORTED
 from tests.paths import ROOT
 from tests.versions.compatibility import PAIRS, SMOKE, Pair
 

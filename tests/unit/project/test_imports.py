@@ -64,7 +64,7 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option:
 
 def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
     """All that the collector loads takes 0.2 s of CPU time; Ray would take 0.6 s more."""
-    loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.glances")
+    loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.ray_state.glances")
 
     assert {"grpc", "google", "dstack"} <= loaded
     heavy = {"attr", "click", "elftools", "jsonschema", "networkx", "numpy", "ray", "requests", "rich", "textual"}
@@ -117,7 +117,7 @@ def test_import_rules_hold() -> None:
         ("analysis/new.py", "import ray"),
         ("analysis/new.py", "import dstack.capture"),
         ("report/new.py", "import textual"),
-        ("report/new.py", "import dstack.probes.rpc"),
+        ("report/new.py", "import dstack.probes.connection.rpc"),
         ("tui/new.py", "import ray"),
         ("tui/new.py", "import dstack.capture"),
         ("probes/new.py", "import dstack.analysis"),

@@ -1,6 +1,6 @@
 """Which Ray task each thread of a worker runs, read from the core worker's thread-local storage.
 
-The layout of ``_raylet.so`` comes from the caller (:mod:`dstack.probes.raylet_symbols`). Right for tasks on the main
+The layout of ``_raylet.so`` comes from :mod:`dstack.probes.node_access.raylet_symbols`. Right for tasks on the main
 thread and for threaded actors; threads of event loops hold ids that mean nothing. Seen on Ray 2.46 and 2.60 with
 glibc 2.31 to 2.36 on x86-64.
 """

@@ -14,8 +14,8 @@ from typing import Any
 
 from dstack import capture
 from dstack.analysis.diagnose import diagnose
-from dstack.probes.connect import connect
-from dstack.probes.control_plane import Inventory, take_inventory
+from dstack.probes.connection.connect import connect
+from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 

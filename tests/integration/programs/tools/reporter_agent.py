@@ -14,7 +14,7 @@ import grpc
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
 from ray.dashboard.modules.reporter.profile_manager import CpuProfilingManager
 
-from dstack.probes.connect import connect, open_channel
+from dstack.probes.connection.connect import connect, open_channel
 
 
 class Reporter(reporter_pb2_grpc.ReporterServiceServicer):  # type: ignore[misc]  # Ray's stubs have no types

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import Process, WorkerSample
-from dstack.probes.answers import decoded
-from dstack.probes.assemble import Assembly
+from dstack.probes.node_access.answers import decoded
+from dstack.probes.node_access.assemble import Assembly
 from tests.unit.scenes import SELECT, Call, Coro, Proc, Scene, groups_of
 
 

@@ -8,7 +8,7 @@ from ray.core.generated import gcs_pb2
 
 from dstack.diagnosis import Finding
 from dstack.model import GoneWorker
-from dstack.probes.control_plane import actors_of
+from dstack.probes.ray_state.control_plane import actors_of
 from tests.unit.scenes import Call, Proc, Scene
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from dstack.probes.answers import validated
-from dstack.probes.assemble import Assembly
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.process import Process
 from dstack.probes.node.procfs import proc
@@ -30,6 +28,8 @@ from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.stacks.table import StackTable
 from dstack.probes.node.threads import PythonThread, ShownFrame
 from dstack.probes.node.wire import Answer, Options, RefusedPython, Target
+from dstack.probes.node_access.answers import validated
+from dstack.probes.node_access.assemble import Assembly
 from tests.fuzzing.effort import tries
 from tests.fuzzing.mutations import ByValues, by_bytes
 from tests.sampling import OPTIONS

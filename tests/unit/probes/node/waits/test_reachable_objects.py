@@ -403,13 +403,15 @@ def test_a_function_that_waits_by_sleeping_waits_for_its_object(tmp_path: Path) 
     """
 
     with program(tmp_path, load + in_main(lines)) as child:
-        wait_until(
-            lambda: calls_of(child.pid, "waiter")["waiter"]["reached"],
-            deadline_s=30,
-            what=lambda: "the executor runs already",
-        )
-        call = calls_of(child.pid, "waiter")["waiter"]
+        found: list[Plain] = []
 
+        def is_reached() -> bool:
+            found.append(calls_of(child.pid, "waiter")["waiter"])
+            return bool(found[-1]["reached"])
+
+        wait_until(is_reached, deadline_s=30, what=lambda: "a reading between two sleeps of 0.01 s")
+
+    call = found[-1]
     assert (call["kind"], call["what"], call["timeout_s"]) == ("other", "Ray Data's next output", 0.01)
     assert call["reached"] == {"executor"}
 

@@ -1,0 +1,1 @@
+"""Stacks from Ray's own agents, for processes that dstack cannot read."""

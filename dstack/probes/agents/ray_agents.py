@@ -1,0 +1,236 @@
+"""Stacks by way of Ray's own agent on a node, for processes that dstack cannot read itself.
+
+The dashboard's agent runs on every node, also without a dashboard, and serves ``ReporterService.GetTraceback`` where
+Ray was installed with its extra ``default``; else its ports are -1. It runs ``py-spy dump``, through ``sudo -n`` where
+that is allowed, which pauses the process for some milliseconds, and hands on the text. 20 to 50 ms a process; seen on
+Ray 2.46 and 2.60.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import zip_longest
+from typing import Any
+
+from dstack.model import Failure, Job, Worker
+from dstack.probes.agents.pyspy_text import TextStacks, parse
+from dstack.probes.agents.source_terms import Sources
+from dstack.probes.connection import addresses
+from dstack.probes.connection.connect import Cluster
+from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc, reporter_pb2, reporter_pb2_grpc
+from dstack.probes.connection.rpc import Call, Refused, call_all
+from dstack.probes.node import wire
+from dstack.probes.node.stacks.origins import Origins
+from dstack.probes.node.stacks.roles import shown_role
+from dstack.probes.node.stacks.table import StackTable
+from dstack.probes.node.threads import PythonThread, ShownFrame
+from dstack.probes.node.waits.frames_only import shallow_call
+from dstack.probes.node_access.answers import validated
+
+KEY = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
+NAMESPACE = b"dashboard"
+FIND_TIMEOUT_S = 1.0
+MAX_TIMEOUT_S = 3.0
+AT_ONCE = 4
+
+
+class Agents:
+    """Ray's agents on the nodes of one cluster, each asked for where it is but once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._addresses: dict[str, str | None] = {}
+
+    def stacks_of(
+        self, workers: Sequence[Worker], jobs: Sequence[Job], deadline: float, sample: int
+    ) -> tuple[wire.Answer, list[Failure]]:
+        """What the agents see of these workers, as a node's probe would answer, and what they did not see.
+
+        ``deadline`` is a ``time.monotonic()``. No agent is asked for more than a few processes at once.
+        """
+        nodes = {worker.node_id for worker in workers}
+        without = nodes - self.present_on(nodes, deadline - time.monotonic())
+        texts = _Texts(jobs)
+        failures = [_no_agent(node, sample) for node in sorted(without)]
+        for some in _rounds([worker for worker in workers if self._has(worker.node_id)]):
+            began = time.monotonic()
+            left = min(MAX_TIMEOUT_S, deadline - began)
+            calls = [self._call(worker, left) for worker in some] if left > 0 else []
+            replies = call_all(calls, self._cluster.metadata)
+            elapsed_ms = (time.monotonic() - began) * 1000
+            for worker, reply in zip_longest(some, replies):
+                problem = _objection(reply) or texts.add(worker, reply.output, elapsed_ms)
+                if problem is not None:
+                    failures.append(_failure(worker, problem, sample))
+        return texts.result(), failures
+
+    def present_on(self, node_ids: set[str], timeout_s: float) -> set[str]:
+        """Those of the nodes that have an agent; asks the GCS only, so no process is paused."""
+        self._find(node_ids, min(FIND_TIMEOUT_S, timeout_s))
+        return set(filter(self._has, node_ids))
+
+    def _has(self, node_id: str) -> bool:
+        return self._addresses.get(node_id) is not None
+
+    def _find(self, node_ids: set[str], timeout_s: float) -> None:
+        missing = sorted(node_ids - self._addresses.keys())
+        if not missing:
+            return
+        keys = {f"{KEY}{node_id}".encode(): node_id for node_id in missing}
+        request = gcs_service_pb2.InternalKVMultiGetRequest(keys=list(keys), namespace=NAMESPACE)
+        stub = gcs_service_pb2_grpc.InternalKVGcsServiceStub
+        call = Call(self._cluster.address, stub, "InternalKVMultiGet", request, timeout_s)
+        (reply,) = call_all([call], self._cluster.metadata)
+        found = {} if isinstance(reply, Refused) else {keys.get(row.key): _address(row.value) for row in reply.results}
+        self._addresses.update({node_id: found.get(node_id) for node_id in missing})
+
+    def _call(self, worker: Worker, timeout_s: float) -> Call:
+        request = reporter_pb2.GetTracebackRequest(pid=worker.pid)
+        stub = reporter_pb2_grpc.ReporterServiceStub
+        return Call(self._addresses[worker.node_id] or "", stub, "GetTraceback", request, timeout_s)
+
+
+def _rounds(workers: Sequence[Worker]) -> list[list[Worker]]:
+    """So that in each there are a few of each node."""
+    rounds: list[list[Worker]] = []
+    seen: Counter[str] = Counter()
+    for worker in workers:
+        number = seen[worker.node_id] // AT_ONCE
+        seen[worker.node_id] += 1
+        rounds += [[]] if number == len(rounds) else []
+        rounds[number].append(worker)
+    return rounds
+
+
+class _Texts:
+    """Texts of py-spy's, taken in one by one as if a node probe had told them."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._origins = Origins()
+        self._sources = Sources(jobs, self._origins.is_user)
+        self._table = StackTable(self._origins)
+        self._processes: dict[str, wire.ProcessData] = {}
+        self._began_at = time.time()
+
+    def add(self, worker: Worker, text: str, elapsed_ms: float) -> Refused | None:
+        """Why a text is of no use, if it is not; ``elapsed_ms`` bounds the pause that it cost its process."""
+        stacks = parse(text)
+        if stacks is None:
+            return Refused("its reply is not the output of py-spy", "malformed")
+        if stacks.pid != worker.pid or not _is_likely(worker, stacks):
+            return Refused(f"pid {worker.pid} is another process there: {stacks.title[:80]!r}", "identity")
+        if not stacks.threads:
+            return Refused("its reply has no threads", "malformed")
+        threads = [self._thread(worker, thread) for thread in stacks.threads]
+        self._processes[worker.worker_id] = {
+            "pid": worker.pid,
+            "started_at": 0.0,
+            "access": "text stack",
+            "paused_ms": round(elapsed_ms, 2),
+            "threads": threads,
+        }
+        return None
+
+    def result(self) -> wire.Answer:
+        """All of them, as a node's probe would answer."""
+        return validated(
+            {
+                "frames": self._table.frames,
+                "stacks": self._table.stacks,
+                "sources": self._table.sources,
+                "processes": self._processes,
+                "failures": [],
+                "host": {},
+                "clock": (self._began_at, time.time()),
+            }
+        )
+
+    def _whole_path(self, file: str) -> str:
+        """py-spy shortens paths to what is behind an entry of ``sys.path``."""
+        return self._sources.path_of(file) or _installed(file) or file
+
+    def _thread(self, worker: Worker, shown: PythonThread[ShownFrame]) -> wire.ThreadData:
+        thread = replace(shown, frames=list(map(self._with_whole_path, shown.frames)))
+        call = shallow_call(thread.frames, self._sources.terms_of)
+        data: wire.ThreadData = {
+            "os_thread_id": thread.os_thread_id,
+            "name": thread.name,
+            "stack": self._table.add(thread.frames, "/"),
+            "role": shown_role(thread, pid=worker.pid, is_driver=worker.is_driver, origins=self._origins),
+            "on_cpu": thread.is_running,
+        }
+        if call and not thread.is_running:
+            data["call"] = call
+        return data
+
+    def _with_whole_path(self, frame: ShownFrame) -> ShownFrame:
+        return ShownFrame(replace(frame.position, file=self._whole_path(frame.position.file)))
+
+
+def _is_likely(worker: Worker, stacks: TextStacks) -> bool:
+    """Whether it may be this worker by its title: Ray's processes are called ``ray::``, drivers as their users like."""
+    return worker.is_driver or stacks.title.startswith("ray::") or "default_worker.py" in stacks.title
+
+
+def _objection(reply: Any) -> Refused | None:
+    if reply is None:
+        return Refused("no time was left to read it", "timeout")
+    if isinstance(reply, Refused):
+        return reply
+    if reply.success:
+        return None
+    lines = [line.strip() for line in reply.output[:4000].splitlines()]
+    line = next((line for line in lines if line.startswith("Error: ")), lines[0] if lines else "no reason given")
+    refused = any("permission denied" in line.lower() for line in lines)
+    reason = line.removeprefix("Error: ")[:200] + (" (permission denied)" if refused else "")
+    return Refused(reason, "permission" if refused else "other")
+
+
+def _address(value: bytes) -> str | None:
+    """``HOST:PORT`` of the gRPC server, from ``[ip, http port, gRPC port]``; None where it serves none."""
+    try:
+        ip, _, port = json.loads(value)
+    except (ValueError, TypeError):
+        return None
+    if not isinstance(ip, str) or not isinstance(port, int) or not 0 < port < 65536:
+        return None
+    return addresses.join(ip, port)
+
+
+@cache
+def _installed(file: str) -> str | None:
+    """A library's or standard file by its short path, as this Python has it; another one's lies elsewhere."""
+    if os.path.isabs(file) or ".." in file.split("/") or "\0" in file:
+        return None
+    folders = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return next((path for folder in folders if os.path.isfile(path := os.path.join(folder, file))), None)
+
+
+def _failure(worker: Worker, problem: Refused, sample: int) -> Failure:
+    return Failure(
+        stage="stacks",
+        reason=f"Ray's agent on its node could not read it either: {problem.reason}",
+        cause=problem.cause,
+        node_id=worker.node_id,
+        worker_id=worker.worker_id,
+        pid=worker.pid,
+        sample=sample,
+    )
+
+
+def _no_agent(node_id: str, sample: int) -> Failure:
+    return Failure(
+        stage="stacks",
+        reason="the node has no Ray agent that could read it instead",
+        cause="missing",
+        remedy='Install Ray with its agent there: pip install "ray[default]".',
+        node_id=node_id,
+        sample=sample,
+    )

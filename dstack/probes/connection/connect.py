@@ -1,0 +1,170 @@
+"""Finds a cluster's GCS, proves that it is one, and finds out what it demands. Seen on Ray 2.46 and 2.60."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from dstack.errors import ClusterError, UsageError
+from dstack.probes.connection import addresses
+from dstack.probes.connection.credentials import WHERE_TOKENS_ARE, load_token, tls_credentials
+from dstack.probes.connection.ray_stubs import gcs_service_pb2, gcs_service_pb2_grpc
+from dstack.probes.connection.running_clusters import gcs_addresses, latest_address
+
+SUPPORTED = ((2, 46), (2, 60))
+"""First and last Ray minor version this code was run against."""
+
+CONNECT_TIMEOUT_S = 2.0
+NAME_THE_ADDRESS = "Give its address with --address HOST:PORT or RAY_ADDRESS."
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that answered.
+
+    ``token`` is the bearer token it asked for, None where token authentication is off. ``notes`` are sentences the
+    user should see, such as which of several clusters was taken.
+    """
+
+    address: str
+    ray_version: str
+    token: str | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What every gRPC call to this cluster carries."""
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
+
+
+def connect(address: str | None = None) -> Cluster:
+    """The cluster at ``address``: ``HOST:PORT`` or ``[IPV6]:PORT``; ``auto`` or None for the one running here.
+
+    Takes at most about 5 s. Raises :class:`ClusterError` with a remedy when there is none, it refuses, wants a token we
+    lack, is no Ray GCS or of an unsupported version, and :class:`UsageError` for something that is no address.
+    """
+    named = address if address not in (None, "", "auto") else os.environ.get("RAY_ADDRESS")
+    resolved, notes = (named, ()) if named and named != "auto" else _find_running()
+    host, port = _split(resolved)
+    _require_listener(host, port)
+    gcs = addresses.join(host, port)
+    token, version = _ask_alive(gcs)
+    _require_supported(version)
+    return Cluster(gcs, version, token, notes)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """A gRPC channel that follows Ray's TLS environment variables and takes messages of any size Ray may send."""
+    return cast(grpc.Channel, _open(grpc, address))
+
+
+def open_aio_channel(address: str) -> grpc.aio.Channel:
+    """The same for asyncio."""
+    return cast(grpc.aio.Channel, _open(grpc.aio, address))
+
+
+def _open(module: Any, address: str) -> Any:
+    options = [("grpc.max_receive_message_length", 512 << 20), ("grpc.enable_http_proxy", 0)]
+    credentials = tls_credentials()
+    if credentials is None:
+        return module.insecure_channel(address, options=options)
+    return module.secure_channel(address, credentials, options=options)
+
+
+def _find_running() -> tuple[str, tuple[str, ...]]:
+    """The one cluster running on this machine, or the one ``ray start`` made last."""
+    running = sorted(gcs_addresses())
+    if not running:
+        raise ClusterError("No Ray cluster runs on this host.", NAME_THE_ADDRESS)
+    if len(running) == 1:
+        return running[0], ()
+    latest = latest_address()
+    others = ", ".join(other for other in running if other != latest)
+    if latest in running:
+        return latest, (f"Using {latest}, which `ray start` started last; also running on this host: {others}.",)
+    raise ClusterError(f"Several Ray clusters run on this host: {', '.join(running)}.", NAME_THE_ADDRESS)
+
+
+def _split(address: str) -> tuple[str, int]:
+    if address.startswith("ray://"):
+        remedy = "Give the address of the GCS, HOST:PORT (default port 6379)."
+        raise UsageError(f"{address} is a Ray Client address, which gives no access to the GCS.", remedy)
+    try:
+        return addresses.split(address)
+    except ValueError:
+        remedy = "Give HOST:PORT ([HOST]:PORT for IPv6), or auto for the cluster on this host."
+        raise UsageError(f"{address!r} is not a valid address.", remedy) from None
+
+
+def _require_listener(host: str, port: int) -> None:
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except socket.gaierror as error:
+        raise ClusterError(f"The host name {host} cannot be resolved.", "Check --address.") from error
+    except ConnectionRefusedError as error:
+        raise ClusterError(
+            f"Nothing listens on {addresses.join(host, port)}: the connection was refused.",
+            "Check that the cluster runs, and that this is the port of its GCS (`ray start` prints it).",
+        ) from error
+    except OSError as error:
+        raise ClusterError(
+            f"{addresses.join(host, port)} did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
+            "Check the address, the network and the firewalls.",
+        ) from error
+
+
+def _ask_alive(address: str) -> tuple[str | None, str]:
+    """The token the cluster wants, None if it wants none, and its Ray version."""
+    try:
+        return None, _check_alive(address, ())
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.UNAUTHENTICATED:
+            raise _not_a_gcs(address, error) from error
+    token = load_token()
+    if token is None:
+        raise ClusterError(f"The cluster at {address} requires a token, and none was found.", WHERE_TOKENS_ARE)
+    try:
+        return token, _check_alive(address, (("authorization", f"Bearer {token}"),))
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            raise ClusterError(f"The cluster at {address} rejects the token.", WHERE_TOKENS_ARE) from error
+        raise _not_a_gcs(address, error) from error
+
+
+def _check_alive(address: str, metadata: Metadata) -> str:
+    with open_channel(address) as channel:
+        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        reply = stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S, metadata=metadata)
+        return str(reply.ray_version)
+
+
+def _not_a_gcs(address: str, error: grpc.RpcError) -> ClusterError:
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ClusterError(
+            f"{address} accepts connections but its GCS did not answer within {CONNECT_TIMEOUT_S:.0f} s.",
+            "It may be stopped, overloaded, or not Ray: check the gcs_server process there.",
+        )
+    return ClusterError(
+        f"The service at {address} is not a Ray GCS ({error.code().name.lower()}).",
+        "Give the GCS's port, 6379 unless set otherwise, not that of the dashboard or of Ray Client;"
+        " if the cluster uses TLS, set RAY_USE_TLS and Ray's certificate variables as on its nodes.",
+    )
+
+
+def _require_supported(version: str) -> None:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match and SUPPORTED[0] <= (int(match[1]), int(match[2])) <= SUPPORTED[1]:
+        return
+    (low, high) = (".".join(map(str, bound)) for bound in SUPPORTED)
+    raise ClusterError(
+        f"The cluster runs Ray {version or 'of an unknown version'}; this dstack supports {low} to {high}.",
+        "Install a dstack that supports it: pip install --upgrade ray-dstack.",
+    )

@@ -1,0 +1,109 @@
+"""Many gRPC calls at once, each with its deadline; what fails is a value."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import grpc
+
+from dstack.model import Cause
+from dstack.probes.connection.background import begin
+from dstack.probes.connection.connect import Metadata, open_aio_channel
+
+MAX_CONCURRENT = 256
+Request = tuple[Callable[[Any], Any], str, Any]
+"""What makes the service's stub from a channel, the method, and the message."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One unary call: ``stub`` makes the service's stub from a channel."""
+
+    address: str
+    stub: Callable[[Any], Any]
+    method: str
+    request: Any
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call that gave no reply, and why."""
+
+    reason: str
+    cause: Cause = "other"
+
+
+def call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
+    """The replies, in order; a :class:`Refused` where there is none. Calls to one address share a channel.
+
+    Runs on an event loop of its own, so it may be called from anywhere, also from inside another loop.
+    """
+    return asyncio.run_coroutine_threadsafe(_call_all(calls, metadata), _loop(os.getpid())).result()
+
+
+@cache
+def _loop(pid: int) -> asyncio.AbstractEventLoop:
+    """One loop for the life of a process, and gRPC set up as long: else it takes itself down after the last channel.
+
+    It does so on whichever thread that happens, and then complains on stderr of a loop that it meets there at work.
+    """
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)  # gRPC asks for this thread's
+        grpc.aio.init_grpc_aio()
+        loop.run_forever()
+
+    begin(run)
+    return loop
+
+
+async def _call_all(calls: Sequence[Call], metadata: Metadata) -> list[Any]:
+    gate = asyncio.Semaphore(MAX_CONCURRENT)
+    replies: dict[int, Any] = {}
+    at: dict[str, list[int]] = defaultdict(list)
+    for index, call in enumerate(calls):
+        at[call.address].append(index)
+
+    async def one(channel: grpc.aio.Channel, index: int) -> None:
+        async with gate:
+            replies[index] = await _call(channel, calls[index], metadata)
+
+    async def to(address: str) -> None:
+        async with open_aio_channel(address) as channel:
+            await asyncio.gather(*(one(channel, index) for index in at[address]))
+
+    await asyncio.gather(*map(to, at))
+    return [replies[index] for index in range(len(calls))]
+
+
+async def _call(channel: grpc.aio.Channel, call: Call, metadata: Metadata) -> Any:
+    method = getattr(call.stub(channel), call.method)
+    try:
+        return await asyncio.wait_for(
+            method(call.request, timeout=call.timeout_s, metadata=metadata), call.timeout_s + 0.5
+        )
+    except grpc.RpcError as error:
+        return _explained(error, call)
+    except asyncio.TimeoutError:
+        return Refused(f"no answer within {call.timeout_s:.1f} s", "timeout")
+
+
+def _explained(error: grpc.RpcError, call: Call) -> Refused:
+    code = error.code()
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        reason = f"no answer within {call.timeout_s:.1f} s: stopped, overloaded, or its network is down"
+        return Refused(reason, "timeout")
+    if code == grpc.StatusCode.UNAVAILABLE:
+        reason = f"nothing answers at {call.address}: the process has ended, or its network is down"
+        return Refused(reason, "unreachable")
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return Refused("it rejects the token", "permission")
+    return Refused(f"it returned the error {code.name.lower()}: {str(error.details())[:120]}")

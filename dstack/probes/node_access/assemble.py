@@ -1,0 +1,138 @@
+"""Joins what nodes sent back into one table of frames and stacks and typed processes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
+from typing import TypeVar
+
+import msgspec
+
+from dstack.model import Failure, Frame, Node, Process
+from dstack.probes.node import wire
+from dstack.probes.node_access.answers import MalformedAnswer
+from dstack.snapshot_file import MAX_FRAMES
+
+_T = TypeVar("_T")
+
+
+class Assembly:
+    """Everything read in the processes of one snapshot, over all nodes and samples."""
+
+    def __init__(self) -> None:
+        self._frames: dict[Frame, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self.sources: dict[str, dict[int, str]] = {}
+        self._hosts: dict[str, wire.HostData] = {}
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Every distinct frame, in the order of their indices."""
+        return tuple(self._frames)
+
+    @property
+    def stacks(self) -> tuple[tuple[int, ...], ...]:
+        """Every distinct stack as indices of frames, in the order of their indices."""
+        return tuple(self._stacks)
+
+    def with_host(self, node: Node) -> Node:
+        """The node with the figures of its host, if its probe has answered."""
+        return msgspec.structs.replace(node, **self._hosts.get(node.node_id, {}))
+
+    def add(
+        self,
+        node_ids: Iterable[str],
+        answer: wire.Answer,
+        sample: int,
+        among: Collection[str] | None = None,
+        clock_ahead_s: float | None = None,
+    ) -> tuple[dict[str, Process], list[Failure]]:
+        """Adds one probe's validated answer; returns its processes by worker id, and what failed.
+
+        Of its processes only those ``among`` the known workers are taken, and of the frames, stacks and sources only
+        what these show. ``clock_ahead_s`` is that of the node's clock, as in :class:`dstack.model.Node`. Raises
+        :class:`MalformedAnswer`.
+        """
+        shown = {id: process for id, process in answer["processes"].items() if among is None or id in among}
+        try:
+            host = _checked_host({**answer["host"], "clock_ahead_s": clock_ahead_s})
+            placed = _Placing(answer, self._frames, self._stacks, self.sources)
+            processes = {worker_id: placed.process(process) for worker_id, process in shown.items()}
+            _require_bounded(processes.values(), self.stacks)
+            failures = [msgspec.convert({**failure, "sample": sample}, Failure) for failure in answer["failures"]]
+        except (msgspec.ValidationError, LookupError, ValueError) as error:
+            raise MalformedAnswer from error
+        self._hosts.update(dict.fromkeys(node_ids, host))
+        return processes, failures
+
+
+class _Placing:
+    """Enters the stacks of one answer into the snapshot's tables, each once."""
+
+    def __init__(
+        self,
+        answer: wire.Answer,
+        frames: dict[Frame, int],
+        stacks: dict[tuple[int, ...], int],
+        sources: dict[str, dict[int, str]],
+    ) -> None:
+        self._answer = answer
+        self._answered_frames = msgspec.convert(answer["frames"], list[Frame])
+        self._answered_sources = dict(answer["sources"])
+        self._frames = frames
+        self._stacks = stacks
+        self._sources = sources
+        self._placed: dict[int, int] = {}
+        self._placed_frames: dict[int, int] = {}
+
+    def process(self, data: wire.ProcessData) -> Process:
+        """The process with its stacks in the snapshot's table."""
+        children = data.get("children", [])
+        if any(child.get("children") for child in children):
+            raise ValueError("children of a child process")
+        return msgspec.convert(
+            {**self._with_stacks(data), "children": [self._with_stacks(child) for child in children]}, Process
+        )
+
+    def _with_stacks(self, data: wire.ProcessData) -> wire.ProcessData:
+        threads: list[wire.ThreadData] = [{**one, "stack": self._stack(one["stack"])} for one in data["threads"]]
+        coroutines: list[wire.CoroutineData] = [
+            {**one, "stack": self._stack(one["stack"])} for one in data.get("coroutines", [])
+        ]
+        return {**data, "threads": threads, "coroutines": coroutines}
+
+    def _stack(self, index: int) -> int:
+        if index not in self._placed:
+            frames = tuple(map(self._frame, _item(self._answer["stacks"], index)))
+            self._placed[index] = self._stacks.setdefault(frames, len(self._stacks))
+        return self._placed[index]
+
+    def _frame(self, index: int) -> int:
+        if index not in self._placed_frames:
+            frame = _item(self._answered_frames, index)
+            self._placed_frames[index] = self._frames.setdefault(frame, len(self._frames))
+            if lines := self._answered_sources.pop(frame.file, None):
+                self._sources.setdefault(frame.file, {}).update(lines)
+        return self._placed_frames[index]
+
+
+def _item(items: Sequence[_T], index: int) -> _T:
+    """Also a negative index leads nowhere."""
+    if index < 0:
+        raise IndexError(index)
+    return items[index]
+
+
+def _checked_host(host: wire.HostData) -> wire.HostData:
+    """Figures that a node may have. Raises ValidationError."""
+    msgspec.convert({"node_id": "", "ip": "", **host}, Node)
+    return host
+
+
+def _require_bounded(processes: Iterable[Process], stacks: Sequence[tuple[int, ...]]) -> None:
+    """Every call is in a frame that its stack has, and all show no more frames than a snapshot file may."""
+    executions = list(chain.from_iterable(process.with_stacks() for process in processes))
+    if any(one.call and one.call.frame >= len(stacks[one.stack]) for one in executions):
+        raise ValueError("a call without its frame")
+    if sum(len(stacks[one.stack]) for one in executions) > MAX_FRAMES:
+        raise ValueError("too many frames")

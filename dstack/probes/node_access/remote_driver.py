@@ -1,0 +1,147 @@
+"""The child process that holds dstack's Ray connection; its argument is the address of the GCS.
+
+Receives ``sample`` messages by standard input and answers with messages whose payload is JSON (:mod:`dstack.child`):
+``joined`` when it has joined the cluster, ``ended`` with the reason when it cannot, and ``reply`` for each node; see
+:mod:`dstack.probes.node_access.driver_messages`. It ends with its parent, and its actors end with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import dstack.probes.node
+from dstack.child import Messages, outlive_parent, send
+from dstack.probes.node import wire
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node.pyspy.runner import find_pyspy
+from dstack.probes.node_access.answers import MALFORMED, NodeFailure
+from dstack.probes.node_access.driver_messages import Request
+from dstack.probes.ray_state.control_plane import PROBE_NAMESPACE
+from dstack.snapshot_file import to_json
+
+END_GRACE_S = 0.8
+"""How long an orderly end may take once standard input has closed."""
+ANSWER_S = 0.3
+"""How much earlier than the deadline a probe is told to stop, for its answer to be here in time."""
+TURN_S = 0.05
+"""How often a wait for nodes looks whether it is still wanted."""
+
+
+class Probes:
+    """One probe actor for each node asked about, kept between requests."""
+
+    def __init__(self) -> None:
+        ray.cloudpickle.register_pickle_by_value(dstack.probes.node)
+        self._actors: dict[str, Any] = {}
+        self._binary: Any = None
+
+    def sample(self, request: Request, is_over: Callable[[], bool]) -> Iterator[tuple[str, object]]:
+        """The nodes' answers as they come, then who did not by ``deadline``; or nothing more once it is over."""
+        targets, deadline = request["targets"], request["deadline"]
+        pending = {self._begin(node_id): (node_id, True) for node_id in targets}
+        while pending and time.monotonic() < deadline:
+            if is_over():
+                return
+            done, _ = ray.wait(list(pending), timeout=min(TURN_S, max(0.0, deadline - time.monotonic())))
+            for ref in done:
+                node_id, is_start = pending.pop(ref)
+                left: wire.Options = {**request["options"], "deadline_s": deadline - ANSWER_S - time.monotonic()}
+                is_over_there, result = self._continue(node_id, is_start, ref, targets[node_id], left)
+                if is_over_there:
+                    yield node_id, result
+                else:
+                    pending[result] = (node_id, False)
+        for node_id, is_start in pending.values():
+            reason = "the start of its probe timed out" if is_start else "its probe timed out"
+            yield node_id, NodeFailure(reason, "timeout")
+
+    def _begin(self, node_id: str) -> Any:
+        """Starts the node's probe and asks whether the node has a py-spy.
+
+        The byte of memory it asks for has the GCS send the request by way of this host's raylet, and not of any other,
+        which may be one that is out of reach (seen on Ray 2.46).
+        """
+        if node_id not in self._actors:
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            actor = ray.remote(NodeProbe).options(num_cpus=0, memory=1, scheduling_strategy=place, max_restarts=0)
+            self._actors[node_id] = actor.remote(is_guest=True)
+        return self._actors[node_id].has_pyspy.remote()
+
+    def _continue(
+        self, node_id: str, is_start: bool, ref: Any, targets: list[wire.Target], options: wire.Options
+    ) -> tuple[bool, Any]:
+        """Whether the node is done, with its answer or failure; else with the ref of its next step."""
+        try:
+            value = ray.get(ref, timeout=max(0.1, options["deadline_s"]))
+            if not is_start:
+                return True, value
+            if not value and (binary := self._pyspy_binary()):
+                self._actors[node_id].equip.remote(binary)
+            return False, self._actors[node_id].sample.remote(targets, options)
+        except Exception as error:  # whatever a remote probe raises is that node's failure
+            self._actors.pop(node_id, None)
+            return True, NodeFailure(f"its probe failed: {_first_line(error)}")
+
+    def _pyspy_binary(self) -> Any:
+        path = find_pyspy()
+        if self._binary is None and path is not None:
+            self._binary = ray.put(Path(path).read_bytes())
+        return self._binary
+
+
+def main(answers: IO[bytes], arguments: list[str]) -> None:
+    """Serves requests until standard input ends.
+
+    Before it has joined it may hang in C++, deaf to that, but has no actors either: until then it dies with its parent.
+    """
+    requests: queue.Queue[Request | None] = queue.Queue()
+    threading.Thread(target=_read_requests, args=(requests,), name="dstack-requests", daemon=True).start()
+    try:
+        ray.init(address=arguments[0], namespace=PROBE_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # every reason not to connect is one answer to the parent
+        reason = f"dstack could not join the cluster as a driver: {_first_line(error)}"
+        send(answers, "ended", to_json(NodeFailure(reason, "ended")))
+        return
+    outlive_parent()
+    send(answers, "joined")
+    probes = Probes()
+    while (request := requests.get()) is not None:
+        for node_id, result in probes.sample(request, is_over=lambda: not requests.empty()):
+            send(answers, "reply", reply(request["number"], node_id, result))
+    ray.shutdown()
+
+
+def _read_requests(requests: queue.Queue[Request | None]) -> None:
+    """Hands on requests; once there can be no more, ends the process, whatever Ray is doing then."""
+    for message in Messages(sys.stdin.buffer):
+        requests.put(json.loads(message.payload))
+    requests.put(None)
+    time.sleep(END_GRACE_S)
+    os._exit(1)
+
+
+def reply(number: int, node_id: str, result: object) -> bytes:
+    """The JSON of a :class:`Reply`; an answer that JSON cannot carry is malformed."""
+    of = {"number": number, "node_id": node_id}
+    if isinstance(result, NodeFailure):
+        return to_json({**of, "failure": result})
+    try:
+        return to_json({**of, "answer": result})
+    except (TypeError, ValueError, RecursionError):
+        return to_json({**of, "failure": MALFORMED})
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,0 +1,318 @@
+"""What the GCS knows: nodes, workers, actors, jobs, placement groups, resources. Seen on Ray 2.46 and 2.60.
+
+Asked by gRPC, so neither the dashboard nor a driver is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from dstack.errors import ClusterError
+from dstack.model import RAY_CLIENT_SERVER, Actor, Bundle, Failure, GoneWorker, Job, Node, PlacementGroup, Worker
+from dstack.probes.connection.addresses import canonical
+from dstack.probes.connection.connect import Cluster
+from dstack.probes.connection.ray_stubs import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+from dstack.probes.connection.rpc import Call, Refused, Request, call_all
+from dstack.probes.node.stacks.redaction import masked_command
+from dstack.probes.ray_state import autoscaler
+
+PROBE_NAMESPACE = "_dstack"
+"""Ray namespace of dstack's own drivers and probes; whatever is in it is left out of every picture."""
+
+CHECK_GCS = "Check the gcs_server process on the head node."
+
+GUESSES = " Some common causes include"
+"""From here on Ray's reason of a worker's death is the same for all (seen on Ray 2.46 and 2.60)."""
+MAX_CAUSE = 300
+
+
+@dataclass
+class Inventory:
+    """The cluster as its control plane lists it; jobs and actors without dstack's own, which ``own_*`` name.
+
+    ``raylets`` are host and port by node id. ``workers`` are those on live nodes: the GCS lists the workers of a node
+    that died as alive for ever, though everybody has given them up (seen on Ray 2.60). ``gone_workers`` are all others
+    that it lists, by id.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    raylets: dict[str, tuple[str, int]] = field(default_factory=dict)
+    jobs: tuple[Job, ...] = ()
+    own_jobs: frozenset[str] = frozenset()
+    own_drivers: frozenset[tuple[str, int]] = frozenset()
+    actors: tuple[Actor, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    gone_workers: dict[str, GoneWorker] = field(default_factory=dict)
+    placement_groups: tuple[PlacementGroup, ...] = ()
+    total: dict[str, dict[str, float]] = field(default_factory=dict)
+    available: dict[str, dict[str, float]] = field(default_factory=dict)
+    autoscaler: str | None = None
+    failures: tuple[Failure, ...] = ()
+
+
+def take_inventory(cluster: Cluster, timeout_s: float, sample: int = 1) -> Inventory:
+    """All that the GCS tells. Raises :class:`ClusterError` when it does not tell the nodes and workers."""
+    requests = _requests()
+    calls = [Call(cluster.address, *request, timeout_s) for request in requests.values()]
+    answers = dict(zip(requests, call_all(calls, cluster.metadata), strict=True))
+    for name in ("nodes", "workers"):
+        if isinstance(answers[name], Refused):
+            raise ClusterError(f"The GCS did not return its {name}: {answers[name].reason}.", CHECK_GCS)
+    jobs = [_job(row) for row in _rows(answers["jobs"], "job_info_list")]
+    own_jobs = [job for job in jobs if job.namespace == PROBE_NAMESPACE]
+    own = frozenset(job.job_id for job in own_jobs)
+    nodes = tuple(_node(row) for row in answers["nodes"].node_info_list)
+    alive = {node.node_id for node in nodes if node.alive}
+    dead = {node.node_id: node for node in nodes if not node.alive}
+    workers = (_worker(row) for row in answers["workers"].worker_table_data if row.is_alive)
+    listed = (_gone_worker(row, dead) for row in answers["workers"].worker_table_data)
+    gone = {worker.worker_id: worker for worker in listed if worker}
+    return Inventory(
+        nodes=nodes,
+        raylets={
+            row.node_id.hex(): (canonical(row.node_manager_address), row.node_manager_port)
+            for row in answers["nodes"].node_info_list
+        },
+        jobs=tuple(job for job in jobs if job.job_id not in own),
+        own_jobs=own,
+        own_drivers=frozenset((job.driver_ip, job.driver_pid) for job in own_jobs),
+        actors=tuple(a for a in actors_of(_rows(answers["actors"], "actor_table_data"), gone) if a.job_id not in own),
+        workers=tuple(worker for worker in workers if worker.node_id in alive),
+        gone_workers=gone,
+        placement_groups=tuple(
+            _placement_group(row) for row in _rows(answers["placement groups"], "placement_group_table_data")
+        ),
+        total={
+            row.node_id.hex(): dict(row.resources_total) for row in _rows(answers["total resources"], "resources_list")
+        },
+        available={
+            row.node_id.hex(): dict(row.resources_available)
+            for row in _rows(answers["available resources"], "resources_list")
+        },
+        autoscaler=autoscaler.active(answers["autoscaler's report"], answers["autoscaler's state"]),
+        failures=tuple(
+            Failure(
+                stage="control plane",
+                reason=f"the GCS did not return its {name}: {reply.reason}",
+                cause=reply.cause,
+                sample=sample,
+            )
+            for name, reply in answers.items()
+            if isinstance(reply, Refused)
+        ),
+    )
+
+
+def client_notes(jobs: Iterable[Job]) -> tuple[str, ...]:
+    """What is to be known of each job that came by Ray Client."""
+    return tuple(
+        f"Job {job.job_id} uses Ray Client: its driver here is a proxy. The program runs on an unknown host, and its"
+        " own stack is not read."
+        for job in jobs
+        if RAY_CLIENT_SERVER in job.entrypoint and not job.is_dead
+    )
+
+
+_LISTS = {
+    "nodes": ("NodeInfo", "GetAllNodeInfo"),
+    "workers": ("WorkerInfo", "GetAllWorkerInfo"),
+    "actors": ("ActorInfo", "GetAllActorInfo"),
+    "jobs": ("JobInfo", "GetAllJobInfo"),
+    "placement groups": ("PlacementGroupInfo", "GetAllPlacementGroup"),
+    "total resources": ("NodeResourceInfo", "GetAllTotalResources"),
+    "available resources": ("NodeResourceInfo", "GetAllAvailableResources"),
+}
+
+
+def take_roll(cluster: Cluster, timeout_s: float) -> Inventory:
+    """Only who is there: live nodes and workers, and which jobs are dstack's own. Raises as :func:`take_inventory`."""
+    calls = [Call(cluster.address, *request, timeout_s) for request in _roll_requests().values()]
+    nodes, workers, jobs = call_all(calls, cluster.metadata)
+    for name, reply in (("nodes", nodes), ("workers", workers), ("jobs", jobs)):
+        if isinstance(reply, Refused):
+            raise ClusterError(f"The GCS did not return its {name}: {reply.reason}.", CHECK_GCS)
+    alive = tuple(node for node in map(_node, nodes.node_info_list) if node.alive)
+    ids = {node.node_id for node in alive}
+    own = [row for row in jobs.job_info_list if row.config.ray_namespace == PROBE_NAMESPACE]
+    listed = (_worker(row) for row in workers.worker_table_data if row.is_alive)
+    return Inventory(
+        nodes=alive,
+        workers=tuple(worker for worker in listed if worker.node_id in ids),
+        own_jobs=frozenset(row.job_id.hex() for row in own),
+        own_drivers=frozenset((canonical(row.driver_ip_address), row.driver_pid) for row in own),
+    )
+
+
+def _roll_requests() -> dict[str, Request]:
+    """Requests that cost the GCS little: nothing of dead workers, and no question to every driver behind its list."""
+    requests = {name: _LISTS[name] for name in ("nodes", "workers", "jobs")}
+    filled = {name: _request(*request) for name, request in requests.items()}
+    filled["workers"][2].filters.is_alive = True
+    filled["jobs"][2].skip_submission_job_info_field = True
+    filled["jobs"][2].skip_is_running_tasks_field = True
+    return filled
+
+
+def _requests() -> dict[str, Request]:
+    """What the GCS is asked, by what that gives: stub, method and message."""
+    return {**{name: _request(*request) for name, request in _LISTS.items()}, **autoscaler.REQUESTS}
+
+
+def _request(service: str, method: str) -> Request:
+    stub = getattr(gcs_service_pb2_grpc, f"{service}GcsServiceStub")
+    return stub, method, getattr(gcs_service_pb2, f"{method}Request")()
+
+
+def _rows(reply: Any, name: str) -> Iterable[Any]:
+    return () if isinstance(reply, Refused) else getattr(reply, name)
+
+
+def _id(data: bytes) -> str | None:
+    """An id in hex; None where Ray has none, which it writes as nothing or as all ones."""
+    return None if not data or data == b"\xff" * len(data) else data.hex()
+
+
+def _node_of(address: Any) -> bytes:
+    """The node in a worker's address; the field was called raylet_id in Ray 2.46."""
+    return bytes(address.node_id if hasattr(address, "node_id") else address.raylet_id)
+
+
+def _node(row: Any) -> Node:
+    return Node(
+        node_id=row.node_id.hex(),
+        ip=canonical(row.node_manager_address),
+        hostname=row.node_manager_hostname,
+        alive=row.state == gcs_pb2.GcsNodeInfo.ALIVE,
+        is_head=row.is_head_node,
+        resources=dict(row.resources_total),
+        labels=dict(row.labels),
+        ended_at=_seconds(row.end_time_ms),
+        death_cause=_sentence(row.death_info.reason_message),
+    )
+
+
+def _job(row: Any) -> Job:
+    return Job(
+        job_id=row.job_id.hex(),
+        entrypoint=masked_command(row.entrypoint),
+        namespace=row.config.ray_namespace,
+        driver_ip=canonical(row.driver_ip_address),
+        driver_pid=row.driver_pid,
+        is_dead=row.is_dead,
+        submission_id=dict(row.config.metadata).get("job_submission_id"),
+    )
+
+
+def _worker(row: Any) -> Worker:
+    address = row.worker_address
+    return Worker(
+        worker_id=address.worker_id.hex(),
+        node_id=_node_of(address).hex(),
+        ip=canonical(address.ip_address),
+        port=address.port,
+        pid=row.pid,
+        is_driver=row.worker_type == common_pb2.DRIVER,
+    )
+
+
+def _gone_worker(row: Any, dead_nodes: Mapping[str, Node]) -> GoneWorker | None:
+    """The worker, if it is dead or its node is; a driver that is left by its job's end is dead too."""
+    worker = _worker(row)
+    node = dead_nodes.get(worker.node_id)
+    if row.is_alive and node is None:
+        return None
+    cause, ended_at = _sentence(row.exit_detail), _seconds(row.end_time_ms)
+    if row.is_alive and node is not None:
+        cause, ended_at = f"its node died: {node.death_cause or 'no cause given'}", node.ended_at
+    return GoneWorker(
+        worker_id=worker.worker_id,
+        node_id=worker.node_id,
+        pid=worker.pid,
+        is_driver=worker.is_driver,
+        ended_at=ended_at,
+        cause=cause,
+    )
+
+
+def _actor(row: Any) -> Actor:
+    return Actor(
+        actor_id=row.actor_id.hex(),
+        job_id=row.job_id.hex(),
+        class_name=row.class_name,
+        state=gcs_pb2.ActorTableData.ActorState.Name(row.state),
+        name=row.name,
+        namespace=row.ray_namespace,
+        node_id=_id(_node_of(row.address)),
+        worker_id=_id(row.address.worker_id),
+        owner_id=_id(row.owner_address.worker_id),
+        pid=row.pid,
+        is_detached=row.is_detached,
+        required_resources=dict(row.required_resources),
+        held={held.name: sum(part.quantity for part in held.resource_ids) for held in row.resource_mapping},
+        label_selector=dict(getattr(row, "label_selector", {})),
+        placement_group_id=_id(row.placement_group_id),
+        num_restarts=row.num_restarts,
+        max_restarts=row.max_restarts,
+        death_cause=_death_cause(row.death_cause),
+        death_reason=_death_reason(row.death_cause),
+        ended_at=_seconds(row.end_time),
+    )
+
+
+def actors_of(rows: Iterable[Any], gone: Mapping[str, GoneWorker]) -> Iterator[Actor]:
+    """All actors, those that were restarted with the reason why their processes before ended."""
+    for row in rows:
+        before = [one.worker_id.hex() for one in getattr(row, "previous_incarnations", ())]
+        last = gone.get(before[-1]) if before else None
+        yield replace(_actor(row), last_error=last.cause) if last else _actor(row)
+
+
+def _death_cause(cause: Any) -> str | None:
+    kind = cause.WhichOneof("context")
+    if kind is None:
+        return None
+    context = getattr(cause, kind)
+    text = getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "")
+    return _sentence(text) or kind.replace("_", " ")
+
+
+def _death_reason(cause: Any) -> str | None:
+    kind: str | None = cause.WhichOneof("context")
+    if kind is None or kind != "actor_died_error_context":
+        return kind
+    context = cause.actor_died_error_context
+    names = context.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number
+    reason = names.get(context.reason)
+    return reason.name if reason else None
+
+
+def _sentence(text: str) -> str | None:
+    """The first line, without the list of all that may cause such a thing, and without a full stop."""
+    line = (text.strip().splitlines() or [""])[0].partition(GUESSES)[0]
+    return line.strip()[:MAX_CAUSE].rstrip(".") or None
+
+
+def _seconds(milliseconds: int) -> float | None:
+    """Unix seconds; None where Ray has none, which it writes as 0."""
+    return milliseconds / 1000 if milliseconds > 0 else None
+
+
+def _placement_group(row: Any) -> PlacementGroup:
+    states = gcs_pb2.PlacementGroupTableData.PlacementGroupState
+    return PlacementGroup(
+        placement_group_id=row.placement_group_id.hex(),
+        name=row.name,
+        namespace=row.ray_namespace,
+        state=states.Name(row.state),
+        strategy=common_pb2.PlacementStrategy.Name(row.strategy),
+        bundles=tuple(Bundle(resources=dict(b.unit_resources), node_id=_id(b.node_id)) for b in row.bundles),
+        job_id=_id(row.creator_job_id),
+        creator_actor_id=_id(row.creator_actor_id),
+        is_detached=row.is_detached,
+        scheduling_state=gcs_pb2.PlacementGroupStats.SchedulingState.Name(row.stats.scheduling_state),
+        requested_at=max(0.0, row.stats.creation_request_received_ns / 1e9) or None,
+    )

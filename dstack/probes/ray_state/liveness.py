@@ -1,0 +1,97 @@
+"""Which workers, jobs and nodes of a cluster count: who is dstack's own, has ended, or is not asked a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from dstack.model import Cause, Failure, GoneWorker, Worker
+from dstack.probes.ray_state.control_plane import Inventory
+from dstack.probes.ray_state.core_workers import CoreWorkerStats
+
+OF_LIVE_PROCESSES: frozenset[Cause] = frozenset({"permission", "missing", "truncated", "unreadable"})
+"""Causes of failures with a process that is there."""
+
+
+class Liveness:
+    """The bookkeeping of one snapshot, from what the GCS lists and how workers and nodes have answered.
+
+    ``given_up`` are the ids of nodes whose probe failed: its failure is known, and may have taken long. ``elsewhere``
+    are those whose processes are not this host's, though the address is, as in a container.
+    """
+
+    def __init__(self) -> None:
+        self.given_up: set[str] = set()
+        self.elsewhere: set[str] = set()
+        self._own_jobs: set[str] = set()
+        self._own_drivers: set[tuple[str, int]] = set()
+        self._job_of: dict[str, str | None] = {}
+        self._actor_of: dict[str, str | None] = {}
+        self._silent: set[str | None] = set()
+        self._ended: set[str | None] = set()
+        self._gone: dict[str, GoneWorker] = {}
+
+    # What is noted
+
+    def note_listed(self, inventory: Inventory) -> None:
+        """Notes which jobs and drivers are dstack's own, and which workers are dead, by an inventory or a roll."""
+        self._own_jobs |= inventory.own_jobs
+        self._own_drivers |= inventory.own_drivers
+        self._gone.update(inventory.gone_workers)
+
+    def note_answers(self, answers: Mapping[str, CoreWorkerStats]) -> None:
+        """Notes which job and actor each worker runs for."""
+        for worker_id, answer in answers.items():
+            self._job_of[worker_id], self._actor_of[worker_id] = answer.job_id, answer.actor_id
+
+    def note_silent(self, failures: Iterable[Failure]) -> None:
+        """Notes the workers whose RPC timed out: a second sample of the others would wait for them again."""
+        self._silent |= {failure.worker_id for failure in failures if failure.cause == "timeout"}
+
+    def note_ended(self, failures: Iterable[Failure]) -> None:
+        """Notes the workers whose process has ended: they are not unobserved, they are not there."""
+        self._ended |= {one.worker_id for one in failures if one.stage == "process" and one.cause == "ended"}
+
+    def note_alive(self, failures: Iterable[Failure], roll: Inventory) -> None:
+        """Notes that workers with a failure have ended if the GCS does not list them any more."""
+        self._ended |= {failure.worker_id for failure in failures} - {worker.worker_id for worker in roll.workers}
+
+    # What follows
+
+    def unlisted_jobs(self, inventory: Inventory) -> set[str]:
+        """The jobs that workers run for and that began after the inventory was taken."""
+        listed = {job.job_id for job in inventory.jobs} | inventory.own_jobs | self._own_jobs
+        return {job_id for job_id in self._job_of.values() if job_id} - listed
+
+    def may_have_ended(self, failures: Iterable[Failure]) -> bool:
+        """Whether one of the failures may be that a worker has ended, which only the GCS can tell."""
+        found = (one for one in failures if one.worker_id and one.worker_id not in self._ended)
+        return any(one.cause not in OF_LIVE_PROCESSES for one in found)
+
+    def is_own(self, worker: Worker) -> bool:
+        """Whether the worker is one of dstack's own, as far as is known yet."""
+        is_own_driver = worker.is_driver and (worker.ip, worker.pid) in self._own_drivers
+        return is_own_driver or self._job_of.get(worker.worker_id) in self._own_jobs
+
+    def to_ask(self, workers: Iterable[Worker]) -> list[Worker]:
+        """The workers whose core worker is asked."""
+        return [worker for worker in workers if worker.worker_id not in self._silent]
+
+    def present(self, workers: Iterable[Worker]) -> list[Worker]:
+        """The workers of the application that are there."""
+        return [worker for worker in workers if not self.is_own(worker) and worker.worker_id not in self._ended]
+
+    def with_ids(self, worker: Worker) -> Worker:
+        """The worker with the job and the actor that it runs for."""
+        worker_id = worker.worker_id
+        return replace(worker, job_id=self._job_of.get(worker_id), actor_id=self._actor_of.get(worker_id))
+
+    def gone_among(self, worker_ids: Iterable[str]) -> tuple[GoneWorker, ...]:
+        """The dead ones of some workers."""
+        return tuple(self._gone[worker_id] for worker_id in sorted({*worker_ids} & self._gone.keys()))
+
+    def concern(self, failures: Iterable[Failure], workers: Iterable[Worker]) -> tuple[Failure, ...]:
+        """The failures that concern the application: not those of workers that have ended or are dstack's own."""
+        hidden = {worker.worker_id for worker in workers if self.is_own(worker)} | self._ended
+        return tuple(failure for failure in failures if failure.worker_id not in hidden)

@@ -1,0 +1,26 @@
+"""Calls by gRPC, in a process that has made none yet."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import socket, threading
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+from dstack.probes.connection.rpc import Call, call_all
+
+with socket.socket() as taken:  # nobody listens there
+    taken.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{taken.getsockname()[1]}"
+    call = Call(
+        address, gcs_service_pb2_grpc.NodeInfoGcsServiceStub, "CheckAlive", gcs_service_pb2.CheckAliveRequest(), 5.0
+    )
+    thread = threading.Thread(target=lambda: print(call_all([call], ())))
+    thread.start()
+    thread.join()
+"""
+
+
+def test_the_first_call_may_come_from_any_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+
+    assert "nothing answers at 127.0.0.1:" in done.stdout, done.stderr

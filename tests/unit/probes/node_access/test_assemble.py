@@ -1,0 +1,157 @@
+"""What a node answers is taken in as what it should be, or refused as a whole: nobody vouches for a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from dstack.analysis.diagnose import diagnose
+from dstack.model import Cause, Node, Sample, Snapshot, WorkerSample
+from dstack.probes import node
+from dstack.probes.node import wire
+from dstack.probes.node.probe import NodeProbe
+from dstack.probes.node_access import assemble
+from dstack.probes.node_access.answers import MalformedAnswer, decoded, validated
+from dstack.probes.node_access.assemble import Assembly
+from dstack.report.text import report_text
+from dstack.snapshot_file import dumps, loads
+from tests.fuzzing.mutations import ByValues
+from tests.sampling import OPTIONS
+
+WITH_LOCALS: wire.Options = {**OPTIONS, "locals": True, "deadline_s": 20.0}
+MUTATIONS = 600
+CHILD = [{"pid": 2, "started_at": 1.0, "threads": []}]
+
+
+def answer() -> bytes:
+    """A probe's, of this process with a blocked thread, as it comes from another node."""
+    over = threading.Event()
+    threading.Thread(target=over.wait, daemon=True).start()
+    target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
+    result = NodeProbe().sample([target], WITH_LOCALS)
+    over.set()
+    threads = result["processes"]["w"]["threads"]
+    threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the thread that reads may show no frames
+    threads[0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
+    return json.dumps(result).encode()
+
+
+def taken(answer: wire.Answer) -> Snapshot:
+    """A snapshot of what a node has answered. Raises :class:`MalformedAnswer`."""
+    assembly = Assembly()
+    processes, failures = assembly.add(["n"], answer, 1, among=["w"])
+    return Snapshot(
+        dstack_version="0",
+        taken_at=0,
+        address="",
+        ray_version="",
+        frames=assembly.frames,
+        stacks=assembly.stacks,
+        sources=assembly.sources,
+        failures=tuple(failures),
+        samples=(Sample(0, 1, workers=tuple(WorkerSample(one, process=processes[one]) for one in processes)),),
+    )
+
+
+def test_a_mutated_answer_is_accepted_whole_or_rejected() -> None:
+    chance = random.Random(5)
+    values = ByValues(answer())
+    good = 0
+
+    for _ in range(MUTATIONS):
+        try:
+            snapshot = taken(decoded(values.one(chance)))
+        except MalformedAnswer:
+            continue
+        good += 1
+        loads(dumps(snapshot))
+        if good % 10 == 0:
+            report_text(snapshot, diagnose(snapshot))
+
+    assert MUTATIONS / 10 < good < MUTATIONS
+
+
+def one_thread(frame: int = 0, count: int = 1) -> list[dict[str, Any]]:
+    call = {"kind": "lock", "frame": frame}
+    return [{"os_thread_id": n, "name": "t", "stack": 0, "role": "user", "call": call} for n in range(count)]
+
+
+def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> wire.Answer:
+    """A probe's answer about one process, or about one and its child, whose threads have a stack of that depth."""
+    process: dict[str, Any] = {"pid": 1, "started_at": 1.0, "threads": threads}
+    if is_child:
+        process = {"pid": 2, "started_at": 1.0, "threads": [], "children": [{**process, "parent_pid": 2}]}
+    frames = [{"function": "f", "file": "f.py", "line": 1, "origin": "user"}]
+    tables = {"frames": frames, "stacks": [[0] * depth], "sources": {}}
+    return validated({**tables, "processes": {"w": process}, "failures": [], "host": {}, "clock": (1.0, 2.0)})
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_call_outside_of_its_stack_is_rejected(is_child: bool) -> None:
+    assert loads(dumps(taken(reply(2, one_thread(frame=1), is_child=is_child))))
+
+    with pytest.raises(MalformedAnswer):
+        taken(reply(2, one_thread(frame=2), is_child=is_child))
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_too_many_frames_are_rejected(is_child: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble, "MAX_FRAMES", 1_000)
+    assert taken(reply(100, one_thread(count=10), is_child=is_child))
+
+    with pytest.raises(MalformedAnswer):
+        taken(reply(100, one_thread(count=11), is_child=is_child))
+
+
+def test_the_host_figures_of_a_node_change_nothing_else() -> None:
+    result = json.loads(answer())
+    figures = result["host"]
+    result["host"] = {**figures, "node_id": "other", "alive": False, "is_head": True, "clock_ahead_s": 99.0}
+
+    assembly = Assembly()
+    assembly.add(["n"], decoded(json.dumps(result).encode()), 1, clock_ahead_s=-7.5)
+
+    assert assembly.with_host(Node("n", "10.0.0.1")) == Node("n", "10.0.0.1", **figures, clock_ahead_s=-7.5)
+    assert assembly.with_host(Node("m", "10.0.0.1")) == Node("m", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: it["processes"]["w"]["threads"][0].update(stack=-1),
+        lambda it: it["stacks"].__setitem__(0, [-1]),
+        lambda it: it["processes"]["w"].update(
+            children=[{"pid": 1, "started_at": 1.0, "threads": [], "children": CHILD}]
+        ),
+        lambda it: it.pop("clock"),
+        lambda it: it["frames"][0].update(origin="elsewhere"),
+        lambda it: it["processes"]["w"].update(access="magic"),
+    ],
+    ids=["stack", "frame", "grandchild", "clock", "origin", "access"],
+)
+def test_an_answer_that_no_probe_gives_is_malformed(change: Callable[[Any], object]) -> None:
+    result = json.loads(answer())
+    assert taken(decoded(json.dumps(result).encode()))
+
+    change(result)
+
+    with pytest.raises(MalformedAnswer):
+        taken(decoded(json.dumps(result).encode()))
+    with pytest.raises(MalformedAnswer):
+        taken(validated(result))
+
+
+def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:
+    """What travels to nodes cannot import the model, and an answer with another cause is refused as a whole."""
+    sources = [path.read_text() for path in Path(node.__file__).parent.rglob("*.py")]
+    named = {cause for text in sources for cause in re.findall(r'cause="(\w+)"', text)}
+
+    assert {"permission", "namespace", "ended", "timeout"} <= named <= {*get_args(Cause), "other"}
