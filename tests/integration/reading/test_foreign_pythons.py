@@ -107,7 +107,7 @@ def test_an_ended_process_is_not_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "symbol", "offset", "value", "said"),
+    ("version", "symbol", "offset", "value", "reason"),
     [
         ("3.13", "Py_Version", 0, 0x030F00F0, "it runs Python 3.15, which dstack cannot read"),
         ("3.12", "Py_Version", 0, 0x030900F0, "it runs Python 3.9, which dstack cannot read"),
@@ -126,7 +126,7 @@ def test_a_version_without_a_layout_is_rejected(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "reason"),
     [
         ("libpython3.9.so.1.0", "it runs Python 3.9, which dstack cannot read"),
         ("libpython3.12.so.1.0", "it runs a Python of an unknown version"),

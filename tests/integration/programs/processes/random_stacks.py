@@ -661,7 +661,7 @@ OPENINGS = (
 )
 CALLS = (
     "go(remaining)",
-    "go(\n\n\nrest)",
+    "go(\n\n\nremaining)",
     "x = [1,\n\n2, go(remaining)]",
     "x = [go(remaining) for _ in [0]]",
     "x = {go(remaining):\n 1}",
@@ -673,7 +673,7 @@ CALLS = (
     "x, *y = go(remaining)",
     "del null.__dict__[go(remaining)]",
     "global z; z = go(remaining)",
-    "print(1,\n go(\nrest\n),\n 2)",
+    "print(1,\n go(\nremaining\n),\n 2)",
     "x = (1 +\n go(remaining)\n + 2)",
     "raise ValueError(go(remaining))",
     "import os.path; go(remaining)",
