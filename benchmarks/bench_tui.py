@@ -1,8 +1,8 @@
-"""The terminal UI with 100, 1,000 and 10,000 executions: from nothing to the first picture, between views, a refresh.
+"""The terminal UI with 100, 1,000 and 10,000 executions: the first paint, switches between views, a refresh.
 
-Everything is measured in one run and in turns. ``first paint`` is a process of its own, from Python's start to its end,
-that reads, diagnoses and draws a saved snapshot; beside it ``dstack show``, which prints a report of the same file. The
-others are within one process without a terminal, from the key to the picture.
+Everything is measured in one run and in turns. ``first paint`` is a separate process, from Python's start to its end,
+that reads, diagnoses and draws a saved snapshot; it is compared with ``dstack show`` on the same file. The others are
+within one process without a terminal, from the key to the updated screen.
 
     python -m benchmarks.bench_tui [ROUNDS]
 """
@@ -36,14 +36,14 @@ PAINT = "paint"
 
 
 async def painted(app: DstackApp, pilot: Pilot[Any]) -> None:
-    """Waits until the first look is on the screen."""
+    """Wait until the first snapshot is on the screen."""
     while app.shown is None:
         await pilot.pause(0.001)
     await pilot.pause()
 
 
 def paint(file: str) -> None:
-    """What the child process does: one picture."""
+    """Paint one screen; the function of the child process."""
 
     async def body() -> None:
         app = DstackApp(Files(file, [load(file)]))
@@ -60,7 +60,7 @@ def took(command: list[str]) -> float:
 
 
 async def within(snapshot: Snapshot) -> dict[str, list[float]]:
-    """Seconds for every view when it is first shown, when it is shown again, and for another look in it."""
+    """Seconds for every view when it is first shown, when it is shown again, and for another snapshot in it."""
     figures: dict[str, list[float]] = {}
     app = DstackApp(Files("benchmark", [snapshot]))
     async with app.run_test(size=SIZE) as pilot:
@@ -76,7 +76,7 @@ async def within(snapshot: Snapshot) -> dict[str, list[float]]:
                 began = time.perf_counter()
                 app.show_look(look)
                 await pilot.pause()
-                figures.setdefault(f"{name}: another look", []).append(time.perf_counter() - began)
+                figures.setdefault(f"{name}: another snapshot", []).append(time.perf_counter() - began)
     return figures
 
 
