@@ -1,8 +1,8 @@
 """Reading all suspended coroutines of one process, compared with ``py-spy dump`` of that process's threads.
 
 Everything is measured in one run, in turns, on the same process without Ray: a warm probe of dstack, which reads all
-coroutines, their chains and dependencies, and ``py-spy dump``, which reads none of them. Each is repeated for a
-second or more. A coroutine in the process ticks every millisecond and records its longest gap in that time; its gap while the
+coroutines, their chains and dependencies, and ``py-spy dump``, which reads none of them. Each is repeated for a second
+or more. A coroutine in the process ticks every millisecond and records its longest gap in that time. Its gap while the
 process is not read is the noise.
 
     python -m benchmarks.bench_coroutines [ROUNDS] [COROUTINES...]
