@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dstack import examples
-from dstack.analysis.diagnose import diagnose
-from dstack.diagnosis import Diagnosis
-from dstack.model import Snapshot
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import load
@@ -35,7 +33,7 @@ def recorded(name: str) -> Path:
 def report_of(name: str) -> str:
     """The report on the snapshot of an example, as ``dstack show`` prints it where the time zone is UTC."""
     with _utc():
-        return report_text(*_diagnosed(recorded(name)))
+        return report_text(_analysed(recorded(name)))
 
 
 @contextmanager
@@ -52,17 +50,16 @@ def _utc() -> Iterator[None]:
 
 
 def document_of(path: Path) -> Json:
-    """The document of ``dstack check --json`` for a snapshot file."""
-    document: Json = json.loads(check_json(*_diagnosed(path)))
+    """What ``dstack check --json`` prints for a snapshot file."""
+    document: Json = json.loads(check_json(_analysed(path)))
     return document
 
 
 def document_with_report(path: Path) -> Json:
-    """The same with the text report as ``report``, for :class:`tests.examples.expected.Expected`."""
-    snapshot, diagnosis = _diagnosed(path)
-    return {**json.loads(check_json(snapshot, diagnosis)), "report": report_text(snapshot, diagnosis)}
+    """The same, and the text report as ``report``: what :class:`tests.examples.expected.Expected` is compared with."""
+    analysed = _analysed(path)
+    return {**json.loads(check_json(analysed)), "report": report_text(analysed)}
 
 
-def _diagnosed(path: Path) -> tuple[Snapshot, Diagnosis]:
-    snapshot = load(path)
-    return snapshot, diagnose(snapshot)
+def _analysed(path: Path) -> AnalysedSnapshot:
+    return AnalysedSnapshot.of(load(path))

@@ -51,7 +51,7 @@ class Shop(Scene):
         self.driver_.gets(*calls)
         self.idle = self.worker(self.back).idles()
         self.silent = self.worker(self.back)
-        self.silent.is_silent = self.silent.is_unseen = True
+        self.silent.is_unreachable = self.silent.is_unreadable = True
         self.failures.append(
             Failure(stage="process", reason="no such process", node_id=self.back.node_id, pid=self.silent.worker.pid)
         )
@@ -149,7 +149,7 @@ def test_the_detail_says_all_of_a_worker_and_y_and_o_take_it() -> None:
 
         assert "GiB resident" in detail(view)
         assert "Clerk.stamp waits in ray.get for work" in app.clipboard
-        assert view.to_open() == ("/srv/app/app.py", scene.clerk.strands[0].line)
+        assert view.to_open() == ("/srv/app/app.py", scene.clerk.threads[0].line)
         assert "Pending: 12" in (view.to_export() or "")
 
     scene = Shop()

@@ -282,7 +282,7 @@ def test_thousands_of_executions_fold_and_open() -> None:
 def test_labels_from_a_target_are_harmless() -> None:
     scene = Scene()
     driver = scene.driver()
-    driver.strands[0].function = "[red]\x1b[31mevil"
+    driver.threads[0].function = "[red]\x1b[31mevil"
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: FlameView) -> None:
         await press(pilot, "G")

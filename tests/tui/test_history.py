@@ -31,7 +31,7 @@ def three() -> tuple[Ring, list[Snapshot]]:
     scene = Ring(6)
     snapshots = [again(scene, 0.0)]
     for worker in scene.behind[:2]:
-        worker.strands[0].line = 99
+        worker.threads[0].line = 99
     snapshots.append(again(scene, 60.0))
     scene.dies(scene.behind[5])
     snapshots.append(again(scene, 120.0))

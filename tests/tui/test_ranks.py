@@ -25,7 +25,7 @@ from tests.tui.pilots import running, search, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.test_stacks import at, page, press, texts, tree
 from tests.unit.analysis.views.test_snapshot_diff import again
-from tests.unit.ranked_scenes import groups_of, training
+from tests.unit.scenes.ranks import groups_of, training
 
 Body = Callable[[DstackApp, Pilot[Any], Any], Awaitable[None]]
 SIZE = (120, 40)
@@ -35,7 +35,7 @@ def trained(is_elsewhere: Callable[[int], bool] = lambda rank: rank == 3) -> Sna
     """The trainers, the first of which has a label."""
     scene, (first, *_) = training(is_elsewhere)
     first.known["labels"] = {"stage": "rollout"}
-    return scene.look().look_again().snapshot()
+    return scene.sample().second_sample().snapshot()
 
 
 def seen(view: type[View], body: Body, snapshot: Snapshot | None = None) -> None:
@@ -162,7 +162,7 @@ def test_an_outlier_is_told_by_its_ranks() -> None:
 def test_the_history_names_ranks_and_is_filtered_by_them() -> None:
     scene, trainers = training()
     looks = [again(scene, 0.0)]
-    trainers[3].strands[0].line = 99
+    trainers[3].threads[0].line = 99
     looks.append(again(scene, 60.0))
 
     async def whole() -> None:

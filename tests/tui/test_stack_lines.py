@@ -16,11 +16,11 @@ from dstack.snapshot_file import load
 from dstack.tui.views.stacks.lines import source_lines
 from dstack.tui.views.stacks.pages import branch_page, stack_in_words, stack_page
 from dstack.tui.views.stacks.trees import Processes, Tree
-from dstack.tui.widgets.outline import Line
+from dstack.tui.widgets.outline_line import Line
 from dstack.visible import UNSEEN
 from tests.tui.sources import RECORDED
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 DEEPEST = 4
 NAMES = sorted(path.name for path in RECORDED.glob("*.json.gz"))
@@ -58,11 +58,11 @@ def all_lines(snapshot: Snapshot) -> list[Line]:
 
 def test_a_stack_of_a_thread_that_ran_while_it_was_read_is_marked_as_inconsistent() -> None:
     scene = Scene()
-    strand = scene.actor("Busy").strand("worker", "user")
-    strand.is_torn = True
-    snapshot = scene.look().snapshot()
+    thread = scene.actor("Busy").thread("worker", "user")
+    thread.is_torn = True
+    snapshot = scene.sample().snapshot()
     stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices)
-    stack = stacks.stack(strand.key)
+    stack = stacks.stack(thread.key)
 
     assert stack is not None
     assert any(TORN_STACK in line.text.plain for line in stack_page(stacks, stack))

@@ -19,7 +19,7 @@ from dstack.tui.widgets.outline import Outline
 from tests.tui.pilots import running, screen_text, search, until
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.graph.test_child_processes import LOCK, PID, twice, waiting, with_child
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 Body = Callable[[DstackApp, Pilot[Any], StacksView], Awaitable[None]]
 SMALL = (80, 24)
@@ -56,7 +56,7 @@ def at(outline: Outline) -> str:
     return outline.cursor_line.text.plain
 
 
-def chain() -> tuple[Scene, list[Proc]]:
+def chain() -> tuple[Scene, list[SceneProcess]]:
     """A driver that waits for a task on another node that waits for a task on a third."""
     scene = Scene()
     procs = [scene.driver(scene.node(CPU=1.0))]
@@ -74,12 +74,12 @@ def team(size: int = 10) -> Scene:
     trainers = [scene.actor("Trainer", name=f"rank{number}") for number in range(size)]
     for number, trainer in enumerate(trainers):
         trainer.runs(scene.call(trainer, "step", by=driver))
-        trainer.strands[0].line = 20 if number else 10
+        trainer.threads[0].line = 20 if number else 10
         if number:
             trainer.is_in("threading.Barrier.wait")
     driver.gets(*driver.submitted)
     scene.actor("Trainer", name="idle").idles()
-    scene.actor("Trainer", name="hidden").is_unseen = True
+    scene.actor("Trainer", name="hidden").is_unreadable = True
     return scene
 
 
@@ -361,7 +361,7 @@ def test_a_jump_comes_through_a_filter() -> None:
 
 def test_names_with_markup_are_shown_as_they_are() -> None:
     scene = Scene()
-    scene.actor("Clerk", name="[bold red]x[/]").strands[0].gets("0" * 48 + "01000000")
+    scene.actor("Clerk", name="[bold red]x[/]").threads[0].gets("0" * 48 + "01000000")
 
     async def body(app: DstackApp, pilot: Pilot[Any], view: StacksView) -> None:
         await press(pilot, "G")

@@ -15,13 +15,14 @@ from dstack.model import Snapshot
 from dstack.tui.app import DstackApp
 from dstack.tui.source import Files, Source
 from dstack.tui.widgets.detail import Detail
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from dstack.vertex_keys import Key
 from tests.tui.pilots import running, screen_text, until
 from tests.tui.pinned import assert_pinned
 from tests.tui.sources import Scripted, recorded
 from tests.unit.analysis.views.test_wait_tree import crowd
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 Body = Callable[[DstackApp, Pilot[Any]], Awaitable[None]]
@@ -38,15 +39,15 @@ class Ring(Scene):
         ring += [self.call(self.actors_[(i + 1) % 3], "go", by=self.actors_[i]) for i in range(3)]
         for actor, call, following in zip(self.actors_, ring, ring[1:], strict=False):
             actor.runs(call).gets(following)
-        self.behind: list[Proc] = []
+        self.behind: list[SceneProcess] = []
         for _ in range(size):
             _, worker = self.run("train", by=self.driver_)
-            worker.strands[0].line = 7
+            worker.threads[0].line = 7
             self.behind.append(worker.gets(ring[1]))
         self.driver_.gets(*self.driver_.submitted)
 
     def seen_twice(self) -> Snapshot:
-        return self.look().look_again().snapshot()
+        return self.sample().second_sample().snapshot()
 
 
 def in_waits(source: Source | Snapshot, body: Body, size: tuple[int, int] = (120, 40)) -> None:
@@ -133,7 +134,7 @@ def test_a_long_cycle_is_scrolled_and_keeps_its_bracket() -> None:
     calls += [scene.call(actors[(number + 1) % 30], "go", by=actors[number]) for number in range(30)]
     for actor, call, following in zip(actors, calls, calls[1:], strict=False):
         actor.runs(call).gets(following)
-    in_waits(scene.look().look_again().snapshot(), body, (100, 24))
+    in_waits(scene.sample().second_sample().snapshot(), body, (100, 24))
 
 
 def test_keys_walk_unfold_and_fold() -> None:
@@ -269,7 +270,7 @@ def test_y_copies_e_writes_and_o_has_a_line() -> None:
 
         assert "waits in ray.get for Bob.go" in app.clipboard
         assert f"Task {scene.actors_[0].running[0].task.task_id}" in app.clipboard
-        assert view.to_open() == ("/srv/app/app.py", scene.actors_[0].strands[0].line)
+        assert view.to_open() == ("/srv/app/app.py", scene.actors_[0].threads[0].line)
         assert view.to_export().splitlines()[1].startswith("┌▶ 1  Ann.go")
 
     scene = Ring()

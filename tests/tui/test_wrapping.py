@@ -25,7 +25,8 @@ from dstack.tui.views.stacks.view import StacksView
 from dstack.tui.views.verdict.view import VerdictView, lines_of
 from dstack.tui.widgets.detail import Detail
 from dstack.tui.widgets.dialogs import Help
-from dstack.tui.widgets.outline import Line, Outline
+from dstack.tui.widgets.outline import Outline
+from dstack.tui.widgets.outline_line import Line
 from tests.tui.pilots import DEADLINE_S, running, until
 from tests.tui.sources import RECORDED
 from tests.tui.test_outline import Holder
@@ -93,7 +94,7 @@ def long_winded() -> list[Snapshot]:
         left.runs(ping).gets(pong)
         right.runs(pong).gets(back)
         lost_one = scene.worker()
-        lost_one.is_silent = lost_one.is_unseen = True
+        lost_one.is_unreachable = lost_one.is_unreadable = True
         scene.failures += [
             Failure(
                 stage="process",
@@ -103,7 +104,7 @@ def long_winded() -> list[Snapshot]:
             )
             for number in range(3 + extra)
         ]
-        snapshots.append(scene.look().look_again().snapshot())
+        snapshots.append(scene.sample().second_sample().snapshot())
     return snapshots
 
 

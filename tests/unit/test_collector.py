@@ -48,7 +48,7 @@ def taken() -> Snapshot:
     scene = Scene()
     call, _ = scene.run("work", by=scene.driver())
     scene.procs[0].gets(call)
-    return scene.look().snapshot()
+    return scene.sample().snapshot()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def orphaned() -> Diagnosis:
     driver.submitted.remove(call)
     scene.dies(owner)
     driver.gets(call)
-    return scene.look().look().diagnose()
+    return scene.sample().sample().diagnose()
 
 
 def stalled() -> Diagnosis:
@@ -40,7 +40,7 @@ def stalled() -> Diagnosis:
     call = scene.call(actor, "enter", by=driver)
     actor.runs(call).is_in("threading.Condition.wait", "0x1")
     driver.gets(call)
-    return scene.look().look().diagnose()
+    return scene.sample().sample().diagnose()
 
 
 def starved() -> Diagnosis:
@@ -50,7 +50,7 @@ def starved() -> Diagnosis:
     wanting = scene.task("wanting", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
     scene.run("busy", by=driver, GPU=1.0)
     driver.gets(wanting)
-    return scene.look().look().diagnose()
+    return scene.sample().sample().diagnose()
 
 
 def polling() -> Diagnosis:
@@ -64,13 +64,13 @@ def blocked() -> Diagnosis:
     driver = scene.driver()
     call, _ = scene.run("work", by=driver)
     driver.gets(call)
-    return scene.look().look().diagnose()
+    return scene.sample().sample().diagnose()
 
 
 def clear() -> Diagnosis:
     scene = Scene()
     scene.driver()
-    return scene.look().look().diagnose()
+    return scene.sample().sample().diagnose()
 
 
 @pytest.mark.parametrize(

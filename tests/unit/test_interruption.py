@@ -186,7 +186,7 @@ call = scene.call(left, "run", by=driver)
 left.runs(call).gets(scene.call(right, "step", by=left))
 right.runs(scene.call(right, "run", by=driver)).gets(scene.call(left, "step", by=right))
 driver.gets(call)
-taken = scene.look().look_again().snapshot()
+taken = scene.sample().second_sample().snapshot()
 
 class Collector:
     def __init__(self, *arguments):
@@ -204,7 +204,7 @@ seen = {}
 one = guarding.guard(0.5, lambda hang: seen.update(left_alone=hang.left_alone), address="host:1", break_deadlock=True)
 try:
     with one:
-        one._watch._os_thread_id = driver.strands[0].tid
+        one._watch._os_thread_id = driver.threads[0].tid
         threading.Event().wait()
 except DeadlockFound as error:
     seen["raised"] = str(error).split()[0]

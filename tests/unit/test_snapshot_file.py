@@ -37,7 +37,7 @@ from dstack.model import (
 from dstack.snapshot_file import dumps, load, loads, require_writable, save
 from tests.fuzzing.effort import examples
 from tests.fuzzing.mutations import by_bytes
-from tests.unit.strategies import snapshots
+from tests.unit.support.random_snapshots import snapshots
 
 SNAPSHOT = Snapshot(
     dstack_version="0.1.0",

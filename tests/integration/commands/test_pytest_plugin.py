@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import dstack
-from dstack.pytest_plugin.look import _saved
+from dstack.pytest_plugin.inspection import _saved
 from tests.clusters.ray_clusters import own_environment, ray_cluster
 from tests.paths import EXAMPLES, PROGRAMS
 from tests.tui.sources import recorded

@@ -21,8 +21,8 @@ import ray
 from dstack.model import Snapshot, Thread, producer_task_id
 from dstack.probes.node.probe import NodeProbe
 from dstack.probes.node.procfs.permissions import DumpFailed
-from dstack.probes.node.procfs.stability import mark_at_rest, marks_of, unchanged
 from dstack.probes.node.pyspy.runner import PySpy, find_pyspy
+from dstack.probes.node.stability import mark_at_rest, marks_of, unchanged
 from dstack.probes.node_access.raylet_symbols import thread_context_layout
 from dstack.snapshot_file import load
 from tests.clusters.dstack_command import check, dstack, settled_check

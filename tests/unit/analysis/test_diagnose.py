@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 
 from dstack.analysis.diagnose import diagnose, of_interest
-from dstack.analysis.findings.deadlock import SHOWN_CYCLE
+from dstack.analysis.findings.kinds.deadlock import SHOWN_CYCLE
 from dstack.analysis.solve.open_chains import MAX_RANKED
 from dstack.diagnosis import Diagnosis, Finding, Ratio
 from dstack.model import Bundle, Failure, Snapshot
@@ -19,11 +19,11 @@ from dstack.snapshot_file import save
 from dstack.vertex_keys import GroupKey, ThreadKey
 from tests.fuzzing.effort import examples
 from tests.paths import ROOT
-from tests.unit.scenes import Call, Proc, Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.scenes import Call, Scene, SceneProcess
+from tests.unit.support.random_snapshots import related_snapshots
 
 
-def ring(scene: Scene, *names: str) -> list[Proc]:
+def ring(scene: Scene, *names: str) -> list[SceneProcess]:
     """Actors each of which runs a call that gets one of the next, round a ring."""
     owner = scene.driver()
     actors = [scene.actor(name) for name in names]
@@ -34,7 +34,7 @@ def ring(scene: Scene, *names: str) -> list[Proc]:
     return actors
 
 
-def infeasible(scene: Scene, by: Proc, **needs: float) -> Call:
+def infeasible(scene: Scene, by: SceneProcess, **needs: float) -> Call:
     """A task that asks for what there is nowhere."""
     return scene.task("big", by=by, state="PENDING_NODE_ASSIGNMENT", required_resources=needs or {"TPU": 1.0})
 
@@ -438,11 +438,11 @@ def test_what_was_all_seen_is_complete() -> None:
     diagnosis = scene.diagnose()
 
     assert not diagnosis.incomplete
-    assert diagnosis.coverage.workers == Ratio(seen=2, total=2)
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=1)
+    assert diagnosis.coverage.workers == Ratio(observed=2, total=2)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=1)
 
 
-@pytest.mark.parametrize("hidden", ["is_silent", "is_unseen", "has_no_stacks"])
+@pytest.mark.parametrize("hidden", ["is_unreachable", "is_unreadable", "has_no_stacks"])
 def test_a_worker_that_was_not_seen_might_be_stuck(hidden: str) -> None:
     scene = Scene()
     scene.driver()
@@ -451,8 +451,8 @@ def test_a_worker_that_was_not_seen_might_be_stuck(hidden: str) -> None:
     diagnosis = scene.diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("clear", True)
-    assert diagnosis.coverage.workers == Ratio(seen=1, total=2)
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=2)
+    assert diagnosis.coverage.workers == Ratio(observed=1, total=2)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=2)
 
 
 def test_a_wait_for_what_nobody_knows_might_never_end() -> None:
@@ -467,7 +467,7 @@ def test_a_wait_for_what_nobody_knows_might_never_end() -> None:
 def test_a_chain_that_ends_in_a_coroutine_is_incomplete() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor("Server")
-    actor.strand("AsyncIO Thread: default", role="loop")
+    actor.thread("AsyncIO Thread: default", role="loop")
     call = scene.call(actor, "serve", by=driver)
     actor.runs(call)
     driver.gets(call)
@@ -488,12 +488,12 @@ def test_a_control_plane_that_did_not_tell_all_hides_something() -> None:
 def test_a_deadlock_is_one_whatever_else_was_not_seen() -> None:
     scene = Scene()
     ring(scene, "Left", "Right")
-    scene.worker().is_unseen = True
+    scene.worker().is_unreadable = True
 
     diagnosis = scene.diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("deadlock", False)
-    assert diagnosis.coverage.workers.seen < diagnosis.coverage.workers.total
+    assert diagnosis.coverage.workers.observed < diagnosis.coverage.workers.total
 
 
 def test_a_dead_node_is_not_missed() -> None:
@@ -504,7 +504,7 @@ def test_a_dead_node_is_not_missed() -> None:
     diagnosis = scene.diagnose()
 
     assert not diagnosis.incomplete
-    assert diagnosis.coverage.nodes == Ratio(seen=1, total=1)
+    assert diagnosis.coverage.nodes == Ratio(observed=1, total=1)
 
 
 # Whom to look at again
@@ -534,7 +534,7 @@ def test_who_made_a_group_that_never_fits_is_suspect_even_where_nobody_waits_for
         creator_actor_id=maker.actor_id,
     )
 
-    (finding,) = scene.look_again().diagnose().findings
+    (finding,) = scene.second_sample().diagnose().findings
 
     assert finding.confirmed
     assert of_interest(scene.snapshot()).workers == {owner.worker_id, maker.worker_id}
@@ -555,7 +555,7 @@ def test_calls_whose_stacks_were_not_read_are_no_finding_of_their_own() -> None:
     for _ in range(3):
         actor = scene.actor("Worker")
         actor.runs(scene.call(actor, "work", by=driver))
-        actor.is_unseen = True
+        actor.is_unreadable = True
 
     diagnosis = scene.diagnose()
 
@@ -593,7 +593,7 @@ def test_the_same_snapshot_gives_the_same_diagnosis_in_every_process(tmp_path: P
     for _ in range(2 * MAX_RANKED):
         call, _ = scene.run("work", by=scene.procs[0])
         scene.driver().gets(call)
-    scene.look().look_again()
+    scene.sample().second_sample()
     file = tmp_path / "taken.json"
     save(scene.snapshot(), file)
 

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dstack.analysis.diagnose import diagnose, of_interest
+from dstack.analysis.diagnose import of_interest
 from dstack.analysis.solve.reduction import cores, residue, stuck_graph
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.report.check_json import check_json
 from dstack.report.text import print_report
-from tests.unit.scenes import Proc, Scene, group_of
+from tests.unit.scenes import Scene, SceneProcess, group_of
 
 SIZE = 60
 CONDITION = "threading.Condition.wait"
@@ -76,7 +77,7 @@ def threads_of_one_process(size: int) -> Scene:
     driver, pool = scene.driver(), scene.actor("Pool")
     pool.runs(scene.call(pool, "run", by=driver))
     for _ in range(4 * size):
-        pool.strand("worker", "user").is_in(CONDITION, "0x1")
+        pool.thread("worker", "user").is_in(CONDITION, "0x1")
     driver.gets(*driver.submitted)
     return scene
 
@@ -85,10 +86,10 @@ def slots_that_are_all_taken(size: int) -> Scene:
     scene = Scene()
     driver, gate = scene.driver(), scene.actor("Gate")
     for _ in range(size - 1):
-        gate.strand()
+        gate.thread()
     gate.runs(*(scene.call(gate, "enter", by=driver) for _ in range(size)))
-    for strand in gate.strands:
-        strand.is_in(CONDITION, "0x1")
+    for thread in gate.threads:
+        thread.is_in(CONDITION, "0x1")
     driver.gets(*driver.submitted)
     return scene
 
@@ -140,7 +141,7 @@ def separate_rings(size: int) -> Scene:
     return scene
 
 
-def ring(scene: Scene, driver: Proc) -> None:
+def ring(scene: Scene, driver: SceneProcess) -> None:
     left, right = scene.actor("Left"), scene.actor("Right")
     left.runs(scene.call(left, "run", by=driver))
     right.runs(scene.call(right, "run", by=driver))
@@ -156,17 +157,17 @@ def pollers(size: int) -> Scene:
     return scene
 
 
-def looked_at_twice(scene: Scene) -> Snapshot:
+def sampled_twice(scene: Scene) -> Snapshot:
     everybody = [proc.worker_id for proc in scene.procs]
-    return scene.look().look(only=everybody).snapshot()
+    return scene.sample().sample(only=everybody).snapshot()
 
 
 def explain(snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
     of_interest(snapshot)
-    diagnosis = diagnose(snapshot)
+    analysed = AnalysedSnapshot.of(snapshot)
     out = io.StringIO()
-    print_report(Console(file=out, highlight=False, width=100), snapshot, diagnosis)
-    document: dict[str, Any] = msgspec.json.decode(check_json(snapshot, diagnosis))
+    print_report(Console(file=out, highlight=False, width=100), analysed)
+    document: dict[str, Any] = msgspec.json.decode(check_json(analysed))
     return out.getvalue(), document
 
 
@@ -206,7 +207,7 @@ def calls_made(action: Callable[[], object]) -> int:
     ],
 )
 def test_twice_as_much_takes_twice_as_long(much: Callable[[int], Scene]) -> None:
-    once, twice = looked_at_twice(much(SIZE)), looked_at_twice(much(2 * SIZE))
+    once, twice = sampled_twice(much(SIZE)), sampled_twice(much(2 * SIZE))
     explain(once)
 
     calls = [calls_made(partial(explain, snapshot)) for snapshot in (once, twice)]

@@ -18,21 +18,21 @@ from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.diagnosis import Diagnosis
 from dstack.vertex_keys import Key
 from tests.fuzzing.effort import examples
-from tests.unit.coroutine_worlds import Show as CoroutineShow
-from tests.unit.coroutine_worlds import World as CoroutineWorld
-from tests.unit.coroutine_worlds import coroutine_worlds
-from tests.unit.group_worlds import Op, group_worlds
-from tests.unit.group_worlds import Show as GroupShow
-from tests.unit.group_worlds import World as GroupWorld
-from tests.unit.holding_worlds import Process as HoldingProcess
-from tests.unit.holding_worlds import Request, holding_worlds
-from tests.unit.holding_worlds import Show as HoldingShow
-from tests.unit.holding_worlds import World as HoldingWorld
-from tests.unit.linked_worlds import Show as LinkedShow
-from tests.unit.linked_worlds import World as LinkedWorld
-from tests.unit.linked_worlds import linked_worlds
-from tests.unit.scenes import Proc, Strand
-from tests.unit.worlds import POLLS, POLLS_AND_TIMEOUTS, Show, World, worlds
+from tests.unit.scenes import SceneProcess, SceneThread
+from tests.unit.simulations.coroutines import Show as CoroutineShow
+from tests.unit.simulations.coroutines import World as CoroutineWorld
+from tests.unit.simulations.coroutines import coroutine_worlds
+from tests.unit.simulations.in_process_links import Show as LinkedShow
+from tests.unit.simulations.in_process_links import World as LinkedWorld
+from tests.unit.simulations.in_process_links import linked_worlds
+from tests.unit.simulations.lifetimes import Process as HoldingProcess
+from tests.unit.simulations.lifetimes import Request, holding_worlds
+from tests.unit.simulations.lifetimes import Show as HoldingShow
+from tests.unit.simulations.lifetimes import World as HoldingWorld
+from tests.unit.simulations.process_groups import Op, group_worlds
+from tests.unit.simulations.process_groups import Show as GroupShow
+from tests.unit.simulations.process_groups import World as GroupWorld
+from tests.unit.simulations.tasks import POLLS, POLLS_AND_TIMEOUTS, Show, World, worlds
 
 FOR_GOOD = ("deadlock", "infeasible", "orphaned")
 many = examples(150)
@@ -57,35 +57,40 @@ def claimed(diagnosis: Diagnosis, who: dict[Key, int]) -> set[int]:
     return {who[key] for key in keys}
 
 
-def hide(proc: Proc, how: str) -> None:
-    proc.is_silent = how in ("silent", "lost")
-    proc.is_unseen = how in ("unseen", "lost")
+def hide(proc: SceneProcess, how: str) -> None:
+    proc.is_unreachable = how in ("silent", "lost")
+    proc.is_unreadable = how in ("unseen", "lost")
     proc.has_no_stacks = how == "without stacks"
     proc.access = "text stack" if how == "refs unread" else "memory"
-    for strand in proc.strands:
-        strand.is_still = how != "moving"
-        if how == "unreadable" and strand.call and strand.call.kind == "ray.get":
-            strand.waits_unreadably("its memory moved")
-        if how == "refs unread" and strand.call and strand.call.kind in ("ray.get", "ray.wait"):
-            proc.holds_what_is_awaited(strand.call)
-            strand.gets_what_it_holds(strand.call.kind, timeout_s=strand.call.timeout_s)
+    for thread in proc.threads:
+        thread.is_stable = how != "moving"
+        if how == "unreadable" and thread.call and thread.call.kind == "ray.get":
+            thread.waits_unreadably("its memory moved")
+        if how == "refs unread" and thread.call and thread.call.kind in ("ray.get", "ray.wait"):
+            proc.holds_refs_of(thread.call)
+            thread.gets_held_refs(thread.call.kind, timeout_s=thread.call.timeout_s)
     for coro in proc.coros:
-        coro.is_still = how != "moving"
+        coro.is_stable = how != "moving"
         if how == "unreadable" and coro.call:
             coro.waits_unreadably("its memory moved")
-    if how == "coroutines unread":
-        proc.coros, proc.coroutines_read = [], False
-    if how == "forgetful":
-        del proc.submitted[::2]
-    if how == "without events":
-        for call in proc.submitted:
-            call.has_arrived = False
-    if how == "another task":
-        for strand in proc.strands:
-            strand.task_id = None
-    if how == "half seen":
-        del proc.strands[1:]
-        del proc.coros[1:]
+    leave_out(proc, how)
+
+
+def leave_out(proc: SceneProcess, how: str) -> None:
+    match how:
+        case "coroutines unread":
+            proc.coros, proc.coroutines_read = [], False
+        case "forgetful":
+            del proc.submitted[::2]
+        case "without events":
+            for call in proc.submitted:
+                call.has_arrived = False
+        case "another task":
+            for thread in proc.threads:
+                thread.task_id = None
+        case "half seen":
+            del proc.threads[1:]
+            del proc.coros[1:]
 
 
 HOW_TO_HIDE = (
@@ -142,7 +147,7 @@ def test_who_is_stuck_is_found_where_a_look_shows_all(world: World) -> None:
 @many
 def test_a_second_look_confirms_what_has_not_changed(world: World) -> None:
     show = Show(world)
-    show.scene.look().look_again()
+    show.scene.sample().second_sample()
 
     diagnosis = show.scene.diagnose()
 
@@ -169,13 +174,13 @@ def test_what_goes_on_between_two_looks_makes_nobody_stuck(
     world: World, hidings: list[str], steps: int, order: random.Random
 ) -> None:
     show = Show(world)
-    show.scene.look()
+    show.scene.sample()
     who = show.who()
     world.go_on(order, steps)
     show.update()
     for proc, how in zip(show.scene.procs, hidings, strict=False):
         hide(proc, how)
-    show.scene.look_again()
+    show.scene.second_sample()
 
     confirmed = {
         who[key]
@@ -247,14 +252,14 @@ def look_while(
     """Takes both samples of a world that goes on between them, with something amiss in each."""
     for proc, how in zip(show.scene.procs, before, strict=False):
         hide(proc, how)
-    show.scene.look()
+    show.scene.sample()
     world.go_on(order, steps)
     for proc in show.scene.procs:
         hide(proc, "")
     show.update()
     for proc, how in zip(show.scene.procs, after, strict=False):
         hide(proc, how)
-    show.scene.look_again()
+    show.scene.second_sample()
 
 
 # Who holds resources, and can end those who do
@@ -361,7 +366,7 @@ def test_which_coroutine_is_stuck_is_found(world: CoroutineWorld) -> None:
 @many
 def test_a_second_look_confirms_which_coroutine_is_stuck(world: CoroutineWorld) -> None:
     show = CoroutineShow(world)
-    show.scene.look().look_again()
+    show.scene.sample().second_sample()
 
     diagnosis = show.scene.diagnose()
 
@@ -387,12 +392,12 @@ def test_coroutines_that_go_on_between_two_looks_are_not_stuck(
     world: CoroutineWorld, hidings: list[str], steps: int, order: random.Random
 ) -> None:
     show = CoroutineShow(world)
-    show.scene.look()
+    show.scene.sample()
     world.go_on(order, steps)
     show.update()
     for proc, how in zip(show.scene.procs, hidings, strict=False):
         hide(proc, how)
-    show.scene.look_again()
+    show.scene.second_sample()
 
     findings = [one for one in show.scene.diagnose().findings if one.kind in FOR_GOOD and one.confirmed]
 
@@ -411,16 +416,16 @@ def read_between(show: Show, change: Callable[[int], object] = lambda number: No
     for number in range(6):
         restore(show)
         change(number)
-        show.scene.read() if 0 < number < 5 else show.scene.look()
+        show.scene.read() if 0 < number < 5 else show.scene.sample()
     return show.scene.diagnose()
 
 
 def restore(show: Show) -> None:
     """Shows the world as it is, and every thread in its own code."""
     for proc in show.scene.procs:
-        for strand in proc.strands:
-            strand.function, strand.is_torn = "run", False
-    show.driver.strands[0].task_id = None
+        for thread in proc.threads:
+            thread.function, thread.is_torn = "run", False
+    show.driver.threads[0].task_id = None
     show.update()
 
 
@@ -476,50 +481,50 @@ def test_what_is_confirmed_is_stuck_whatever_loops_do_that_poll(world: World) ->
     assert confirmed <= stuck(without_polls(world))
 
 
-def other_refs(strand: Strand) -> None:
-    assert strand.call is not None
-    strand.call = msgspec.structs.replace(strand.call, refs=("ab" * 24 + "01000000",), owners=("",))
+def other_refs(thread: SceneThread) -> None:
+    assert thread.call is not None
+    thread.call = msgspec.structs.replace(thread.call, refs=("ab" * 24 + "01000000",), owners=("",))
 
 
-def no_timeout(strand: Strand) -> None:
-    assert strand.call is not None
-    strand.call = msgspec.structs.replace(strand.call, timeout_s=None)
+def no_timeout(thread: SceneThread) -> None:
+    assert thread.call is not None
+    thread.call = msgspec.structs.replace(thread.call, timeout_s=None)
 
 
-def other_work(strand: Strand) -> None:
-    strand.computes().function = "other_work"
+def other_work(thread: SceneThread) -> None:
+    thread.computes().function = "other_work"
 
 
-def torn(strand: Strand) -> None:
-    strand.is_torn = True
+def torn(thread: SceneThread) -> None:
+    thread.is_torn = True
 
 
-def other_task(strand: Strand) -> None:
-    strand.task_id = "cd" * 24
+def other_task(thread: SceneThread) -> None:
+    thread.task_id = "cd" * 24
 
 
-DIFFERENT: tuple[Callable[[Strand], None], ...] = (other_refs, no_timeout, other_work, torn, other_task)
+DIFFERENT: tuple[Callable[[SceneThread], None], ...] = (other_refs, no_timeout, other_work, torn, other_task)
 different = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(DIFFERENT)), min_size=12, max_size=12)
 
 
-def gives_up(show: Show, strand: Strand) -> bool:
+def gives_up(show: Show, thread: SceneThread) -> bool:
     """Whether a thread waits with a timeout and does not only poll."""
-    block = show.blocks.get(strand.key)
-    return strand.call is not None and block is not None and block.is_timed and not block.polls
+    block = show.blocks.get(thread.key)
+    return thread.call is not None and block is not None and block.is_timed and not block.polls
 
 
 @given(worlds(exact=True, kinds_of_block=POLLS_AND_TIMEOUTS), different)
 @many
 def test_loops_that_do_something_else_once_make_nobody_stuck(
-    world: World, different: list[tuple[int, Callable[[Strand], None]]]
+    world: World, different: list[tuple[int, Callable[[SceneThread], None]]]
 ) -> None:
     show = Show(world)
 
     def differ(at: int) -> None:
-        blocked = (strand for proc in show.scene.procs for strand in proc.strands if gives_up(show, strand))
-        for strand, (when, change) in zip(blocked, different, strict=False):
+        blocked = (thread for proc in show.scene.procs for thread in proc.threads if gives_up(show, thread))
+        for thread, (when, change) in zip(blocked, different, strict=False):
             if when == at:
-                change(strand)
+                change(thread)
 
     found = claimed(read_between(show, differ), show.who())
 
@@ -595,7 +600,7 @@ def test_which_thread_is_left_does_not_depend_on_the_order(world: LinkedWorld, o
 def test_who_is_stuck_on_objects_of_its_process_is_found(world: LinkedWorld) -> None:
     show = LinkedShow(world)
 
-    diagnosis = show.scene.look().look().diagnose()
+    diagnosis = show.scene.sample().sample().diagnose()
 
     links = [vertex.key for vertex in diagnosis.vertices.values() if vertex.wait and NO_OTHERS in vertex.wait.assumed]
     found = claimed(diagnosis, show.who())
@@ -639,7 +644,7 @@ def test_who_polls_objects_of_its_process_is_found_where_all_loops_only_poll(wor
 @given(linked_worlds(timeouts=("none", "none", "polls", "gives up")), different)
 @many
 def test_who_polls_objects_and_does_something_else_once_makes_nobody_stuck(
-    world: LinkedWorld, different: list[tuple[int, Callable[[Strand], None]]]
+    world: LinkedWorld, different: list[tuple[int, Callable[[SceneThread], None]]]
 ) -> None:
     show = LinkedShow(world)
     givers = [
@@ -649,8 +654,8 @@ def test_who_polls_objects_and_does_something_else_once_makes_nobody_stuck(
         for thread, (when, change) in zip(givers, different, strict=False):
             show.show(thread)
             if when == number:
-                change(show.strands[thread])
-        show.scene.read() if 0 < number < 5 else show.scene.look()
+                change(show.threads[thread])
+        show.scene.read() if 0 < number < 5 else show.scene.sample()
 
     diagnosis = show.scene.diagnose()
 
@@ -682,7 +687,7 @@ def test_ranks_that_are_stuck_are_found_once_nothing_moves(world: GroupWorld, or
     world.go_on(order)
     show = GroupShow(world)
 
-    diagnosis = show.scene.look().look_again().diagnose()
+    diagnosis = show.scene.sample().second_sample().diagnose()
 
     found = ranks_claimed(show, diagnosis)
     event("in doubt" if world.is_in_doubt() else "stuck" if world.left() else "not stuck")
@@ -717,11 +722,11 @@ def test_processes_read_at_different_times_make_no_rank_stuck(
     world = copy.deepcopy(world)
     show = GroupShow(world)
     read_apart(show, pauses[:6], order)
-    show.scene.look()
+    show.scene.sample()
     world.settle(order)
     at = copy.deepcopy(world)
     read_apart(show, pauses[6:], order)
-    show.scene.look()
+    show.scene.sample()
 
     found = ranks_claimed(show, show.scene.diagnose())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dstack
 from dstack.probes.node.cpython.memory import open_memory
-from dstack.pytest_plugin import look
+from dstack.pytest_plugin import inspection
 from dstack.snapshot_file import save
 from dstack.watch.ring import Ring
 from tests.unit.scenes import Scene
@@ -67,7 +67,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     expected.symlink_to(victim)
 
     save(snapshot, tmp_path / "s.json", force=True)
-    look._save_if_possible(snapshot, tmp_path / "t.json.gz")
+    inspection._save_if_possible(snapshot, tmp_path / "t.json.gz")
     saved = ring.save(snapshot)
 
     assert victim.read_text() == "mine"

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.naming.sentences import TORN_STACK
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.cli import main
 from dstack.model import Failure, Snapshot
 from dstack.report.check_json import MANY, check_json
@@ -30,8 +31,8 @@ from dstack.snapshot_file import save
 from dstack.visible import UNSEEN, visible
 from tests.fuzzing.effort import examples
 from tests.fuzzing.hostile_text import hostile
-from tests.unit.scenes import JOB, Proc, Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.scenes import JOB, Scene, SceneProcess
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def deadlocked(scene: Scene | None = None) -> Scene:
@@ -48,7 +49,7 @@ def deadlocked(scene: Scene | None = None) -> Scene:
 
 
 def confirmed(scene: Scene) -> Scene:
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def infeasible() -> Scene:
@@ -86,7 +87,7 @@ def blind() -> Scene:
     """The same, but a worker was not seen."""
     scene = slow()
     silent = scene.worker()
-    silent.is_silent = silent.is_unseen = True
+    silent.is_unreachable = silent.is_unreadable = True
     scene.failures.append(Failure(stage="core worker", reason="no answer within 3.0 s", pid=silent.worker.pid))
     return scene
 
@@ -94,7 +95,7 @@ def blind() -> Scene:
 def text_of(snapshot: Snapshot, *, terminal: bool = False, details: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, highlight=False, force_terminal=terminal, width=200)
-    print_report(console, snapshot, diagnose(snapshot), details=details)
+    print_report(console, AnalysedSnapshot.of(snapshot), details=details)
     return out.getvalue()
 
 
@@ -192,7 +193,7 @@ def test_the_stitched_stack_goes_through_coroutines() -> None:
 
 
 def test_a_deadlock_in_one_sample_is_only_suspected() -> None:
-    text = text_of(deadlocked().look().snapshot())
+    text = text_of(deadlocked().sample().snapshot())
 
     assert text.startswith("DEADLOCK  suspected: ")
     assert "\nSuspected: not confirmed by a second sample" in text
@@ -250,10 +251,10 @@ def test_waits_outside_of_ray_are_counted_by_call_and_line() -> None:
     scene = Scene()
     driver = scene.driver()
     for number in range(3):
-        consumer = driver.strand(f"consumer {number}", "user").is_in("queue.Queue.get")
+        consumer = driver.thread(f"consumer {number}", "user").is_in("queue.Queue.get")
         consumer.line = 7
-    driver.strand("other", "user").is_in("subprocess.Popen.wait")
-    driver.strands[0].is_in("threading.Event.wait")
+    driver.thread("other", "user").is_in("subprocess.Popen.wait")
+    driver.threads[0].is_in("threading.Event.wait")
 
     diagnosis = scene.diagnose()
 
@@ -269,7 +270,7 @@ def test_waits_outside_of_ray_are_counted_by_call_and_line() -> None:
 def test_a_clear_verdict_on_a_part_says_so() -> None:
     scene = Scene()
     scene.driver()
-    scene.driver().is_unseen = True
+    scene.driver().is_unreadable = True
 
     assert headline(scene.diagnose()) == "no waits observed, but not everything could be read"
     assert (
@@ -322,7 +323,7 @@ def test_files_are_shown_without_a_working_directory(tmp_path: Path, monkeypatch
 def test_untrusted_text_cannot_control_the_terminal(name: str) -> None:
     attacked = hostile(SCENES[name]().snapshot())
 
-    for text in (text_of(attacked), check_json(attacked, diagnose(attacked)).decode()):
+    for text in (text_of(attacked), check_json(AnalysedSnapshot.of(attacked)).decode()):
         assert not UNSEEN.search(text.replace("\n", ""))
         assert "[bold red]x[/]" in text, "markup is shown, not obeyed"
     assert "\\x1b" in text_of(attacked), "what was there is shown"
@@ -484,7 +485,7 @@ class JsonCheck(msgspec.Struct):
 
 
 def json_of(snapshot: Snapshot) -> JsonCheck:
-    return msgspec.json.decode(check_json(snapshot, diagnose(snapshot)), type=JsonCheck)
+    return msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)), type=JsonCheck)
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -521,7 +522,7 @@ def test_the_json_marks_coroutines() -> None:
 
 def test_a_stack_of_a_thread_that_ran_during_its_reading_is_marked_as_inconsistent() -> None:
     scene = slow()
-    blocker = next(strand for proc in scene.procs for strand in proc.strands if not strand.call)
+    blocker = next(thread for proc in scene.procs for thread in proc.threads if not thread.call)
     blocker.is_torn = True
 
     torn = scene.snapshot()
@@ -533,7 +534,7 @@ def test_a_stack_of_a_thread_that_ran_during_its_reading_is_marked_as_inconsiste
     assert not any(member.torn for member in finding.members)
 
 
-def pid(proc: Proc) -> int:
+def pid(proc: SceneProcess) -> int:
     return proc.worker.pid
 
 
@@ -554,7 +555,7 @@ def test_check_has_an_exit_code_for_each_verdict(name: str, code: int, tmp_path:
 
 def test_a_suspected_deadlock_counts(tmp_path: Path) -> None:
     file = tmp_path / "taken.json"
-    save(deadlocked().look().snapshot(), file)
+    save(deadlocked().sample().snapshot(), file)
 
     assert run("check", str(file)).exit_code == 1
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Snapshot
 from dstack.watch.alerts import Changes, Sightings
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 
 class Ring(Scene):
@@ -18,7 +19,7 @@ class Ring(Scene):
         self.driver_, self.left, self.right = self.driver(), self.actor("Left"), self.actor("Right")
         self.pair(self.left, self.right)
 
-    def pair(self, left: Proc, right: Proc) -> None:
+    def pair(self, left: SceneProcess, right: SceneProcess) -> None:
         ping = self.call(left, "ping", by=self.driver_)
         pong = self.call(right, "pong", by=left)
         self.driver_.gets(ping)
@@ -26,10 +27,10 @@ class Ring(Scene):
         right.runs(pong).gets(self.call(left, "back", by=right))
 
 
-def looked_at_once(scene: Scene) -> Snapshot:
+def sampled_once(scene: Scene) -> Snapshot:
     """A new snapshot of it for which there was no second look."""
     scene.samples.clear()
-    return scene.look().snapshot()
+    return scene.sample().snapshot()
 
 
 class Seen:
@@ -41,13 +42,13 @@ class Seen:
 
     def sees(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.take(snapshot, diagnose(snapshot), self.now_s)
+        return self.sightings.take(AnalysedSnapshot.of(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:
     """A new snapshot of it as it is now, of two looks."""
     scene.samples.clear()
-    return scene.look().look_again().snapshot()
+    return scene.sample().second_sample().snapshot()
 
 
 def test_a_deadlock_is_new_once_and_then_lasts() -> None:
@@ -106,7 +107,7 @@ def test_a_deadlock_of_the_same_actors_at_other_lines_is_a_new_one() -> None:
 def test_a_finding_with_an_unreadable_member_is_not_over() -> None:
     scene, seen = Ring(), Seen()
     seen.sees(began_at(scene))
-    scene.left.is_unseen = True
+    scene.left.is_unreadable = True
 
     changes = seen.sees(began_at(scene))
 
@@ -133,7 +134,7 @@ class Stalled(Scene):
         super().__init__()
         self.driver_ = self.driver()
         call, self.busy = self.run("work", by=self.driver_)
-        self.busy.strands[0].is_in("threading.Condition.wait", "0x1")
+        self.busy.threads[0].is_in("threading.Condition.wait", "0x1")
         self.driver_.gets(call)
 
 
@@ -160,7 +161,7 @@ def test_a_stalled_finding_that_changed_starts_again() -> None:
     scene, seen = Stalled(), Seen()
     seen.sees(began_at(scene))
 
-    scene.busy.strands[0].line += 1
+    scene.busy.threads[0].line += 1
 
     assert seen.sees(began_at(scene)) == Changes()
     assert seen.sees(began_at(scene)).new == (0,)
@@ -168,10 +169,10 @@ def test_a_stalled_finding_that_changed_starts_again() -> None:
 
 def test_a_suspected_deadlock_is_reported_if_it_lasts() -> None:
     scene, seen = Ring(), Seen()
-    assert not diagnose(looked_at_once(scene)).findings[0].confirmed
+    assert not diagnose(sampled_once(scene)).findings[0].confirmed
 
-    assert seen.sees(looked_at_once(scene)) == Changes()
-    assert seen.sees(looked_at_once(scene)).new == (0,)
+    assert seen.sees(sampled_once(scene)) == Changes()
+    assert seen.sees(sampled_once(scene)).new == (0,)
 
 
 def test_a_finding_is_changed_if_a_member_is_absent() -> None:
@@ -203,7 +204,7 @@ def test_findings_that_differ_in_numbers_are_the_same() -> None:
 class Circle:
     """Two actors that wait for each other, until one of them is let go, and for another circle, if they are linked."""
 
-    def __init__(self, scene: Scene, driver: Proc) -> None:
+    def __init__(self, scene: Scene, driver: SceneProcess) -> None:
         self.scene = scene
         self.left, self.right = scene.actor("Left"), scene.actor("Right")
         ping = scene.call(self.left, "ping", by=driver)
@@ -218,7 +219,7 @@ class Circle:
 
     def ends(self) -> None:
         """Its left actor has got all it wanted, and computes."""
-        self.left.strands[0].computes()
+        self.left.threads[0].computes()
 
 
 class Circles(Scene):
@@ -319,7 +320,7 @@ def test_one_of_two_findings_with_the_same_members_is_over_and_not_merged() -> N
 def test_a_stalled_finding_that_grows_or_shrinks_is_unchanged() -> None:
     for sizes in ((1, 2), (2, 1)):
         scene, seen = Stalled(), Seen()
-        others: list[Proc] = []
+        others: list[SceneProcess] = []
         for size in sizes:
             assert not seen.sightings.lasting
             while len(others) < size:

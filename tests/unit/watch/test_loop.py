@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Ratio
 from dstack.errors import SnapshotFileError, UsageError
 from dstack.model import Snapshot
@@ -133,7 +133,7 @@ def deadlock() -> Snapshot:
     driver = scene.driver()
     left.runs(scene.call(left, "run", by=driver)).gets(scene.call(right, "step", by=left))
     right.runs(scene.call(right, "run", by=driver)).gets(scene.call(left, "step", by=right))
-    return scene.look().look_again().snapshot()
+    return scene.sample().second_sample().snapshot()
 
 
 def test_an_unwritten_snapshot_is_reported_and_written_later(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +141,7 @@ def test_an_unwritten_snapshot_is_reported_and_written_later(tmp_path: Path, cap
     one, taken = watch(tmp_path / "files", command=f"cat > {told}"), deadlock()
 
     with full_disk():
-        one._tell(taken, diagnose(taken), Changes(new=(0,)), 0.0)
+        one._tell(AnalysedSnapshot.of(taken), Changes(new=(0,)), 0.0)
         one._save_late()
     assert not list((tmp_path / "files").iterdir())
     document = json.loads(wait_until(lambda: read(told), deadline_s=SOON_S, what=lambda: "command"))
@@ -326,7 +326,7 @@ def test_metrics_have_the_current_figures() -> None:
         found={"deadlock": 3},
         waits={"ray.get": 7, "lock": 1},
         oldest_wait_s=90.5,
-        workers_seen=Ratio(seen=9, total=10),
+        workers_seen=Ratio(observed=9, total=10),
         looks=12,
     )
 

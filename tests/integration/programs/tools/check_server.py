@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dstack import capture
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.probes.connection.connect import connect
 from dstack.probes.ray_state.control_plane import Inventory, take_inventory
 from dstack.report.check_json import check_json
@@ -31,9 +31,8 @@ def main() -> None:
 
 
 def check(address: str) -> Any:
-    snapshot = capture.snapshot(address)
-    diagnosis = diagnose(snapshot)
-    return {**json.loads(check_json(snapshot, diagnosis)), "report": report_text(snapshot, diagnosis)}
+    analysed = AnalysedSnapshot.of(capture.snapshot(address))
+    return {**json.loads(check_json(analysed)), "report": report_text(analysed)}
 
 
 def busy_parts(inventory: Inventory) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from dstack.diagnosis import Diagnosis
 from dstack.model import Failure
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 
 class TwoActors(Scene):
@@ -39,7 +39,7 @@ def is_confirmed(diagnosis: Diagnosis) -> bool:
 def test_what_was_seen_once_is_suspected() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
 
     assert not is_confirmed(scene.diagnose())
 
@@ -47,7 +47,7 @@ def test_what_was_seen_once_is_suspected() -> None:
 def test_what_stands_in_both_looks_is_confirmed() -> None:
     scene = TwoActors()
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert is_confirmed(scene.diagnose())
 
@@ -58,7 +58,7 @@ def test_those_who_take_part_or_wait_for_it_are_looked_at_again() -> None:
     other.gets(work := scene.call(call, "work", by=other))
     call.runs(work)
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     seen = {worker.worker_id for worker in scene.samples[1].workers if worker.process}
     assert seen == {proc.worker_id for proc in (scene.driver_, scene.left, scene.right)}
@@ -68,7 +68,7 @@ def test_nobody_is_looked_at_again_where_nobody_is_stuck() -> None:
     scene = TwoActors()
     scene.right.computes()
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert len(scene.samples) == 1
 
@@ -76,9 +76,9 @@ def test_nobody_is_looked_at_again_where_nobody_is_stuck() -> None:
 def test_the_labels_stay_those_of_the_first_look() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     scene.first.becomes(name="renamed")
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().vertices[scene.left.key].label == "Left.first"
 
@@ -88,9 +88,9 @@ def test_a_wait_of_which_one_value_came_in_between_stands() -> None:
     extra = scene.task("extra", by=scene.left)
     scene.left.gets(extra, scene.to_right)
 
-    scene.look()
+    scene.sample()
     scene.left.has(extra)
-    scene.look_again()
+    scene.second_sample()
 
     diagnosis = scene.diagnose()
     assert is_confirmed(diagnosis)
@@ -102,29 +102,29 @@ def test_a_wait_of_which_one_value_came_in_between_stands() -> None:
 def test_more_calls_that_queue_in_between_change_nothing() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     scene.call(scene.right, "pong", by=scene.left)
-    scene.look_again()
+    scene.second_sample()
 
     assert is_confirmed(scene.diagnose())
 
 
 def test_a_wait_that_could_only_be_read_in_the_second_look_was_seen_once() -> None:
     scene = TwoActors()
-    scene.left.strands[0].waits_unreadably("its thread was woken during every reading")
+    scene.left.threads[0].waits_unreadably("its thread was woken during every reading")
 
-    scene.look()
+    scene.sample()
     scene.left.gets(scene.to_right)
-    scene.look_again()
+    scene.second_sample()
 
     assert not is_confirmed(scene.diagnose())
 
 
 def test_who_could_be_read_in_no_look_may_be_stuck() -> None:
     scene = TwoActors()
-    scene.left.strands[0].waits_unreadably("its thread was woken during every reading").is_moving()
+    scene.left.threads[0].waits_unreadably("its thread was woken during every reading").is_unstable()
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     diagnosis = scene.diagnose()
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", True)
@@ -132,11 +132,11 @@ def test_who_could_be_read_in_no_look_may_be_stuck() -> None:
 
 def test_who_went_on_after_it_could_not_be_read_is_not_stuck() -> None:
     scene = TwoActors()
-    scene.left.strands[0].waits_unreadably("its thread was woken during every reading")
+    scene.left.threads[0].waits_unreadably("its thread was woken during every reading")
 
-    scene.look()
+    scene.sample()
     scene.left.computes()
-    scene.look_again()
+    scene.second_sample()
 
     diagnosis = scene.diagnose()
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
@@ -148,9 +148,9 @@ def test_who_went_on_after_it_could_not_be_read_is_not_stuck() -> None:
 def test_a_thread_that_left_its_wait_ends_the_suspicion() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     scene.right.computes()
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -159,9 +159,9 @@ def test_a_thread_that_waits_for_something_else_now_is_not_stuck() -> None:
     scene = TwoActors()
     other = scene.call(scene.left, "ping", by=scene.right)
 
-    scene.look()
+    scene.sample()
     scene.right.gets(other)
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -169,9 +169,9 @@ def test_a_thread_that_waits_for_something_else_now_is_not_stuck() -> None:
 def test_the_same_wait_at_another_line_is_another_wait() -> None:
     scene = TwoActors()
 
-    scene.look()
-    scene.right.strands[0].line += 1
-    scene.look_again()
+    scene.sample()
+    scene.right.threads[0].line += 1
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -179,9 +179,9 @@ def test_the_same_wait_at_another_line_is_another_wait() -> None:
 def test_the_same_pid_in_another_process_is_another_wait() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     scene.right.is_restarted()
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -189,22 +189,22 @@ def test_the_same_pid_in_another_process_is_another_wait() -> None:
 def test_a_value_that_came_ends_the_suspicion() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     scene.left.has(scene.to_right)
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
 
 def test_a_thread_that_is_gone_ends_the_suspicion() -> None:
     scene = TwoActors()
-    helper = scene.right.strand("helper", "user").gets(scene.to_left)
+    helper = scene.right.thread("helper", "user").gets(scene.to_left)
     scene.right.joins(helper)
 
-    scene.look()
-    scene.right.strands.remove(helper)
+    scene.sample()
+    scene.right.threads.remove(helper)
     scene.right.computes()
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -213,9 +213,9 @@ def test_an_actor_that_runs_another_call_now_is_not_stuck_though_that_waits_for_
     scene = TwoActors()
     other = scene.call(scene.right, "second", by=scene.driver_)
 
-    scene.look()
+    scene.sample()
     scene.right.runs(other).gets(scene.to_left)
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -224,10 +224,10 @@ def test_an_actor_that_runs_one_more_call_now_is_not_stuck() -> None:
     scene = TwoActors()
     other = scene.call(scene.right, "other", by=scene.driver_)
 
-    scene.look()
-    scene.right.strand()
+    scene.sample()
+    scene.right.thread()
     scene.right.runs(scene.second, other).gets(scene.to_left)
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -236,9 +236,9 @@ def test_an_actor_that_runs_one_more_call_now_is_not_stuck() -> None:
 def test_another_attempt_or_state_of_a_pending_task_is_another_wait(change: dict[str, object]) -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     scene.to_left.becomes(**change)
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -246,9 +246,9 @@ def test_another_attempt_or_state_of_a_pending_task_is_another_wait(change: dict
 def test_another_attempt_of_a_running_task_is_another_wait() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     scene.second.becomes(attempt=1)
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -257,9 +257,9 @@ def test_what_began_to_wait_in_between_is_no_part_of_a_deadlock_yet() -> None:
     scene = TwoActors()
     scene.right.computes()
 
-    scene.look()
+    scene.sample()
     scene.right.gets(scene.to_left)
-    scene.look()
+    scene.sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -267,10 +267,10 @@ def test_what_began_to_wait_in_between_is_no_part_of_a_deadlock_yet() -> None:
 def test_who_is_new_in_the_second_look_is_no_part_of_a_deadlock_yet() -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     loner = scene.actor("Loner")
     loner.runs(scene.call(loner, "outer", by=scene.driver_)).gets(scene.call(loner, "inner", by=loner))
-    scene.look()
+    scene.sample()
 
     (finding,) = scene.diagnose().findings
     assert loner.key not in finding.members
@@ -282,9 +282,9 @@ def test_what_is_infeasible_no_more_is_not_reported() -> None:
     call = scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
     driver.gets(call)
 
-    scene.look()
+    scene.sample()
     call.becomes(state="SUBMITTED_TO_WORKER")
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -296,7 +296,7 @@ def test_what_is_infeasible_in_both_looks_is_confirmed() -> None:
         scene.task("train", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0}),
     )
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     (finding,) = scene.diagnose().findings
     assert (finding.kind, finding.confirmed) == ("infeasible", True)
@@ -309,9 +309,9 @@ def test_a_pending_task_may_go_on_when_any_argument_came_that_may_have_been_its_
     scene.driver_.passes(scene.first, other)
     pending = scene.task("use", by=scene.driver_, state="PENDING_ARGS_AVAIL")
 
-    scene.look()
+    scene.sample()
     scene.driver_.has(other)
-    scene.look_again()
+    scene.second_sample()
 
     (finding,) = scene.diagnose().findings
     assert finding.confirmed
@@ -325,7 +325,7 @@ def test_a_pending_task_is_behind_while_all_that_may_be_its_missing_argument_is(
     scene.driver_.passes(scene.first, other)
     pending = scene.task("use", by=scene.driver_, state="PENDING_ARGS_AVAIL")
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     (finding,) = scene.diagnose().findings
     assert finding.confirmed
@@ -335,45 +335,47 @@ def test_a_pending_task_is_behind_while_all_that_may_be_its_missing_argument_is(
 # What could not be looked at again
 
 
-def is_silent(scene: TwoActors, proc: Proc) -> None:
-    proc.is_silent = True
+def is_unreachable(scene: TwoActors, proc: SceneProcess) -> None:
+    proc.is_unreachable = True
 
 
-def is_unseen(scene: TwoActors, proc: Proc) -> None:
-    proc.is_unseen = True
+def is_unreadable(scene: TwoActors, proc: SceneProcess) -> None:
+    proc.is_unreadable = True
     scene.failures.append(Failure(stage="process", reason="the process has ended", sample=2))
 
 
-def has_no_stacks(scene: TwoActors, proc: Proc) -> None:
+def has_no_stacks(scene: TwoActors, proc: SceneProcess) -> None:
     proc.has_no_stacks = True
     scene.failures.append(Failure(stage="stacks", reason="py-spy took too long", sample=2))
 
 
-def is_lost(scene: TwoActors, proc: Proc) -> None:
-    proc.is_silent = proc.is_unseen = True
+def is_lost(scene: TwoActors, proc: SceneProcess) -> None:
+    proc.is_unreachable = proc.is_unreadable = True
     scene.failures.append(Failure(stage="node probe", reason="the node did not answer", sample=2))
 
 
-@pytest.mark.parametrize("happens", [is_silent, is_unseen, has_no_stacks, is_lost])
+@pytest.mark.parametrize("happens", [is_unreachable, is_unreadable, has_no_stacks, is_lost])
 @pytest.mark.parametrize("to", ["left", "right"])
-def test_who_could_not_be_looked_at_again_stays_suspected(happens: Callable[[TwoActors, Proc], None], to: str) -> None:
+def test_who_could_not_be_looked_at_again_stays_suspected(
+    happens: Callable[[TwoActors, SceneProcess], None], to: str
+) -> None:
     scene = TwoActors()
 
-    scene.look()
+    scene.sample()
     happens(scene, getattr(scene, to))
-    scene.look_again()
+    scene.second_sample()
 
     diagnosis = scene.diagnose()
     assert diagnosis.verdict == "deadlock"
-    assert happens is is_silent or not diagnosis.findings[0].confirmed
+    assert happens is is_unreachable or not diagnosis.findings[0].confirmed
 
 
 def test_a_thread_that_ran_while_it_was_read_again_stays_suspected() -> None:
     scene = TwoActors()
 
-    scene.look()
-    scene.right.strands[0].is_moving()
-    scene.look_again()
+    scene.sample()
+    scene.right.threads[0].is_unstable()
+    scene.second_sample()
 
     assert not is_confirmed(scene.diagnose())
 
@@ -381,9 +383,9 @@ def test_a_thread_that_ran_while_it_was_read_again_stays_suspected() -> None:
 def test_a_thread_that_ran_while_it_was_read_elsewhere_has_moved() -> None:
     scene = TwoActors()
 
-    scene.look()
-    scene.right.strands[0].is_moving().computes()
-    scene.look_again()
+    scene.sample()
+    scene.right.threads[0].is_unstable().computes()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -393,9 +395,9 @@ def test_a_wait_that_nobody_is_sure_of_does_not_confirm_another_one() -> None:
     bystander, call = scene.driver(), scene.call(scene.left, "late", by=scene.driver_)
     bystander.gets(call)
 
-    scene.look()
-    scene.left.strands[0].is_moving()
-    scene.look_again()
+    scene.sample()
+    scene.left.threads[0].is_unstable()
+    scene.second_sample()
 
     assert [finding.confirmed for finding in scene.diagnose().findings] == [False]
 
@@ -405,9 +407,9 @@ def test_two_deadlocks_are_confirmed_each_by_itself() -> None:
     loner = scene.actor("Loner")
     loner.runs(scene.call(loner, "outer", by=scene.driver_)).gets(scene.call(loner, "inner", by=loner))
 
-    scene.look()
-    loner.strands[0].is_moving()
-    scene.look_again()
+    scene.sample()
+    loner.threads[0].is_unstable()
+    scene.second_sample()
 
     findings = {loner.key in finding.members: finding.confirmed for finding in scene.diagnose().findings}
     assert findings == {True: False, False: True}

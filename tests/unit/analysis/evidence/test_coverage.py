@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from dstack.tui.widgets.top_bar import Status, coverage_line
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.coverage import coverage_of, has_holes, holes_of, seen_workers
@@ -18,8 +19,7 @@ from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.source import Look
 from dstack.tui.views.stacks.pages import branch_page
-from dstack.tui.widgets.top_bar import Status, coverage_line
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 
 def cluster() -> Scene:
@@ -34,91 +34,91 @@ def cluster() -> Scene:
 
 
 def whole() -> Snapshot:
-    return cluster().look().look().snapshot()
+    return cluster().sample().sample().snapshot()
 
 
 def one_just_started() -> Snapshot:
     """A worker that only the second sample has."""
-    scene = cluster().look()
+    scene = cluster().sample()
     scene.worker().idles()
-    return scene.look().snapshot()
+    return scene.sample().snapshot()
 
 
 def one_just_started_and_unreadable() -> Snapshot:
-    scene = cluster().look()
-    scene.worker().is_unseen = True
-    return scene.look().snapshot()
+    scene = cluster().sample()
+    scene.worker().is_unreadable = True
+    return scene.sample().snapshot()
 
 
 def one_just_ended() -> Snapshot:
     """A worker that the first sample has, and the list of workers does not have any more."""
-    scene = cluster().look()
+    scene = cluster().sample()
     scene.procs.pop()
-    return scene.look().snapshot()
+    return scene.sample().snapshot()
 
 
 def one_of_a_probe() -> Snapshot:
     """A worker of dstack's own job: as soon as that is known, it is not listed, though both samples may have it."""
     scene = cluster()
     probe = scene.worker().idles()
-    snapshot = scene.look().look().snapshot()
+    snapshot = scene.sample().sample().snapshot()
     return replace(snapshot, workers=tuple(w for w in snapshot.workers if w.worker_id != probe.worker_id))
 
 
 def one_ended_and_one_unreadable() -> Snapshot:
     """As many were seen as are listed, but they are not the same."""
     scene = cluster()
-    scene.worker().is_unseen = True
-    scene.look()
+    scene.worker().is_unreadable = True
+    scene.sample()
     scene.procs.pop(-2)
-    return scene.look().snapshot()
+    return scene.sample().snapshot()
 
 
 def one_unreadable_at_first() -> Snapshot:
     scene = cluster()
     late = scene.worker().idles()
-    late.is_unseen = True
-    scene.look()
-    late.is_unseen = False
-    return scene.look().snapshot()
+    late.is_unreadable = True
+    scene.sample()
+    late.is_unreadable = False
+    return scene.sample().snapshot()
 
 
 def one_read_half_by_half() -> Snapshot:
     """Its threads were read in the first sample, its state in the second: never both at one time."""
     scene = cluster()
     half = scene.worker().idles()
-    half.is_silent = True
-    scene.look()
-    half.is_silent, half.is_unseen = False, True
-    return scene.look().snapshot()
+    half.is_unreachable = True
+    scene.sample()
+    half.is_unreachable, half.is_unreadable = False, True
+    return scene.sample().snapshot()
 
 
-def unseen(change: Callable[[Proc], None]) -> Callable[[], Snapshot]:
+def unseen(change: Callable[[SceneProcess], None]) -> Callable[[], Snapshot]:
     def taken() -> Snapshot:
         scene = cluster()
         change(scene.worker().idles())
-        return scene.look().look().snapshot()
+        return scene.sample().sample().snapshot()
 
     return taken
 
 
-def is_silent(proc: Proc) -> None:
-    proc.is_silent = True
+def is_unreachable(proc: SceneProcess) -> None:
+    proc.is_unreachable = True
 
 
-def is_unseen(proc: Proc) -> None:
-    proc.is_unseen = True
+def is_unreadable(proc: SceneProcess) -> None:
+    proc.is_unreadable = True
 
 
-def is_both(proc: Proc) -> None:
-    proc.is_silent = proc.is_unseen = True
+def is_both(proc: SceneProcess) -> None:
+    proc.is_unreachable = proc.is_unreadable = True
 
 
 def an_actor_alone() -> Snapshot:
     """An actor of a class of which no other was seen."""
     scene = cluster()
-    scene.actor("Lonely").is_unseen = True
-    return scene.look().look().snapshot()
+    scene.actor("Lonely").is_unreadable = True
+    return scene.sample().sample().snapshot()
 
 
 def a_coroutine_unread() -> Snapshot:
@@ -126,13 +126,13 @@ def a_coroutine_unread() -> Snapshot:
     scene = cluster()
     server = scene.async_actor("Server")
     server.running = [scene.call(server, "serve", by=scene.procs[0])]
-    return scene.look().look().snapshot()
+    return scene.sample().sample().snapshot()
 
 
 def a_driver_that_does_nothing() -> Snapshot:
     scene = cluster()
     scene.driver().idles()
-    return scene.look().look().snapshot()
+    return scene.sample().sample().snapshot()
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def a_driver_that_does_nothing() -> Snapshot:
         (one_ended_and_one_unreadable, 3, 4),
         (one_unreadable_at_first, 5, 5),
         (one_read_half_by_half, 4, 5),
-        (unseen(is_silent), 4, 5),
-        (unseen(is_unseen), 4, 5),
+        (unseen(is_unreachable), 4, 5),
+        (unseen(is_unreadable), 4, 5),
         (unseen(is_both), 4, 5),
         (an_actor_alone, 4, 5),
         (a_coroutine_unread, 5, 5),
@@ -159,10 +159,10 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
     snapshot = taken()
     look = Look.of(1, snapshot)
 
-    assert coverage_of(snapshot).workers == Ratio(seen=seen, total=total)
+    assert coverage_of(snapshot).workers == Ratio(observed=seen, total=total)
     assert f"observed {seen}/{total} workers" in coverage_line(look, Status(), snapshot.taken_at).plain
-    assert f"Observed: {seen} of {total} workers" in report_text(snapshot, look.diagnosis)
-    workers = json.loads(check_json(snapshot, look.diagnosis))["coverage"]["workers"]
+    assert f"Observed: {seen} of {total} workers" in report_text(look.analysed)
+    workers = json.loads(check_json(look.analysed))["coverage"]["workers"]
     assert workers == {"seen": seen, "total": total}
 
     inventory = Inventory(look.index, look.diagnosis)
@@ -183,11 +183,11 @@ def test_all_counts_agree(taken: Callable[[], Snapshot], seen: int, total: int) 
 
 def test_every_hole_is_told_with_its_kind() -> None:
     scene = cluster()
-    scene.worker().is_silent = True
+    scene.worker().is_unreachable = True
     scene.worker().access = "text stack"
     scene.procs[0].gets("ab" * 24 + "01000000")
     scene.failures.append(Failure(stage="control plane", reason="no answer", cause="timeout"))
-    snapshot = scene.look().snapshot()
+    snapshot = scene.sample().snapshot()
 
     holes = sorted(map(str, holes_of(snapshot, scene.diagnose().vertices)))
 

@@ -12,7 +12,7 @@ from dstack.analysis.diagnose import of_interest
 from dstack.analysis.evidence.polling_loops import ENTRIES, find_polls, with_polls_shown
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame
-from tests.unit.scenes import APP, JOB, RAY_WORKER, Call, Coro, Proc, Scene
+from tests.unit.scenes import APP, JOB, RAY_WORKER, Call, Scene, SceneCoroutine, SceneProcess
 
 ONLY_POLLS = "the loop at app.py:30 only polls"
 TRAIN_CONTROLLER = Frame(
@@ -25,8 +25,8 @@ class Poller:
     """An actor's method that polls for a call of its own actor, which can only begin when it has ended."""
 
     scene: Scene
-    driver: Proc
-    actor: Proc
+    driver: SceneProcess
+    actor: SceneProcess
     again: Call
 
     def polls(self, timeout_s: float | None = 1.0) -> None:
@@ -34,14 +34,14 @@ class Poller:
 
     def watch(self, *changes: Callable[[], object], readings: int = 3, every_s: float = 1.0) -> Diagnosis:
         """Takes both samples and the readings between them, each after one of the ``changes``, if there is one."""
-        self.scene.look()
+        self.scene.sample()
         for number in range(readings):
             if number < len(changes):
                 changes[number]()
             self.scene.read([self.actor], every_s=every_s)
         if len(changes) > readings:
             changes[readings]()
-        self.scene.look()
+        self.scene.sample()
         return self.scene.diagnose()
 
 
@@ -100,7 +100,7 @@ def test_its_wait_names_the_place_of_the_loop() -> None:
     wait = it.watch().vertices[it.actor.key].wait
 
     assert wait is not None
-    assert (wait.polls, wait.is_timed, wait.timeout_s, wait.if_not) == ("app.py:30", False, 1.0, ())
+    assert (wait.polls, wait.is_timed, wait.timeout_s, wait.proven_groups) == ("app.py:30", False, 1.0, ())
 
 
 @pytest.mark.parametrize(("readings", "is_found"), [(0, False), (1, False), (2, True), (5, True)])
@@ -110,7 +110,7 @@ def test_it_takes_four_observations(readings: int, is_found: bool) -> None:
 
 def test_readings_without_a_second_sample_show_nothing() -> None:
     it = poller()
-    it.scene.look()
+    it.scene.sample()
     for _ in range(5):
         it.scene.read([it.actor])
 
@@ -120,11 +120,11 @@ def test_readings_without_a_second_sample_show_nothing() -> None:
 
 def test_a_process_that_is_in_few_readings_is_not_known() -> None:
     it = poller()
-    it.scene.look()
+    it.scene.sample()
     it.scene.read([it.actor])
     for _ in range(3):
         it.scene.read([it.driver])
-    it.scene.look()
+    it.scene.sample()
 
     assert not is_suspected(it.scene.diagnose())
 
@@ -132,13 +132,13 @@ def test_a_process_that_is_in_few_readings_is_not_known() -> None:
 def test_a_loop_may_be_seen_between_two_polls_in_a_sample_or_reading() -> None:
     it = poller()
     it.actor.computes()
-    it.scene.look()
+    it.scene.sample()
     it.polls()
     it.scene.read([it.actor]).read([it.actor]).read([it.actor])
     it.actor.computes()
     it.scene.read([it.actor])
     it.polls()
-    it.scene.look()
+    it.scene.sample()
 
     assert is_suspected(it.scene.diagnose())
 
@@ -153,11 +153,11 @@ def test_lines_of_the_loop_may_differ() -> None:
     it = poller()
 
     def is_elsewhere_in_the_loop() -> None:
-        it.actor.computes().strands[0].line = 31
+        it.actor.computes().threads[0].line = 31
 
     def polls_again() -> None:
         it.polls()
-        it.actor.strands[0].line = 33
+        it.actor.threads[0].line = 33
 
     finding = only_finding(it.watch(is_elsewhere_in_the_loop, polls_again))
 
@@ -166,7 +166,7 @@ def test_lines_of_the_loop_may_differ() -> None:
 
 def test_the_loop_is_what_all_stacks_share() -> None:
     it = poller()
-    own = it.actor.strands[0]
+    own = it.actor.threads[0]
     own.outer = (Frame(function="loop", file=APP, line=5),)
 
     def asks_in_another_function() -> None:
@@ -179,8 +179,8 @@ def test_the_loop_is_what_all_stacks_share() -> None:
 
 def test_a_loop_around_a_call_that_has_no_frame_of_its_own_is_where_that_is_called() -> None:
     it = poller()
-    it.actor.strands[0].wants_lock("0x1", it.actor.strand("holder", "user").gets(it.again), timeout_s=1.0)
-    it.actor.strands[0].leaf = Frame(function="run", file=APP, line=44)
+    it.actor.threads[0].wants_lock("0x1", it.actor.thread("holder", "user").gets(it.again), timeout_s=1.0)
+    it.actor.threads[0].leaf = Frame(function="run", file=APP, line=44)
 
     finding = only_finding(it.watch())
 
@@ -189,9 +189,9 @@ def test_a_loop_around_a_call_that_has_no_frame_of_its_own_is_where_that_is_call
 
 def test_a_loop_of_a_library_that_sleeps_is_its_own_place() -> None:
     it = poller()
-    own = it.actor.strands[0]
+    own = it.actor.threads[0]
     it.actor.is_in("Ray Data's next output", "0x1", timeout_s=0.01)
-    it.actor.is_reached_by(it.actor.strand("executor", "user").gets(it.again))
+    it.actor.is_reached_by(it.actor.thread("executor", "user").gets(it.again))
     own.leaf = Frame(
         function="get_output_blocking", file="/usr/lib/python3/site-packages/ray/data/state.py", line=8, origin="ray"
     )
@@ -217,7 +217,7 @@ def no_timeout(it: Poller) -> None:
 
 
 def torn(it: Poller) -> None:
-    it.actor.strands[0].is_torn = True
+    it.actor.threads[0].is_torn = True
 
 
 def restarted(it: Poller) -> None:
@@ -225,21 +225,21 @@ def restarted(it: Poller) -> None:
 
 
 def another_task(it: Poller) -> None:
-    it.actor.strands[0].task_id = "ab" * 24
+    it.actor.threads[0].task_id = "ab" * 24
 
 
 def unread(it: Poller) -> None:
-    it.actor.strands[0].waits_unreadably("its memory moved")
+    it.actor.threads[0].waits_unreadably("its memory moved")
 
 
 def another_function(it: Poller) -> None:
-    it.actor.strands[0].function = "other"
+    it.actor.threads[0].function = "other"
 
 
 def other_work_of_the_user(it: Poller) -> None:
-    it.actor.strands[0].computes().leaf = None
-    it.actor.strands[0].outer = (Frame(function="run", file=APP, line=30),)
-    it.actor.strands[0].function = "sort"
+    it.actor.threads[0].computes().leaf = None
+    it.actor.threads[0].outer = (Frame(function="run", file=APP, line=30),)
+    it.actor.threads[0].function = "sort"
 
 
 def ended_a_task(it: Poller) -> None:
@@ -280,7 +280,7 @@ CHANGES = (
 def test_one_reading_that_shows_anything_else_is_enough(change: Callable[[Poller], None], at: int) -> None:
     it, same = poller(), poller()
     it.actor.executed = same.actor.executed = 7
-    own = it.actor.strands[0]
+    own = it.actor.threads[0]
     before = (own.call, own.function, own.outer, own.task_id, it.actor.started_at, it.again.task)
     submitted = list(it.actor.submitted)
 
@@ -300,14 +300,14 @@ def test_an_answer_that_is_missing_in_between_hides_nothing(change: Callable[[Po
     it = poller()
     it.actor.executed = 7
 
-    def is_silent() -> None:
-        it.actor.is_silent = True
+    def is_unreachable() -> None:
+        it.actor.is_unreachable = True
 
     def answers_again() -> None:
-        it.actor.is_silent = False
+        it.actor.is_unreachable = False
         change(it)
 
-    assert not is_suspected(it.watch(nothing, is_silent, answers_again))
+    assert not is_suspected(it.watch(nothing, is_unreachable, answers_again))
 
 
 @pytest.mark.parametrize(("timeout_s", "is_found"), [(1.0, True), (3.4, True), (3.6, False), (60.0, False)])
@@ -333,7 +333,7 @@ def test_timeouts_that_run_out_are_those_of_a_deadline(timeouts: tuple[float, ..
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_thread_that_is_between_two_pieces_of_work_is_in_no_loop_of_the_application(entry: str) -> None:
     it = poller()
-    own = it.actor.strands[0]
+    own = it.actor.threads[0]
     own.function = "one_piece"
     own.outer = (
         Frame(function="loop", file=f"/usr/lib/python3{'/' * (entry[0] != '/')}{entry}", line=9, origin="ray"),
@@ -347,7 +347,7 @@ def test_a_thread_that_is_between_two_pieces_of_work_is_in_no_loop_of_the_applic
 
 def test_refs_that_could_not_be_read_may_be_others_each_time() -> None:
     it = poller()
-    it.actor.keeps(it.again).strands[0].gets_what_it_holds(timeout_s=1.0)
+    it.actor.keeps(it.again).threads[0].gets_held_refs(timeout_s=1.0)
 
     assert not is_suspected(it.watch())
 
@@ -423,7 +423,9 @@ def test_calls_of_a_library_for_itself_are_no_progress() -> None:
 # Coroutines
 
 
-def controller(function: str = "run", *, with_work: bool = True, stuck: bool = True) -> tuple[Scene, Proc, Coro]:
+def controller(
+    function: str = "run", *, with_work: bool = True, stuck: bool = True
+) -> tuple[Scene, SceneProcess, SceneCoroutine]:
     """An async actor of Ray's library that sleeps, and a task of its own that may need what it holds."""
     scene = Scene()
     driver, actor = scene.driver(), scene.async_actor("Controller")
@@ -440,12 +442,12 @@ def controller(function: str = "run", *, with_work: bool = True, stuck: bool = T
     return scene, actor, coro
 
 
-def watch(scene: Scene, *procs: Proc, readings: int = 3) -> Diagnosis:
+def watch(scene: Scene, *procs: SceneProcess, readings: int = 3) -> Diagnosis:
     """Takes both samples of everything, and readings of these processes between them."""
-    scene.look()
+    scene.sample()
     for _ in range(readings):
         scene.read(procs)
-    return scene.look().diagnose()
+    return scene.sample().diagnose()
 
 
 def test_a_controller_that_sleeps_waits_for_its_own_tasks() -> None:
@@ -467,9 +469,9 @@ def test_a_controller_whose_tasks_can_proceed_or_that_has_none_is_free(with_work
 
 def test_a_controller_that_is_somewhere_else_is_free() -> None:
     scene, actor, coro = controller()
-    scene.look().read([actor]).read([actor])
+    scene.sample().read([actor]).read([actor])
     coro.outer = (replace(TRAIN_CONTROLLER, line=8),)
-    scene.read([actor]).look()
+    scene.read([actor]).sample()
 
     assert not is_suspected(scene.diagnose())
 
@@ -485,11 +487,11 @@ def test_of_other_code_that_sleeps_it_is_not_known_why(origin: str) -> None:
 
 def test_a_coroutine_at_the_address_of_one_that_has_ended_is_another() -> None:
     scene, actor, coro = controller()
-    scene.look().read([actor]).read([actor])
+    scene.sample().read([actor]).read([actor])
     coro.label = "Task-99"
     scene.read([actor])
     coro.label = ""
-    scene.read([actor]).look()
+    scene.read([actor]).sample()
 
     assert not is_suspected(scene.diagnose())
 
@@ -500,7 +502,7 @@ def test_a_thread_of_a_library_that_is_in_other_c_code_is_no_controller(sleeps: 
     driver, actor = scene.driver(), scene.actor("Controller")
     call = scene.call(actor, "run", by=driver)
     actor.works_for().runs(call)
-    actor.strands[0].leaf, actor.strands[0].is_asleep, actor.strands[0].sleeps = TRAIN_CONTROLLER, True, sleeps
+    actor.threads[0].leaf, actor.threads[0].is_asleep, actor.threads[0].sleeps = TRAIN_CONTROLLER, True, sleeps
     work = scene.task("work", by=actor)
     scene.worker().works_for().runs(work).gets(call)
     driver.gets(call)
@@ -516,9 +518,9 @@ class Heartbeat:
     """A driver that asks a buffer for its size; the producer needs the GPU that the driver's other actor holds."""
 
     scene: Scene
-    driver: Proc
-    buffer: Proc
-    producer: Proc
+    driver: SceneProcess
+    buffer: SceneProcess
+    producer: SceneProcess
     size: Call
 
 
@@ -535,18 +537,18 @@ def heartbeat() -> Heartbeat:
     producer.works_for().gets(more)
     driver.holds(buffer).holds(holder)
     producer.holds(buffer)
-    driver.strands[0].sleeps = True
+    driver.threads[0].sleeps = True
     scene.repeats(size, by=driver)
     return Heartbeat(scene, driver, buffer, producer, size)
 
 
 def watched(it: Heartbeat, *changes: Callable[[], object]) -> Diagnosis:
-    it.scene.look()
+    it.scene.sample()
     for number in range(4):
         if number < len(changes):
             changes[number]()
         it.scene.read([it.driver])
-    return it.scene.look().diagnose()
+    return it.scene.sample().diagnose()
 
 
 def test_a_heartbeat_loop_waits_for_those_who_use_the_actor() -> None:
@@ -581,18 +583,18 @@ def test_a_loop_that_works_between_its_calls_is_no_heartbeat(place: str) -> None
     it = heartbeat()
 
     def works() -> None:
-        it.driver.strands[0].sleeps = False
-        it.driver.strands[0].is_asleep = place == "library"
+        it.driver.threads[0].sleeps = False
+        it.driver.threads[0].is_asleep = place == "library"
 
     def sleeps() -> None:
-        it.driver.strands[0].sleeps = True
+        it.driver.threads[0].sleeps = True
 
     assert not is_suspected(watched(it, nothing, works, sleeps))
 
 
 def test_a_loop_that_works_all_the_time_and_reports_it_is_no_heartbeat() -> None:
     it = heartbeat()
-    it.driver.strands[0].sleeps = False
+    it.driver.threads[0].sleeps = False
 
     assert not is_suspected(watched(it))
 
@@ -615,7 +617,7 @@ def test_a_heartbeat_loop_that_is_seen_in_a_wait_for_something_else_is_free() ->
 def test_a_call_that_does_not_end_is_a_wait_and_no_heartbeat() -> None:
     it = heartbeat()
     it.driver.submitted.append(it.size)
-    it.buffer.strands[0].role = "task"
+    it.buffer.threads[0].role = "task"
     it.buffer.runs(it.size).gets(it.size)
     it.driver.gets(it.size)
 
@@ -641,7 +643,7 @@ def test_loops_that_alone_use_an_actor_wait_for_nothing_that_must_come(count: in
         callers.append(worker.works_for().holds(tracker))
         scene.repeats(report, by=task)
     for caller in callers:
-        caller.strands[0].sleeps = True
+        caller.threads[0].sleeps = True
 
     diagnosis = watch(scene, *callers)
 
@@ -655,11 +657,11 @@ def test_loops_that_alone_use_an_actor_wait_for_nothing_that_must_come(count: in
 def test_a_loop_is_shown_at_its_poll_in_both_samples() -> None:
     it = poller()
     it.actor.computes()
-    it.scene.look()
+    it.scene.sample()
     it.polls()
     it.scene.read([it.actor]).read([it.actor]).read([it.actor])
     it.actor.computes()
-    it.scene.look()
+    it.scene.sample()
     snapshot = it.scene.snapshot()
 
     shown = with_polls_shown(snapshot, find_polls(snapshot))
@@ -681,17 +683,17 @@ def test_a_heartbeat_loop_that_is_all_that_uses_the_actor_asks_for_what_comes_fr
     run, status = scene.call(monitor, "run", by=driver), scene.call(runner, "status", by=monitor)
     monitor.submitted.remove(status)
     monitor.works_for().runs(run).holds(runner)
-    monitor.strands[0].sleeps = True
+    monitor.threads[0].sleeps = True
     driver.gets(run).holds(runner).holds(monitor)
     scene.repeats(status, by=run)
-    scene.look()
+    scene.sample()
     for _ in range(4):
         scene.read([monitor])
 
-    assert not is_suspected(scene.look().diagnose())
+    assert not is_suspected(scene.sample().diagnose())
 
 
-def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, Proc, Proc]:
+def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, SceneProcess, SceneProcess]:
     """A driver that asks a buffer for its size, and a producer of that buffer which waits for an event."""
     scene = Scene()
     driver, buffer, producer = scene.driver(), scene.actor("Buffer"), scene.actor("Producer")
@@ -701,12 +703,12 @@ def polled_buffer(timeout_s: float | None = None) -> tuple[Scene, Proc, Proc]:
     producer.works_for().runs(produce).is_in("threading.Event.wait", "0x10", timeout_s=timeout_s)
     driver.holds(buffer).holds(producer)
     producer.holds(buffer)
-    driver.strands[0].sleeps = True
+    driver.threads[0].sleeps = True
     scene.repeats(size, by=driver)
-    scene.look()
+    scene.sample()
     for _ in range(4):
         scene.read([driver])
-    return scene.look(), driver, producer
+    return scene.sample(), driver, producer
 
 
 def test_what_is_polled_stands_still_where_its_users_wait_for_what_nothing_is_seen_to_end() -> None:

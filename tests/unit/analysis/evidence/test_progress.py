@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dstack.analysis.evidence.progress import progress_of
 from dstack.diagnosis import Progress
 from dstack.model import TaskEventWindow
-from tests.unit.scenes import JOB, Call, Proc, Scene
+from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 
 OTHER_JOB = "02000000"
 
@@ -20,12 +20,12 @@ class Watched:
     """A driver and a worker that runs a task, seen once."""
 
     scene: Scene
-    driver: Proc
-    worker: Proc
+    driver: SceneProcess
+    worker: SceneProcess
     call: Call
 
     def progress(self, job: str = JOB) -> Progress:
-        found = progress_of(self.scene.look().snapshot(), (job,))
+        found = progress_of(self.scene.sample().snapshot(), (job,))
         assert found is not None
         return found
 
@@ -41,7 +41,7 @@ def watched() -> Watched:
     call, worker = scene.run("work", by=driver)
     worker.works_for()
     worker.executed = 3
-    return Watched(scene.look(), driver, worker, call)
+    return Watched(scene.sample(), driver, worker, call)
 
 
 def test_without_a_second_sample_nothing_is_known() -> None:
@@ -92,9 +92,9 @@ def test_a_task_on_a_worker_that_is_new_or_gone_counts() -> None:
 def test_a_worker_that_did_not_answer_shows_no_progress(hidden: str) -> None:
     it = watched()
     it.scene.samples.clear()
-    it.worker.is_silent = hidden == "before"
-    it.scene.look()
-    it.worker.is_silent = hidden == "after"
+    it.worker.is_unreachable = hidden == "before"
+    it.scene.sample()
+    it.worker.is_unreachable = hidden == "after"
 
     assert it.moved() == (0, 0, 0)
 
@@ -103,7 +103,7 @@ def test_other_jobs_do_not_count() -> None:
     it = watched()
     other = it.scene.driver(job_id=OTHER_JOB)
     it.scene.samples.clear()
-    it.scene.look()
+    it.scene.sample()
     task, worker = it.scene.run("theirs", by=other)
     worker.works_for(OTHER_JOB)
     worker.executed = 5
@@ -120,7 +120,7 @@ def test_polls_and_libraries_calls_for_themselves_are_no_progress() -> None:
     for actor in (buffer, stats):
         actor.works_for().executed = 1
     it.scene.samples.clear()
-    it.scene.look()
+    it.scene.sample()
     calls = [it.scene.call(buffer, "size", by=it.driver), it.scene.call(stats, "update", by=it.driver)]
     it.scene.repeats(calls[0], by=it.driver)
     for actor, call in zip((buffer, stats), calls, strict=True):
@@ -147,7 +147,7 @@ def test_the_newest_end_says_how_long_nothing_ended_where_clocks_agree(
     it = watched()
     node = it.scene.nodes[0]
     it.scene.nodes[0] = replace(node, clock_ahead_s=clock_ahead_s)
-    snapshot = it.scene.look().snapshot()
+    snapshot = it.scene.sample().snapshot()
     ends = {JOB: snapshot.taken_at - 40.0, OTHER_JOB: snapshot.taken_at}
     window = TaskEventWindow(kept=9, read=9, last_ended_at=ends)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dstack.analysis.diagnose import diagnose, of_interest
 from dstack.diagnosis import Diagnosis
 from dstack.model import Bundle, Failure, Worker
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 NOTHING = ("clear", False)
 UNDECIDED = ("blocked", True)
@@ -51,10 +51,10 @@ class Busy(Scene):
 def test_calls_that_ended_while_others_like_them_began_are_no_finding() -> None:
     scene = Busy()
     scene.call_down()
-    scene.look()
+    scene.sample()
 
     scene.call_down()
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -62,10 +62,10 @@ def test_calls_that_ended_while_others_like_them_began_are_no_finding() -> None:
 def test_the_states_alone_show_that_calls_have_ended() -> None:
     scene = Busy()
     scene.call_down()
-    scene.look()
+    scene.sample()
 
     scene.call_down()
-    scene.look(only=())
+    scene.sample(only=())
 
     assert of(scene) == NOTHING
 
@@ -74,7 +74,7 @@ def test_calls_that_are_the_same_in_both_samples_are_a_finding() -> None:
     scene = Busy()
     scene.call_down()
 
-    scene.look().look(only=())
+    scene.sample().sample(only=())
 
     assert of(scene) == ("blocked", False)
 
@@ -85,10 +85,10 @@ def test_a_call_that_ended_waits_no_more_though_its_stack_was_read_for_the_next_
     scene.call_down()
     listed = scene.call(scene.front, "serve", by=scene.driver_)
     scene.front.running = [listed]
-    scene.look()
+    scene.sample()
 
     scene.call_down()
-    scene.look(only=())
+    scene.sample(only=())
 
     assert of(scene) == NOTHING
 
@@ -98,10 +98,10 @@ def test_a_thread_of_a_worker_that_runs_nothing_by_now_waits_no_more_whatever_it
     scene.call_down()
     scene.front.tasks_read = False
     scene.front.running = []
-    scene.look()
+    scene.sample()
 
     scene.driver_.submitted.clear()
-    scene.look(only=())
+    scene.sample(only=())
 
     assert of(scene) == NOTHING
 
@@ -115,52 +115,54 @@ def test_a_value_that_its_owner_did_not_list_yet_and_lists_no_more_has_come() ->
     call = scene.call(actor, "work", by=driver)
     driver.gets(call)
     driver.submitted.clear()
-    scene.look()
+    scene.sample()
 
-    driver.strands[0].is_moving().computes()
-    driver.strands[0].gets(call).call = None
-    scene.look()
+    driver.threads[0].is_unstable().computes()
+    driver.threads[0].gets(call).call = None
+    scene.sample()
 
     assert of(scene) == NOTHING
 
 
-def unread(driver: Proc) -> None:
-    driver.strands[0].waits_unreadably("its thread was woken during every reading")
+def unread(driver: SceneProcess) -> None:
+    driver.threads[0].waits_unreadably("its thread was woken during every reading")
 
 
-def not_still(driver: Proc) -> None:
-    driver.strands[0].is_moving()
+def not_still(driver: SceneProcess) -> None:
+    driver.threads[0].is_unstable()
 
 
-def not_read(driver: Proc) -> None:
-    driver.is_unseen = True
+def not_read(driver: SceneProcess) -> None:
+    driver.is_unreadable = True
 
 
 @pytest.mark.parametrize("happens", [unread, not_still, not_read])
-def test_a_value_that_came_ends_the_wait_also_where_that_was_not_read_again(happens: Callable[[Proc], None]) -> None:
+def test_a_value_that_came_ends_the_wait_also_where_that_was_not_read_again(
+    happens: Callable[[SceneProcess], None],
+) -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     driver.gets(scene.call(actor, "work", by=driver))
     driver.submitted.clear()
-    scene.look()
+    scene.sample()
 
     happens(driver)
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
 
 @pytest.mark.parametrize("happens", [unread, not_still, not_read])
-def test_a_value_whose_owner_did_not_answer_again_may_still_be_missing(happens: Callable[[Proc], None]) -> None:
+def test_a_value_whose_owner_did_not_answer_again_may_still_be_missing(happens: Callable[[SceneProcess], None]) -> None:
     scene = Scene()
     driver, actor, owner = scene.driver(), scene.actor(), scene.actor("Owner")
     driver.gets(scene.call(actor, "work", by=owner))
     owner.submitted.clear()
-    scene.look()
+    scene.sample()
 
     happens(driver)
-    owner.is_silent = True
-    scene.look()
+    owner.is_unreachable = True
+    scene.sample()
 
     assert of(scene) == UNDECIDED
 
@@ -170,12 +172,12 @@ def test_a_value_whose_owner_told_of_a_part_of_its_tasks_may_still_be_missing() 
     driver, actor = scene.driver(), scene.actor()
     driver.gets(scene.call(actor, "work", by=driver))
     driver.submitted.clear()
-    scene.look()
+    scene.sample()
 
     not_still(driver)
     truncated = Failure(stage="core worker", reason="1 of 2 tasks", cause="truncated", worker_id=driver.worker_id)
     scene.failures.append(replace(truncated, sample=2))
-    scene.look()
+    scene.sample()
 
     assert of(scene) == UNDECIDED
 
@@ -186,7 +188,7 @@ def test_a_wait_in_both_samples_for_a_value_that_no_owner_lists_may_be_stuck() -
     driver.gets(scene.call(actor, "work", by=driver))
     driver.submitted.clear()
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert of(scene) == UNDECIDED
 
@@ -195,12 +197,12 @@ def test_the_item_of_a_generator_that_came_ends_the_wait_for_it() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
     call = scene.call(actor, "produce", by=driver)
-    driver.strands[0].takes_next(f"{call.task.task_id}02000000")
+    driver.threads[0].gets_next_item(f"{call.task.task_id}02000000")
     driver.submitted.clear()
-    scene.look()
+    scene.sample()
 
     not_still(driver)
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -211,11 +213,11 @@ def test_the_item_of_a_generator_that_came_ends_the_wait_for_it() -> None:
 def test_a_task_whose_thread_is_not_found_in_the_first_sample_and_that_ended_is_no_hole() -> None:
     scene = Busy()
     scene.call_down()
-    scene.front.strands[0].task_id = None
-    scene.look()
+    scene.front.threads[0].task_id = None
+    scene.sample()
 
     scene.call_down()
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -225,18 +227,18 @@ def test_a_deadlock_in_which_a_thread_was_not_found_at_first_is_not_dropped() ->
     scene.call_down()
     back = scene.call(scene.front, "again", by=scene.back)
     scene.back.gets(back)
-    scene.front.strands[0].task_id = None
-    scene.look()
+    scene.front.threads[0].task_id = None
+    scene.sample()
 
-    scene.front.strands[0].task_id = scene.front.running[0].task.task_id
-    scene.look()
+    scene.front.threads[0].task_id = scene.front.running[0].task.task_id
+    scene.sample()
 
     diagnosis = scene.diagnose()
     assert diagnosis.verdict == "deadlock"
     assert not diagnosis.findings[0].confirmed
 
 
-def in_a_step(scene: Scene) -> Proc:
+def in_a_step(scene: Scene) -> SceneProcess:
     """An async actor with a call that the driver gets, and that was neither suspended nor in its code."""
     driver, server = scene.driver(), scene.async_actor("Server")
     server.coroutines_read = server.tasks_read = True
@@ -249,12 +251,12 @@ def in_a_step(scene: Scene) -> Proc:
 def test_a_coroutine_between_two_steps_that_is_suspended_a_moment_later_is_no_hole() -> None:
     scene = Scene()
     server = in_a_step(scene)
-    scene.look()
+    scene.sample()
 
     (call,) = server.running
     server.running = []
     server.begins(call).sleeps()
-    scene.look_again()
+    scene.second_sample()
 
     assert of(scene) == ("blocked", False)
 
@@ -262,12 +264,12 @@ def test_a_coroutine_between_two_steps_that_is_suspended_a_moment_later_is_no_ho
 def test_a_coroutine_between_two_steps_that_ended_is_no_hole() -> None:
     scene = Scene()
     server = in_a_step(scene)
-    scene.look()
+    scene.sample()
 
     server.running = []
     scene.procs[0].submitted.clear()
     scene.procs[0].computes()
-    scene.look_again()
+    scene.second_sample()
 
     assert of(scene) == NOTHING
 
@@ -276,7 +278,7 @@ def test_a_coroutine_that_is_between_two_steps_in_both_samples_may_be_stuck() ->
     scene = Scene()
     in_a_step(scene)
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert of(scene) == UNDECIDED
 
@@ -286,13 +288,13 @@ def test_another_coroutine_at_the_same_address_waits_anew() -> None:
     driver, server = scene.driver(), scene.async_actor("Server")
     coroutine = server.begins(scene.call(server, "serve", by=driver))
     coroutine.waits_unreadably("its memory moved")
-    scene.look()
+    scene.sample()
 
     server.coros.clear()
     driver.submitted.clear()
     server.running = []
     server.begins(scene.call(server, "serve", by=driver)).waits_unreadably("its memory moved")
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -304,14 +306,14 @@ def test_a_call_that_is_queued_behind_another_call_by_now_is_no_finding() -> Non
     scene = Busy()
     scene.call_down()
     scene.call(scene.back, "work", by=scene.front)
-    scene.look()
+    scene.sample()
 
     done = scene.back.running[0]
     following = scene.call(scene.back, "work", by=scene.front)
     scene.front.submitted.remove(done)
     scene.front.gets(following)
     scene.back.runs(following).computes()
-    scene.look(only={scene.front.worker_id, scene.back.worker_id})
+    scene.sample(only={scene.front.worker_id, scene.back.worker_id})
 
     diagnosis = scene.diagnose()
     waiting = scene.front.submitted[0].key
@@ -328,7 +330,7 @@ def test_a_call_that_may_lack_a_slot_is_no_hole_where_nothing_that_runs_there_co
     pool.slots[0].task_id = running.task.task_id
     driver.gets(queued)
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert of(scene) == ("blocked", False)
 
@@ -344,7 +346,7 @@ def test_a_call_that_may_lack_a_slot_is_a_hole_where_a_call_that_runs_there_wait
     pool.slots[0].gets(queued)
     driver.gets(running)
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert of(scene) == UNDECIDED
 
@@ -354,10 +356,10 @@ def test_a_task_whose_missing_argument_is_not_known_and_that_was_sent_by_now_is_
     driver = scene.driver()
     call = scene.task("use", by=driver, state="PENDING_ARGS_AVAIL")
     driver.gets(call)
-    scene.look()
+    scene.sample()
 
     scene.worker().runs(call.becomes(state="SUBMITTED_TO_WORKER"))
-    scene.look_again()
+    scene.second_sample()
 
     assert of(scene)[1] is False
 
@@ -367,11 +369,11 @@ def test_a_task_on_its_way_to_a_worker_that_runs_by_now_is_no_hole() -> None:
     driver, worker = scene.driver(), scene.worker().idles()
     call = scene.task("work", by=driver)
     driver.gets(call)
-    scene.look()
+    scene.sample()
 
-    worker.strands[0].role = "task"
+    worker.threads[0].role = "task"
     worker.runs(call)
-    scene.look_again()
+    scene.second_sample()
 
     assert of(scene)[1] is False
 
@@ -381,7 +383,7 @@ def test_a_task_that_is_on_its_way_in_both_samples_may_be_stuck() -> None:
     driver = scene.driver()
     driver.gets(scene.task("work", by=driver))
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert of(scene) == UNDECIDED
 
@@ -392,11 +394,11 @@ def test_an_actor_that_was_created_in_between_is_waited_for_no_more() -> None:
     actor, creation = scene.pending_actor("Late", by=driver, CPU=1.0)
     first = scene.call(actor, "work", by=driver, state="PENDING_NODE_ASSIGNMENT")
     driver.gets(first)
-    scene.look()
+    scene.sample()
 
     driver.submitted.remove(creation)
     first.becomes(state="SUBMITTED_TO_WORKER")
-    scene.look()
+    scene.sample()
 
     diagnosis = scene.diagnose()
     assert diagnosis.vertices[creation.key].wait is None
@@ -407,10 +409,10 @@ def test_a_placement_group_that_has_its_place_by_now_is_no_finding() -> None:
     scene = Scene()
     scene.node({"CPU": 0.0}, CPU=4.0)
     group = scene.group("PENDING", Bundle(resources={"CPU": 4.0}))
-    scene.look()
+    scene.sample()
 
     scene.groups[0] = replace(group, state="CREATED")
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -421,12 +423,12 @@ def test_a_placement_group_that_has_its_place_by_now_is_no_finding() -> None:
 def test_a_lock_that_another_thread_holds_by_now_is_another_wait() -> None:
     scene = Scene()
     worker = scene.driver()
-    first, second = worker.strand("first", "user"), worker.strand("second", "user")
-    worker.strands[0].wants_lock("0x1", first)
-    scene.look()
+    first, second = worker.thread("first", "user"), worker.thread("second", "user")
+    worker.threads[0].wants_lock("0x1", first)
+    scene.sample()
 
-    worker.strands[0].wants_lock("0x1", second).is_moving()
-    scene.look()
+    worker.threads[0].wants_lock("0x1", second).is_unstable()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -434,12 +436,12 @@ def test_a_lock_that_another_thread_holds_by_now_is_another_wait() -> None:
 def test_a_future_that_another_thread_runs_by_now_is_another_wait() -> None:
     scene = Scene()
     worker = scene.driver()
-    first, second = worker.strand("first", "user"), worker.strand("second", "user")
-    worker.strands[0].awaits_future(first)
-    scene.look()
+    first, second = worker.thread("first", "user"), worker.thread("second", "user")
+    worker.threads[0].awaits_future(first)
+    scene.sample()
 
-    worker.strands[0].awaits_future(second).is_moving()
-    scene.look()
+    worker.threads[0].awaits_future(second).is_unstable()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -448,10 +450,10 @@ def test_an_unreadable_wait_that_is_elsewhere_by_now_was_transient() -> None:
     scene = Scene()
     driver = scene.driver()
     unread(driver)
-    scene.look()
+    scene.sample()
 
-    driver.strands[0].line += 1
-    scene.look_again()
+    driver.threads[0].line += 1
+    scene.second_sample()
 
     assert of(scene) == NOTHING
 
@@ -460,11 +462,11 @@ def test_an_unreadable_wait_of_a_call_that_ended_was_transient() -> None:
     scene = Busy()
     scene.call_down()
     unread(scene.front)
-    scene.look()
+    scene.sample()
 
     scene.call_down()
     unread(scene.front)
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -474,7 +476,7 @@ def test_an_unreadable_wait_at_the_same_place_in_both_samples_may_be_stuck() -> 
     driver = scene.driver()
     unread(driver)
 
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert of(scene) == UNDECIDED
 
@@ -483,11 +485,11 @@ def test_a_poll_of_a_call_that_ended_is_no_finding() -> None:
     scene = Busy()
     scene.call_down()
     scene.driver_.gets(scene.front.running[0], timeout_s=1.0)
-    scene.look()
+    scene.sample()
 
     scene.call_down()
     scene.driver_.gets(scene.front.running[0], timeout_s=1.0)
-    scene.look()
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -501,12 +503,12 @@ def test_a_worker_that_ended_takes_its_waits_and_its_tasks_with_it() -> None:
     outer, worker = scene.run("outer", by=driver)
     worker.gets(scene.task("inner", by=worker))
     driver.gets(outer)
-    scene.look()
+    scene.sample()
 
     scene.procs.remove(worker)
     driver.submitted.clear()
     driver.computes()
-    listed = scene.look().snapshot()
+    listed = scene.sample().snapshot()
 
     everybody = (*listed.workers, worker.worker)
     assert outcome(diagnose_with(scene, everybody)) == NOTHING
@@ -520,11 +522,11 @@ def diagnose_with(scene: Scene, workers: tuple[Worker, ...]) -> Diagnosis:
 def test_a_worker_that_ended_before_it_was_seen_is_no_hole() -> None:
     scene = Scene()
     driver, ending = scene.driver().computes(), scene.worker()
-    ending.is_silent = ending.is_unseen = True
-    scene.look()
+    ending.is_unreachable = ending.is_unreadable = True
+    scene.sample()
 
     scene.procs.remove(ending)
-    scene.look()
+    scene.sample()
 
     assert outcome(diagnose_with(scene, (driver.worker, ending.worker))) == NOTHING
 
@@ -532,13 +534,13 @@ def test_a_worker_that_ended_before_it_was_seen_is_no_hole() -> None:
 def test_a_worker_that_was_not_asked_again_because_it_had_not_answered_is_a_hole() -> None:
     scene = Scene()
     driver, silent = scene.driver().computes(), scene.worker()
-    silent.is_silent = True
+    silent.is_unreachable = True
     late = Failure(stage="core worker", reason="no answer", cause="timeout", worker_id=silent.worker_id)
     scene.failures.append(late)
-    scene.look()
+    scene.sample()
 
     scene.procs.remove(silent)
-    scene.look()
+    scene.sample()
 
     assert outcome(diagnose_with(scene, (driver.worker, silent.worker))) == ("clear", True)
 
@@ -546,10 +548,10 @@ def test_a_worker_that_was_not_asked_again_because_it_had_not_answered_is_a_hole
 def test_a_worker_that_began_between_the_samples_and_was_not_read_is_no_hole() -> None:
     scene = Scene()
     scene.driver().computes()
-    scene.look()
+    scene.sample()
 
-    scene.worker().is_unseen = True
-    scene.look()
+    scene.worker().is_unreadable = True
+    scene.sample()
 
     assert of(scene) == NOTHING
 
@@ -557,10 +559,10 @@ def test_a_worker_that_began_between_the_samples_and_was_not_read_is_no_hole() -
 def test_a_node_that_was_read_only_in_the_first_sample_is_no_hole() -> None:
     scene = Busy()
     scene.call_down()
-    scene.look()
+    scene.sample()
 
     scene.failures.append(Failure(stage="node probe", reason="too late", cause="timeout", sample=2))
-    scene.look(only=())
+    scene.sample(only=())
 
     assert of(scene) == ("blocked", False)
 
@@ -569,7 +571,7 @@ def test_a_process_that_was_not_read_is_read_again_unless_that_would_fail_again(
     scene = Scene()
     scene.driver().computes()
     late, forbidden = scene.worker(), scene.worker()
-    late.is_unseen = forbidden.is_unseen = True
+    late.is_unreadable = forbidden.is_unreadable = True
     reason = Failure(stage="process", reason="not allowed", cause="permission", worker_id=forbidden.worker_id)
     scene.failures.append(reason)
 
@@ -580,11 +582,11 @@ def test_a_deadlock_of_processes_that_only_the_second_sample_could_read_is_not_d
     scene = Busy()
     scene.call_down()
     scene.back.gets(scene.call(scene.front, "again", by=scene.back))
-    scene.back.is_unseen = True
-    scene.look()
+    scene.back.is_unreadable = True
+    scene.sample()
 
-    scene.back.is_unseen = False
-    scene.look()
+    scene.back.is_unreadable = False
+    scene.sample()
 
     diagnosis = scene.diagnose()
     assert (diagnosis.verdict, diagnosis.findings[0].confirmed) == ("deadlock", False)

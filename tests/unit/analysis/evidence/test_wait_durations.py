@@ -13,7 +13,7 @@ from dstack.diagnosis import Since, Vertex
 from dstack.model import Snapshot, TaskTimes
 from dstack.vertex_keys import GroupKey
 from dstack.words import duration
-from tests.unit.scenes import Call, Proc, Scene
+from tests.unit.scenes import Call, Scene, SceneProcess
 
 TAKEN_AT = 1.7e9
 """When scenes are looked at: once until 0.5 s later, then from 1.0 to 1.5 s."""
@@ -40,20 +40,20 @@ class Queued(Scene):
     def timed(self) -> Snapshot:
         return replace(self.snapshot(), task_times=self.times)
 
-    def since(self, who: Proc | Call) -> Since | None:
+    def since(self, who: SceneProcess | Call) -> Since | None:
         return diagnose(self.timed()).vertices[who.key].since
 
 
 def test_what_stood_in_both_looks_lasted_from_one_to_the_other() -> None:
     scene = Queued()
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert scene.since(scene.left) == Since(at_least_s=0.5)
 
 
 def test_seen_once_and_without_times_nothing_is_known() -> None:
     scene = Queued()
-    scene.look()
+    scene.sample()
 
     assert scene.since(scene.left) is None
 
@@ -61,7 +61,7 @@ def test_seen_once_and_without_times_nothing_is_known() -> None:
 def test_what_is_queued_has_been_since_its_owner_sent_it() -> None:
     scene = Queued()
     scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert scene.since(scene.back) == Since(at_least_s=61.0, at_most_s=61.5)
 
@@ -71,7 +71,7 @@ def test_of_another_clock_nothing_is_told_but_what_was_watched(ahead_s: float) -
     scene = Queued()
     scene.submitted(scene.back, 61.0 - ahead_s, SUBMITTED_TO_WORKER=60.0 - ahead_s)
     scene.nodes[0] = replace(scene.nodes[0], clock_ahead_s=ahead_s)
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert scene.since(scene.back) == Since(at_least_s=0.5)
 
@@ -80,7 +80,7 @@ def test_clocks_that_almost_agree_count_as_one() -> None:
     scene = Queued()
     scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
     scene.nodes[0] = replace(scene.nodes[0], clock_ahead_s=1.5)
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert scene.since(scene.back) == Since(at_least_s=61.0, at_most_s=61.5)
 
@@ -88,7 +88,7 @@ def test_clocks_that_almost_agree_count_as_one() -> None:
 def test_a_get_is_no_older_than_what_it_waits_for() -> None:
     scene = Queued()
     scene.submitted(scene.pong, 300.0)
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert scene.since(scene.left) == Since(at_least_s=0.5, at_most_s=301.5)
 
@@ -97,7 +97,7 @@ def test_a_get_is_no_older_than_the_run_of_its_own_task() -> None:
     scene = Queued()
     scene.submitted(scene.pong, 300.0)
     scene.submitted(scene.ping, 400.0, RUNNING=200.0)
-    scene.look()
+    scene.sample()
 
     assert scene.since(scene.left) == Since(at_most_s=200.5)
 
@@ -105,7 +105,7 @@ def test_a_get_is_no_older_than_the_run_of_its_own_task() -> None:
 def test_of_a_second_attempt_only_the_submission_of_the_first_bounds_who_waits_for_it() -> None:
     scene = Queued()
     scene.submitted(scene.pong, 300.0, attempt=1, PENDING_ARGS_AVAIL=10.0)
-    scene.look()
+    scene.sample()
 
     assert scene.since(scene.left) == Since(at_most_s=300.5)
 
@@ -114,7 +114,7 @@ def test_times_of_an_older_attempt_do_not_tell_of_this_one() -> None:
     scene = Queued()
     scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
     scene.back.becomes(attempt=1)
-    scene.look()
+    scene.sample()
 
     assert scene.since(scene.back) is None
 
@@ -123,7 +123,7 @@ def test_a_placement_group_waits_since_it_was_asked_for() -> None:
     scene = Scene()
     scene.driver()
     group = scene.group("PENDING", scheduling_state="NO_RESOURCES", requested_at=TAKEN_AT - 30.0)
-    scene.look()
+    scene.sample()
 
     assert scene.diagnose().vertices[GroupKey(group.placement_group_id)].since == Since(30.0, 30.5)
 
@@ -132,7 +132,7 @@ def test_clocks_that_disagree_make_nothing_negative() -> None:
     scene = Queued()
     scene.submitted(scene.pong, -100.0)
     scene.submitted(scene.back, -100.0, SUBMITTED_TO_WORKER=-100.0)
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert scene.since(scene.left) == Since(at_least_s=0.5, at_most_s=0.5)
     assert scene.since(scene.back) == Since(at_least_s=0.5, at_most_s=0.5)
@@ -142,7 +142,7 @@ def test_a_wait_with_a_timeout_has_no_bounds() -> None:
     scene = Queued()
     scene.submitted(scene.ping, 300.0)
     scene.driver_.gets(scene.ping, timeout_s=1.0)
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     assert scene.since(scene.driver_) is None
 
@@ -152,7 +152,7 @@ def test_a_deadlock_is_there_since_the_last_of_its_waits_began() -> None:
     scene.submitted(scene.ping, 500.0, RUNNING=400.0)
     scene.submitted(scene.pong, 300.0, RUNNING=299.0)
     scene.submitted(scene.back, 61.0, SUBMITTED_TO_WORKER=60.0)
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     (finding,) = diagnose(scene.timed()).findings
 
@@ -179,9 +179,9 @@ def test_bounds_are_never_negative_and_never_cross(ago: list[float], is_second: 
     scene = Queued()
     for call, seconds in zip((scene.ping, scene.pong, scene.back), ago, strict=True):
         scene.submitted(call, seconds, RUNNING=seconds - 1.0, SUBMITTED_TO_WORKER=seconds)
-    scene.look()
+    scene.sample()
     if is_second:
-        scene.look_again()
+        scene.second_sample()
 
     vertices: list[Vertex] = list(diagnose(scene.timed()).vertices.values())
 

@@ -6,10 +6,10 @@ import pytest
 
 from dstack.diagnosis import Wait
 from dstack.model import Frame
-from tests.unit.scenes import Call, Coro, Proc, Scene, groups_of
+from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, groups_of
 
 
-def stream(scene: Scene, owner: Proc, items: int = 2) -> tuple[Call, Proc]:
+def stream(scene: Scene, owner: SceneProcess, items: int = 2) -> tuple[Call, SceneProcess]:
     """A generator's task that has given so many values, and its worker, on which none of its code is seen."""
     call, worker = scene.run("stream", by=owner)
     call.becomes(items=items)
@@ -17,15 +17,15 @@ def stream(scene: Scene, owner: Proc, items: int = 2) -> tuple[Call, Proc]:
     return call, worker
 
 
-def rest(worker: Proc) -> None:
-    worker.strands[0].is_in_ray = True
+def rest(worker: SceneProcess) -> None:
+    worker.threads[0].is_in_ray = True
 
 
-def wait_of(scene: Scene, worker: Proc) -> Wait | None:
+def wait_of(scene: Scene, worker: SceneProcess) -> Wait | None:
     return scene.graph()[worker.key].wait
 
 
-def unknown_label(scene: Scene, worker: Proc) -> str:
+def unknown_label(scene: Scene, worker: SceneProcess) -> str:
     ((_, (target,)),) = groups_of(scene.wait_of(worker))
     vertex = scene.graph()[target]
     assert vertex.kind == "unknown"
@@ -35,7 +35,7 @@ def unknown_label(scene: Scene, worker: Proc) -> str:
 def test_a_producer_whose_values_nobody_takes_waits_for_any_thread_of_its_owner() -> None:
     scene = Scene()
     driver = scene.driver()
-    helper = driver.strand("helper", "user")
+    helper = driver.thread("helper", "user")
     _, worker = stream(scene, driver)
 
     wait = scene.wait_of(worker)
@@ -51,7 +51,7 @@ def test_a_consumer_that_waits_for_what_is_behind_its_producer_is_deadlocked() -
     actor.runs(call)
     rest(actor)
     driver.gets(scene.call(actor, "size", by=driver))
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     (finding,) = scene.diagnose().findings
 
@@ -66,9 +66,9 @@ def test_a_producer_that_goes_on_between_two_looks_is_not_stuck() -> None:
     actor.runs(call)
     rest(actor)
     driver.gets(scene.call(actor, "size", by=driver))
-    scene.look()
+    scene.sample()
     call.becomes(items=3)
-    scene.look_again()
+    scene.second_sample()
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -92,7 +92,7 @@ def test_a_producer_without_values_that_are_kept_is_not_held_up() -> None:
 def test_a_producer_that_moved_while_it_was_read_is_not_held_up() -> None:
     scene = Scene()
     _, worker = stream(scene, scene.driver())
-    worker.strands[0].is_moving()
+    worker.threads[0].is_unstable()
 
     assert wait_of(scene, worker) is None
 
@@ -115,7 +115,7 @@ def test_a_sync_actor_that_holds_the_generator_takes_its_values_in_the_call_it_r
     assert groups_of(scene.wait_of(worker)) == [(1, [owner.key])]
 
 
-def held_back(consumer: Proc, scene: Scene) -> Proc:
+def held_back(consumer: SceneProcess, scene: Scene) -> SceneProcess:
     """A producer in an actor that is held back, while its consumer waits for another call of that actor."""
     actor = scene.actor("Source", owner_id=consumer.worker_id).works_for()
     actor.runs(scene.call(actor, "stream", by=consumer, items=2))
@@ -127,22 +127,22 @@ def held_back(consumer: Proc, scene: Scene) -> Proc:
 def test_a_consumer_with_a_library_that_could_take_values_may_go_on() -> None:
     scene = Scene()
     driver = scene.driver()
-    driver.strand("StreamingExecutor", "ray")
+    driver.thread("StreamingExecutor", "ray")
     held_back(driver, scene)
 
-    assert not scene.look().look_again().diagnose().is_stuck
+    assert not scene.sample().second_sample().diagnose().is_stuck
 
 
 def test_rays_own_threads_take_no_values() -> None:
     scene = Scene()
     driver = scene.driver()
-    driver.strand("PythonGCThread", "ray")
+    driver.thread("PythonGCThread", "ray")
     _, worker = stream(scene, driver)
 
     assert groups_of(scene.wait_of(worker)) == [(1, [driver.key])]
 
 
-def async_consumer() -> tuple[Scene, Proc, Coro]:
+def async_consumer() -> tuple[Scene, SceneProcess, SceneCoroutine]:
     """An async actor whose only call has begun a stream, and awaits another call of the stream's actor."""
     scene = Scene()
     driver = scene.driver()
@@ -159,7 +159,7 @@ def async_consumer() -> tuple[Scene, Proc, Coro]:
 def test_a_coroutine_that_awaits_what_is_behind_its_producer_is_deadlocked() -> None:
     scene, _, coro = async_consumer()
 
-    (finding,) = scene.look().look_again().diagnose().findings
+    (finding,) = scene.sample().second_sample().diagnose().findings
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert coro.key in finding.members
@@ -169,14 +169,14 @@ def test_a_caller_that_goes_on_may_have_the_actor_take_the_values() -> None:
     scene, driver, _ = async_consumer()
     driver.computes()
 
-    assert not scene.look().look_again().diagnose().is_stuck
+    assert not scene.sample().second_sample().diagnose().is_stuck
 
 
 def test_a_consumer_that_was_not_seen_is_unknown() -> None:
     scene = Scene()
     driver = scene.driver()
     _, worker = stream(scene, driver)
-    driver.is_unseen = True
+    driver.is_unreadable = True
 
     assert unknown_label(scene, worker) == "consumer of stream"
 
@@ -184,7 +184,7 @@ def test_a_consumer_that_was_not_seen_is_unknown() -> None:
 WAITS_IN_EVENT = Frame(function="wait", file="/usr/lib/python3.11/asyncio/locks.py", line=213, origin="stdlib")
 
 
-def async_stream(what: str = "asyncio.Event.wait", *frames: Frame) -> tuple[Scene, Coro, Proc]:
+def async_stream(what: str = "asyncio.Event.wait", *frames: Frame) -> tuple[Scene, SceneCoroutine, SceneProcess]:
     """A generator of an async actor that has given two values, and awaits this, in these frames."""
     scene = Scene()
     driver, actor = scene.driver(), scene.async_actor("Source")

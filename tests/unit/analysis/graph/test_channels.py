@@ -15,7 +15,7 @@ from dstack.analysis.index.sample_index import SampleIndex
 from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import BlockedCall, ChannelCall, Frame, GraphChannel, GraphStage
 from dstack.vertex_keys import UnknownKey
-from tests.unit.scenes import Call, Proc, Scene, groups_of
+from tests.unit.scenes import Call, Scene, SceneProcess, groups_of
 
 CHANNEL_READ = Frame(function="read", file="/lib/ray/experimental/channel/common.py", line=3, origin="ray")
 
@@ -25,7 +25,7 @@ def channel(writer: str, reader: str, buffers: int = 1) -> GraphChannel:
 
 
 def waits(
-    proc: Proc, *, is_write: bool = False, count: int = 0, pending: tuple[int, ...] = (0,), **known: float
+    proc: SceneProcess, *, is_write: bool = False, count: int = 0, pending: tuple[int, ...] = (0,), **known: float
 ) -> None:
     """Has the thread that runs the loop, or the driver's, wait at its end of a channel."""
     end = ChannelCall(
@@ -36,12 +36,12 @@ def waits(
         fails_after_s=known.get("fails_after_s"),
     )
     call = BlockedCall(kind="other", frame=0, what="CompiledDAGRef.get", channel=end, timeout_s=known.get("timeout_s"))
-    strand = proc.strands[0]
-    strand.call = call
-    strand.leaf = None if proc.worker.is_driver else CHANNEL_READ
+    thread = proc.threads[0]
+    thread.call = call
+    thread.leaf = None if proc.worker.is_driver else CHANNEL_READ
 
 
-def is_at(proc: Proc, reads: int, writes: int) -> None:
+def is_at(proc: SceneProcess, reads: int, writes: int) -> None:
     """Sets how far the process's one stage has come."""
     proc.graph_stages[-1] = replace(proc.graph_stages[-1], reads=reads, writes=writes)
 
@@ -51,13 +51,13 @@ class GraphBuilder:
     """A driver that executes a graph of two stages, ``Load.run`` and ``Train.run``."""
 
     scene: Scene
-    driver: Proc
-    load: Proc
-    train: Proc
+    driver: SceneProcess
+    load: SceneProcess
+    train: SceneProcess
     loops: Sequence[Call]
 
     def diagnose(self) -> Diagnosis:
-        return self.scene.look().look().diagnose()
+        return self.scene.sample().sample().diagnose()
 
 
 def graph(buffers: int = 1) -> GraphBuilder:
@@ -81,10 +81,10 @@ def graph(buffers: int = 1) -> GraphBuilder:
     return GraphBuilder(scene, driver, load, train, loops)
 
 
-def stage(proc: Proc, method: str, source: GraphChannel, sink: GraphChannel) -> GraphStage:
+def stage(proc: SceneProcess, method: str, source: GraphChannel, sink: GraphChannel) -> GraphStage:
     return GraphStage(
         method=method,
-        os_thread_id=proc.strands[0].tid if method else 0,
+        os_thread_id=proc.threads[0].tid if method else 0,
         is_current=bool(method),
         reader="reader",
         writer="writer",
@@ -93,7 +93,7 @@ def stage(proc: Proc, method: str, source: GraphChannel, sink: GraphChannel) -> 
     )
 
 
-def wait_at(it: GraphBuilder, proc: Proc) -> Wait:
+def wait_at(it: GraphBuilder, proc: SceneProcess) -> Wait:
     """The wait of a stage, though perhaps nothing needs that stage."""
     snapshot = it.scene.snapshot()
     vertices = WaitGraph(SampleIndex(snapshot, snapshot.samples[0]))
@@ -151,7 +151,7 @@ def test_a_value_that_is_written_already_need_only_be_taken() -> None:
     (target,) = it.scene.wait_of(it.train).groups[0].targets
 
     assert isinstance(target.vertex, UnknownKey)
-    assert target.vertex.is_given
+    assert target.vertex.is_available_value
     assert not it.diagnose().is_stuck
 
 
@@ -178,7 +178,7 @@ def test_an_idle_graph_is_no_finding() -> None:
     waits(it.load, count=1)
     waits(it.train, count=1)
     it.driver.computes()
-    monitor = it.driver.strand("CompiledGraphMonitorThread", "ray")
+    monitor = it.driver.thread("CompiledGraphMonitorThread", "ray")
     monitor.leaf = CHANNEL_READ
     monitor.gets(*it.loops)
 
@@ -197,7 +197,7 @@ def test_the_loop_of_a_second_graph_is_queued_behind_that_of_the_first() -> None
     sink = channel(it.load.actor_id, "d" * 32)
     it.driver.graph_stages.append(replace(stage(it.driver, "", sink, source), reader="second"))
     end = ChannelCall(end="second", is_write=False, count=0, pending=(0,))
-    it.driver.strands[0].call = BlockedCall(kind="other", frame=0, what="CompiledDAGRef.get", channel=end)
+    it.driver.threads[0].call = BlockedCall(kind="other", frame=0, what="CompiledDAGRef.get", channel=end)
 
     diagnosis = it.diagnose()
 
@@ -269,7 +269,7 @@ def test_a_driver_that_keeps_a_value_and_waits_for_the_next_is_in_a_suspected_de
 
 def test_another_thread_of_the_driver_may_drop_a_value() -> None:
     it = kept()
-    it.driver.strand("consumer", "user").computes()
+    it.driver.thread("consumer", "user").computes()
 
     assert not it.diagnose().is_stuck
 
@@ -287,10 +287,10 @@ def test_a_channel_of_which_the_size_is_not_known_leads_to_no_deadlock() -> None
 
 def test_a_wait_that_is_another_one_in_the_second_look_is_no_deadlock() -> None:
     it = kept()
-    it.scene.look()
+    it.scene.sample()
     waits(it.train, is_write=True, count=2)
 
-    assert not it.scene.look().diagnose().is_stuck
+    assert not it.scene.sample().diagnose().is_stuck
 
 
 def test_a_stage_that_was_not_read_may_proceed() -> None:

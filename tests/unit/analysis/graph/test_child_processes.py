@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.diagnosis import Diagnosis
 from dstack.errors import SnapshotFileError
@@ -20,7 +21,7 @@ from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.snapshot_file import dumps, loads
 from dstack.vertex_keys import ChildThreadKey
-from tests.unit.scenes import JOB, Proc, Scene, Strand
+from tests.unit.scenes import JOB, Scene, SceneProcess, SceneThread
 
 JOIN = "multiprocessing.Process.join"
 PID = 77
@@ -28,22 +29,22 @@ FRAME = Frame(function="load", file="/srv/app/loader.py", line=7)
 LOCK = BlockedCall(kind="lock", frame=0, what="threading.Lock.acquire")
 
 
-def joins(strand: Strand, *pids: int, timeout_s: float | None = None) -> None:
-    strand.call = BlockedCall(kind="other", frame=0, what=JOIN, child_pids=pids, timeout_s=timeout_s)
+def joins(thread: SceneThread, *pids: int, timeout_s: float | None = None) -> None:
+    thread.call = BlockedCall(kind="other", frame=0, what=JOIN, child_pids=pids, timeout_s=timeout_s)
 
 
-def waiting(timeout_s: float | None = None) -> tuple[Scene, Proc]:
+def waiting(timeout_s: float | None = None) -> tuple[Scene, SceneProcess]:
     """A driver that gets from an actor which waits for a process that it has started."""
     scene = Scene()
     driver, loader = scene.driver(), scene.actor("Loader")
     call = scene.call(loader, "load", by=driver)
     loader.runs(call)
-    joins(loader.strands[0], PID, timeout_s=timeout_s)
+    joins(loader.threads[0], PID, timeout_s=timeout_s)
     driver.gets(call)
     return scene, loader
 
 
-def with_child(snapshot: Snapshot, parent: Proc, left_out: int = 0, **thread: Any) -> Snapshot:
+def with_child(snapshot: Snapshot, parent: SceneProcess, left_out: int = 0, **thread: Any) -> Snapshot:
     """The snapshot, in whose first sample a process has a child with one thread."""
     return with_children(snapshot, parent, [Child({PID: thread})], left_out=left_out, samples=1)
 
@@ -56,7 +57,7 @@ class Child:
     pid: int = PID
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def process(self, parent: Proc, stack: int) -> Process:
+    def process(self, parent: SceneProcess, stack: int) -> Process:
         threads = tuple(
             Thread(os_thread_id=tid, name="MainThread", stack=stack, role="user", **known)
             for tid, known in self.threads.items()
@@ -66,7 +67,7 @@ class Child:
 
 
 def with_children(
-    snapshot: Snapshot, parent: Proc, children: Iterable[Child], *, left_out: int = 0, samples: int = 2
+    snapshot: Snapshot, parent: SceneProcess, children: Iterable[Child], *, left_out: int = 0, samples: int = 2
 ) -> Snapshot:
     """The snapshot, in whose first samples a process has these children."""
     frames, stacks = (*snapshot.frames, FRAME), (*snapshot.stacks, (len(snapshot.frames),))
@@ -87,7 +88,7 @@ def with_children(
 
 
 def twice(scene: Scene) -> Snapshot:
-    return scene.look().look_again().snapshot()
+    return scene.sample().second_sample().snapshot()
 
 
 def kinds(diagnosis: Diagnosis) -> list[str]:
@@ -110,7 +111,7 @@ def test_a_chain_ends_in_the_child_by_its_pid_at_its_line() -> None:
 def test_without_anybody_who_waits_through_ray_a_wait_for_a_child_is_no_finding() -> None:
     scene = Scene()
     driver = scene.driver()
-    joins(driver.strands[0], PID)
+    joins(driver.threads[0], PID)
 
     assert kinds(diagnose(with_child(twice(scene), driver))) == []
 
@@ -134,7 +135,7 @@ def test_a_deadlock_beside_it_is_still_one() -> None:
     assert kinds(diagnose(with_child(twice(scene), loader))) == ["deadlock", "blocked"]
 
 
-def parked() -> tuple[Scene, Proc]:
+def parked() -> tuple[Scene, SceneProcess]:
     scene = Scene()
     driver, gate = scene.driver(), scene.actor("Gate")
     call = scene.call(gate, "enter", by=driver)
@@ -157,22 +158,22 @@ def test_nothing_stands_still_while_a_child_may_run() -> None:
 def test_it_is_told_below_its_worker_in_report_json_and_stacks() -> None:
     scene, loader = waiting()
     snapshot = with_child(twice(scene), loader, call=LOCK)
-    diagnosis = diagnose(snapshot)
+    analysed = AnalysedSnapshot.of(snapshot)
 
-    _, _, report = report_text(snapshot, diagnosis, details=True).partition("Child processes")
+    _, _, report = report_text(analysed, details=True).partition("Child processes")
     assert "child process python  pid 77" in report
     assert "main thread waits in threading.Lock.acquire  load" in report
-    assert b'"child_processes": [' in check_json(snapshot, diagnosis)
+    assert b'"child_processes": [' in check_json(analysed)
 
     torn = with_child(twice(scene), loader, torn=True)
-    text = report_text(torn, diagnose(torn), details=True)
+    text = report_text(AnalysedSnapshot.of(torn), details=True)
     assert "main thread rests (stack may be inconsistent: the thread ran while it was read)" in text
-    assert b'"torn": true' in check_json(torn, diagnose(torn))
+    assert b'"torn": true' in check_json(AnalysedSnapshot.of(torn))
 
-    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), diagnosis.vertices)
+    stacks = Stacks(SampleIndex(snapshot, snapshot.samples[0]), analysed.diagnosis.vertices)
     (child,) = stacks.children_of(loader.worker_id)
-    (strand,) = child.strands
-    page = stacks.stack(strand.key)
+    (thread,) = child.strands
+    page = stacks.stack(thread.key)
     assert page is not None
     assert page.name == "main thread of child process (pid 77)"
     assert [frame for run in page.runs for _, frame in run.frames] == [FRAME]
@@ -187,7 +188,7 @@ def test_a_file_keeps_children_and_refuses_stacks_that_are_not_there() -> None:
         loads(dumps(replace(snapshot, stacks=snapshot.stacks[:-1])))
 
 
-def with_changed_child(snapshot: Snapshot, parent: Proc, **fields: Any) -> Snapshot:
+def with_changed_child(snapshot: Snapshot, parent: SceneProcess, **fields: Any) -> Snapshot:
     """The snapshot, whose child process has other fields."""
     first, *others = snapshot.samples
     workers = tuple(
@@ -239,9 +240,9 @@ REF = f"{'a' * 16}{'f' * 24}{JOB}01000000"
 GET = BlockedCall(kind="ray.get", frame=0, refs=(REF,))
 
 
-def looked_at_twice(scene: Scene) -> Snapshot:
+def sampled_twice(scene: Scene) -> Snapshot:
     """All processes are read again, as where a child waits."""
-    return scene.look().look().snapshot()
+    return scene.sample().sample().snapshot()
 
 
 def fork(call: BlockedCall = GET, pid: int = PID, *, is_cut_off: bool = True) -> Child:
@@ -251,7 +252,7 @@ def fork(call: BlockedCall = GET, pid: int = PID, *, is_cut_off: bool = True) ->
 def test_a_fork_in_ray_get_hangs_for_good_and_so_does_what_waits_for_it() -> None:
     scene, loader = waiting()
 
-    diagnosis = diagnose(with_children(looked_at_twice(scene), loader, [fork()]))
+    diagnosis = diagnose(with_children(sampled_twice(scene), loader, [fork()]))
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.kind, finding.confirmed) == ("hang", "orphaned", True)
@@ -270,9 +271,9 @@ def test_a_fork_in_ray_get_hangs_for_good_and_so_does_what_waits_for_it() -> Non
 def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
     scene = Scene()
     driver = scene.driver()
-    driver.strands[0].is_in("multiprocessing.Queue.get", timeout_s=5.0)
+    driver.threads[0].is_in("multiprocessing.Queue.get", timeout_s=5.0)
 
-    diagnosis = diagnose(with_children(looked_at_twice(scene), driver, [fork(), fork(pid=78)]))
+    diagnosis = diagnose(with_children(sampled_twice(scene), driver, [fork(), fork(pid=78)]))
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, finding.kind) == ("hang", "orphaned")
@@ -295,13 +296,13 @@ def test_a_fork_in_ray_get_that_nothing_waits_for_is_reported_too() -> None:
 def test_another_call_in_a_child_is_no_hang(child: Child) -> None:
     scene, loader = waiting()
 
-    assert diagnose(with_children(looked_at_twice(scene), loader, [child])).verdict == "blocked"
+    assert diagnose(with_children(sampled_twice(scene), loader, [child])).verdict == "blocked"
 
 
 def test_a_value_in_shared_memory_may_reach_a_fork_and_one_with_its_owner_does_not() -> None:
     for size_bytes, verdict in ((10_000_000, "blocked"), (8, "hang")):
         scene, loader = waiting()
-        snapshot = with_children(looked_at_twice(scene), loader, [fork()])
+        snapshot = with_children(sampled_twice(scene), loader, [fork()])
         known = Ref(ref=REF, holder_id=loader.worker_id, state="FINISHED", size_bytes=size_bytes)
         samples = tuple(replace(sample, refs=(*sample.refs, known)) for sample in snapshot.samples)
 
@@ -310,7 +311,7 @@ def test_a_value_in_shared_memory_may_reach_a_fork_and_one_with_its_owner_does_n
 
 def test_a_fork_must_be_in_the_same_call_twice() -> None:
     scene, loader = waiting()
-    snapshot = looked_at_twice(scene)
+    snapshot = sampled_twice(scene)
     first, second = with_children(snapshot, loader, [fork()]), with_children(snapshot, loader, [fork(LOCK)])
 
     moved = replace(first, samples=(first.samples[0], second.samples[1]))
@@ -326,7 +327,7 @@ def test_a_chain_goes_on_through_children_and_their_threads() -> None:
     waits = BlockedCall(kind="other", frame=0, what=JOIN, child_pids=(78,))
     threads = {PID: {"call": join, "still": True}, 177: {"call": waits, "still": True}}
 
-    diagnosis = diagnose(with_children(looked_at_twice(scene), loader, [Child(threads), fork(pid=78)]))
+    diagnosis = diagnose(with_children(sampled_twice(scene), loader, [Child(threads), fork(pid=78)]))
 
     (finding,) = diagnosis.findings
     assert finding.kind == "orphaned"
@@ -341,7 +342,7 @@ def test_threads_of_a_child_that_wait_for_each_other_are_a_deadlock_and_its_pare
         for one, other in calls.items()
     }
 
-    diagnosis = diagnose(with_children(looked_at_twice(scene), loader, [Child(threads)]))
+    diagnosis = diagnose(with_children(sampled_twice(scene), loader, [Child(threads)]))
 
     (finding,) = diagnosis.findings
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
@@ -353,11 +354,11 @@ def test_the_result_of_a_pool_is_given_by_any_of_its_processes() -> None:
     """Behind the forks only where all of them wait for Ray."""
     for number_of_forks, behind in ((2, 2), (1, 0)):
         scene, loader = waiting()
-        joins(loader.strands[0], PID, PID + 1)
+        joins(loader.threads[0], PID, PID + 1)
         idle = Child({PID + 1: {"still": True}}, PID + 1, {"is_cut_off": True})
         children = [fork(), fork(pid=PID + 1)][:number_of_forks]
 
-        found = with_children(looked_at_twice(scene), loader, [*children, *([idle] * (2 - number_of_forks))])
+        found = with_children(sampled_twice(scene), loader, [*children, *([idle] * (2 - number_of_forks))])
 
         orphaned = [finding for finding in diagnose(found).findings if finding.kind == "orphaned"]
         assert [len(finding.blocked_behind) for finding in orphaned] == [behind]

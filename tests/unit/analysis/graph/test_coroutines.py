@@ -13,10 +13,12 @@ from dstack.diagnosis import Diagnosis, Wait
 from dstack.model import Process, WorkerSample
 from dstack.probes.node_access.answers import decoded
 from dstack.probes.node_access.assemble import Assembly
-from tests.unit.scenes import SELECT, Call, Coro, Proc, Scene, groups_of
+from tests.unit.scenes import SELECT, Call, Scene, SceneCoroutine, SceneProcess, groups_of
 
 
-def async_call(scene: Scene, by: Proc, method: str = "work", actor: Proc | None = None) -> tuple[Proc, Coro, Call]:
+def async_call(
+    scene: Scene, by: SceneProcess, method: str = "work", actor: SceneProcess | None = None
+) -> tuple[SceneProcess, SceneCoroutine, Call]:
     """An actor that runs a call as a coroutine, which sleeps."""
     actor = actor or scene.async_actor("Office")
     call = scene.call(actor, method, by=by)
@@ -29,7 +31,7 @@ def labels(scene: Scene, wait: Wait) -> list[str]:
 
 
 def twice(scene: Scene) -> Diagnosis:
-    return scene.look().look_again().diagnose()
+    return scene.sample().second_sample().diagnose()
 
 
 def texts(diagnosis: Diagnosis) -> str:
@@ -58,7 +60,7 @@ def test_a_task_that_runs_on_the_loop_now_is_its_thread() -> None:
     actor, coro, _ = async_call(scene, by=driver)
     call = scene.call(actor, "report", by=driver)
     actor.running.append(call)
-    loop = actor.strands[-1].computes()
+    loop = actor.threads[-1].computes()
     loop.task_id = call.task.task_id
     driver.gets(call)
 
@@ -71,7 +73,7 @@ def test_what_a_suspended_task_began_besides_is_not_the_task() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
-    loop = actor.strands[-1].computes()
+    loop = actor.threads[-1].computes()
     loop.task_id = call.task.task_id
     besides = actor.coroutine(call)
 
@@ -101,7 +103,7 @@ def test_a_library_that_awaits_for_itself_is_no_finding() -> None:
     scene = Scene()
     driver = scene.driver()
     driver.coroutine(is_library=True).awaits(scene.run("poll", by=driver)[0])
-    scene.look()
+    scene.sample()
 
     assert scene.diagnose().findings == ()
 
@@ -112,7 +114,7 @@ def test_a_library_that_awaits_for_the_user_is_part_of_the_chain() -> None:
     call, _ = scene.run("f", by=driver)
     library = driver.coroutine(is_library=True).awaits(call)
     user = driver.coroutine().awaits(library)
-    driver.strands[0].awaits(user)
+    driver.threads[0].awaits(user)
 
     (finding,) = scene.diagnose().findings
 
@@ -123,7 +125,7 @@ def test_a_coroutine_that_moved_can_go_on() -> None:
     scene = Scene()
     driver = scene.driver()
     _, coro, call = async_call(scene, by=driver)
-    coro.awaits(call).is_moving()
+    coro.awaits(call).is_unstable()
 
     assert scene.graph()[coro.key].wait is None
 
@@ -137,7 +139,7 @@ def test_a_call_that_has_not_begun_waits_for_the_loop() -> None:
     actor, _, _ = async_call(scene, by=driver)
     waiting = scene.call(actor, "figures", by=driver)
     actor.running.append(waiting)
-    loop = actor.strands[-1].gets(waiting)
+    loop = actor.threads[-1].gets(waiting)
 
     wait = scene.wait_of(waiting)
 
@@ -165,7 +167,7 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     actor.coroutines_read, actor.groups = True, {"user": "group1"}
     handle, user = (scene.call(actor, method, by=driver) for method in ("handle", "user"))
     actor.running += [handle, user]
-    loop = actor.strands[-1 if is_own else -2].gets(user)
+    loop = actor.threads[-1 if is_own else -2].gets(user)
     loop.task_id = handle.task.task_id
 
     wait = scene.wait_of(user)
@@ -173,7 +175,7 @@ def test_a_call_waits_for_the_loop_of_its_group_where_only_that_is_blocked(is_ow
     assert (groups_of(wait) == [(1, [loop.key])]) == is_own
     declared = "Server.user runs in the concurrency group group1 of its actor, as declared"
     assert wait.assumed == ((declared,) if is_own else ())
-    assert scene.graph()[(wait.if_not if is_own else wait.groups)[0].targets[0].vertex].unobserved
+    assert scene.graph()[(wait.proven_groups if is_own else wait.groups)[0].targets[0].vertex].unobserved
 
 
 # What it needs
@@ -183,7 +185,7 @@ def test_all_that_is_awaited_is_needed() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
-    pool = actor.strand("pool", "user")
+    pool = actor.thread("pool", "user")
     call, _ = scene.run("f", by=actor)
     other = actor.coroutine()
     coro.awaits(call, other, (pool,), others=2, what="asyncio.gather")
@@ -193,7 +195,7 @@ def test_all_that_is_awaited_is_needed() -> None:
     whoever = wait.groups[-1].targets[0].vertex
     assert [needs for needs, _ in groups_of(wait)] == [1, 1, 1, 1]
     assert [targets for _, targets in groups_of(wait)][1:] == [[other.key], [pool.key], [whoever]]
-    assert scene.graph()[whoever].other_side_of == "asyncio.gather"
+    assert scene.graph()[whoever].waker_of == "asyncio.gather"
     assert (wait.needed, wait.total) == (5, 5)
 
 
@@ -248,7 +250,7 @@ def test_one_of_several_futures_stands_for_any_of_its_threads() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
-    first, second = actor.strand("pool", "user").gets(call), actor.strand("pool", "user").gets(call)
+    first, second = actor.thread("pool", "user").gets(call), actor.thread("pool", "user").gets(call)
     coro.awaits((first, second), call, num_returns=1)
 
     (group,) = scene.wait_of(coro).groups
@@ -299,7 +301,7 @@ def test_a_coroutine_waits_for_its_blocked_loop_besides() -> None:
     driver = scene.driver()
     actor, coro, _ = async_call(scene, by=driver)
     other = actor.coroutine()
-    loop = actor.strands[-1].gets(scene.run("f", by=actor)[0])
+    loop = actor.threads[-1].gets(scene.run("f", by=actor)[0])
     coro.awaits(other)
 
     assert groups_of(scene.wait_of(coro)) == [(1, [other.key]), (1, [loop.key])]
@@ -312,12 +314,12 @@ def test_no_timeout_ends_a_call_while_the_loop_is_blocked() -> None:
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
     coro.awaits(scene.run("f", by=actor)[0], timeout_s=1.0)
-    actor.strands[-1].gets(call)
+    actor.threads[-1].gets(call)
 
     diagnosis = scene.diagnose()
 
     assert diagnosis.verdict == "deadlock"
-    assert set(diagnosis.findings[0].members) == {coro.key, actor.strands[-1].key}
+    assert set(diagnosis.findings[0].members) == {coro.key, actor.threads[-1].key}
 
 
 def test_a_timeout_ends_a_call_on_a_free_loop() -> None:
@@ -335,7 +337,7 @@ def test_what_is_awaited_and_runs_on_the_loop_is_no_gap() -> None:
     actor, coro, _ = async_call(scene, by=driver)
     coro.awaits(actor.coroutine())
     actor.coros.pop()
-    loop = actor.strands[-1].computes()
+    loop = actor.threads[-1].computes()
 
     assert groups_of(scene.wait_of(coro)) == [(1, [loop.key])]
     assert not scene.diagnose().incomplete
@@ -347,7 +349,7 @@ def test_what_else_is_awaited_is_needed_when_the_loop_gets_free() -> None:
     actor, coro, call = async_call(scene, by=driver)
     coro.awaits(actor.coroutine(), call)
     actor.coros.pop()
-    actor.strands[-1].computes()
+    actor.threads[-1].computes()
 
     assert scene.diagnose().verdict == "deadlock"
 
@@ -357,16 +359,16 @@ def test_a_coroutine_without_a_known_loop_waits_for_no_loop() -> None:
     driver = scene.driver()
     actor, coro, call = async_call(scene, by=driver)
     coro.loop = None
-    actor.strands[-1].gets(call)
+    actor.threads[-1].gets(call)
 
     assert scene.graph()[coro.key].wait is None
 
 
-def running_main(scene: Scene) -> tuple[Proc, Coro]:
+def running_main(scene: Scene) -> tuple[SceneProcess, SceneCoroutine]:
     """A driver whose main thread runs an event loop, in which its main coroutine sleeps."""
     driver = scene.driver()
     main = driver.coroutine()
-    driver.strands[0].awaits(main)
+    driver.threads[0].awaits(main)
     return driver, main
 
 
@@ -391,10 +393,10 @@ def test_a_driver_that_gets_in_a_coroutine_blocks_its_loop() -> None:
 def test_an_idle_loop_of_ones_own_is_not_blocked() -> None:
     scene = Scene()
     driver = scene.driver()
-    thread = driver.strand("loop", "user").is_in("asyncio event loop")
+    thread = driver.thread("loop", "user").is_in("asyncio event loop")
     thread.leaf = SELECT
     coro = driver.coroutine()
-    driver.strands[0].awaits_result(coro)
+    driver.threads[0].awaits_result(coro)
 
     assert scene.graph()[coro.key].wait is None
     assert groups_of(scene.wait_of(driver)) == [(1, [coro.key])]
@@ -441,7 +443,7 @@ def test_a_lock_that_a_coroutine_holds_while_its_loop_waits_for_it() -> None:
     actor, holder, first = async_call(scene, by=driver, method="write")
     second = scene.call(actor, "write", by=driver)
     actor.running.append(second)
-    loop = actor.strands[-1].wants_lock("0x1", holder, inferred="it is in a with block of it")
+    loop = actor.threads[-1].wants_lock("0x1", holder, inferred="it is in a with block of it")
     loop.task_id = second.task.task_id
     driver.gets(first, second)
 
@@ -459,7 +461,7 @@ def test_a_lock_may_be_let_go_by_any_of_its_holders() -> None:
     driver = scene.driver()
     actor, first, _ = async_call(scene, by=driver)
     _, second, _ = async_call(scene, by=driver, actor=actor)
-    helper = actor.strand("helper", "user")
+    helper = actor.thread("helper", "user")
     first.wants_lock("0x1", second, helper)
     second.awaits(first)
 
@@ -470,7 +472,7 @@ def test_a_lock_may_be_let_go_by_any_of_its_holders() -> None:
 # Deadlocks and what only seems to be one
 
 
-def ring(scene: Scene) -> tuple[Proc, Coro, Coro]:
+def ring(scene: Scene) -> tuple[SceneProcess, SceneCoroutine, SceneCoroutine]:
     """Two async actors, each of which awaits a call of the other that runs."""
     driver = scene.driver()
     left, first, greet = async_call(scene, by=driver)
@@ -492,43 +494,43 @@ def test_coroutines_that_await_each_other_are_deadlocked() -> None:
     assert finding.blocked_behind == (driver.key,)
 
 
-def wakes_up(coro: Coro) -> None:
+def wakes_up(coro: SceneCoroutine) -> None:
     coro.sleeps()
 
 
-def is_another(coro: Coro) -> None:
+def is_another(coro: SceneCoroutine) -> None:
     coro.number += 7
 
 
-def moves(coro: Coro) -> None:
-    coro.is_moving()
+def moves(coro: SceneCoroutine) -> None:
+    coro.is_unstable()
 
 
-def is_restarted(coro: Coro) -> None:
+def is_restarted(coro: SceneCoroutine) -> None:
     coro.process.is_restarted()
 
 
-def has_ended(coro: Coro) -> None:
+def has_ended(coro: SceneCoroutine) -> None:
     coro.process.coros.remove(coro)
 
 
 @pytest.mark.parametrize("change", [wakes_up, is_another, is_restarted, has_ended])
-def test_a_coroutine_that_changed_between_two_looks_goes_on(change: Callable[[Coro], None]) -> None:
+def test_a_coroutine_that_changed_between_two_looks_goes_on(change: Callable[[SceneCoroutine], None]) -> None:
     scene = Scene()
     _, first, _ = ring(scene)
-    scene.look()
+    scene.sample()
     change(first)
 
-    assert scene.look_again().diagnose().verdict != "deadlock"
+    assert scene.second_sample().diagnose().verdict != "deadlock"
 
 
 def test_a_coroutine_that_was_moving_at_the_second_look_is_not_confirmed() -> None:
     scene = Scene()
     _, first, _ = ring(scene)
-    scene.look()
-    first.is_moving()
+    scene.sample()
+    first.is_unstable()
 
-    diagnosis = scene.look_again().diagnose()
+    diagnosis = scene.second_sample().diagnose()
 
     assert not any(finding.confirmed for finding in diagnosis.findings)
 
@@ -557,7 +559,7 @@ def test_a_sync_get_in_an_async_method_is_that_method_s() -> None:
     actor = scene.async_actor("Office")
     report, figures = scene.call(actor, "report", by=driver), scene.call(actor, "figures", by=actor)
     actor.runs(report, figures).coroutines_read = True
-    loop = actor.strands[-1].gets(figures)
+    loop = actor.threads[-1].gets(figures)
     loop.task_id = report.task.task_id
     driver.gets(report)
 
@@ -586,7 +588,7 @@ def test_an_actor_that_awaits_a_slow_call_of_its_own_is_only_slow() -> None:
 # Standstill
 
 
-def parked_slots(scene: Scene, driver: Proc) -> tuple[Proc, Call]:
+def parked_slots(scene: Scene, driver: SceneProcess) -> tuple[SceneProcess, Call]:
     """An async actor whose two slots await an event, and a queued call that would set it."""
     actor = scene.async_actor("Gate")
     for _ in range(2):
@@ -633,7 +635,7 @@ def test_where_the_loop_is_that_keeps_a_call_from_arriving_is_told() -> None:
     scene = Scene()
     driver = scene.driver()
     actor, _, _ = async_call(scene, by=driver)
-    loop = actor.strands[-1].computes()
+    loop = actor.threads[-1].computes()
     driver.gets(scene.call(actor, "ping", by=driver))
 
     finding = scene.diagnose().findings[0]
@@ -651,7 +653,7 @@ def test_a_coroutine_may_take_what_a_generator_gave() -> None:
     driver, main = running_main(scene)
     stream, worker = scene.run("stream", by=driver)
     stream.becomes(items=3)
-    worker.strands[0].is_in_ray = True
+    worker.threads[0].is_in_ray = True
 
     assert groups_of(scene.wait_of(worker)) == [(1, [driver.key, main.key])]
 
@@ -662,7 +664,7 @@ def test_a_library_s_coroutine_may_take_it() -> None:
     library = driver.coroutine(is_library=True)
     stream, worker = scene.run("stream", by=driver)
     stream.becomes(items=3)
-    worker.strands[0].is_in_ray = True
+    worker.threads[0].is_in_ray = True
 
     assert f'asyncio task "{library.name}" of a library' in labels(scene, scene.wait_of(worker))
 
@@ -786,7 +788,7 @@ def test_a_cancelled_call_that_goes_on_is_called_so() -> None:
     driver = scene.driver()
     _, _, call = async_call(scene, by=driver)
     driver.gets(call)
-    snapshot = scene.look().look_again().snapshot()
+    snapshot = scene.sample().second_sample().snapshot()
     samples = tuple(replace(one, workers=tuple(map(_cancelled, one.workers))) for one in snapshot.samples)
 
     diagnosis = diagnose(replace(snapshot, samples=samples))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dstack.diagnosis import Diagnosis
 from dstack.model import Frame
-from tests.unit.scenes import Proc, Scene, Strand
+from tests.unit.scenes import Scene, SceneProcess, SceneThread
 
 IDLE_LIBRARY = Frame(function="run", file="/usr/lib/python3/site-packages/ray/data/executor.py", line=4, origin="ray")
 
 
 def confirmed(scene: Scene) -> Diagnosis:
-    scene.look()
-    scene.look_again()
+    scene.sample()
+    scene.second_sample()
     return scene.diagnose()
 
 
-def service(scene: Scene) -> tuple[Proc, Strand, Strand]:
+def service(scene: Scene) -> tuple[SceneProcess, SceneThread, SceneThread]:
     """A driver whose main thread waits to be stopped, while a consumer has no work."""
     driver = scene.driver()
-    main, consumer = driver.strands[0], driver.strand("consumer", "user")
+    main, consumer = driver.threads[0], driver.thread("consumer", "user")
     main.is_in("threading.Event.wait", "0x10").is_reached_by(consumer)
     consumer.is_in("queue.Queue.get", "0x20").is_reached_by(main)
     return driver, main, consumer
@@ -50,7 +50,7 @@ def test_a_consumer_that_is_stuck_in_a_call_to_ray_will_not_end_the_wait_of_the_
     run = scene.call(actor, "run", by=driver)
     again = scene.call(actor, "again", by=actor)
     actor.runs(run)
-    consumer = actor.strand("consumer", "user").gets(again)
+    consumer = actor.thread("consumer", "user").gets(again)
     actor.slots[0].is_in("threading.Event.wait", "0x10").is_reached_by(consumer)
     driver.gets(run)
 
@@ -73,13 +73,13 @@ def blocking_its_loop(what: str, *, serves: bool = False) -> Scene:
     driver = scene.driver()
     office = scene.async_actor("Office", owner_id=driver.worker_id).works_for()
     report = scene.call(office, "report", by=driver)
-    loop = office.strands[-1]
+    loop = office.threads[-1]
     office.running.append(report)
     loop.task_id = report.task.task_id
     loop.is_in(what, "0x10").is_reached_by(office.coroutine(report, loop=loop))
     driver.gets(report)
     if serves:
-        server = office.strand("server", "ray")
+        server = office.thread("server", "ray")
         server.leaf, server.is_asleep = IDLE_LIBRARY, True
     return scene
 
@@ -94,8 +94,8 @@ def test_a_coroutine_will_not_end_a_wait_that_blocks_its_event_loop() -> None:
 
 def test_a_server_of_a_library_may_end_it_though_it_is_idle() -> None:
     scene = blocking_its_loop("threading.Event.wait", serves=True)
-    scene.look()
+    scene.sample()
     for _ in range(3):
         scene.read(scene.procs)
 
-    assert scene.look().diagnose().verdict not in ("deadlock", "hang")
+    assert scene.sample().diagnose().verdict not in ("deadlock", "hang")

@@ -11,7 +11,7 @@ from dstack.analysis.graph.in_process_links import NO_OTHERS
 from dstack.analysis.graph.resources.lifetimes import QUIET
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import Frame
-from tests.unit.scenes import Call, Coro, Proc, Scene, Strand
+from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
 
 CONDITION = "threading.Condition.wait"
 QUEUE = "queue.Queue.get"
@@ -23,13 +23,13 @@ class Linked:
     """A method waits in a condition that a helper thread reaches; that gets a call of the same actor, in vain."""
 
     scene: Scene
-    driver: Proc
-    actor: Proc
-    helper: Strand
+    driver: SceneProcess
+    actor: SceneProcess
+    helper: SceneThread
     again: Call
 
     def diagnose(self) -> Diagnosis:
-        return self.scene.look().look().diagnose()
+        return self.scene.sample().sample().diagnose()
 
 
 def linked(timeout_s: float | None = None) -> Linked:
@@ -37,7 +37,7 @@ def linked(timeout_s: float | None = None) -> Linked:
     driver, actor = scene.driver(), scene.actor("Gate")
     call = scene.call(actor, "enter", by=driver)
     actor.works_for().runs(call)
-    helper = actor.strand("scheduler", "user")
+    helper = actor.thread("scheduler", "user")
     again = scene.call(actor, "again", by=actor)
     helper.gets(again)
     actor.is_in(CONDITION, "0x1", timeout_s=timeout_s).is_reached_by(helper)
@@ -84,7 +84,7 @@ def test_a_thread_that_can_proceed_may_end_the_wait() -> None:
 
 def test_one_of_several_threads_that_can_proceed_is_enough() -> None:
     it = linked()
-    other = it.actor.strand("other", "user").gets(it.again)
+    other = it.actor.thread("other", "user").gets(it.again)
     it.actor.is_in(CONDITION, "0x1").is_reached_by(it.helper, other)
     assert it.diagnose().is_stuck
 
@@ -96,7 +96,7 @@ def test_one_of_several_threads_that_can_proceed_is_enough() -> None:
 
 def test_a_thread_that_is_not_known_to_reach_it_but_can_proceed_may_do_so_all_the_same() -> None:
     it = linked()
-    it.actor.strand("other", "user").computes()
+    it.actor.thread("other", "user").computes()
 
     assert not it.diagnose().is_stuck
 
@@ -117,7 +117,7 @@ def test_a_process_that_can_call_the_actor_may_have_it_end_the_wait() -> None:
 def test_an_actor_that_was_not_seen_whole_may_end_it() -> None:
     it = linked()
     worker = it.scene.worker()
-    worker.is_silent = True
+    worker.is_unreachable = True
     worker.holds(it.actor)
 
     assert not it.diagnose().is_stuck
@@ -131,7 +131,7 @@ def test_coroutines_reach_objects_as_threads_do() -> None:
     getter = actor.begins(get).is_in("asyncio.Queue.get", "0x1").is_reached_by(filler)
     driver.gets(get, fill)
 
-    finding = only_finding(scene.look().look().diagnose())
+    finding = only_finding(scene.sample().sample().diagnose())
 
     assert (finding.confirmed, finding.assumed) == (False, (NO_OTHERS,))
     assert set(finding.members) == {getter.key, filler.key}
@@ -159,15 +159,15 @@ def test_a_wait_is_not_for_its_own_thread() -> None:
 # The actor's instance
 
 
-def gate(slots: int = 2) -> tuple[Scene, Proc, Proc, Call]:
+def gate(slots: int = 2) -> tuple[Scene, SceneProcess, SceneProcess, Call]:
     """An actor whose slots are full of calls that wait in a condition; the call that ends them is queued."""
     scene = Scene()
     driver = scene.driver()
     actor = scene.threaded_actor(slots, "Gate", owner_id=driver.worker_id)
     actor.works_for().runs(*(scene.call(actor, "enter", by=driver) for _ in range(slots)))
     actor.tasks_read = True
-    for strand in actor.slots:
-        strand.is_in(CONDITION, "0x1").is_reached_by(actor=True)
+    for thread in actor.slots:
+        thread.is_in(CONDITION, "0x1").is_reached_by(actor=True)
     release = scene.call(actor, "release", by=driver).arrives()
     driver.gets(release)
     return scene, driver, actor, release
@@ -176,10 +176,10 @@ def gate(slots: int = 2) -> tuple[Scene, Proc, Proc, Call]:
 def test_calls_that_fill_an_actor_and_wait_for_one_that_is_queued_are_a_suspected_deadlock() -> None:
     scene, driver, actor, release = gate()
 
-    finding = only_finding(scene.look().look().diagnose())
+    finding = only_finding(scene.sample().sample().diagnose())
 
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
-    assert {*(strand.key for strand in actor.slots), release.key} <= {*finding.members, *finding.blocked_behind}
+    assert {*(thread.key for thread in actor.slots), release.key} <= {*finding.members, *finding.blocked_behind}
     assert driver.key in {*finding.members, *finding.blocked_behind}
 
 
@@ -187,14 +187,14 @@ def test_a_driver_that_can_proceed_may_call_again() -> None:
     scene, driver, _, _ = gate()
     driver.computes()
 
-    assert not scene.look().look().diagnose().is_stuck
+    assert not scene.sample().sample().diagnose().is_stuck
 
 
 def test_a_slot_that_is_free_lets_the_call_begin() -> None:
     scene, _, actor, _ = gate()
     actor.slots[0].computes()
 
-    assert not scene.look().look().diagnose().is_stuck
+    assert not scene.sample().sample().diagnose().is_stuck
 
 
 def test_without_a_pending_call_it_is_not_known_what_ends_the_wait() -> None:
@@ -202,7 +202,7 @@ def test_without_a_pending_call_it_is_not_known_what_ends_the_wait() -> None:
     driver.submitted.remove(release)
     driver.gets(driver.submitted[0])
 
-    assert scene.look().look().diagnose().verdict != "deadlock"
+    assert scene.sample().sample().diagnose().verdict != "deadlock"
 
 
 def test_a_call_that_is_made_again_and_again_may_end_a_wait_for_the_instance() -> None:
@@ -211,7 +211,7 @@ def test_a_call_that_is_made_again_and_again_may_end_a_wait_for_the_instance() -
     driver.submitted.remove(size)
     scene.repeats(size, by="ab" * 24)
 
-    assert not scene.look().look().diagnose().is_stuck
+    assert not scene.sample().sample().diagnose().is_stuck
 
 
 def test_a_call_that_is_made_again_and_again_does_not_reach_what_only_threads_do() -> None:
@@ -226,11 +226,11 @@ def test_a_call_that_is_made_again_and_again_does_not_reach_what_only_threads_do
 # Waits with timeouts
 
 
-def watch(scene: Scene, *procs: Proc, readings: int = 3) -> Diagnosis:
-    scene.look()
+def watch(scene: Scene, *procs: SceneProcess, readings: int = 3) -> Diagnosis:
+    scene.sample()
     for _ in range(readings):
         scene.read(procs)
-    return scene.look().diagnose()
+    return scene.sample().diagnose()
 
 
 def test_a_timeout_ends_a_linked_wait() -> None:
@@ -274,17 +274,17 @@ class Holder:
     """A task needs the GPU that an idle actor holds, in whose process there is a thread of a library."""
 
     scene: Scene
-    driver: Proc
-    actor: Proc
-    thread: Strand
+    driver: SceneProcess
+    actor: SceneProcess
+    thread: SceneThread
 
-    def watch(self, change: Callable[[Strand], object] | None = None) -> Diagnosis:
-        self.scene.look().read([self.actor])
+    def watch(self, change: Callable[[SceneThread], object] | None = None) -> Diagnosis:
+        self.scene.sample().read([self.actor])
         if change:
             change(self.thread)
         self.scene.read([self.actor])
         self.thread.is_asleep, self.thread.is_torn, self.thread.leaf = True, False, IDLE_LIBRARY
-        return self.scene.read([self.actor]).look().diagnose()
+        return self.scene.read([self.actor]).sample().diagnose()
 
 
 def holder() -> Holder:
@@ -292,7 +292,7 @@ def holder() -> Holder:
     scene.node(free={}, GPU=1.0)
     driver = scene.driver()
     actor = scene.actor("Trainer", owner_id=driver.worker_id, held={"GPU": 1.0}).works_for().idles()
-    thread = actor.strand("engine", "ray")
+    thread = actor.thread("engine", "ray")
     thread.leaf, thread.is_asleep = IDLE_LIBRARY, True
     wanting = scene.task("wanting", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"GPU": 1.0})
     driver.holds(actor).gets(wanting)
@@ -309,7 +309,7 @@ def test_idle_library_code_is_assumed_to_stay_idle_which_is_no_proof() -> None:
 
 def test_without_library_code_it_is_proven() -> None:
     it = holder()
-    it.actor.strands.remove(it.thread)
+    it.actor.threads.remove(it.thread)
 
     finding = only_finding(it.watch())
 
@@ -321,44 +321,44 @@ def test_idle_library_code_beside_a_linked_wait_is_assumed_to_stay_idle() -> Non
     driver, actor = scene.driver(), scene.actor("Gate")
     call = scene.call(actor, "enter", by=driver)
     actor.works_for().runs(call).gets(call)
-    scheduler, engine = driver.strand("scheduler", "user").gets(call), driver.strand("engine", "ray")
+    scheduler, engine = driver.thread("scheduler", "user").gets(call), driver.thread("engine", "ray")
     engine.leaf, engine.is_asleep = IDLE_LIBRARY, True
     driver.is_in(QUEUE, "0x1").is_reached_by(scheduler)
 
-    (finding,) = scene.look().look().diagnose().findings
+    (finding,) = scene.sample().sample().diagnose().findings
     assert driver.key in finding.blocked_behind
 
     scene.samples.clear()
     engine.is_asleep = False
-    stuck, waiting = scene.look().look().diagnose().findings
+    stuck, waiting = scene.sample().sample().diagnose().findings
     assert driver.key not in stuck.blocked_behind
     assert (waiting.kind, waiting.members) == ("blocked", (driver.key,))
 
 
-def runs(thread: Strand) -> None:
+def runs(thread: SceneThread) -> None:
     thread.is_asleep = False
 
 
-def is_torn(thread: Strand) -> None:
+def is_torn(thread: SceneThread) -> None:
     thread.is_torn = True
 
 
 @pytest.mark.parametrize("change", [runs, is_torn])
-def test_library_code_that_ran_in_one_reading_is_free(change: Callable[[Strand], object]) -> None:
+def test_library_code_that_ran_in_one_reading_is_free(change: Callable[[SceneThread], object]) -> None:
     assert not holder().watch(change).is_stuck
 
 
 def test_code_of_the_user_is_free_though_it_is_idle() -> None:
     it = holder()
     it.thread.leaf = Frame(function="listen", file="/srv/app/server.py", line=4)
-    it.scene.look()
+    it.scene.sample()
 
-    assert not it.scene.look().diagnose().is_stuck
+    assert not it.scene.sample().diagnose().is_stuck
 
 
-def coroutine_of(scene: Scene, actor: Proc, *, is_library: bool) -> Coro:
-    actor.strands[0].role = "ray"
-    loop = actor.strand("AsyncIO Thread: default", "loop")
+def coroutine_of(scene: Scene, actor: SceneProcess, *, is_library: bool) -> SceneCoroutine:
+    actor.threads[0].role = "ray"
+    loop = actor.thread("AsyncIO Thread: default", "loop")
     coro = actor.coroutine(loop=loop, is_library=is_library)
     coro.outer = (IDLE_LIBRARY,)
     return coro
@@ -378,7 +378,7 @@ def test_so_are_coroutines(is_library: bool) -> None:
 # Barriers of an actor
 
 
-def at_barrier(what: str = "threading.Barrier.wait") -> tuple[Scene, Proc, Proc]:
+def at_barrier(what: str = "threading.Barrier.wait") -> tuple[Scene, SceneProcess, SceneProcess]:
     """A rank that waits for its call to a barrier, and the driver, which waits for the rank."""
     scene = Scene()
     driver = scene.driver()
@@ -396,7 +396,7 @@ def at_barrier(what: str = "threading.Barrier.wait") -> tuple[Scene, Proc, Proc]
 def test_a_barrier_to_which_no_caller_can_come_any_more_is_a_suspected_deadlock() -> None:
     scene, _, barrier = at_barrier()
 
-    finding = only_finding(scene.look().look().diagnose())
+    finding = only_finding(scene.sample().sample().diagnose())
 
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", False, (NO_OTHERS,))
     assert barrier.slots[0].key in finding.members
@@ -411,7 +411,7 @@ def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
     late.runs(come).gets(scene.call(rank, "weights", by=late))
     driver.gets(come, *rank.running)
 
-    finding = only_finding(scene.look().look().diagnose())
+    finding = only_finding(scene.sample().sample().diagnose())
 
     assert finding.summary.startswith("Barrier.arrive waits in threading.Barrier.wait, which Late.come cannot reach")
     assert [step.vertex for step in finding.explanation][:2] == [barrier.slots[0].key, late.key]
@@ -421,9 +421,9 @@ def test_a_party_that_waits_for_one_at_the_barrier_is_told_of_first() -> None:
 def test_a_caller_that_can_proceed_may_come_to_the_barrier() -> None:
     scene, driver, _ = at_barrier()
     driver.computes()
-    assert scene.look().look().diagnose().verdict not in ("deadlock", "hang")
+    assert scene.sample().sample().diagnose().verdict not in ("deadlock", "hang")
 
 
 def test_a_wait_of_another_kind_may_be_ended_by_something_else() -> None:
     scene, _, _ = at_barrier("threading.Event.wait")
-    assert scene.look().look().diagnose().verdict not in ("deadlock", "hang")
+    assert scene.sample().sample().diagnose().verdict not in ("deadlock", "hang")

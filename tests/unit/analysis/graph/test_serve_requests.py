@@ -10,7 +10,7 @@ from dstack.analysis.index.sample_index import OTHER_LOOP
 from dstack.diagnosis import Diagnosis
 from dstack.model import Actor, Frame, QueuedRequest, ServeRequest
 from dstack.vertex_keys import CoroutineKey, UnknownKey
-from tests.unit.scenes import Call, Coro, Proc, Scene
+from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess
 
 ORDER = ServeRequest(app="default", deployment="Shop", method="order")
 IS_PAID = ServeRequest(app="default", deployment="Shop", method="is_paid")
@@ -19,18 +19,18 @@ INITIALIZES = Frame(function="initialize_callable", file="/ray/serve/_private/re
 COOK = ServeRequest(app="default", deployment="Kitchen", method="cook")
 
 
-def replica(scene: Scene, request: ServeRequest, replica_id: str) -> Proc:
+def replica(scene: Scene, request: ServeRequest, replica_id: str) -> SceneProcess:
     return scene.async_actor(
         f"ServeReplica:{request.app}:{request.deployment}",
         name=f"SERVE_REPLICA::{request.app}#{request.deployment}#{replica_id}",
     )
 
 
-def request_to(scene: Scene, proc: Proc, by: Proc) -> Call:
+def request_to(scene: Scene, proc: SceneProcess, by: SceneProcess) -> Call:
     return scene.call(proc, "handle_request_with_rejection", by=by)
 
 
-def executes(proc: Proc, call: Call, request: ServeRequest) -> Coro:
+def executes(proc: SceneProcess, call: Call, request: ServeRequest) -> SceneCoroutine:
     """Has a replica execute a request: a coroutine of Serve's, which this one of the user's gives its result."""
     passes_on = proc.begins(call).executes(request)
     passes_on.is_library = True
@@ -59,7 +59,7 @@ class Kitchens:
         self.cook.awaits(self.router)
 
     def diagnosis(self) -> Diagnosis:
-        return self.scene.look().look().diagnose()
+        return self.scene.sample().sample().diagnose()
 
 
 def test_a_request_that_is_queued_behind_the_one_that_waits_for_it_is_a_deadlock() -> None:
@@ -124,7 +124,7 @@ def test_calls_that_serve_makes_for_itself_take_no_slot() -> None:
 
 def test_a_replica_that_was_not_observed_leaves_it_open() -> None:
     kitchens = Kitchens(queued({"s1": 1}))
-    kitchens.shop.is_silent = True
+    kitchens.shop.is_unreachable = True
 
     diagnosis = kitchens.diagnosis()
 
@@ -132,7 +132,7 @@ def test_a_replica_that_was_not_observed_leaves_it_open() -> None:
     assert diagnosis.incomplete
 
 
-def starting(scene: Scene, by: Proc, **needs: float) -> Actor:
+def starting(scene: Scene, by: SceneProcess, **needs: float) -> Actor:
     actor, creation = scene.pending_actor("ServeReplica:default:Shop", by, **needs)
     creation.becomes(state="PENDING_NODE_ASSIGNMENT")
     return scene.becomes(actor, name="SERVE_REPLICA::default#Shop#s2")
@@ -169,18 +169,18 @@ def test_a_further_replica_needs_the_place_that_one_lacks_already() -> None:
 def test_another_request_by_each_second_look_is_no_deadlock() -> None:
     """The slot was free in between: the request that took it is another one."""
     kitchens = Kitchens(queued({"s1": 1}))
-    kitchens.scene.look()
+    kitchens.scene.sample()
     other = request_to(kitchens.scene, kitchens.shop, by=kitchens.driver)
     kitchens.shop.running, kitchens.shop.coros = [], []
     executes(kitchens.shop, other, ORDER).awaits(request_to(kitchens.scene, kitchens.kitchen, by=kitchens.shop))
-    kitchens.scene.look()
+    kitchens.scene.sample()
 
     assert kitchens.scene.diagnose().verdict != "deadlock"
 
 
 def test_a_thread_that_runs_a_sync_method_is_called_by_its_request() -> None:
     kitchens = Kitchens(queued({"s1": 1}))
-    thread = kitchens.kitchen.strand("AnyIO worker thread", "user").awaits_result(kitchens.router)
+    thread = kitchens.kitchen.thread("AnyIO worker thread", "user").awaits_result(kitchens.router)
     kitchens.cook.awaits((thread,))
     kitchens.cook.is_library = True
 
@@ -200,7 +200,7 @@ def test_a_deployment_that_waits_for_itself_is_told_so() -> None:
     order = executes(shop, ordered, ORDER)
     order.awaits(shop.coroutine(ordered, is_library=True).is_queued(queued({"s1": 1})))
 
-    finding = scene.look().look().diagnose().findings[0]
+    finding = scene.sample().sample().diagnose().findings[0]
 
     assert finding.kind == "deadlock"
     assert "Shop.order waits for queued request Shop.is_paid, which is queued behind Shop.order" in finding.summary
@@ -224,7 +224,7 @@ def test_many_ongoing_requests_are_shared_by_all_that_are_queued_behind_them() -
     assert "queued request Shop.is_paid can start" in diagnosis.findings[0].advice
 
 
-def client(proxy: Proc) -> Coro:
+def client(proxy: SceneProcess) -> SceneCoroutine:
     """A coroutine of Serve's proxy that waits for the response to a request by HTTP."""
     coro = proxy.coroutine(is_library=True)
     coro.outer = (PROXY,)
@@ -251,7 +251,7 @@ def test_a_request_that_cannot_begin_on_a_blocked_event_loop_waits_for_that_loop
     """Shop.order has blocked the loop on which Shop.is_paid would begin, as ray.get in an async method does."""
     scene = Scene()
     driver, shop, store = scene.driver(), replica(scene, ORDER, "s1"), scene.actor("Store")
-    thread = shop.strand("Thread-1 (_run_user_code_event_loop)", "user")
+    thread = shop.thread("Thread-1 (_run_user_code_event_loop)", "user")
     ordered, price = request_to(scene, shop, by=driver), scene.call(store, "price", by=shop)
     paid = request_to(scene, shop, by=store)
     driver.gets(ordered)
@@ -262,7 +262,7 @@ def test_a_request_that_cannot_begin_on_a_blocked_event_loop_waits_for_that_loop
     store.runs(price).gets(paid)
     is_paid.awaits((thread,), what=OTHER_LOOP)
 
-    diagnosis = scene.look().look().diagnose()
+    diagnosis = scene.sample().sample().diagnose()
 
     finding = diagnosis.findings[0]
     assert finding.kind == "deadlock"
@@ -285,7 +285,7 @@ def test_constructors_that_wait_for_each_other_are_named() -> None:
         router = proc.coroutine(start.task, is_library=True)
         constructor.awaits(router.is_queued(QueuedRequest(request=request, most_replicas=1)))
 
-    finding = scene.look().look().diagnose().findings[0]
+    finding = scene.sample().sample().diagnose().findings[0]
 
     assert finding.kind == "deadlock"
     assert "Kitchen.__init__" in finding.summary

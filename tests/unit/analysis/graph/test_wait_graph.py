@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dstack.analysis.graph.builder import MANY
 from dstack.diagnosis import Target, Vertex, Wait
 from dstack.vertex_keys import AnyKey, Key
-from tests.unit.scenes import Proc, Scene, groups_of
+from tests.unit.scenes import Scene, SceneProcess, groups_of
 
 
 def unobserved_targets(scene: Scene, wait: Wait) -> list[Vertex]:
@@ -35,7 +35,7 @@ def unknown_labels(scene: Scene, wait: Wait) -> list[str]:
     return [target.label for target in targets]
 
 
-def busy_actor(scene: Scene, by: Proc, count: int = 1) -> Proc:
+def busy_actor(scene: Scene, by: SceneProcess, count: int = 1) -> SceneProcess:
     """An actor that runs ``count`` calls; more than one of them on threads of their own."""
     actor = scene.actor() if count == 1 else scene.threaded_actor(count)
     return actor.runs(*(scene.call(actor, "work", by=by) for _ in range(count)))
@@ -126,7 +126,7 @@ def test_get_of_what_nobody_knows_waits_for_something_unobserved() -> None:
 def test_get_of_refs_that_could_not_be_read_waits_for_something_unobserved() -> None:
     scene = Scene()
     driver = scene.driver()
-    driver.strands[0].waits_unreadably("a set where a list was expected")
+    driver.threads[0].waits_unreadably("a set where a list was expected")
 
     (target,) = unobserved_targets(scene, scene.wait_of(driver))
 
@@ -195,7 +195,7 @@ def test_wait_for_no_more_than_is_there_is_about_to_end() -> None:
 def test_join_waits_for_the_thread() -> None:
     scene = Scene()
     driver = scene.driver()
-    helper = driver.strand("helper", "user")
+    helper = driver.thread("helper", "user")
     driver.joins(helper)
 
     wait = scene.wait_of(driver)
@@ -207,7 +207,7 @@ def test_join_waits_for_the_thread() -> None:
 def test_join_of_a_library_thread_brings_that_into_the_graph() -> None:
     scene = Scene()
     driver = scene.driver()
-    pool = driver.strand("pool", "ray")
+    pool = driver.thread("pool", "ray")
     driver.joins(pool)
 
     assert scene.graph()[pool.key].label == 'thread "pool" of driver train.py'
@@ -216,7 +216,7 @@ def test_join_of_a_library_thread_brings_that_into_the_graph() -> None:
 def test_a_library_thread_that_nobody_waits_for_is_no_vertex() -> None:
     scene = Scene()
     driver = scene.driver()
-    pool = driver.strand("pool", "ray")
+    pool = driver.thread("pool", "ray")
 
     assert pool.key not in scene.graph()
 
@@ -224,7 +224,7 @@ def test_a_library_thread_that_nobody_waits_for_is_no_vertex() -> None:
 def test_join_of_a_helper_that_waits_for_its_own_actor_is_a_deadlock() -> None:
     scene = Scene()
     driver, actor = scene.driver(), scene.actor()
-    helper = actor.strand("helper", "user")
+    helper = actor.thread("helper", "user")
     actor.runs(scene.call(actor, "outer", by=driver)).joins(helper)
     helper.gets(scene.call(actor, "inner", by=actor))
 
@@ -253,7 +253,7 @@ def test_a_task_on_one_of_several_threads_goes_on_when_any_of_them_does() -> Non
 
     assert groups_of(scene.wait_of(driver)) == [(1, [actor.running[0].key])]
     wait = scene.wait_of(actor.running[0])
-    assert groups_of(wait) == [(1, [strand.key for strand in actor.slots])]
+    assert groups_of(wait) == [(1, [thread.key for thread in actor.slots])]
     assert wait.evidence == "inferred"
 
 
@@ -286,7 +286,7 @@ def test_many_tasks_on_many_threads_keep_the_graph_small() -> None:
     graph = scene.graph()
 
     (shared,) = {target.vertex for call in actor.running for target in target_of(graph, call.key)}
-    assert [target.vertex for target in target_of(graph, shared)] == [strand.key for strand in actor.slots]
+    assert [target.vertex for target in target_of(graph, shared)] == [thread.key for thread in actor.slots]
 
 
 def test_a_task_whose_thread_shows_no_python_does_not_run_on_that_of_another() -> None:
@@ -303,13 +303,13 @@ def test_helper_threads_do_not_hide_which_thread_runs_the_task() -> None:
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver)
-    actor.strand("helper", "user")
+    actor.thread("helper", "user")
     driver.gets(actor.running[0])
 
     assert groups_of(scene.wait_of(driver)) == [(1, [actor.key])]
 
 
-def busy_async_actor(scene: Scene, by: Proc, loops: int = 1) -> Proc:
+def busy_async_actor(scene: Scene, by: SceneProcess, loops: int = 1) -> SceneProcess:
     actor = scene.async_actor(loops=loops)
     return actor.runs(scene.call(actor, "work", by=by))
 
@@ -327,7 +327,7 @@ def test_what_runs_on_an_event_loop_waits_for_the_call_that_blocks_the_loop() ->
     scene = Scene()
     driver = scene.driver()
     actor = busy_async_actor(scene, driver)
-    loop = actor.strands[-1].gets(scene.call(actor, "inner", by=actor))
+    loop = actor.threads[-1].gets(scene.call(actor, "inner", by=actor))
 
     wait = scene.wait_of(actor.running[0])
 
@@ -343,7 +343,7 @@ def test_an_actor_that_blocks_its_only_loop_to_wait_for_itself_is_deadlocked() -
     inner = scene.call(actor, "inner", by=actor)
     actor.running.append(inner)
     driver.gets(actor.running[0])
-    loop = actor.strands[-1].gets(inner)
+    loop = actor.threads[-1].gets(inner)
 
     diagnosis = scene.diagnose()
 
@@ -356,7 +356,7 @@ def test_an_event_loop_that_computes_is_what_its_calls_wait_for() -> None:
     driver = scene.driver()
     actor = busy_async_actor(scene, driver)
     driver.gets(actor.running[0])
-    loop = actor.strands[-1].computes()
+    loop = actor.threads[-1].computes()
 
     diagnosis = scene.diagnose()
 
@@ -367,7 +367,7 @@ def test_an_event_loop_that_computes_is_what_its_calls_wait_for() -> None:
 def test_a_call_on_one_of_two_loops_is_unobserved_while_one_of_them_is_idle() -> None:
     scene = Scene()
     actor = busy_async_actor(scene, scene.driver(), loops=2)
-    actor.strands[-1].gets(scene.call(actor, "inner", by=actor))
+    actor.threads[-1].gets(scene.call(actor, "inner", by=actor))
 
     assert unobserved_targets(scene, scene.wait_of(actor.running[0]))
 
@@ -376,7 +376,7 @@ def test_what_runs_in_a_process_that_was_not_seen_is_unobserved() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("f", by=driver)
-    worker.is_unseen = True
+    worker.is_unreadable = True
     driver.gets(call)
 
     (target,) = unobserved_targets(scene, scene.wait_of(call))
@@ -388,7 +388,7 @@ def test_a_running_task_is_called_by_its_function_where_its_owner_did_not_answer
     scene = Scene()
     driver = scene.driver()
     _, worker = scene.run("work", by=driver)
-    driver.is_silent = True
+    driver.is_unreachable = True
 
     assert scene.graph()[worker.key].label == "work"
 
@@ -434,7 +434,7 @@ def test_a_call_that_arrived_in_an_earlier_attempt_has_not_arrived_in_this_one()
     driver = scene.driver()
     actor = busy_actor(scene, driver, count=3)
     call = scene.call(actor, "queued", by=driver).arrives()
-    scene.look()
+    scene.sample()
     (seen,) = scene.samples
     scene.samples = [replace(seen, tasks=tuple(replace(task, attempt=1) for task in seen.tasks))]
 
@@ -453,7 +453,7 @@ def test_a_call_waits_also_for_those_its_caller_sent_before_and_that_have_not_ar
     assert groups_of(wait) == [(1, [*(call.key for call in actor.running), on_its_way.key])]
 
 
-def grouped(scene: Scene, by: Proc) -> Proc:
+def grouped(scene: Scene, by: SceneProcess) -> SceneProcess:
     """An actor with a slot in each of two concurrency groups and in the default one, all taken."""
     actor = scene.threaded_actor(3)
     actor.groups, actor.tasks_read = {"read": "io", "write": "io", "train": "compute"}, True
@@ -464,13 +464,13 @@ def test_a_call_waits_for_those_in_its_own_concurrency_group_as_its_method_decla
     scene = Scene()
     driver = scene.driver()
     actor = grouped(scene, driver)
-    reading, training, other = (strand.key for strand in actor.slots)
+    reading, training, other = (thread.key for thread in actor.slots)
 
     wait = scene.wait_of(scene.call(actor, "write", by=driver).arrives())
 
     assert groups_of(wait) == [(1, [reading])]
     assert wait.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
-    assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.if_not] == [
+    assert [(group.needs, [target.vertex for target in group.targets]) for group in wait.proven_groups] == [
         (1, [reading, training, other])
     ]
 
@@ -494,7 +494,7 @@ def test_a_call_with_a_name_of_its_own_may_be_in_any_group() -> None:
     actor.running[1].becomes(name="training")
 
     assert len(groups_of(scene.wait_of(named))[0][1]) == 3
-    assert groups_of(scene.wait_of(written)) == [(1, [strand.key for strand in actor.slots[:2]])]
+    assert groups_of(scene.wait_of(written)) == [(1, [thread.key for thread in actor.slots[:2]])]
 
 
 def test_a_deadlock_within_a_declared_concurrency_group_is_suspected_and_says_what_it_assumes() -> None:
@@ -504,7 +504,7 @@ def test_a_deadlock_within_a_declared_concurrency_group_is_suspected_and_says_wh
     actor.slots[0].gets(scene.call(actor, "write", by=actor).arrives())
     driver.gets(actor.running[0])
 
-    (finding, *_) = scene.look().look_again().diagnose().findings
+    (finding, *_) = scene.sample().second_sample().diagnose().findings
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
     assert finding.assumed == ("Actor.write runs in the concurrency group io of its actor, as declared",)
@@ -515,11 +515,11 @@ def test_what_a_group_assumes_is_of_no_account_where_all_of_the_actor_is_stuck()
     driver = scene.driver()
     actor = grouped(scene, driver)
     queued = scene.call(actor, "write", by=actor).arrives()
-    for strand in actor.slots:
-        strand.gets(queued)
+    for thread in actor.slots:
+        thread.gets(queued)
     driver.gets(actor.running[0])
 
-    (finding, *_) = scene.look().look_again().diagnose().findings
+    (finding, *_) = scene.sample().second_sample().diagnose().findings
 
     assert (finding.kind, finding.confirmed, finding.assumed) == ("deadlock", True, ())
 
@@ -536,7 +536,7 @@ def test_a_call_of_an_actor_that_did_not_answer_waits_for_something_unobserved()
     scene = Scene()
     driver = scene.driver()
     actor = busy_actor(scene, driver)
-    actor.is_silent = True
+    actor.is_unreachable = True
 
     (target,) = unobserved_targets(scene, scene.wait_of(scene.call(actor, "queued", by=driver)))
 
@@ -580,7 +580,7 @@ def test_a_state_that_tells_nothing_waits_for_something_unknown() -> None:
 # Arguments
 
 
-def pending_call(scene: Scene, driver: Proc, arguments: int) -> tuple[Wait, list[Key]]:
+def pending_call(scene: Scene, driver: SceneProcess, arguments: int) -> tuple[Wait, list[Key]]:
     """The wait of a call whose owner has passed on so many refs that are not there, and the makers of those."""
     makers = [scene.run("make", by=driver) for _ in range(arguments)]
     driver.passes(*(call for call, _ in makers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dstack.diagnosis import Vertex, Wait
 from dstack.vertex_keys import UnknownKey
-from tests.unit.scenes import Proc, Scene, Strand, groups_of
+from tests.unit.scenes import Scene, SceneProcess, SceneThread, groups_of
 
 
 def labels(scene: Scene, wait: Wait) -> list[str]:
@@ -19,12 +19,12 @@ def other_sides(scene: Scene, wait: Wait) -> list[str]:
     """The calls of which somebody else must be the other side."""
     graph = scene.graph()
     targets = [graph[target.vertex] for group in wait.groups for target in group.targets]
-    return [target.other_side_of for target in targets if target.other_side_of]
+    return [target.waker_of for target in targets if target.waker_of]
 
 
-def driver_with(scene: Scene, *names: str) -> tuple[Proc, list[Strand]]:
+def driver_with(scene: Scene, *names: str) -> tuple[SceneProcess, list[SceneThread]]:
     driver = scene.driver()
-    return driver, [driver.strand(name, "user") for name in names]
+    return driver, [driver.thread(name, "user") for name in names]
 
 
 # Locks
@@ -58,7 +58,7 @@ def test_all_who_want_a_lock_that_nobody_is_seen_to_hold_want_the_same() -> None
     two.wants_lock("0x10")
     other.wants_lock("0x20")
 
-    waits = [scene.wait_of(strand) for strand in (one, two, other)]
+    waits = [scene.wait_of(thread) for thread in (one, two, other)]
 
     assert waits[0].groups == waits[1].groups != waits[2].groups
     assert other_sides(scene, waits[0]) == ["threading.Lock.acquire"]
@@ -68,7 +68,7 @@ def test_a_holder_that_was_not_seen_is_unobserved() -> None:
     scene = Scene()
     driver, (gone, waiter) = driver_with(scene, "gone", "waiter")
     waiter.wants_lock("0x10", gone)
-    driver.strands.remove(gone)
+    driver.threads.remove(gone)
 
     (target,) = (target for group in scene.wait_of(waiter).groups for target in group.targets)
 
@@ -113,7 +113,7 @@ def test_a_future_that_nobody_is_seen_to_run_can_come() -> None:
 def test_threads_that_run_futures_are_there_though_no_code_of_the_user_is_on_them() -> None:
     scene = Scene()
     driver, (waiter,) = driver_with(scene, "waiter")
-    runner = driver.strand("pool_0", "ray")
+    runner = driver.thread("pool_0", "ray")
     waiter.awaits_all((runner,))
 
     assert groups_of(scene.wait_of(waiter)) == [(1, [runner.key])]
@@ -127,7 +127,7 @@ def test_the_next_item_is_made_by_the_generators_task() -> None:
     scene = Scene()
     driver = scene.driver()
     call, worker = scene.run("numbers", by=driver)
-    driver.strands[0].takes_next(f"{call.task.task_id}03000000")
+    driver.threads[0].gets_next_item(f"{call.task.task_id}03000000")
 
     wait = scene.wait_of(driver)
 
@@ -140,7 +140,7 @@ def test_an_item_of_an_ended_generator_is_about_to_come() -> None:
     driver = scene.driver()
     call = scene.task("numbers", by=driver)
     item = f"{call.task.task_id}03000000"
-    driver.knows(item, state="FINISHED").strands[0].takes_next(item)
+    driver.knows(item, state="FINISHED").threads[0].gets_next_item(item)
 
     assert labels(scene, scene.wait_of(driver)) == ["value that is already available and being fetched"]
 
@@ -152,7 +152,7 @@ def test_a_task_in_a_named_wait_waits_for_an_unknown_of_that_name() -> None:
     scene = Scene()
     driver = scene.driver()
     _, worker = scene.run("consume", by=driver)
-    worker.strands[0].is_in("queue.Queue.get", "0x30")
+    worker.threads[0].is_in("queue.Queue.get", "0x30")
 
     wait = scene.wait_of(worker)
 
@@ -164,7 +164,7 @@ def test_threads_in_the_background_that_wait_for_work_are_no_finding() -> None:
     scene = Scene()
     driver, (consumer,) = driver_with(scene, "consumer")
     consumer.is_in("queue.Queue.get")
-    rays = driver.strand("logs", "ray").is_in("queue.Queue.get")
+    rays = driver.thread("logs", "ray").is_in("queue.Queue.get")
 
     assert other_sides(scene, scene.wait_of(consumer)) == ["queue.Queue.get"]
     assert rays.key not in scene.graph()
@@ -174,7 +174,7 @@ def test_threads_in_the_background_that_wait_for_work_are_no_finding() -> None:
 def test_a_thread_of_rays_that_somebody_waits_for_is_there() -> None:
     scene = Scene()
     driver = scene.driver()
-    rays = driver.strand("logs", "ray").is_in("queue.Queue.get")
+    rays = driver.thread("logs", "ray").is_in("queue.Queue.get")
     driver.joins(rays)
 
     assert groups_of(scene.wait_of(driver)) == [(1, [rays.key])]
@@ -187,7 +187,7 @@ def test_a_task_that_waits_for_a_lock_keeps_its_cpu() -> None:
     driver = scene.driver()
     _, holder = scene.run("hold", by=driver, node=node, CPU=1.0)
     asks = scene.task("ask", by=driver, state="PENDING_NODE_ASSIGNMENT", required_resources={"CPU": 1.0})
-    holder.strands[0].wants_lock("0x10")
+    holder.threads[0].wants_lock("0x10")
 
     assert groups_of(scene.wait_of(asks)) == [(1, [holder.key])]
 
@@ -195,7 +195,7 @@ def test_a_task_that_waits_for_a_lock_keeps_its_cpu() -> None:
 # Deadlocks that pass through threads, and what only looks like one
 
 
-def ring(scene: Scene) -> tuple[Proc, Proc, Strand, Strand]:
+def ring(scene: Scene) -> tuple[SceneProcess, SceneProcess, SceneThread, SceneThread]:
     """A driver waits for an actor's call, which needs a lock that a thread has, which waits for the driver's task.
 
     The actor runs ``work``, blocked on a lock; its thread ``holder`` has the lock and gets ``back`` of a second actor,
@@ -203,23 +203,23 @@ def ring(scene: Scene) -> tuple[Proc, Proc, Strand, Strand]:
     """
     driver, first, second = scene.driver(), scene.actor("First"), scene.actor("Second")
     work = scene.call(first, "work", by=driver)
-    holder = first.strand("holder", "user")
+    holder = first.thread("holder", "user")
     ask = scene.call(second, "ask", by=driver)
     more = scene.call(first, "more", by=second)
     back = scene.call(second, "back", by=first)
     driver.gets(work)
     first.runs(work)
-    first.strands[0].wants_lock("0x10", holder, inferred="it is in a with block of the lock")
+    first.threads[0].wants_lock("0x10", holder, inferred="it is in a with block of the lock")
     holder.gets(back)
     second.runs(ask).gets(more)
-    return first, second, first.strands[0], holder
+    return first, second, first.threads[0], holder
 
 
 def test_a_ring_through_a_lock_and_a_thread_is_a_deadlock() -> None:
     scene = Scene()
     _, second, worker, holder = ring(scene)
 
-    diagnosis = scene.look().look_again().diagnose()
+    diagnosis = scene.sample().second_sample().diagnose()
 
     (finding,) = diagnosis.findings
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
@@ -235,7 +235,7 @@ def test_it_is_none_where_the_holder_runs() -> None:
     *_, holder = ring(scene)
     holder.computes()
 
-    assert scene.look().look_again().diagnose().verdict == "blocked"
+    assert scene.sample().second_sample().diagnose().verdict == "blocked"
 
 
 def test_it_is_none_where_the_lock_is_waited_for_with_a_timeout() -> None:
@@ -243,7 +243,7 @@ def test_it_is_none_where_the_lock_is_waited_for_with_a_timeout() -> None:
     _, _, worker, holder = ring(scene)
     worker.wants_lock("0x10", holder, timeout_s=60.0)
 
-    assert scene.look().look_again().diagnose().verdict == "blocked"
+    assert scene.sample().second_sample().diagnose().verdict == "blocked"
 
 
 def test_it_is_likely_but_not_proven_where_nobody_is_seen_to_hold_the_lock() -> None:
@@ -251,16 +251,16 @@ def test_it_is_likely_but_not_proven_where_nobody_is_seen_to_hold_the_lock() -> 
     _, _, worker, _ = ring(scene)
     worker.wants_lock("0x10")
 
-    assert scene.look().look_again().diagnose().verdict == "stalled"
+    assert scene.sample().second_sample().diagnose().verdict == "stalled"
 
 
 def test_it_is_not_confirmed_where_another_lock_is_waited_for_the_second_time() -> None:
     scene = Scene()
     _, _, worker, holder = ring(scene)
-    scene.look()
+    scene.sample()
     worker.wants_lock("0x20", holder, inferred="it is in a with block of the lock")
 
-    assert scene.look_again().diagnose().verdict == "blocked"
+    assert scene.second_sample().diagnose().verdict == "blocked"
 
 
 def test_threads_that_take_two_locks_the_other_way_round_are_a_deadlock() -> None:
@@ -269,7 +269,7 @@ def test_threads_that_take_two_locks_the_other_way_round_are_a_deadlock() -> Non
     one.wants_lock("0x10", two)
     two.wants_lock("0x20", one)
 
-    (finding,) = scene.look().look_again().diagnose().findings
+    (finding,) = scene.sample().second_sample().diagnose().findings
 
     assert (finding.kind, set(finding.members)) == ("deadlock", {one.key, two.key})
 
@@ -287,7 +287,7 @@ def test_an_executor_all_of_whose_threads_wait_for_what_is_queued_in_it_is_a_dea
     driver, pool = driver_with(scene, "pool_0", "pool_1")
     for thread in pool:
         thread.awaits_future(*pool, inferred="it is queued")
-    driver.strands[0].awaits_future(pool[0])
+    driver.threads[0].awaits_future(pool[0])
 
     (finding,) = scene.diagnose().findings
 
@@ -299,7 +299,7 @@ def test_it_is_none_while_one_of_them_runs() -> None:
     scene = Scene()
     driver, pool = driver_with(scene, "pool_0", "pool_1")
     pool[0].awaits_future(*pool, inferred="it is queued")
-    driver.strands[0].awaits_future(pool[0])
+    driver.threads[0].awaits_future(pool[0])
 
     assert scene.diagnose().verdict == "blocked"
 
@@ -308,7 +308,7 @@ def test_all_futures_are_waited_for_though_one_of_them_runs() -> None:
     scene = Scene()
     driver, (runs, hangs) = driver_with(scene, "runs", "hangs")
     hangs.wants_lock("0x10", hangs)
-    driver.strands[0].awaits_all((runs,), (hangs,))
+    driver.threads[0].awaits_all((runs,), (hangs,))
 
     assert driver.key in scene.diagnose().findings[0].blocked_behind
 
@@ -320,11 +320,11 @@ def test_a_consumer_and_a_producer_that_wait_for_each_other_are_a_deadlock() -> 
     numbers = scene.call(actor, "numbers", by=driver)
     other = scene.call(actor, "other", by=driver)
     task, consumer = scene.run("consume", by=driver)
-    consumer.strands[0].takes_next(f"{numbers.task.task_id}02000000")
+    consumer.threads[0].gets_next_item(f"{numbers.task.task_id}02000000")
     actor.runs(numbers).gets(task)
 
     assert other.key in scene.graph()
-    assert scene.look().look_again().diagnose().verdict == "deadlock"
+    assert scene.sample().second_sample().diagnose().verdict == "deadlock"
 
 
 # What was not read
@@ -351,7 +351,7 @@ def test_calls_whose_targets_could_not_be_read_are_told_apart() -> None:
     scene = Scene()
     drivers = [scene.driver(), scene.driver()]
     for driver in drivers:
-        driver.strands[0].waits_unreadably("no memory")
+        driver.threads[0].waits_unreadably("no memory")
 
     findings = scene.diagnose().findings
 

@@ -12,12 +12,13 @@ from dstack.analysis.index.ranks import LONGEST, NO_RANKS, SHOWN, Ranks, ranks_o
 from dstack.analysis.index.sample_index import SampleIndex
 from dstack.analysis.stacks.app_threads import Execution
 from dstack.analysis.stacks.stack_tree import ByRanks, Words, grouping_in_words, groupings, merge
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.analysis.views.thread_pages import Stacks
 from dstack.model import Process, ProcessGroup
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from tests.unit.ranked_scenes import SIZE, WORLD, group, groups_of, ranked, training
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
+from tests.unit.scenes.ranks import SIZE, WORLD, group, groups_of, ranked, training
 
 
 def process(*groups: ProcessGroup, rank: int | None = None) -> Process:
@@ -115,12 +116,12 @@ def test_long_and_many_labels_are_cut() -> None:
 
 
 def test_the_report_names_the_rank_of_who_holds_up_the_others() -> None:
-    snapshot = training()[0].look().look_again().snapshot()
+    snapshot = training()[0].sample().second_sample().snapshot()
 
-    diagnosis = diagnose(snapshot)
-    text = " ".join(report_text(snapshot, diagnosis).split())
+    analysed = AnalysedSnapshot.of(snapshot)
+    text = " ".join(report_text(analysed).split())
 
-    assert "(rank 3, pid 9000" in diagnosis.findings[0].summary
+    assert "(rank 3, pid 9000" in analysed.diagnosis.findings[0].summary
     assert (
         'Not in this call: Trainer.step (actor Trainer "t3", rank 3 (tp 1, pp 0, dp 1), pid 9000, node 10.0.0.2)'
         in text
@@ -134,7 +135,7 @@ def test_the_json_has_ranks_dimensions_and_labels_of_members() -> None:
     first.known["labels"] = {"stage": "rollout"}
     snapshot = scene.snapshot()
 
-    told = msgspec.json.decode(check_json(snapshot, diagnose(snapshot)))
+    told = msgspec.json.decode(check_json(AnalysedSnapshot.of(snapshot)))
 
     members = {member["pid"]: member for member in told["findings"][0]["members"]}
     own = members[first.worker.pid]
@@ -233,7 +234,7 @@ def test_a_part_of_a_run_is_named_by_what_only_it_has(is_chosen: Callable[[int],
 
 def test_a_part_is_not_all_of_a_dimension_where_a_rank_was_not_seen() -> None:
     scene, trainers = training()
-    trainers[7].is_unseen = True
+    trainers[7].is_unreadable = True
     stacks = stacks_of(scene)
 
     assert stacks.slice([one for one in steps(stacks) if (one.ranks.rank or 0) >= 4]) == "ranks 4-6"
@@ -266,7 +267,7 @@ def test_workers_with_the_same_rank_are_not_told_apart_by_it() -> None:
     assert stacks_of(scene).slice(steps(stacks_of(scene))) == ""
 
 
-def labelled(*stages: str) -> tuple[Scene, list[Proc]]:
+def labelled(*stages: str) -> tuple[Scene, list[SceneProcess]]:
     scene = Scene()
     driver = scene.driver()
     actors = [scene.actor("Worker") for _ in stages]
@@ -282,7 +283,7 @@ def test_labels_alone_name_a_part_unless_another_worker_may_have_them() -> None:
     rollout = [one for one in stacks.running().executions if ("stage", "rollout") in one.ranks.labels]
     assert stacks.slice(rollout) == "all of stage=rollout"
 
-    actors[2].is_unseen = True
+    actors[2].is_unreadable = True
     scene.samples = []
     assert stacks_of(scene).slice(rollout) == ""
 
@@ -324,11 +325,11 @@ def test_a_child_process_is_named_by_its_own_rank_in_report_and_json() -> None:
     scene, trainers = training()
     child = Process(pid=77, started_at=1.0, name="engine", process_groups=groups_of(6), rank=6)
     trainers[3].known["children"] = (child,)
-    snapshot = scene.look().look_again().snapshot()
-    diagnosis = diagnose(snapshot)
+    snapshot = scene.sample().second_sample().snapshot()
+    analysed = AnalysedSnapshot.of(snapshot)
 
-    _, _, told = report_text(snapshot, diagnosis, details=True).partition("Child processes")
-    (listed,) = msgspec.json.decode(check_json(snapshot, diagnosis))["child_processes"]
+    _, _, told = report_text(analysed, details=True).partition("Child processes")
+    (listed,) = msgspec.json.decode(check_json(analysed))["child_processes"]
 
     assert "rank 3 (tp 1, pp 0, dp 1), pid 9000" in told
     assert "engine  rank 6 (tp 0, pp 1, dp 1), pid 77" in told

@@ -12,7 +12,7 @@ from dstack.cli import main
 from dstack.errors import UsageError
 from dstack.model import Job, Snapshot
 from dstack.snapshot_file import save
-from tests.unit.scenes import JOB, Proc, Scene
+from tests.unit.scenes import JOB, Scene, SceneProcess
 
 OTHER = "02000000"
 JOBS = (
@@ -41,7 +41,7 @@ def across() -> Snapshot:
     return replace(scene.snapshot(), jobs=JOBS)
 
 
-def cross(scene: Scene, driver: Proc, left: Proc, right: Proc) -> None:
+def cross(scene: Scene, driver: SceneProcess, left: SceneProcess, right: SceneProcess) -> None:
     left.runs(scene.call(left, "run", by=driver))
     right.runs(scene.call(right, "run", by=driver))
     left.gets(scene.call(right, "step", by=left))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dstack.analysis.naming.ray_libraries import data_operator, part
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 ID = "5f8aed750000000000000000" + "01000000"
 
@@ -79,11 +79,11 @@ def test_other_tasks_are_not(name: str) -> None:
 # Machinery
 
 
-def controller(scene: Scene) -> Proc:
+def controller(scene: Scene) -> SceneProcess:
     """Serve's controller, an async actor whose coroutines are not read."""
     proc = scene.actor("ServeController", name="SERVE_CONTROLLER_ACTOR")
-    proc.strands[0].role = "ray"
-    proc.strand("AsyncIO Thread: default", "loop")
+    proc.threads[0].role = "ray"
+    proc.thread("AsyncIO Thread: default", "loop")
     return proc
 
 

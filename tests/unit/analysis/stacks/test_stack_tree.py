@@ -18,8 +18,8 @@ from dstack.model import Failure, Frame, Snapshot
 from dstack.snapshot_file import load
 from dstack.vertex_keys import ThreadKey
 from tests.paths import RECORDED_CLUSTERS
-from tests.unit.scenes import RAY_WORKER, Proc, Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.scenes import RAY_WORKER, Scene, SceneProcess
+from tests.unit.support.random_snapshots import related_snapshots
 
 DOINGS: tuple[Doing, ...] = ("waits", "runs", "rests")
 
@@ -68,7 +68,7 @@ def lost(scene: Scene) -> tuple[Missing, ...]:
     return missing(SampleIndex(snapshot, snapshot.samples[0]), scene.diagnose().vertices, seen(scene).executions)
 
 
-def team(size: int, class_name: str = "Trainer") -> tuple[Scene, Proc, list[Proc]]:
+def team(size: int, class_name: str = "Trainer") -> tuple[Scene, SceneProcess, list[SceneProcess]]:
     """A driver that waits for actors, all of which compute in the same method."""
     scene = Scene()
     driver = scene.driver()
@@ -76,7 +76,7 @@ def team(size: int, class_name: str = "Trainer") -> tuple[Scene, Proc, list[Proc
     calls = [scene.call(actor, "step", by=driver) for actor in actors]
     for actor, call in zip(actors, calls, strict=True):
         actor.runs(call)
-        actor.strands[0].line = 10
+        actor.threads[0].line = 10
     driver.gets(*calls)
     return scene, driver, actors
 
@@ -229,7 +229,7 @@ def test_who_moved_is_in_the_same_branch_as_who_did_not() -> None:
     scene, _, actors = team(2)
     frame = Frame(function="get", file="/usr/lib/python3/queue.py", line=1, origin="stdlib")
     for actor in actors:
-        actor.strands[0].leaf = frame
+        actor.threads[0].leaf = frame
     actors[0].is_in("queue.Queue.get")
 
     root = merge(seen(scene).executions)
@@ -247,10 +247,10 @@ def test_whole_stacks_have_all_frames() -> None:
 
 def test_idle_threads_are_left_out_and_counted() -> None:
     scene, _, actors = team(2)
-    actors[0].strand("listener", "ray").is_in_ray = True
+    actors[0].thread("listener", "ray").is_in_ray = True
     scene.actor("Trainer").idles()
     pool = scene.worker()
-    pool.strands[0].is_in_ray = True
+    pool.threads[0].is_in_ray = True
 
     found = seen(scene)
 
@@ -290,7 +290,7 @@ def test_the_line_of_the_users_that_awaits_keeps_its_name() -> None:
 
 def test_stacks_of_others_code_begin_where_the_task_does() -> None:
     scene, _, actors = team(1)
-    actors[0].strands[0].leaf = Frame(function="main_loop", file=RAY_WORKER, line=1, origin="ray")
+    actors[0].threads[0].leaf = Frame(function="main_loop", file=RAY_WORKER, line=1, origin="ray")
 
     assert [one.path[0].name for one in seen(scene).executions if one.kind == "actor Trainer"] == ["main_loop"]
 
@@ -328,7 +328,7 @@ def test_an_idle_actor_of_the_same_class_is_missing() -> None:
 
 def test_an_actor_that_was_not_seen_is_missing_and_why() -> None:
     scene, _, actors = team(3)
-    actors[1].is_unseen = True
+    actors[1].is_unreadable = True
     worker = actors[1].worker
     scene.failures.append(Failure(stage="process", reason="no permission", pid=worker.pid, node_id=worker.node_id))
 
@@ -350,7 +350,7 @@ def test_a_dead_actor_and_one_that_is_not_there_yet_are_missing() -> None:
 
 def test_a_worker_of_which_nothing_is_known_is_missing() -> None:
     scene, _, _ = team(1)
-    scene.worker().is_unseen = True
+    scene.worker().is_unreadable = True
 
     (only,) = lost(scene)
 

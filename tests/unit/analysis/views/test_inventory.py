@@ -13,7 +13,7 @@ from dstack.snapshot_file import load
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def inventory_of(snapshot: Snapshot) -> Inventory:
@@ -95,7 +95,7 @@ def test_each_worker_shows_what_it_does() -> None:
     driver.gets(call)
     idle = scene.worker().idles()
     silent = scene.worker()
-    silent.is_silent = silent.is_unseen = True
+    silent.is_unreachable = silent.is_unreadable = True
 
     found = occupants_of(scene)
     inventory = inventory_of(scene.snapshot())
@@ -119,7 +119,7 @@ def test_each_worker_shows_what_it_does() -> None:
 def test_a_deed_is_at_its_line() -> None:
     scene = Scene()
     _, worker = scene.run("work", by=scene.driver())
-    worker.strands[0].line = 7
+    worker.threads[0].line = 7
 
     (deed,) = inventory_of(scene.snapshot()).deeds(worker.worker_id)
 
@@ -143,7 +143,7 @@ def test_who_is_in_a_deadlock_or_behind_one_is_stuck() -> None:
 def test_why_a_worker_was_not_seen_is_told() -> None:
     scene = Scene()
     worker = scene.worker()
-    worker.is_unseen = True
+    worker.is_unreadable = True
     node_id = worker.worker.node_id
     scene.failures.append(Failure(stage="stacks", reason="py-spy needs root", node_id=node_id, pid=worker.worker.pid))
 
@@ -158,7 +158,7 @@ def test_alike_workers_are_told_as_one() -> None:
     busy, _ = scene.run("busy", by=driver)
     for number in range(5):
         _, worker = scene.run("work", by=driver)
-        worker.strands[0].line = 7 if number else 8
+        worker.threads[0].line = 7 if number else 8
         worker.gets(busy)
     inventory = inventory_of(scene.snapshot())
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dstack.analysis.diagnose import diagnose
-from dstack.analysis.views.snapshot_diff import Comparison, Taken, compare
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
+from dstack.analysis.views.snapshot_diff import Comparison, compare
 from dstack.diagnosis import Since
 from dstack.errors import UsageError
 from dstack.model import Failure, Snapshot
@@ -19,21 +19,21 @@ from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
-from tests.unit.scenes import TAKEN_AT, Proc, Scene, Strand
-from tests.unit.strategies import related_snapshots
-from tests.unit.worlds import Show, World, worlds
+from tests.unit.scenes import TAKEN_AT, Scene, SceneProcess, SceneThread
+from tests.unit.simulations.tasks import Show, World, worlds
+from tests.unit.support.random_snapshots import related_snapshots
 
 LATER_S = 60.0
 
 
-def taken(snapshot: Snapshot) -> Taken:
-    return Taken(snapshot, diagnose(snapshot))
+def taken(snapshot: Snapshot) -> AnalysedSnapshot:
+    return AnalysedSnapshot.of(snapshot)
 
 
 def again(scene: Scene, later_s: float = LATER_S) -> Snapshot:
     """The scene as it is now, so much later."""
     scene.samples.clear()
-    return replace(scene.look().look_again().snapshot(), taken_at=TAKEN_AT + later_s)
+    return replace(scene.sample().second_sample().snapshot(), taken_at=TAKEN_AT + later_s)
 
 
 def became(scene: Scene, change: Callable[[], object] = lambda: None) -> Comparison:
@@ -136,7 +136,7 @@ def test_who_has_ended_does_not_stay(world: World, steps: int, order: random.Ran
 def test_who_is_at_another_line_has_moved() -> None:
     scene = Pair()
 
-    comparison = became(scene, lambda: setattr(scene.worker_.strands[0], "line", 99))
+    comparison = became(scene, lambda: setattr(scene.worker_.threads[0], "line", 99))
 
     assert changes(comparison) == {scene.driver_.key: {"stayed"}, scene.worker_.key: {"moved"}}
     (moved,) = (one for one in comparison.executions if one.change == "moved")
@@ -209,7 +209,7 @@ def test_without_a_list_of_all_workers_nobody_is_gone() -> None:
     assert comparison.gone_workers == ()
 
 
-@pytest.mark.parametrize("how", ["is_unseen", "has_no_stacks"])
+@pytest.mark.parametrize("how", ["is_unreadable", "has_no_stacks"])
 def test_what_was_not_seen_is_not_known(how: str) -> None:
     scene = Pair()
 
@@ -234,7 +234,7 @@ def test_a_worker_that_did_not_answer_may_still_run_its_task() -> None:
     scene = Pair()
 
     def falls_silent() -> None:
-        scene.worker_.is_silent = True
+        scene.worker_.is_unreachable = True
 
     assert changes(became(scene, falls_silent))[scene.worker_.key] == {"not known"}
 
@@ -302,16 +302,16 @@ def test_a_wait_adds_what_it_had_lasted_before() -> None:
 @pytest.mark.parametrize(
     "blocked",
     [
-        lambda strand: strand.is_in("threading.Condition.wait", "0x1"),
-        lambda strand: strand.wants_lock("0x1"),
-        lambda strand: strand.gets(strand.process.puts(-1), timeout_s=1.0),
+        lambda thread: thread.is_in("threading.Condition.wait", "0x1"),
+        lambda thread: thread.wants_lock("0x1"),
+        lambda thread: thread.gets(thread.process.puts(-1), timeout_s=1.0),
     ],
 )
 def test_a_wait_that_may_have_ended_and_begun_again_is_not_said_to_have_lasted(
-    blocked: Callable[[Strand], Strand],
+    blocked: Callable[[SceneThread], SceneThread],
 ) -> None:
     scene = Pair()
-    blocked(scene.worker_.strands[0])
+    blocked(scene.worker_.threads[0])
 
     (wait,) = (one for one in became(scene).waits if one.vertex == scene.worker_.key)
 
@@ -364,7 +364,7 @@ def test_what_an_owner_who_did_not_answer_has_sent_is_not_known_to_be_gone() -> 
     clerk.runs(first)
 
     def falls_silent() -> None:
-        driver.is_silent = True
+        driver.is_unreachable = True
 
     assert waits(became(scene, falls_silent))[second.key] == {"not known"}
 
@@ -372,7 +372,7 @@ def test_what_an_owner_who_did_not_answer_has_sent_is_not_known_to_be_gone() -> 
 def test_the_order_in_which_they_are_given_does_not_matter() -> None:
     scene = Pair()
     before = taken(again(scene, 0.0))
-    scene.worker_.strands[0].line = 99
+    scene.worker_.threads[0].line = 99
     after = taken(again(scene))
 
     assert compare(after, before) == compare(before, after)
@@ -391,7 +391,7 @@ def test_snapshots_of_different_clusters_are_refused() -> None:
         compare(taken(one), taken(other))
 
 
-def crowd(size: int) -> tuple[Scene, list[Proc]]:
+def crowd(size: int) -> tuple[Scene, list[SceneProcess]]:
     scene = Scene()
     driver = scene.driver()
     procs = [scene.run("work", by=driver)[1] for _ in range(size)]
@@ -402,11 +402,11 @@ def crowd(size: int) -> tuple[Scene, list[Proc]]:
 def test_alike_changes_have_the_same_shape() -> None:
     scene, procs = crowd(5)
     for proc in procs:
-        proc.strands[0].line = 1
+        proc.threads[0].line = 1
 
     def move() -> None:
         for proc in procs[1:]:
-            proc.strands[0].line = 2
+            proc.threads[0].line = 2
 
     shapes = [moved.shape for moved in became(scene, move).executions if moved.vertex != scene.procs[0].key]
 

@@ -13,7 +13,7 @@ from dstack.snapshot_file import load
 from dstack.vertex_keys import Key, ThreadKey, UnknownKey
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def stacks_of(scene: Scene) -> Stacks:
@@ -48,14 +48,14 @@ def test_a_process_has_its_threads_apart_from_those_of_ray() -> None:
     actor = scene.actor("Clerk")
     call = scene.call(actor, "stamp", by=scene.driver().gets())
     actor.runs(call)
-    actor.strand("listener", "ray").is_in_ray = True
+    actor.thread("listener", "ray").is_in_ray = True
 
     residents = stacks_of(scene).residents(actor.worker)
 
-    assert [(strand.name, strand.doing, strand.words) for strand in residents.strands] == [
+    assert [(thread.name, thread.doing, thread.words) for thread in residents.strands] == [
         ("Clerk.stamp", "runs", "stamp")
     ]
-    assert [strand.name for strand in residents.others] == ['thread "listener"']
+    assert [thread.name for thread in residents.others] == ['thread "listener"']
     assert residents.trouble == ""
 
 
@@ -66,18 +66,18 @@ def test_a_strand_says_in_brief_for_what_it_waits() -> None:
     clerk.runs(calls[0])
     driver.gets(*calls)
 
-    (strand,) = stacks_of(scene).residents(driver.worker).strands
+    (thread,) = stacks_of(scene).residents(driver.worker).strands
 
-    assert strand.doing == "waits"
-    assert strand.words.startswith("ray.get → Clerk.stamp")
-    assert strand.words.endswith("(+2 more)")
+    assert thread.doing == "waits"
+    assert thread.words.startswith("ray.get → Clerk.stamp")
+    assert thread.words.endswith("(+2 more)")
 
 
 def test_a_process_without_stacks_says_why() -> None:
     scene = Scene()
     idle = scene.actor("Idle").idles()
     hidden = scene.actor("Hidden")
-    hidden.is_unseen = True
+    hidden.is_unreadable = True
     worker = hidden.worker
     scene.failures.append(Failure(stage="stacks", reason="no ptrace", pid=worker.pid, node_id=worker.node_id))
     stacks = stacks_of(scene)
@@ -141,7 +141,7 @@ def test_frames_of_others_stand_aside_from_the_users_and_the_call() -> None:
 def test_a_thread_of_ray_has_a_page_too() -> None:
     scene = Scene()
     actor = scene.actor("Clerk")
-    listener = actor.strand("listener", "ray")
+    listener = actor.thread("listener", "ray")
     listener.is_in_ray = True
 
     found = page(scene, ThreadKey(actor.worker_id, listener.tid))
@@ -193,7 +193,7 @@ def test_any_snapshot_has_pages(snapshot: Snapshot) -> None:
     for node in stacks.nodes:
         for worker in stacks.workers_on(node):
             residents = stacks.residents(worker)
-            for strand in (*residents.strands, *residents.others):
-                assert stacks.stack(strand.key) is not None
+            for thread in (*residents.strands, *residents.others):
+                assert stacks.stack(thread.key) is not None
     for key in stacks.vertices:
         assert stacks.stack(key) is not None

@@ -16,8 +16,8 @@ from dstack.vertex_keys import Key
 from tests.paths import RECORDED_CLUSTERS
 from tests.unit.analysis.test_recorded_snapshots import ALL
 from tests.unit.scenes import Scene
-from tests.unit.strategies import related_snapshots
-from tests.unit.worlds import Show, World, worlds
+from tests.unit.simulations.tasks import Show, World, worlds
+from tests.unit.support.random_snapshots import related_snapshots
 
 
 def tree_of(snapshot: Snapshot) -> tuple[WaitTree, Diagnosis]:
@@ -58,7 +58,7 @@ def hold(snapshot: Snapshot) -> None:
 
 @given(worlds())
 def test_every_waiter_stands_in_the_tree_once(world: World) -> None:
-    hold(Show(world).scene.look().look_again().snapshot())
+    hold(Show(world).scene.sample().second_sample().snapshot())
 
 
 @given(related_snapshots())
@@ -87,7 +87,7 @@ def ring_of_three() -> tuple[Scene, list[Key]]:
 
 def test_a_circle_is_drawn_once_round_and_closes_on_its_first() -> None:
     scene, actors = ring_of_three()
-    tree, diagnosis = tree_of(scene.look().look_again().snapshot())
+    tree, diagnosis = tree_of(scene.sample().second_sample().snapshot())
 
     (circle,) = tree.roots
     ring = tree.children(circle)
@@ -121,7 +121,7 @@ def test_an_edge_says_kind_ref_time_and_evidence() -> None:
     driver = scene.driver()
     call, worker = scene.run("work", by=driver)
     driver.gets(call)
-    tree, _ = tree_of(scene.look().look_again().snapshot())
+    tree, _ = tree_of(scene.sample().second_sample().snapshot())
 
     (root,) = tree.roots
     (below,) = tree.children(root)
@@ -174,7 +174,7 @@ def crowd(size: int) -> Scene:
     tasks = []
     for _ in range(size):
         call, worker = scene.run("train", by=driver)
-        worker.strands[0].line = 7
+        worker.threads[0].line = 7
         worker.gets(load_call)
         tasks.append(call)
     driver.gets(*tasks)

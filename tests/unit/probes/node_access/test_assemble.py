@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from dstack.analysis.diagnose import diagnose
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.model import Cause, Node, Sample, Snapshot, WorkerSample
 from dstack.probes import node
 from dstack.probes.node import wire
@@ -74,7 +74,7 @@ def test_a_mutated_answer_is_accepted_whole_or_rejected() -> None:
         good += 1
         loads(dumps(snapshot))
         if good % 10 == 0:
-            report_text(snapshot, diagnose(snapshot))
+            report_text(AnalysedSnapshot.of(snapshot))
 
     assert MUTATIONS / 10 < good < MUTATIONS
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.findings.wording.failures import HELD, NOT_HELD, SHOWN
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, FailedBefore
 from dstack.model import Actor, FailedTask, Node, Snapshot
 from dstack.report.text import report_text
@@ -58,14 +59,14 @@ def stalled() -> Scene:
     call = scene.call(gate, "enter", by=driver)
     gate.runs(call).is_in(CONDITION, "0x1")
     driver.gets(call)
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def parked() -> Scene:
     """A driver that waits for nothing of Ray's."""
     scene = Scene()
     scene.driver().is_in("threading.Event.wait", "0x1")
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def deadlocked() -> Scene:
@@ -76,7 +77,7 @@ def deadlocked() -> Scene:
     driver.gets(ping)
     left.runs(ping).gets(pong)
     right.runs(pong).gets(back)
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def working() -> Scene:
@@ -86,7 +87,7 @@ def working() -> Scene:
     call = scene.call(actor, "enter", by=driver)
     actor.runs(call).computes()
     driver.gets(call)
-    return scene.look().look_again()
+    return scene.sample().second_sample()
 
 
 def judged(scene: Scene, *tasks: FailedTask, actors: tuple[Actor, ...] = (), **changes: Any) -> Diagnosis:
@@ -130,7 +131,7 @@ def test_a_failed_call_whose_result_is_held_is_named_beside_any_wait(scene: Call
 def test_the_report_says_what_failed_when_and_where() -> None:
     snapshot = with_failures(stalled(), failed(is_held=True))
 
-    text = " ".join(report_text(snapshot, diagnose(snapshot)).split())
+    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
     assert "nothing that could end the wait is running; Worker.execute_model raised RuntimeError: out of memory" in text
     assert f"Failed before: Worker.execute_model (pid 7) raised RuntimeError: out of memory, 40 s ago{HELD}" in text
@@ -141,7 +142,7 @@ def test_the_report_says_what_failed_when_and_where() -> None:
 def test_a_verdict_without_findings_names_it_too() -> None:
     snapshot = with_failures(parked(), failed(is_held=True))
 
-    text = " ".join(report_text(snapshot, diagnose(snapshot)).split())
+    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
     assert text.startswith("BLOCKED")
     assert "threading.Event.wait" in text.partition("Ray 2.60.0")[0]
@@ -152,7 +153,7 @@ def test_a_verdict_without_findings_names_it_too() -> None:
 def test_whether_an_error_was_handled_is_not_known_where_its_result_is_not_held() -> None:
     snapshot = with_failures(stalled(), failed())
 
-    text = " ".join(report_text(snapshot, diagnose(snapshot)).split())
+    text = " ".join(report_text(AnalysedSnapshot.of(snapshot)).split())
 
     assert f"40 s ago{NOT_HELD}" in text
     assert HELD not in text

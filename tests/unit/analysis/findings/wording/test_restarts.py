@@ -9,10 +9,10 @@ from ray.core.generated import gcs_pb2
 from dstack.diagnosis import Finding
 from dstack.model import GoneWorker
 from dstack.probes.ray_state.control_plane import actors_of
-from tests.unit.scenes import Call, Proc, Scene
+from tests.unit.scenes import Call, Scene, SceneProcess
 
 
-def crashing(attempt: int, **known: Any) -> tuple[Scene, Proc, Call]:
+def crashing(attempt: int, **known: Any) -> tuple[Scene, SceneProcess, Call]:
     """A call that Ray is about to make again, since it killed its actor; its driver waits."""
     scene = Scene()
     driver, parser = scene.driver(), scene.actor("Parser", name="parser")
@@ -24,7 +24,7 @@ def crashing(attempt: int, **known: Any) -> tuple[Scene, Proc, Call]:
 
 
 def only_finding(scene: Scene) -> Finding:
-    (finding,) = scene.look().look().diagnose().findings
+    (finding,) = scene.sample().sample().diagnose().findings
     return finding
 
 
@@ -35,7 +35,7 @@ def told(finding: Finding) -> list[str]:
 def test_a_call_made_again_waits_for_its_next_attempt_and_not_for_an_argument() -> None:
     scene, _, call = crashing(4, last_error="Worker exited with code 1")
 
-    diagnosis = scene.look().look().diagnose()
+    diagnosis = scene.sample().sample().diagnose()
 
     (finding,) = diagnosis.findings
     assert (diagnosis.verdict, diagnosis.incomplete) == ("blocked", False)
@@ -55,7 +55,7 @@ def test_a_call_made_again_waits_for_its_actor_first() -> None:
     scene, driver, call = crashing(4, state="RESTARTING", worker_id=None)
     scene.procs = [driver]
 
-    diagnosis = scene.look().look().diagnose()
+    diagnosis = scene.sample().sample().diagnose()
 
     (finding,) = diagnosis.findings
     wait = diagnosis.vertices[call.key].wait
@@ -89,7 +89,7 @@ def test_an_actor_that_was_restarted_long_ago_is_not_mentioned() -> None:
 def test_a_first_attempt_without_known_arguments_still_waits_for_one_that_was_not_seen() -> None:
     scene, _, call = crashing(0)
 
-    diagnosis = scene.look().look().diagnose()
+    diagnosis = scene.sample().sample().diagnose()
 
     wait = diagnosis.vertices[call.key].wait
     assert diagnosis.incomplete

@@ -29,7 +29,7 @@ def pending(environment: tuple[str, ...] = PIP, *, is_actor: bool = False) -> tu
 
 
 def diagnosed(scene: Scene, setups: int = 1) -> Diagnosis:
-    snapshot = scene.look().look().snapshot()
+    snapshot = scene.sample().sample().snapshot()
     found = tuple(
         EnvironmentSetup(
             node_id=scene.nodes[0].node_id,

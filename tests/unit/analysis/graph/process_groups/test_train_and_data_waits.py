@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dstack.diagnosis import Diagnosis
-from tests.unit.scenes import Proc, Scene, Strand, group_of
+from tests.unit.scenes import Scene, SceneProcess, SceneThread, group_of
 
 REPORT = "ray.train.report"
 
@@ -15,13 +15,13 @@ class Run:
     """Two Train workers: the first reports its result, and waits in the actor where the ranks meet."""
 
     scene: Scene
-    driver: Proc
-    workers: list[Proc]
-    trains: list[Strand]
+    driver: SceneProcess
+    workers: list[SceneProcess]
+    trains: list[SceneThread]
 
     def diagnose(self) -> Diagnosis:
         """By two samples."""
-        return self.scene.look().look_again().diagnose()
+        return self.scene.sample().second_sample().diagnose()
 
 
 def run(*, has_left: bool = False) -> Run:
@@ -30,14 +30,14 @@ def run(*, has_left: bool = False) -> Run:
     meeting = scene.async_actor("SynchronizationActor", owner_id=driver.worker_id).works_for()
     workers = [scene.actor("RayTrainWorker", owner_id=driver.worker_id).works_for().idles() for _ in range(2)]
     known = {"library": "ray.train", "world": meeting.actor_id, "name": "workers", "description": ""}
-    trains = [worker.strand("TrainingThread(train_fn)", "user") for worker in workers]
+    trains = [worker.thread("TrainingThread(train_fn)", "user") for worker in workers]
     for at, worker in enumerate(workers):
         worker.is_member(group_of(at, 0, 1, **known, has_left=has_left and at == 1))
     call = scene.call(meeting, "broadcast_from_rank_zero", by=workers[0])
     trains[0].gets(call)
     meeting.begins(call).collects(REPORT, group_of(0, 0, 1, **known), mark="")
     if has_left:
-        workers[1].strands.remove(trains[1])
+        workers[1].threads.remove(trains[1])
     return Run(scene, driver, workers, trains)
 
 
@@ -77,7 +77,7 @@ def test_ranks_that_wait_for_each_other_in_two_ways_are_deadlocked() -> None:
     report = it.trains[0].call
     assert report is not None
     score.runs(asked)
-    score.strands[0].gets(*report.refs)
+    score.threads[0].gets(*report.refs)
     it.trains[1].gets(asked)
 
     diagnosis = it.diagnose()
@@ -103,7 +103,7 @@ def test_two_calls_of_one_group_meet_whatever_they_are_called() -> None:
     assert diagnosis.verdict not in ("deadlock", "hang")
 
 
-def reader(*, waits: bool) -> tuple[Scene, Proc, Diagnosis]:
+def reader(*, waits: bool) -> tuple[Scene, SceneProcess, Diagnosis]:
     """A reader of the first of two splits, and the driver, which has the second and may wait for the first."""
     scene = Scene()
     driver = scene.driver()
@@ -121,7 +121,7 @@ def reader(*, waits: bool) -> tuple[Scene, Proc, Diagnosis]:
     )
     if waits:
         driver.gets(count)
-    return scene, driver, scene.look().look_again().diagnose()
+    return scene, driver, scene.sample().second_sample().diagnose()
 
 
 def test_a_split_that_nothing_can_read_any_more_is_a_deadlock() -> None:

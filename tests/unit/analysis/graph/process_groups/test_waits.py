@@ -11,11 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from dstack.analysis.diagnose import of_interest
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis, Finding
 from dstack.model import FailedTask, ProcessGroup
 from dstack.report.check_json import check_json
 from dstack.report.text import report_text
-from tests.unit.scenes import JOB, Call, Proc, Scene, group_of, groups_of
+from tests.unit.scenes import JOB, Call, Scene, SceneProcess, group_of, groups_of
 
 
 @dataclass
@@ -23,14 +24,14 @@ class Gang:
     """Actors that are the ranks of one process group, each in a call of the driver, which waits for all."""
 
     scene: Scene
-    driver: Proc
-    ranks: list[Proc]
+    driver: SceneProcess
+    ranks: list[SceneProcess]
     calls: list[Call]
     groups: list[ProcessGroup]
 
     def diagnose(self) -> Diagnosis:
         """By two samples."""
-        return self.scene.look().look_again().diagnose()
+        return self.scene.sample().second_sample().diagnose()
 
     def collect(self, ranks: Sequence[int], operation: str = "all_reduce", **known: Any) -> Gang:
         for rank in ranks:
@@ -81,7 +82,7 @@ def only(diagnosis: Diagnosis) -> Finding:
     return finding
 
 
-def with_reward() -> tuple[Gang, Proc, Call]:
+def with_reward() -> tuple[Gang, SceneProcess, Call]:
     """Ranks 0 to 2 in all_reduce, rank 3 in ray.get on an actor that calls rank 0."""
     it = gang(4)
     reward = it.scene.actor("Reward", owner_id=it.driver.worker_id).works_for()
@@ -268,7 +269,7 @@ def test_a_driver_is_a_rank_as_any_other() -> None:
     worker.works_for().runs(step).is_member(group_of(1, 0, 1)).collects("all_reduce", group_of(1, 0, 1))
     driver.is_member(group_of(0, 0, 1)).gets(step)
 
-    finding = only(scene.look().look_again().diagnose())
+    finding = only(scene.sample().second_sample().diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", True)
     assert finding.summary.startswith(
@@ -298,10 +299,10 @@ def test_a_coroutine_stands_for_a_rank_that_calls_it() -> None:
 
 def test_a_call_whose_thread_ran_between_the_samples_is_another_one() -> None:
     it = gang(4).collect((0, 1)).collect((2, 3), "broadcast", peer=0)
-    it.scene.look()
+    it.scene.sample()
     it.collect((0,), mark="8")
 
-    diagnosis = it.scene.look_again().diagnose()
+    diagnosis = it.scene.second_sample().diagnose()
 
     assert not diagnosis.is_stuck
 
@@ -309,46 +310,46 @@ def test_a_call_whose_thread_ran_between_the_samples_is_another_one() -> None:
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_was_in_the_call_in_one_sample_may_have_left_it(rank: int) -> None:
     it = gang(3).collect((0, 1, 2))
-    it.scene.look()
+    it.scene.sample()
     it.collect((rank,), "broadcast", peer=1, mark="8")
 
-    assert not it.scene.look(only=None).diagnose().is_stuck
+    assert not it.scene.sample(only=None).diagnose().is_stuck
 
 
 def test_a_thread_of_a_rank_may_have_made_the_call_before() -> None:
     it = gang(2).collect((0,))
     it.ranks[1].gets(it.calls[0])
-    sync = it.ranks[1].strand("sync", "user").collects("all_reduce", it.groups[1])
-    it.scene.look()
-    it.ranks[1].strands.remove(sync)
+    sync = it.ranks[1].thread("sync", "user").collects("all_reduce", it.groups[1])
+    it.scene.sample()
+    it.ranks[1].threads.remove(sync)
 
-    assert not it.scene.look(only=None).diagnose().is_stuck
+    assert not it.scene.sample(only=None).diagnose().is_stuck
 
 
 def test_one_sample_is_no_proof() -> None:
     it, _, _ = with_reward()
 
-    diagnosis = it.scene.look().diagnose()
+    diagnosis = it.scene.sample().diagnose()
 
     assert (diagnosis.is_stuck, diagnosis.incomplete) == (False, True)
 
 
 def test_a_rank_that_was_not_read_again_is_no_proof() -> None:
     it = gang(2).collect((0,)).collect((1,), "barrier")
-    it.scene.look()
-    it.ranks[1].is_unseen = True
+    it.scene.sample()
+    it.ranks[1].is_unreadable = True
 
-    diagnosis = it.scene.look_again().diagnose()
+    diagnosis = it.scene.second_sample().diagnose()
 
     assert (diagnosis.is_stuck, diagnosis.incomplete) == (False, True)
 
 
 def test_a_library_that_moves_data_may_end_the_call() -> None:
     it = gang(2).collect((0,)).collect((1,), "barrier")
-    it.scene.look()
+    it.scene.sample()
     it.ranks[0].cpu_s += 0.5
 
-    assert not it.scene.look_again().diagnose().is_stuck
+    assert not it.scene.second_sample().diagnose().is_stuck
 
 
 def test_a_process_that_was_stopped_may_go_on_with_the_call() -> None:
@@ -360,18 +361,18 @@ def test_a_process_that_was_stopped_may_go_on_with_the_call() -> None:
 
 def test_a_library_that_polls_while_it_makes_a_group_moves_no_data() -> None:
     it = gang(2).collect((0,), "new_group").collect((1,), "barrier")
-    it.scene.look()
+    it.scene.sample()
     it.ranks[0].cpu_s += 0.5
 
-    assert it.scene.look_again().diagnose().is_stuck
+    assert it.scene.second_sample().diagnose().is_stuck
 
 
 def test_when_the_library_gives_up_differs_by_the_clock() -> None:
     it = gang(2).collect((0,), fails_at=1.7e9 + 600.0).collect((1,), "barrier")
-    it.scene.look()
+    it.scene.sample()
     it.collect((0,), fails_at=1.7e9 + 600.0004)
 
-    finding = only(it.scene.look_again().diagnose())
+    finding = only(it.scene.second_sample().diagnose())
 
     assert finding.confirmed
     assert any("times out in 10 min" in step.text for step in finding.explanation)
@@ -379,9 +380,9 @@ def test_when_the_library_gives_up_differs_by_the_clock() -> None:
 
 def test_a_call_that_polls_is_one_call_under_an_assumption() -> None:
     it = gang(2).collect((0,), mark="").collect((1,), "barrier")
-    assert it.ranks[0].worker_id in of_interest(it.scene.look().snapshot()).pollers
+    assert it.ranks[0].worker_id in of_interest(it.scene.sample().snapshot()).pollers
 
-    finding = only(it.scene.read().look_again().diagnose())
+    finding = only(it.scene.read().second_sample().diagnose())
 
     assert (finding.kind, finding.confirmed) == ("deadlock", False)
     assert finding.assumed == ("rank 0 was in the same all_reduce in all samples",)
@@ -389,18 +390,18 @@ def test_a_call_that_polls_is_one_call_under_an_assumption() -> None:
 
 def test_a_call_that_polls_and_was_seen_elsewhere_is_not_one() -> None:
     it = gang(2).collect((0,), mark="").collect((1,), "barrier")
-    it.scene.look()
+    it.scene.sample()
     it.ranks[0].computes()
     it.scene.read(only=it.ranks)
     it.collect((0,), mark="")
 
-    assert not it.scene.look_again().diagnose().is_stuck
+    assert not it.scene.second_sample().diagnose().is_stuck
 
 
 def test_what_may_be_stuck_is_watched_for_a_while() -> None:
     it, _, _ = with_reward()
 
-    assert of_interest(it.scene.look().snapshot()).may_stand_still
+    assert of_interest(it.scene.sample().snapshot()).may_stand_still
 
 
 # Members that run nothing
@@ -448,15 +449,15 @@ def test_a_rank_whose_call_failed_may_be_called_again() -> None:
 def test_a_rank_that_has_just_returned_may_have_been_in_the_call() -> None:
     it = gang(3).collect((0, 1))
     it.ranks[2].gets(it.calls[0])
-    it.scene.look()
+    it.scene.sample()
     it.returns(2)
 
-    assert not it.scene.look(only=None).diagnose().is_stuck
+    assert not it.scene.sample(only=None).diagnose().is_stuck
 
 
 def test_an_unread_rank_leaves_it_open() -> None:
     it = gang(3).collect((0, 1))
-    it.ranks[2].is_unseen = True
+    it.ranks[2].is_unreadable = True
 
     diagnosis = it.diagnose()
 
@@ -581,7 +582,7 @@ def test_a_rank_whose_actor_died_orphans_the_others() -> None:
 
 def test_a_thread_of_the_user_in_a_member_may_make_the_call() -> None:
     it, _, _ = with_reward()
-    it.ranks[3].strand("sync", "user").computes()
+    it.ranks[3].thread("sync", "user").computes()
 
     assert not it.diagnose().is_stuck
 
@@ -622,9 +623,9 @@ def test_many_ranks_share_what_they_wait_for() -> None:
 
 def test_the_json_has_the_ranks_inside_and_those_missing() -> None:
     it, _, _ = with_reward()
-    it.scene.look().look_again()
+    it.scene.sample().second_sample()
 
-    document = json.loads(check_json(it.scene.snapshot(), it.diagnose()))
+    document = json.loads(check_json(AnalysedSnapshot.of(it.scene.snapshot())))
 
     members = [*document["findings"][0]["members"], *document["findings"][0]["blocked_behind"]]
     calls = [wait["process_group"] for member in members for wait in member["waits_for"] if wait["process_group"]]
@@ -636,7 +637,7 @@ def test_the_json_has_the_ranks_inside_and_those_missing() -> None:
 def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
     it = gang(3).collect((0, 1))
 
-    text = report_text(it.scene.snapshot(), it.diagnose())
+    text = report_text(AnalysedSnapshot.of(it.scene.snapshot()))
 
     assert "all depend on Rank.train of actor" in text
 
@@ -644,8 +645,8 @@ def test_a_rank_in_an_open_chain_says_for_which_ranks_it_waits() -> None:
 def test_a_call_on_a_group_is_no_service_at_rest() -> None:
     """A main thread in a collective and a helper that waits in a queue which it may fill."""
     it = gang(2).collect((0,)).collect((1,), "barrier")
-    helper = it.ranks[0].strand("helper", "user")
-    helper.is_in("queue.Queue.get", "0x1").is_reached_by(it.ranks[0].strands[0])
+    helper = it.ranks[0].thread("helper", "user")
+    helper.is_in("queue.Queue.get", "0x1").is_reached_by(it.ranks[0].threads[0])
 
     finding = only(it.diagnose())
     assert (finding.kind, helper.key in finding.members) == ("deadlock", True)
@@ -653,7 +654,7 @@ def test_a_call_on_a_group_is_no_service_at_rest() -> None:
 
 def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
     it, _, _ = with_reward()
-    it.scene.look()
+    it.scene.sample()
     for at, worker in enumerate(it.scene.samples[0].workers):
         if worker.worker_id == it.ranks[1].worker_id and worker.process is not None:
             child = replace(worker.process, pid=77, parent_pid=worker.process.pid, threads=(), children=())
@@ -661,7 +662,7 @@ def test_a_forked_child_has_the_ranks_of_its_parent() -> None:
             workers = it.scene.samples[0].workers
             it.scene.samples[0] = replace(it.scene.samples[0], workers=(*workers[:at], changed, *workers[at + 1 :]))
 
-    assert it.scene.look_again().diagnose().verdict == "deadlock"
+    assert it.scene.second_sample().diagnose().verdict == "deadlock"
 
 
 def test_ranks_that_wait_alike_elsewhere_are_told_as_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dstack.diagnosis import Finding
 from dstack.model import Actor, Task
-from tests.unit.scenes import JOB, Call, Proc, Scene, groups_of
+from tests.unit.scenes import JOB, Call, Scene, SceneProcess, groups_of
 
 
 def only_finding(scene: Scene) -> Finding:
@@ -17,7 +17,7 @@ def only_finding(scene: Scene) -> Finding:
     return finding
 
 
-def waits_for_task_of(scene: Scene, owner: Proc) -> Call:
+def waits_for_task_of(scene: Scene, owner: SceneProcess) -> Call:
     """A task of which another got the ref, and now waits for it."""
     task, worker = scene.run("slow", by=owner)
     scene.procs.remove(worker)
@@ -33,7 +33,7 @@ def test_a_ref_whose_owner_died_long_ago_is_orphaned() -> None:
     owner = scene.worker()
     task = waits_for_task_of(scene, owner)
     scene.dies(owner, "out of memory")
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     diagnosis = scene.diagnose()
 
@@ -74,8 +74,8 @@ def test_a_ref_whose_owner_does_not_answer_is_unknown() -> None:
     scene = Scene()
     owner = scene.worker()
     waits_for_task_of(scene, owner)
-    owner.is_silent = owner.has_no_stacks = True
-    scene.look().look_again()
+    owner.is_unreachable = owner.has_no_stacks = True
+    scene.sample().second_sample()
 
     diagnosis = scene.diagnose()
 
@@ -163,7 +163,7 @@ def test_an_actor_that_is_exiting_still_ends_its_calls() -> None:
 # Restarts
 
 
-def restarting(scene: Scene, by: Proc, **known: Any) -> tuple[Actor, Call]:
+def restarting(scene: Scene, by: SceneProcess, **known: Any) -> tuple[Actor, Call]:
     """An actor that is being restarted, and a call that waits for that."""
     actor = scene.actor("Phoenix").actor
     assert actor is not None
@@ -180,7 +180,7 @@ def test_a_restart_that_no_node_can_take_is_infeasible() -> None:
     scene = Scene()
     driver = scene.driver()
     _, call = restarting(scene, by=driver, required_resources={"special": 1.0})
-    scene.look().look_again()
+    scene.sample().second_sample()
 
     finding = only_finding(scene)
 
@@ -203,7 +203,7 @@ def test_a_restart_on_a_worker_that_does_not_answer_is_unknown() -> None:
     scene = Scene()
     driver, worker = scene.driver(), scene.worker()
     restarting(scene, by=driver, worker_id=worker.worker_id, required_resources={"special": 1.0})
-    worker.is_silent = True
+    worker.is_unreachable = True
 
     diagnosis = scene.diagnose()
 

@@ -4,18 +4,18 @@ from msgspec.structs import replace
 
 from dstack.model import Bundle
 from dstack.vertex_keys import UnknownKey
-from tests.unit.scenes import Proc, Scene, groups_of, key_of
+from tests.unit.scenes import Scene, SceneProcess, groups_of, key_of
 
 READY = f"00{'f' * 38}01000000{(100_000_001).to_bytes(4, 'little').hex()}"
 
 
-def awaits_group(scene: Scene, owner: str = "") -> Proc:
+def awaits_group(scene: Scene, owner: str = "") -> SceneProcess:
     """A driver in `ray.get` for a ref of ``ready()``, which names no owner."""
     driver = scene.driver()
     driver.gets(READY).knows(READY, state=None, size_bytes=-1)
-    call = driver.strands[0].call
+    call = driver.threads[0].call
     assert call is not None
-    driver.strands[0].call = replace(call, owners=(owner,))
+    driver.threads[0].call = replace(call, owners=(owner,))
     return driver
 
 
@@ -44,7 +44,7 @@ def test_who_awaits_a_group_that_never_fits_is_behind_it() -> None:
         job_id=driver.worker.job_id,
     )
 
-    diagnosis = scene.look_again().diagnose()
+    diagnosis = scene.second_sample().diagnose()
 
     assert (diagnosis.verdict, diagnosis.incomplete) == ("hang", False)
     assert diagnosis.findings[0].members == (key_of(group),)

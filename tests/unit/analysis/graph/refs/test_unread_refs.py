@@ -9,7 +9,7 @@ import pytest
 
 from dstack.analysis.diagnose import diagnose
 from dstack.model import Failure
-from tests.unit.scenes import Proc, Scene
+from tests.unit.scenes import Scene, SceneProcess
 
 
 class Ring:
@@ -23,19 +23,19 @@ class Ring:
         self.pong = self.scene.call(self.right, "pong", by=self.left)
         self.back = self.scene.call(self.left, "back", by=self.right)
         self.driver.gets(self.ping)
-        self.left.runs(self.ping).keeps(self.pong).strands[0].gets_what_it_holds(**terms)
-        self.right.runs(self.pong).keeps(self.back).strands[0].gets_what_it_holds()
+        self.left.runs(self.ping).keeps(self.pong).threads[0].gets_held_refs(**terms)
+        self.right.runs(self.pong).keeps(self.back).threads[0].gets_held_refs()
         self.left.access = self.right.access = "py-spy via sudo"
 
     @property
-    def members(self) -> list[Proc]:
+    def members(self) -> list[SceneProcess]:
         return [self.left, self.right]
 
 
 def test_two_that_hold_only_each_others_calls_are_suspected_and_never_more() -> None:
     ring = Ring()
 
-    told = ring.scene.look().look_again().diagnose()
+    told = ring.scene.sample().second_sample().diagnose()
 
     assert (told.verdict, told.findings[0].confirmed) == ("deadlock", False)
     assert told.findings[0].assumed == ("the refs that it waits for are among those that its process holds",)
@@ -46,7 +46,7 @@ def test_who_holds_another_ref_may_wait_for_that() -> None:
     call, _ = ring.scene.run("work", by=ring.right)
     ring.right.keeps(call)
 
-    assert ring.scene.look().look_again().diagnose().verdict == "blocked"
+    assert ring.scene.sample().second_sample().diagnose().verdict == "blocked"
 
 
 @pytest.mark.parametrize(
@@ -62,16 +62,16 @@ def test_a_value_that_is_there_may_be_on_its_way(known: dict[str, object], verdi
     ring = Ring()
     ring.left.keeps("a" * 48 + "01000000", **known)
 
-    assert ring.scene.look().look_again().diagnose().verdict == verdict
+    assert ring.scene.sample().second_sample().diagnose().verdict == verdict
 
 
 def test_a_timeout_ends_it() -> None:
-    assert Ring(timeout_s=1.0).scene.look().look_again().diagnose().verdict == "blocked"
+    assert Ring(timeout_s=1.0).scene.sample().second_sample().diagnose().verdict == "blocked"
 
 
 def test_who_did_not_tell_of_all_its_refs_may_wait_for_another() -> None:
     ring = Ring()
-    ring.scene.look().look_again()
+    ring.scene.sample().second_sample()
     failure = Failure(stage="core worker", reason="it returned only 1 of its 2 refs", worker_id=ring.left.worker_id)
 
     told = msgspec.structs.replace(ring.scene.snapshot(), failures=(failure,))
@@ -81,20 +81,20 @@ def test_who_did_not_tell_of_all_its_refs_may_wait_for_another() -> None:
 
 def test_who_holds_something_else_at_the_second_look_has_moved() -> None:
     ring = Ring()
-    ring.scene.look()
+    ring.scene.sample()
     again = ring.scene.call(ring.right, "pong", by=ring.left)
     ring.left.refs.clear()
     ring.left.keeps(again)
 
-    assert ring.scene.look_again().diagnose().verdict == "blocked"
+    assert ring.scene.second_sample().diagnose().verdict == "blocked"
 
 
 def test_who_was_not_seen_at_all_may_wait_but_is_not_said_to() -> None:
     ring = Ring()
     for proc in ring.members:
-        proc.is_unseen = True
+        proc.is_unreadable = True
 
-    told = ring.scene.look().look_again().diagnose()
+    told = ring.scene.sample().second_sample().diagnose()
 
     assert (told.verdict, told.incomplete) == ("blocked", True)
     waits = {vertex.label: vertex.wait for vertex in told.vertices.values()}
@@ -107,9 +107,9 @@ def test_who_was_not_seen_at_all_may_wait_but_is_not_said_to() -> None:
 def test_a_driver_that_was_not_seen_stands_before_what_it_holds() -> None:
     ring = Ring()
     ring.driver.keeps(ring.ping)
-    ring.driver.is_unseen = True
+    ring.driver.is_unreadable = True
 
-    told = ring.scene.look().look_again().diagnose()
+    told = ring.scene.sample().second_sample().diagnose()
 
     (driver,) = (vertex for vertex in told.vertices.values() if vertex.label.startswith("driver"))
     assert driver.wait is not None
@@ -123,7 +123,7 @@ def test_nothing_is_called_clear_that_was_not_wholly_read() -> None:
     actor = scene.actor("Left")
     actor.computes().access = "text stack"
 
-    told = scene.look().diagnose()
+    told = scene.sample().diagnose()
 
     assert (told.verdict, told.incomplete) == ("clear", True)
     assert told.coverage.access == {"text stack": 1}

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Vertex
 from dstack.model import Bundle, Frame, Job, Node
 from dstack.report.check_json import check_json
 from dstack.vertex_keys import AnyKey, Key
 from dstack.watch.figures import waits_of
-from tests.unit.scenes import JOB, Call, Proc, Scene
+from tests.unit.scenes import JOB, Call, Scene, SceneProcess
 
 OTHER_JOB = "02000000"
 
@@ -25,8 +26,8 @@ class Held:
 
     scene: Scene
     node: Node
-    driver: Proc
-    actor: Proc
+    driver: SceneProcess
+    actor: SceneProcess
     call: Call
 
     def enders(self) -> set[str]:
@@ -89,7 +90,7 @@ def test_an_owner_that_goes_on_may_end_it() -> None:
 
 def test_another_thread_of_the_owner_may_end_it() -> None:
     it = held()
-    it.driver.strand("helper", "user")
+    it.driver.thread("helper", "user")
 
     assert it.verdict() == "blocked"
 
@@ -97,15 +98,15 @@ def test_another_thread_of_the_owner_may_end_it() -> None:
 @pytest.mark.parametrize(("name", "is_stuck"), [("ray_print_logs", True), ("PythonGCThread", True), ("monitor", False)])
 def test_threads_of_ray_do_nothing_with_a_handle_but_those_of_libraries_may(name: str, is_stuck: bool) -> None:
     it = held()
-    it.driver.strand(name, "ray")
+    it.driver.thread(name, "ray")
 
     assert it.verdict() == ("deadlock" if is_stuck else "blocked")
 
 
 def test_an_idle_thread_of_an_executor_does_nothing_by_itself() -> None:
     it = held()
-    strand = it.driver.strand("ThreadPoolExecutor-0_0", "ray")
-    strand.leaf = Frame(
+    thread = it.driver.thread("ThreadPoolExecutor-0_0", "ray")
+    thread.leaf = Frame(
         function="_worker", file="/usr/lib/python3/concurrent/futures/thread.py", line=1, origin="stdlib"
     )
 
@@ -115,7 +116,7 @@ def test_an_idle_thread_of_an_executor_does_nothing_by_itself() -> None:
 def test_what_runs_in_it_may_end_it() -> None:
     it = held()
     method = it.scene.call(it.actor, "fit", by=it.driver)
-    it.actor.strands[0].role = "task"
+    it.actor.threads[0].role = "task"
     it.actor.runs(method)
 
     assert it.enders() == {"driver train.py", "Trainer.fit"}
@@ -217,7 +218,9 @@ def test_who_was_not_seen_may_be_who_ends_it(who: str, how: str) -> None:
     it = held()
     bystander = it.scene.worker().idles()
     proc = {"driver": it.driver, "actor": it.actor, "bystander": bystander}[who]
-    proc.is_silent, proc.is_unseen, proc.has_no_stacks = (how == one for one in ("silent", "unseen", "without stacks"))
+    proc.is_unreachable, proc.is_unreadable, proc.has_no_stacks = (
+        how == one for one in ("silent", "unseen", "without stacks")
+    )
 
     is_stuck = who == "bystander" and how != "silent"  # it said that it knows of no handle
 
@@ -227,7 +230,7 @@ def test_who_was_not_seen_may_be_who_ends_it(who: str, how: str) -> None:
 # Placement groups
 
 
-def reserved(**known: Any) -> tuple[Scene, Proc]:
+def reserved(**known: Any) -> tuple[Scene, SceneProcess]:
     """A driver that waits for a task that needs what its placement group holds."""
     scene = Scene()
     node = scene.node(free={}, GPU=1.0)
@@ -243,7 +246,7 @@ def test_a_placement_group_is_removed_by_somebody_of_its_job() -> None:
 
     assert scene.diagnose().verdict == "deadlock"
     scene.samples.clear()
-    driver.strand("helper", "user")
+    driver.thread("helper", "user")
     assert scene.diagnose().verdict == "blocked"
 
 
@@ -303,14 +306,14 @@ def test_only_executions_calls_actors_and_groups_are_counted_and_listed() -> Non
     for _ in range(2):
         required = {"GPU": 1.0}
         it.scene.task("wanting too", by=it.driver, state="PENDING_NODE_ASSIGNMENT", required_resources=required)
-    snapshot = it.scene.look().look_again().snapshot()
+    snapshot = it.scene.sample().second_sample().snapshot()
 
-    diagnosis = it.scene.diagnose()
-    (told,) = json.loads(check_json(snapshot, diagnosis))["findings"]
+    analysed = AnalysedSnapshot.of(snapshot)
+    (told,) = json.loads(check_json(analysed))["findings"]
 
     assert [one["execution"] for one in told["members"]] == ["driver train.py", "wanting"]
     assert [one["execution"] for one in told["blocked_behind"]] == ["wanting too", "wanting too"]
     assert (told["waiters_direct"], told["waiters_total"]) == (2, 2)
     assert "2 more pending behind it" in told["explanation"]
-    waits, _ = waits_of(diagnosis)
+    waits, _ = waits_of(analysed.diagnosis)
     assert waits == {"ray.get": 1, "resources": 3}

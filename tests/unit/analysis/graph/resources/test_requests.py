@@ -15,12 +15,12 @@ from dstack.analysis.graph.resources.placement_groups import cannot_hold
 from dstack.diagnosis import Vertex, Wait
 from dstack.model import Bundle, Node
 from dstack.vertex_keys import GroupKey, Key
-from tests.unit.scenes import Call, Proc, Scene, groups_of
+from tests.unit.scenes import Call, Scene, SceneProcess, groups_of
 
 NOTHING: Mapping[str, float] = {}
 
 
-def pending(scene: Scene, by: Proc, **needs: float) -> Call:
+def pending(scene: Scene, by: SceneProcess, **needs: float) -> Call:
     """A task that has no node yet."""
     return scene.task("wanting", by=by, state="PENDING_NODE_ASSIGNMENT", required_resources=needs)
 
@@ -169,7 +169,7 @@ def test_a_task_that_joins_a_thread_keeps_its_cpu() -> None:
     scene.node(free=NOTHING, CPU=1.0)
     driver = scene.driver()
     _, worker = scene.run("wait", by=driver, CPU=1.0)
-    worker.joins(worker.strand("helper", "user"))
+    worker.joins(worker.thread("helper", "user"))
 
     assert groups_of(scene.wait_of(pending(scene, driver, CPU=1.0))) == [(1, [worker.key])]
 
@@ -220,7 +220,7 @@ def test_a_holder_whose_task_nobody_tells_of_is_unknown() -> None:
     scene.node(free=NOTHING, CPU=1.0)
     driver, other = scene.driver(), scene.driver()
     scene.run("compute", by=other, CPU=1.0)
-    other.is_silent = True
+    other.is_unreachable = True
 
     assert [holder.kind for holder in holders(scene, scene.wait_of(pending(scene, driver, CPU=1.0)))] == ["unknown"]
 
@@ -230,8 +230,8 @@ def test_free_but_not_placed_is_an_anomaly_once_seen_twice() -> None:
     scene.node(CPU=4.0)
     call = pending(scene, scene.driver(), CPU=1.0)
 
-    once = labels(scene, scene.look().wait_of(call))
-    scene.look()
+    once = labels(scene, scene.sample().wait_of(call))
+    scene.sample()
     twice = labels(scene, scene.wait_of(call))
 
     assert once == ["scheduler, which has not placed 1 CPU"]
@@ -329,7 +329,7 @@ def test_what_an_actor_holds_is_held_until_it_ends() -> None:
 
     assert labels(scene, wait) == ['end of actor Trainer "left", which holds 1 GPU']
     (holder,) = holders(scene, wait)
-    assert (holder.worker_id, holder.os_thread_id) == (actor.worker_id, actor.strands[0].tid)
+    assert (holder.worker_id, holder.os_thread_id) == (actor.worker_id, actor.threads[0].tid)
 
 
 def test_an_actor_that_waits_for_a_value_lends_nothing_back() -> None:

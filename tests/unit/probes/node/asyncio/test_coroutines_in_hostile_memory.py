@@ -21,8 +21,8 @@ from dstack.probes.node.cpython.memory import ProcessMemory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.waits.executors import Executors
 from tests.fuzzing.effort import examples
-from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
-from tests.unit.own_process import own_layout, own_process
+from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder, TooMuch, ends_well
+from tests.unit.support.own_process import own_layout, own_process
 
 VARIABLES = [contextvars.ContextVar[int](f"variable {number}") for number in range(40)]
 NAMES = ["waits for ", "has ", "asks ", "awaits "]

@@ -17,7 +17,7 @@ import pytest
 from dstack.probes.node.asyncio.coroutines import TRACING, Coroutines, Suspended
 from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.waits.executors import Executors
-from tests.unit.own_process import own_process
+from tests.unit.support.own_process import own_process
 
 WRAPPER = """
 def traced(method):

@@ -16,7 +16,7 @@ from dstack.probes.node.asyncio.await_targets import OTHER_LOOP
 from dstack.probes.node.asyncio.coroutines import Coroutines, Suspended
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.waits.executors import Executors
-from tests.unit.own_process import own_process
+from tests.unit.support.own_process import own_process
 
 SITE = "/usr/lib/python3/site-packages"
 ROUTER = """

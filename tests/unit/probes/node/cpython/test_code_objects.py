@@ -32,8 +32,8 @@ from dstack.probes.node.cpython import code_objects as module
 from dstack.probes.node.cpython.code_objects import Code, CodeObjects, exception_table, lines, lines_3_10
 from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
-from tests.unit.hostile import Change, Copied, Recorder
-from tests.unit.own_process import own_layout, own_objects
+from tests.unit.support.hostile_memory import Change, Copied, Recorder
+from tests.unit.support.own_process import own_layout, own_objects
 
 MODULES: tuple[ModuleType, ...] = (
     *(argparse, ast, asyncio.base_events, asyncio.tasks, collections, contextlib, dataclasses, inspect, logging),

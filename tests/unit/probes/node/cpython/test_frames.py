@@ -18,7 +18,7 @@ from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.procfs import proc
 from dstack.probes.node.threads import PythonThread
 from tests.processes import wait_until
-from tests.unit.own_process import own_frames, own_interpreter, own_process
+from tests.unit.support.own_process import own_frames, own_interpreter, own_process
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from dstack.probes.node.cpython.memory import PAGE, ProcessMemory, open_memory
 from dstack.probes.node.cpython.process import Known, PythonProcess
-from tests.unit.own_process import own_interpreter, own_objects
+from tests.unit.support.own_process import own_interpreter, own_objects
 
 NAME = "a_module_of_dstacks_tests"
 

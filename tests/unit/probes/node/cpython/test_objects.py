@@ -9,7 +9,7 @@ import pytest
 
 from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
-from tests.unit.own_process import own_objects
+from tests.unit.support.own_process import own_objects
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "kept pages"])

@@ -25,8 +25,8 @@ from dstack.probes.node.cpython.layout import Specimen
 from dstack.probes.node.cpython.memory import PAGE, Unreadable, open_memory
 from dstack.probes.node.cpython.objects import TYPE, TYPE_NAME, Objects
 from tests.fuzzing.effort import examples
-from tests.unit.hostile import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
-from tests.unit.own_process import own_frames, own_layout, own_objects
+from tests.unit.support.hostile_memory import END, HOSTILE, MIB, Change, Copied, CountedMemory, Recorder, ends_well
+from tests.unit.support.own_process import own_frames, own_layout, own_objects
 
 BASE, WORDS = 0x10000, 64
 FRAME_BYTES = 88

@@ -1,7 +1,7 @@
 """The layouts of other versions of Python than the reader's own, which are saved."""
 
 from dstack.probes.node.cpython.saved_layouts import TABLES
-from tests.unit.own_process import own_layout
+from tests.unit.support.own_process import own_layout
 
 
 def test_the_saved_layout_of_this_version_equals_the_calibrated_one() -> None:

@@ -21,7 +21,7 @@ from dstack.probes.node.cpython.memory import ProcessMemory, Unreadable, open_me
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from dstack.probes.node.cpython.task_lists import TaskLists
-from tests.unit.own_process import own_process
+from tests.unit.support.own_process import own_process
 
 NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS = 16, 8, 24, 32, 40
 LISTS = TaskLists(NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS)

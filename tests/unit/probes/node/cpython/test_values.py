@@ -14,9 +14,9 @@ from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.values import MAX_CHARACTERS, MAX_DEPTH, shown_locals, text_of
 from tests.fuzzing.effort import examples
-from tests.unit.hostile import HOSTILE, Change, Copied, Recorder, ends_well
-from tests.unit.own_process import own_objects, own_process
 from tests.unit.probes.node.cpython.test_frames import resting
+from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder, ends_well
+from tests.unit.support.own_process import own_objects, own_process
 
 LONGEST = 2_100
 """Of a dict of dicts of dicts of the longest texts, each of which is cut only after what begins within the limit."""

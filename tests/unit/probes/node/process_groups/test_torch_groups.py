@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import Known, PythonProcess
 from dstack.probes.node.process_groups.memberships import Memberships, ProcessGroups
 from dstack.probes.node.process_groups.torch_groups import MAX_MEMBERS, MODULE
-from tests.unit.own_process import own_interpreter
+from tests.unit.support.own_process import own_interpreter
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

@@ -18,7 +18,7 @@ from dstack.probes.node.cpython.memory import ProcessMemory, open_memory
 from dstack.probes.node.process_groups.data_groups import at_meeting
 from dstack.probes.node.process_groups.train_groups import CONTEXT, meeting, rank_in_train
 from dstack.probes.node.wire import CallData
-from tests.unit.own_process import own_frames, own_objects, own_process
+from tests.unit.support.own_process import own_frames, own_objects, own_process
 
 TRAIN = "/site-packages/ray/train/v2/_internal"
 DATA = "/site-packages/ray/data/_internal/iterator/stream_split_iterator.py"

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from dstack.probes.node.blocked_calls.unproven import UNPROVEN
 from dstack.probes.node.pyspy import reader
 from dstack.probes.node.pyspy.reader import PySpyReader
 from dstack.probes.node.pyspy.runner import PySpy
 from dstack.probes.node.reading import Problem, ProcessReading, Request, ThreadReading
 from dstack.probes.node.stacks.origins import Origins
 from dstack.probes.node.threads import Position, PythonThread, ShownFrame
-from dstack.probes.node.waits.unproven import UNPROVEN
 from tests.sampling import OPTIONS
 
 PID = TID = 7

@@ -15,7 +15,7 @@ from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.ray.compiled_graphs import stages_of
 from dstack.probes.node.waits.channels import with_channel
 from dstack.probes.node.wire import CallData
-from tests.unit.own_process import own_process
+from tests.unit.support.own_process import own_process
 
 WORKER = """
 def get_objects(gate):

@@ -15,8 +15,8 @@ from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.cpython.process import MemoryThread, PythonProcess
 from dstack.probes.node.ray.tensor_transfers import STORE_FILE, transferred, wait_for_tensors
 from dstack.probes.node.wire import CallData
-from tests.unit.own_process import own_process
 from tests.unit.scenes import Scene
+from tests.unit.support.own_process import own_process
 
 STORE = """
 def __ray_send__(gate, obj_id):
@@ -112,7 +112,7 @@ def test_a_transfer_is_named_by_its_object() -> None:
     actor.runs(scene.call(actor, "__ray_call__", by=scene.driver()))
     group = ProcessGroup(library="ray.util.collective", world="", name="first", rank=0, ranks=(0, 1))
     of_group = GroupCall(operation="send", group=group, peer=1, transfer=OTHER)
-    actor.strands[0].call = BlockedCall(kind="other", frame=0, what="send of ray.util.collective", of_group=of_group)
+    actor.threads[0].call = BlockedCall(kind="other", frame=0, what="send of ray.util.collective", of_group=of_group)
     snapshot = scene.snapshot()
 
     index = SampleIndex(snapshot, snapshot.samples[0])

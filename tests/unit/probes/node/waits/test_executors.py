@@ -9,7 +9,7 @@ import pytest
 
 from dstack.probes.node.cpython.memory import open_memory
 from dstack.probes.node.waits.executors import Executors
-from tests.unit.own_process import own_process
+from tests.unit.support.own_process import own_process
 
 
 @pytest.mark.parametrize("keeps_pages", [False, True])

@@ -28,8 +28,8 @@ from dstack.probes.node.waits.locks import Locks
 from dstack.probes.node.waits.reachable_objects import Roots, Search
 from dstack.probes.node.waits.user_modules import UserModules
 from tests.fuzzing.effort import examples
-from tests.unit.hostile import END, CountedMemory
-from tests.unit.own_process import own_layout, own_objects, own_process
+from tests.unit.support.hostile_memory import END, CountedMemory
+from tests.unit.support.own_process import own_layout, own_objects, own_process
 
 BASE = 0x10000
 LONGEST_S = 5.0

@@ -1,0 +1,317 @@
+"""Small random clusters of async actors that can be run to their end.
+
+The calls of an actor share its event loop, which one of them may keep to itself, and its one lock. Whoever is not
+blocked, and whose loop is free, ends sooner or later; whoever begins blocks no more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from dstack.vertex_keys import Key
+from tests.unit.scenes import Call, Scene, SceneCoroutine, SceneProcess, SceneThread
+
+Phase = Literal["runs", "queued", "ended"]
+DRIVER = -1
+
+
+@dataclass(frozen=True)
+class Block:
+    """What somebody is blocked in: needs this many of these works and of ``others``, which nobody knows, or the lock.
+
+    ``by_coroutine`` awaits works of the same actor themselves instead of their refs; ``in_helper`` has a thread get
+    them all, and awaits that.
+    """
+
+    works: tuple[int, ...]
+    needs: int
+    others: int = 0
+    is_timed: bool = False
+    wants_lock: bool = False
+    by_coroutine: bool = False
+    in_helper: bool = False
+
+
+@dataclass
+class Work:
+    """A task on a thread, or a call of an async actor: suspended, on the loop's thread now, or not begun there."""
+
+    actor: int | None
+    phase: Phase
+    block: Block | None = None
+    is_on_loop: bool = False
+    has_begun: bool = True
+    holds_lock: bool = False
+
+
+@dataclass
+class World:
+    """Works by number, actors by number with their slots, and the driver, in an event loop of its own or not."""
+
+    slots: list[int]
+    works: list[Work]
+    driver: Block | None
+    is_driver_async: bool
+
+    def steps(self) -> Iterator[tuple[str, int]]:
+        """What may happen next."""
+        for number, work in enumerate(self.works):
+            if work.phase == "runs" and self.has_loop(work) and self.is_free(work.block, work.actor):
+                yield "ends", number
+            elif work.phase == "queued" and self.has_free_slot(work):
+                yield "begins", number
+        if self.driver and self.is_free(self.driver, None):
+            yield "goes on", DRIVER
+
+    def do(self, step: tuple[str, int]) -> None:
+        what, number = step
+        if what == "goes on":
+            self.driver = None
+        elif what == "ends":
+            self.works[number].phase = "ended"
+        else:
+            self.works[number].phase = "runs"
+            self.works[number].has_begun = self.on_loop(self.works[number].actor) is None
+
+    def go_on(self, order: random.Random, steps: int | None = None) -> None:
+        """Does so many possible steps in any order, or all."""
+        while (possible := list(self.steps())) and steps != 0:
+            self.do(order.choice(possible))
+            steps = None if steps is None else steps - 1
+
+    def left(self) -> set[int]:
+        """Who has not ended; the driver only if it is blocked."""
+        left = {number for number, work in enumerate(self.works) if work.phase != "ended"}
+        return left | {DRIVER} if self.driver else left
+
+    def running(self, actor: int | None) -> list[int]:
+        """The works that an actor runs, whether or not they have begun."""
+        return [n for n, work in enumerate(self.works) if work.actor == actor is not None and work.phase == "runs"]
+
+    def on_loop(self, actor: int | None) -> int | None:
+        """The work that keeps an actor's loop to itself."""
+        return next((number for number in self.running(actor) if self.works[number].is_on_loop), None)
+
+    def holder(self, actor: int | None) -> int | None:
+        """The work that holds an actor's lock."""
+        return next((number for number in self.running(actor) if self.works[number].holds_lock), None)
+
+    def has_loop(self, work: Work) -> bool:
+        return work.is_on_loop or self.on_loop(work.actor) is None
+
+    def has_free_slot(self, work: Work) -> bool:
+        return work.actor is not None and len(self.running(work.actor)) < self.slots[work.actor]
+
+    def is_free(self, block: Block | None, actor: int | None) -> bool:
+        if block is None or block.is_timed:
+            return True
+        if block.wants_lock:
+            return self.holder(actor) is None
+        return sum(self.works[number].phase == "ended" for number in block.works) + block.others >= block.needs
+
+
+@dataclass
+class Show:
+    """A world as a scene, kept up with it."""
+
+    world: World
+    scene: Scene = field(default_factory=Scene)
+    procs: dict[int, SceneProcess] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    who: dict[Key, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.driver = self.scene.driver()
+        self.actors = [self.scene.async_actor() for _ in self.world.slots]
+        for number, work in enumerate(self.world.works):
+            self.procs[number] = self.scene.worker() if work.actor is None else self.actors[work.actor]
+            self.calls.append(self._submit(work))
+        self.update()
+
+    def update(self) -> None:
+        """Shows the world as it is now, and learns by which keys its works are known."""
+        self._show_records()
+        for proc in self.scene.procs:
+            proc.running, proc.coros, proc.coroutines_read = [], [], True
+            del proc.threads[2 if proc in self.actors else 1 :]
+        for actor in self.actors:
+            actor.threads[-1].call, actor.threads[-1].task_id, actor.threads[-1].is_idle_loop = None, None, True
+        shown = [number for number, work in enumerate(self.world.works) if work.phase == "runs"]
+        executions = {number: self._begin(number) for number in shown}
+        for number, execution in executions.items():
+            if execution is not None:
+                self._note(execution, number)
+                self._block(number, execution, self.world.works[number].block)
+        self._show_driver()
+
+    def _submit(self, work: Work) -> Call:
+        if work.actor is None:
+            return self.scene.task("work", by=self.driver)
+        return self.scene.call(self.actors[work.actor], "work", by=self.driver)
+
+    def _show_records(self) -> None:
+        self.driver.submitted.clear()
+        for number, (work, call) in enumerate(zip(self.world.works, self.calls, strict=True)):
+            self.who[call.key] = number
+            call.has_arrived = work.phase == "queued" and not self.world.has_free_slot(work)
+            if work.phase == "ended":
+                self.driver.has(call)
+            else:
+                self.driver.submitted.append(call)
+
+    def _begin(self, number: int) -> SceneThread | SceneCoroutine | None:
+        """What runs a work: nothing yet where it has not begun."""
+        work, proc, call = self.world.works[number], self.procs[number], self.calls[number]
+        if work.actor is None:
+            proc.runs(call)
+            return proc.threads[0]
+        if work.is_on_loop:
+            proc.running.append(call)
+            proc.threads[1].computes().task_id = call.task.task_id
+            return proc.threads[1]
+        if not work.has_begun and self.world.on_loop(work.actor) is not None:
+            proc.running.append(call)
+            return None
+        coro = proc.begins(call)
+        coro.number = number + 1
+        return coro
+
+    def _show_driver(self) -> None:
+        execution: SceneThread | SceneCoroutine = self.driver.threads[0].computes()
+        self._note(execution, DRIVER)
+        if self.world.is_driver_async:
+            execution = self.driver.coroutine()
+            self.driver.threads[0].awaits(execution)
+            self._note(execution, DRIVER)
+        self._block(DRIVER, execution, self.world.driver)
+
+    def _note(self, execution: SceneThread | SceneCoroutine, number: int) -> None:
+        self.who[execution.key] = number
+
+    def _block(self, number: int, execution: SceneThread | SceneCoroutine, block: Block | None) -> None:
+        if block is None:
+            return
+        timeout_s = 1.0 if block.is_timed else None
+        if block.wants_lock:
+            self._wants_lock(number, execution, timeout_s)
+            return
+        blocked: SceneThread | SceneCoroutine = execution
+        if block.in_helper:
+            blocked = execution.process.thread("helper", "user")
+            self._note(blocked, number)
+            execution.joins(blocked) if isinstance(execution, SceneThread) else execution.awaits((blocked,))
+        if isinstance(blocked, SceneThread):
+            refs = [self.calls[work].ref for work in block.works]
+            needs = max(1, block.needs - block.others)  # threads wait for nothing but refs
+            blocked.waits(*refs, num_returns=needs, timeout_s=timeout_s)
+            return
+        things = [self._awaited(number, work, block) for work in block.works]
+        blocked.awaits(*things, others=block.others, num_returns=block.needs, timeout_s=timeout_s)
+
+    def _awaited(self, number: int, other: int, block: Block) -> Call | SceneCoroutine:
+        """A work by its ref, or as the coroutine it is; one that is on the loop now is not among the suspended."""
+        mine, work = self.world.works[number] if number != DRIVER else None, self.world.works[other]
+        is_near = mine is not None and mine.actor == work.actor is not None
+        if not (block.by_coroutine and is_near and work.phase == "runs" and work.has_begun):
+            return self.calls[other]
+        return SceneCoroutine(self.procs[other], other + 1, None)
+
+    def _wants_lock(self, number: int, execution: SceneThread | SceneCoroutine, timeout_s: float | None) -> None:
+        holder = self.world.holder(self.world.works[number].actor)
+        if holder is None:
+            execution.is_in("the lock that is free") if isinstance(execution, SceneCoroutine) else execution.computes()
+            return
+        is_thread = self.world.works[holder].is_on_loop
+        held = self.procs[holder].threads[1] if is_thread else SceneCoroutine(self.procs[holder], holder + 1, None)
+        execution.wants_lock("0x1", held, timeout_s=timeout_s)
+
+
+@st.composite
+def coroutine_worlds(draw: st.DrawFn) -> World:
+    """Worlds of a few works, most of them blocked."""
+    world = World(
+        slots=draw(st.lists(st.integers(1, 3), min_size=1, max_size=2)),
+        works=[],
+        driver=None,
+        is_driver_async=draw(st.booleans()),
+    )
+    count = draw(st.integers(1, 7))
+    for _ in range(count):
+        world.works.append(draw(_works(world)))
+    for number, work in enumerate(world.works):
+        if work.phase == "runs" and work.has_begun:
+            work.block = draw(_blocks(count))
+            work.block = _fitting(world, number, work.block)
+    world.driver = draw(_blocks(count))
+    if world.driver and world.driver.wants_lock:
+        world.driver = None
+    if world.driver and (world.driver.in_helper or not world.is_driver_async):
+        world.driver = _of_thread(world.driver)
+    return world
+
+
+def _fitting(world: World, number: int, block: Block | None) -> Block | None:
+    """The block as this work can be in it."""
+    work = world.works[number]
+    if block is None:
+        return None
+    if block.wants_lock:
+        return block if world.holder(work.actor) not in (None, number) else None
+    return _of_thread(block) if work.actor is None or work.is_on_loop or block.in_helper else block
+
+
+def _of_thread(block: Block) -> Block:
+    """A thread knows of everything that it waits for who gives it."""
+    needs = min(block.needs, len(block.works))
+    return Block(works=block.works, needs=needs, is_timed=block.is_timed, in_helper=block.in_helper)
+
+
+@st.composite
+def _works(draw: st.DrawFn, world: World) -> Work:
+    work = Work(actor=draw(st.sampled_from([None, *range(len(world.slots)), *range(len(world.slots))])), phase="runs")
+    if work.actor is None:
+        work.phase = draw(st.sampled_from(["runs", "runs", "ended"]))
+    elif not world.has_free_slot(work):
+        work.phase = "queued"
+    elif world.on_loop(work.actor) is not None:
+        work.has_begun = draw(st.booleans())
+    else:
+        work.is_on_loop = draw(st.sampled_from([False, False, True]))
+    if work.actor is not None and work.has_begun and work.phase == "runs" and world.holder(work.actor) is None:
+        work.holds_lock = draw(st.booleans())
+    return work
+
+
+def _blocks(count: int) -> st.SearchStrategy[Block | None]:
+    """Mostly an await of one to three, all or some, sometimes the lock, a timeout, or none."""
+
+    def block(
+        works: list[int], needs: int, others: int, kind: str, by_coroutine: bool, in_helper: bool
+    ) -> Block | None:
+        if kind == "none":
+            return None
+        total = len(works) + others
+        return Block(
+            works=tuple(works),
+            needs=total if kind == "all" else min(needs, total),
+            others=others,
+            is_timed=kind == "timed",
+            wants_lock=kind == "lock",
+            by_coroutine=by_coroutine,
+            in_helper=in_helper,
+        )
+
+    return st.builds(
+        block,
+        st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True),
+        st.integers(1, 3),
+        st.sampled_from([0, 0, 0, 1, 2]),
+        st.sampled_from(["all", "all", "some", "lock", "lock", "timed", "none"]),
+        st.booleans(),
+        st.sampled_from([False, False, False, True]),
+    )

@@ -1,0 +1,230 @@
+"""Random little clusters whose threads also wait on objects of their own process, run to their end without any graph.
+
+An object is known to be reached by some threads of its process, or by the actor's instance, so by all calls of it.
+Whoever is not blocked ends sooner or later. A wait on an object is over once anything has ended that may have reached
+it: what is known to, any other thread of the process, and whatever can call into it. Where nothing is known to reach an
+object, its wait may be over at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from dstack.vertex_keys import Key
+from tests.unit.scenes import Call, Scene, SceneProcess, SceneThread
+
+DRIVER = 0
+Timeout = Literal["none", "polls", "gives up"]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A ``ray.get`` of works, all of them, or where ``on_object`` is true, a wait on an object of the own process."""
+
+    works: tuple[int, ...] = ()
+    on_object: bool = False
+    reached_by: tuple[int, ...] = ()
+    by_actor: bool = False
+    timeout: Timeout = "none"
+
+
+@dataclass
+class Thread:
+    """A thread of a process with what it runs, the work of its own number; of an actor's, a call."""
+
+    process: int
+    wait: Wait | None = None
+
+
+@dataclass
+class World:
+    """Processes, of which the first is the driver's and the others actors'; their threads; calls that are queued.
+
+    Works are the threads by number, then the queued calls, each of an actor all of whose slots are taken. ``handles``
+    are by process the actors that it can call besides; the driver can call all.
+    """
+
+    processes: int
+    threads: list[Thread]
+    queued: list[int]
+    handles: dict[int, set[int]]
+    ended: set[int] = field(default_factory=set)
+
+    def of_process(self, process: int) -> list[int]:
+        """The works in a process, also those that are queued there."""
+        running = [number for number, thread in enumerate(self.threads) if thread.process == process]
+        return running + [len(self.threads) + n for n, actor in enumerate(self.queued) if actor == process]
+
+    def users(self, process: int) -> set[int]:
+        """The processes from which something can reach into this one, also through others."""
+        found, ahead = {process}, [process]
+        while ahead:
+            one = ahead.pop()
+            callers = {p for p, handles in self.handles.items() if one in handles}
+            new = (callers | ({DRIVER} if one != DRIVER else set())) - found
+            found |= new
+            ahead += new
+        return found
+
+    def steps(self) -> Iterator[int]:
+        """The works that may end next."""
+        for number in range(len(self.threads) + len(self.queued)):
+            if number not in self.ended and self._can_end(number):
+                yield number
+
+    def _can_end(self, number: int) -> bool:
+        if number >= len(self.threads):
+            actor = self.queued[number - len(self.threads)]
+            return any(one in self.ended for one in self.of_process(actor) if one < len(self.threads))
+        thread = self.threads[number]
+        wait = thread.wait
+        if wait is None or wait.timeout == "gives up":
+            return True
+        if not wait.on_object:
+            return self.ended.issuperset(wait.works)
+        if not self._is_linked(thread.process, wait):
+            return True
+        able = {work for process in self.users(thread.process) for work in self.of_process(process)}
+        return not self.ended.isdisjoint(able)
+
+    def at_rest(self) -> set[int]:
+        """The threads that wait as those of an idle service do: on objects reached only by threads that do as well."""
+        found = {n for n, one in enumerate(self.threads) if one.wait and one.wait.on_object}
+        while leaving := {number for number in found if not self._rests(self.threads[number], found)}:
+            found -= leaving
+        return found
+
+    def _rests(self, thread: Thread, others: set[int]) -> bool:
+        wait = thread.wait
+        is_called = any(work >= len(self.threads) for work in self.of_process(thread.process))
+        assert wait is not None, "it waits on an object"
+        return wait.timeout == "none" and not (wait.by_actor and is_called) and others.issuperset(wait.reached_by)
+
+    def with_free(self, threads: set[int]) -> World:
+        """The same world in which these threads do not wait."""
+        free = [Thread(one.process, None if n in threads else one.wait) for n, one in enumerate(self.threads)]
+        return replace(self, threads=free, ended=set(self.ended))
+
+    def suspected(self) -> set[int]:
+        """The threads of which it is assumed that only what is known can end their waits, or that they only poll."""
+        waits = ((number, thread.wait) for number, thread in enumerate(self.threads))
+        return {number for number, wait in waits if wait and (wait.on_object or wait.timeout == "polls")}
+
+    def held_by_assumptions_alone(self) -> set[int]:
+        """The threads that would be left though all ended that wait under no assumption."""
+        world = self.with_free(set())
+        world.ended = set(range(len(self.threads) + len(self.queued))) - self.suspected()
+        world.go_on(random.Random(0))
+        return world.left()
+
+    def _is_linked(self, process: int, wait: Wait) -> bool:
+        """Whether anything is known that reaches the object."""
+        is_called = any(work >= len(self.threads) for work in self.of_process(process))
+        return bool(wait.reached_by) or (wait.by_actor and is_called)
+
+    def go_on(self, order: random.Random) -> None:
+        """Does all that is possible, in any order."""
+        while possible := list(self.steps()):
+            self.ended.add(order.choice(possible))
+
+    def left(self) -> set[int]:
+        return set(range(len(self.threads) + len(self.queued))) - self.ended
+
+
+class Show:
+    """A world as a scene, before anything has ended."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.scene = Scene()
+        self.driver = self.scene.driver()
+        self.procs = [self.driver]
+        for process in range(1, world.processes):
+            slots = sum(thread.process == process for thread in world.threads)
+            self.procs.append(self.scene.threaded_actor(slots, owner_id=self.driver.worker_id))
+        self.threads: list[SceneThread] = []
+        self.calls: list[Call] = []
+        for process, proc in enumerate(self.procs):
+            proc.works_for()
+            proc.tasks_read = True
+            self._fill(process, proc)
+        queued = (self.scene.call(self.procs[actor], "queued", by=self.driver).arrives() for actor in world.queued)
+        self.calls += queued
+        for process, handles in world.handles.items():
+            for actor in handles:
+                self.procs[process].holds(self.procs[actor])
+        for number in range(len(world.threads)):
+            self.show(number)
+
+    def _fill(self, process: int, proc: SceneProcess) -> None:
+        """The threads of a process; an actor's are its slots, each of which runs a call."""
+        own = [number for number, thread in enumerate(self.world.threads) if thread.process == process]
+        if process == DRIVER:
+            self.threads += [proc.threads[0], *(proc.thread(f"thread {n}", "user") for n in own[1:])]
+            self.calls += [Call(self.scene.task("main", by=proc).task) for _ in own]
+            proc.submitted.clear()
+        else:
+            self.threads += proc.slots
+            self.calls += [self.scene.call(proc, "run", by=self.driver) for _ in own]
+            proc.runs(*self.calls[-len(own) :])
+
+    def show(self, number: int) -> None:
+        """A thread in its wait."""
+        thread, wait = self.threads[number], self.world.threads[number].wait
+        is_call = self.world.threads[number].process != DRIVER
+        thread.computes().is_torn = False
+        thread.function, thread.task_id = "run", self.calls[number].task.task_id if is_call else None
+        if wait is None:
+            return
+        timeout_s = None if wait.timeout == "none" else 1.0
+        if wait.on_object:
+            thread.is_in("threading.Condition.wait", hex(number + 1), timeout_s=timeout_s)
+            thread.is_reached_by(*(self.threads[one] for one in wait.reached_by), actor=wait.by_actor)
+        else:
+            thread.gets(*(self.calls[work] for work in wait.works), timeout_s=timeout_s)
+
+    def who(self) -> dict[Key, int]:
+        """By vertex: the work."""
+        keys: dict[Key, int] = {thread.key: number for number, thread in enumerate(self.threads)}
+        queued = range(len(self.threads), len(self.calls))
+        return keys | {self.calls[number].key: number for number in queued}
+
+
+@st.composite
+def linked_worlds(draw: st.DrawFn, *, timeouts: tuple[Timeout, ...] = ("none",)) -> World:
+    """A driver and up to two actors with a few threads each, most of them blocked. Only calls are waited for."""
+    counts = draw(st.lists(st.sampled_from([1, 1, 2, 2, 3]), min_size=1, max_size=3))
+    threads = [Thread(process) for process, count in enumerate(counts) for _ in range(count)]
+    actors = list(range(1, len(counts)))
+    queued = draw(st.lists(st.sampled_from(actors), max_size=2)) if actors else []
+    handles: dict[int, set[int]] = {}
+    for process in actors:
+        handles[process] = set(draw(st.lists(st.sampled_from(actors), max_size=1))) - {process}
+    world = World(len(counts), threads, queued, handles)
+    for number, thread in enumerate(threads):
+        thread.wait = draw(_waits(world, number, timeouts))
+    return world
+
+
+@st.composite
+def _waits(draw: st.DrawFn, world: World, number: int, timeouts: tuple[Timeout, ...]) -> Wait | None:
+    process = world.threads[number].process
+    works = [n for n, other in enumerate(world.threads) if other.process != DRIVER]
+    works += range(len(world.threads), len(world.threads) + len(world.queued))
+    kind = draw(st.sampled_from(["get", "get", "get", "get", "object", "object", "object", "none"]))
+    timeout = draw(st.sampled_from(timeouts))
+    if kind == "get" and works:
+        return Wait(
+            works=tuple(draw(st.lists(st.sampled_from(works), min_size=1, max_size=2, unique=True))), timeout=timeout
+        )
+    if kind == "object":
+        mates = [n for n, other in enumerate(world.threads) if other.process == process and n != number]
+        reached = draw(st.lists(st.sampled_from(mates), max_size=2, unique=True)) if mates else []
+        by_actor = process != DRIVER and draw(st.booleans())
+        return Wait(on_object=True, reached_by=tuple(reached), by_actor=by_actor, timeout=timeout)
+    return None

@@ -1,0 +1,391 @@
+"""Random little clusters that can be run to their end, to know without any graph who can never go on.
+
+A world is a set of works, each a task or an actor call in some phase. It goes on in single steps for as long as any is
+possible: whoever is not blocked ends sooner or later, and whoever begins blocks no more. Works that have not ended when
+no step is possible are stuck for good. A world can be shown as a scene at any time.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from dstack.vertex_keys import Key
+from tests.unit.scenes import Call, Scene, SceneProcess, SceneThread
+
+Phase = Literal["runs", "queued", "on its way", "lacks arguments", "behind", "wants a GPU", "impossible", "ended"]
+Kind = Literal["get", "wait", "timed", "timed wait", "polled", "polled wait", "none"]
+DRIVER = -1
+BLOCKS: tuple[Kind, ...] = ("get", "get", "get", "wait", "wait", "timed", "none")
+POLLS: tuple[Kind, ...] = ("get", "get", "wait", "polled", "polled", "polled wait", "none")
+"""Where all that have timeouts only poll."""
+POLLS_AND_TIMEOUTS: tuple[Kind, ...] = (*POLLS, "timed", "timed wait")
+
+
+@dataclass(frozen=True)
+class Block:
+    """What somebody is blocked in: needs this many of these works, and perhaps a value that another has put.
+
+    One that ``is_timed`` gives up in the end and does something else, unless it only ``polls``: then it waits again, in
+    ``ray.wait`` until one more is ready than when it was seen first.
+    """
+
+    works: tuple[int, ...]
+    needs: int
+    is_wait: bool = False
+    is_timed: bool = False
+    polls: bool = False
+    in_helper: bool = False
+    with_value_of: int | None = None
+
+
+@dataclass
+class Work:
+    """A task or actor call; ``slot`` is the one of its actor in which it runs, one of its concurrency group's."""
+
+    actor: int | None
+    owner: int
+    phase: Phase
+    block: Block | None = None
+    arguments: tuple[int, ...] = ()
+    has_gpu: bool = False
+    slot: int = 0
+    group: int = 0
+
+
+@dataclass
+class World:
+    """Works by number, actors by number with the slots of their concurrency groups, and the driver."""
+
+    slots: list[tuple[int, ...]]
+    works: list[Work]
+    driver: Block | None
+    free_gpus: int
+    reads_tasks: bool = False
+    seen_ended: frozenset[int] = frozenset()
+    """The works that had ended before anybody looked."""
+
+    def steps(self) -> Iterator[tuple[str, int]]:
+        """What may happen next."""
+        for number, work in enumerate(self.works):
+            if work.phase == "runs" and self.is_free(work.block):
+                yield "ends", number
+            elif work.phase == "queued" and self.free_slots(work):
+                yield "begins", number
+            elif work.phase == "on its way":
+                yield "arrives", number
+            elif work.phase in ("lacks arguments", "behind") and self.is_ready(number):
+                yield "is sent", number
+            elif work.phase == "wants a GPU" and self.free_gpus:
+                yield "gets a GPU", number
+        if self.driver and self.is_free(self.driver):
+            yield "goes on", DRIVER
+
+    def do(self, step: tuple[str, int]) -> None:
+        what, number = step
+        if what == "goes on":
+            self.driver = None
+            return
+        work = self.works[number]
+        match what:
+            case "ends":
+                work.phase = "ended"
+                self.free_gpus += work.has_gpu
+            case "begins":
+                work.slot = self.free_slots(work)[0]
+                work.phase = "runs"
+            case "arrives":
+                work.phase = "queued"
+            case "gets a GPU":
+                self.free_gpus -= 1
+                work.has_gpu = True
+                work.phase = "runs"
+            case "is sent":
+                work.phase = "runs" if work.actor is None else "queued"
+
+    def loops_alone(self) -> set[int]:
+        """The works that would be left though all had ended but loops that poll: these wait for each other."""
+        world = copy.deepcopy(self)
+        for work in world.works:
+            is_loop = work.phase == "runs" and work.block and work.block.polls and not work.block.in_helper
+            work.phase = "runs" if is_loop else "ended"
+        is_loop = world.driver and world.driver.polls and not world.driver.in_helper
+        world.driver = world.driver if is_loop else None
+        world.go_on(random.Random(0))
+        return world.left()
+
+    def go_on(self, order: random.Random, steps: int | None = None) -> None:
+        """Does so many possible steps in any order, or all."""
+        while (possible := list(self.steps())) and steps != 0:
+            self.do(order.choice(possible))
+            steps = None if steps is None else steps - 1
+
+    def left(self) -> set[int]:
+        """Who has not ended; the driver only if it is blocked."""
+        left = {number for number, work in enumerate(self.works) if work.phase != "ended"}
+        return left | {DRIVER} if self.driver else left
+
+    def is_free(self, block: Block | None) -> bool:
+        if block is None or (block.is_timed and not block.polls):
+            return True
+        ended = {number for number in block.works if self.works[number].phase == "ended"}
+        if len(ended) >= block.needs:
+            return True
+        return block.polls and block.is_wait and not ended <= self.seen_ended
+
+    def blocks(self) -> list[Block]:
+        """All that somebody is blocked in."""
+        running = [work.block for work in self.works if work.phase == "runs"]
+        return [block for block in (*running, self.driver) if block]
+
+    def free_slots(self, work: Work) -> list[int]:
+        """The slots of its concurrency group in which nothing runs."""
+        assert work.actor is not None
+        groups = self.slots[work.actor]
+        first = sum(groups[: work.group])
+        taken = {other.slot for other in self.works if other.actor == work.actor and other.phase == "runs"}
+        return [slot for slot in range(first, first + groups[work.group]) if slot not in taken]
+
+    def is_ready(self, number: int) -> bool:
+        return self.has_arguments(self.works[number]) and not self.is_behind(number)
+
+    def has_arguments(self, work: Work) -> bool:
+        return all(self.works[argument].phase == "ended" for argument in work.arguments)
+
+    def is_behind(self, number: int) -> bool:
+        """Whether an earlier call by the same owner of the same actor lacks an argument."""
+        work = self.works[number]
+        return work.actor is not None and any(
+            (earlier.owner, earlier.actor, earlier.phase) == (work.owner, work.actor, "lacks arguments")
+            for earlier in self.works[:number]
+        )
+
+
+@dataclass
+class Show:
+    """A world as a scene, kept up with it."""
+
+    world: World
+    scene: Scene = field(default_factory=Scene)
+    procs: dict[int, SceneProcess] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    values: dict[int, str] = field(default_factory=dict)
+    blocks: dict[Key, Block] = field(default_factory=dict)
+    """By the vertex of a thread: what it is blocked in."""
+
+    def __post_init__(self) -> None:
+        works = self.world.works
+        self.gpus = self.world.free_gpus + sum(work.has_gpu for work in works)
+        self.node = self.scene.node(CPU=8.0, GPU=float(self.gpus))
+        self.driver = self.scene.driver()
+        self.actors = [self._actor(slots) for slots in self.world.slots]
+        self.dead = self.scene.actor("Dead")
+        self.scene.dies(self.dead)
+        for number, work in enumerate(works):
+            if work.phase == "runs":
+                self.procs[number] = self._place(work)
+        for work in works:
+            self.calls.append(self._submit(work, by=self.owner(work)))
+        for number in self.procs:
+            self.procs[number].running = [self.calls[number]]
+            self.values[number] = self.procs[number].puts()
+        self.update()
+
+    def owner(self, work: Work) -> SceneProcess:
+        return self.driver if work.owner == DRIVER else self.procs[work.owner]
+
+    def update(self) -> None:
+        """Shows the world as it is now."""
+        self._show_records()
+        for proc in self.scene.procs:
+            proc.running = []
+            proc.tasks_read = self.world.reads_tasks
+            del proc.threads[max(1, self._slots_of(proc)) + self._is_threaded(proc) :]
+            for thread in proc.threads if proc is not self.driver else ():
+                thread.role, thread.task_id = "ray", None
+                thread.computes()
+        for number, work in enumerate(self.world.works):
+            if work.phase == "runs":
+                proc = self.procs[number] = self.procs.get(number) or self._place(work)
+                proc.running.append(self.calls[number])
+                self._thread(number).role = "task"
+                self._thread(number).task_id = self.calls[number].task.task_id
+                self._show_block(proc, self._thread(number), work.block)
+        self._show_block(self.driver, self.driver.threads[0], self.world.driver)
+        self.scene.available[self.node.node_id]["GPU"] = float(self.world.free_gpus)
+
+    def who(self) -> dict[Key, int]:
+        """By vertex: the work, or the driver, that goes on when it does."""
+        keys = {call.key: number for number, call in enumerate(self.calls)} | {self.driver.key: DRIVER}
+        for number, work in enumerate(self.world.works):
+            if work.phase == "runs":
+                keys[self._thread(number).key] = number
+        helped = {f"helper of {key}": number for key, number in keys.items()}
+        for proc in self.scene.procs:
+            for thread in proc.threads:
+                if thread.name in helped:
+                    keys[thread.key] = helped[thread.name]
+        return keys
+
+    def _actor(self, groups: tuple[int, ...]) -> SceneProcess:
+        return self.scene.actor() if groups == (1,) else self.scene.threaded_actor(sum(groups))
+
+    def _is_threaded(self, proc: SceneProcess) -> bool:
+        return self._slots_of(proc) > 1
+
+    def _thread(self, number: int) -> SceneThread:
+        """Where a work runs; the main thread of a threaded actor runs none."""
+        proc = self.procs[number]
+        return proc.threads[self.world.works[number].slot + self._is_threaded(proc)]
+
+    def _slots_of(self, proc: SceneProcess) -> int:
+        return sum(self.world.slots[self.actors.index(proc)]) if proc in self.actors else 1
+
+    def _place(self, work: Work) -> SceneProcess:
+        return self.scene.worker() if work.actor is None else self.actors[work.actor]
+
+    def _submit(self, work: Work, by: SceneProcess) -> Call:
+        if work.actor is not None:
+            return self.scene.call(self.actors[work.actor], "work", by=by)
+        if work.phase == "impossible":
+            return self.scene.call(self.dead, "work", by=by, state="PENDING_NODE_ASSIGNMENT")
+        gpus = {"GPU": 1.0} if work.has_gpu or work.phase == "wants a GPU" else {}
+        return self.scene.task("work", by=by, required_resources=gpus)
+
+    def _show_records(self) -> None:
+        for proc in self.scene.procs:
+            proc.submitted.clear()
+            proc.refs = {ref: known for ref, known in proc.refs.items() if ref in self.values.values()}
+        for work, call in zip(self.world.works, self.calls, strict=True):
+            owner = self.owner(work)
+            if work.phase == "ended":
+                owner.has(call)
+                continue
+            owner.submitted.append(call.becomes(state=_state(work)))
+            call.has_arrived = work.phase == "queued" and not self.world.free_slots(work)  # else it begins at once
+            if work.phase == "lacks arguments":
+                missing = [a for a in work.arguments if self.world.works[a].phase != "ended"]
+                owner.passes(*(self.calls[a] for a in missing))
+
+    def _show_block(self, proc: SceneProcess, thread: SceneThread, block: Block | None) -> None:
+        thread.computes()
+        self.blocks.pop(thread.key, None)
+        if block is None:
+            return
+        blocked = thread
+        if block.in_helper:
+            blocked = proc.thread(f"helper of {thread.key}", "user")
+            thread.joins(blocked)
+        self.blocks[blocked.key] = block
+        refs = [self.calls[number].ref for number in block.works]
+        timeout_s = 1.0 if block.is_timed else None
+        if block.is_wait:
+            blocked.waits(*refs, num_returns=block.needs, timeout_s=timeout_s)
+        else:
+            value = self.values.get(DRIVER if block.with_value_of is None else block.with_value_of)
+            blocked.gets(*refs, *([value] if value else []), timeout_s=timeout_s)
+
+
+def _state(work: Work) -> str:
+    return {
+        "lacks arguments": "PENDING_ARGS_AVAIL",
+        "runs": "SUBMITTED_TO_WORKER",
+        "queued": "SUBMITTED_TO_WORKER",
+        "on its way": "SUBMITTED_TO_WORKER",
+    }.get(work.phase, "PENDING_NODE_ASSIGNMENT")
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, exact: bool = False, kinds_of_block: Sequence[Kind] = BLOCKS) -> World:
+    """Worlds of a few works, most of them blocked.
+
+    In an ``exact`` one a look can show all there is: which thread runs what, no actor has concurrency groups, no call
+    is on its way, and of what an owner passes on, only one argument is missing, which no actor's call lacks.
+    """
+    kinds = [(1,), (2,)] if exact else [(1,), (1,), (2,), (1, 1), (1, 2)]
+    world = World(
+        slots=draw(st.lists(st.sampled_from(kinds), max_size=3)),
+        works=[],
+        driver=None,
+        free_gpus=draw(st.integers(0, 1)),
+        reads_tasks=exact or draw(st.booleans()),
+    )
+    count = draw(st.integers(1, 7))
+    for number in range(count):
+        world.works.append(draw(_works(world, number, count, exact)))
+    for work in world.works:
+        if work.phase == "runs":
+            work.block = draw(_blocks(count, kinds_of_block))
+    world.driver = draw(_blocks(count, kinds_of_block))
+    _settle(world)
+    world.seen_ended = frozenset(number for number, work in enumerate(world.works) if work.phase == "ended")
+    return world
+
+
+def _settle(world: World) -> None:
+    """Lets those end that lack no argument after all, and puts in line who came after one that does."""
+    while complete := [work for work in world.works if work.phase == "lacks arguments" and world.has_arguments(work)]:
+        for work in complete:
+            work.phase = "ended"
+    for number, work in enumerate(world.works):
+        if work.phase in ("queued", "on its way") and world.is_behind(number):
+            work.phase = "behind"
+
+
+@st.composite
+def _works(draw: st.DrawFn, world: World, number: int, count: int, exact: bool) -> Work:
+    runners = [number for number, work in enumerate(world.works) if work.phase == "runs"]
+    actor = draw(st.sampled_from([None, *range(len(world.slots))]))
+    work = Work(actor=actor, owner=draw(st.sampled_from([DRIVER, *runners])), phase="runs")
+    if actor is not None:
+        work.group = draw(st.integers(0, len(world.slots[actor]) - 1))
+    others = [other for other in range(count) if other != number]
+    is_certain = actor is None and work.owner not in {other.owner for other in world.works if other.arguments}
+    lacking: list[Phase] = ["lacks arguments"] if others and (is_certain or not exact) else []
+    on_its_way: list[Phase] = [] if exact else ["on its way"]
+    phases: list[Phase]
+    if actor is None:
+        phases = ["runs", "runs", "runs", "wants a GPU", "impossible", "ended", *lacking]
+    elif free := world.free_slots(work):
+        work.slot = free[0]
+        phases = ["runs", "runs", "runs", *on_its_way, *lacking]
+    else:
+        phases = ["queued", "queued", "queued", *on_its_way, *lacking]
+    work.phase = draw(st.sampled_from(phases))
+    if work.phase == "lacks arguments":
+        arguments = st.lists(st.sampled_from(others), min_size=1, max_size=1 if exact else 2, unique=True)
+        work.arguments = tuple(draw(arguments))
+    work.has_gpu = actor is None and work.phase == "runs" and draw(st.booleans())
+    return work
+
+
+def _blocks(count: int, kinds: Sequence[Kind]) -> st.SearchStrategy[Block | None]:
+    """Mostly a get of one or two, sometimes a wait for some, a wait with a timeout, or none."""
+
+    def block(works: list[int], needs: int, kind: Kind, in_helper: bool, value: int | None) -> Block | None:
+        if kind == "none":
+            return None
+        is_wait = kind in ("wait", "polled wait", "timed wait")
+        return Block(
+            works=tuple(works),
+            needs=min(needs, len(works)) if is_wait else len(works),
+            is_wait=is_wait,
+            is_timed=kind in ("timed", "timed wait", "polled", "polled wait"),
+            polls=kind in ("polled", "polled wait"),
+            in_helper=in_helper,
+            with_value_of=value,
+        )
+
+    return st.builds(
+        block,
+        st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True),
+        st.integers(1, 3),
+        st.sampled_from(kinds),
+        st.sampled_from([False, False, False, True]),
+        st.one_of(st.none(), st.integers(0, count - 1)),
+    )
