@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every sentence with which dstack says that something failed, and no other."""
+"""docs/troubleshooting.md has every failure message of dstack, and no other."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ REASON_AT = {
     "DumpFailed": 0,
     "NotThisWorker": 0,
 }
-"""Where those that record a failure, or raise what becomes one, take its sentence: by name or by position."""
+"""The argument with the message of functions that record or raise a failure: name or position."""
 ERRORS = ("UsageError", "ClusterError", "SnapshotFileError", "DstackError")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 UNTOLD = "…"
-"""In the place of what differs from case to case."""
+"""The placeholder for the variable parts of a message."""
 
 
 SAY_WHY = ("_objection",)
-"""Functions that say why something cannot be had, wherever that goes."""
+"""Functions that return the reason of a failure."""
 
 
 class Module:
-    """One source file, of which the sentences are wanted."""
+    """A source file with failure messages."""
 
     def __init__(self, path: Path) -> None:
         self._tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ class Module:
                 yield from (said for one in _returned(self._functions[name]) for said in self._said(one, seen | {name}))
 
     def _assigned(self, name: str, where: ast.expr) -> Iterator[ast.expr]:
-        """What a name is given in the same function, or in the module."""
+        """The values assigned to a name in the same function, or in the module."""
         scope = self._scopes.get(where)
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Assign) and self._scopes.get(node) in (scope, None):
@@ -76,7 +76,7 @@ class Module:
 
 
 def _reasons(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions here that say why something failed."""
+    """The expressions of failure messages in a node."""
     match node:
         case ast.Call(args=args, keywords=keywords):
             at = 0 if _name(node) in ERRORS else REASON_AT.get(_name(node))
@@ -105,7 +105,7 @@ def _plain(sentence: str) -> str:
 
 
 def documented() -> list[str]:
-    """The sentences of the document: what stands in its tables' first column."""
+    """The messages of the document, in the first column of its tables."""
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     return [line.split("`")[1] for line in lines if line.startswith("| `")]
 

@@ -60,7 +60,7 @@ def infeasible() -> Scene:
 
 
 def awaiting() -> Scene:
-    """A driver behind two async actors; each awaits the other's only call, one through a task of asyncio's."""
+    """A driver behind two async actors; each awaits the other's only call, one through an asyncio task."""
     scene = Scene()
     driver = scene.driver()
     left, right = scene.async_actor("Left", name="l"), scene.async_actor("Right")
@@ -73,7 +73,7 @@ def awaiting() -> Scene:
 
 
 def slow(waiters: int = 1) -> Scene:
-    """Drivers that wait for one task that runs."""
+    """Drivers that wait for one running task."""
     scene = Scene()
     owner = scene.driver()
     call, _ = scene.run("work", by=owner, CPU=1.0)
@@ -84,7 +84,7 @@ def slow(waiters: int = 1) -> Scene:
 
 
 def blind() -> Scene:
-    """The same, but a worker was not seen."""
+    """The same with an unreadable worker."""
     scene = slow()
     silent = scene.worker()
     silent.is_unreachable = silent.is_unreadable = True

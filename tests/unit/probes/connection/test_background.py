@@ -1,4 +1,4 @@
-"""Calls that may hang are awaited for so long and no longer, and what else was seen of the cluster is kept."""
+"""Calls that may hang have a timeout, and other readings of the cluster are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODE, WORKER = "aa" * 28, "bb" * 28
 
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
-    """What calls may wait for that hang until the end of the test."""
+    """An event for calls that hang until the end of the test."""
     event = threading.Event()
     yield event
     event.set()

@@ -1,4 +1,4 @@
-"""Which cluster a process belongs to is read from what Ray has loaded, without Ray."""
+"""The cluster of a process is read from Ray's loaded modules, without importing Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls by gRPC, in a process that has made none yet."""
+"""gRPC calls in a new process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What runs on other nodes goes there by value, and needs nothing of dstack there."""
+"""The probe's code travels to other nodes by value and needs no installation there."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which workers count, and when the GCS has to be asked about it."""
+"""Live workers, and the requests to the GCS about them."""
 
 from __future__ import annotations
 

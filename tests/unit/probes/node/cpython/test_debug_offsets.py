@@ -1,4 +1,4 @@
-"""Offsets that a target states itself are used where they make sense, and refused with a sentence where they do not."""
+"""Offsets stated by a target are used if they are possible, and rejected with a reason otherwise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def header_of(version: tuple[int, int], level: int = RELEASE, free_threaded: int
 
 
 def plausible(version: tuple[int, int]) -> dict[str, int]:
-    """Offsets of which all differ, but for those of built-in types, which are what they must be."""
+    """Offsets that all differ, except those of built-in types, which are correct."""
     values = {field: 8 * at for at, field in enumerate(FIELDS[version])}
     sizes = {field: STRUCT_BYTES for field in FIELDS[version] if field.endswith(".size")}
     types = {field: value for field, value in BUILT_IN_TYPES.items() if field in values}
@@ -51,7 +51,7 @@ def plausible(version: tuple[int, int]) -> dict[str, int]:
 
 
 def stated(version: tuple[int, int], header: bytes = b"", **changes: int) -> bytes:
-    """What stands at the ``_PyRuntime`` of such a target; a change is written as ``group__field``."""
+    """The bytes at the ``_PyRuntime`` of such a target; a change is written as ``group__field``."""
     values = plausible(version) | {name.replace("__", "."): value for name, value in changes.items()}
     return (header or header_of(version)) + struct.pack(f"<{len(values)}Q", *values.values())
 
@@ -120,7 +120,7 @@ def test_the_layout_of_a_target_has_its_own_offsets() -> None:
 
 
 class NotNeeded(OwnPython):
-    """The reader's own interpreter, which is of another version than the target's."""
+    """The reader's own interpreter, of another version than the target's."""
 
     def layout(self) -> Layout:
         raise AssertionError("the reader's own layout is not needed")

@@ -1,4 +1,4 @@
-"""The frames of threads are those that they have, however deep they are, and whatever their code is."""
+"""The frames of threads are read correctly, for any depth and any code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.support.own_process import own_frames, own_interpreter, own_proc
 
 @contextmanager
 def resting(run: Callable[[Callable[[], object]], object]) -> Iterator[threading.Thread]:
-    """A thread that runs this function, which calls what it is given to come to rest."""
+    """A thread that runs this function, which calls its argument to sleep."""
     over = threading.Event()
     thread = threading.Thread(target=lambda: run(over.wait), name="resting")
     thread.start()
@@ -36,7 +36,7 @@ def resting(run: Callable[[Callable[[], object]], object]) -> Iterator[threading
 
 
 def is_at_rest(thread: threading.Thread) -> bool:
-    """Whether the thread sleeps on the lock of its Event, and not on the GIL, for which it would wake at once."""
+    """Whether the thread sleeps on the lock of its Event; a wait for the GIL is short."""
     marks = [proc.scheduler_mark(os.getpid(), thread.native_id or 0) for _ in range(2)]
     call = proc.system_call(os.getpid(), thread.native_id or 0)
     leaf = sys._current_frames().get(thread.ident or 0)
@@ -74,7 +74,7 @@ def recursion(rest: Callable[[], object], depth: int = 300) -> object:
 
 
 def through_c(rest: Callable[[], object], depth: int = 40) -> object:
-    """Python that C calls: with a frame of C's in between on CPython 3.12 and later."""
+    """Python called by C, with a frame of C in between on CPython 3.12 and later."""
     return list(map(lambda _: through_c(rest, depth - 1) if depth else rest(), [0]))[0]  # noqa: C417, RUF015
 
 
@@ -196,7 +196,7 @@ def test_the_frames_of_a_thread_differ_from_those_it_has_later() -> None:
             (seen,) = [one for one in process.threads if one.thread_id == thread.ident]
             steps, states = process.steps(seen), process.frames.threads
 
-        for known in (states, {}, {seen.thread_id: states[threading.get_ident()]}):  # the last is another thread's
+        for known in (states, {}, {seen.thread_id: states[threading.get_ident()]}):  # the last one is of another thread
             assert thread_again(seen, known)[1] == steps
 
         gate.set()
@@ -212,7 +212,7 @@ def test_the_frames_of_a_thread_differ_from_those_it_has_later() -> None:
 
 
 def test_many_threads_are_read_together_in_few_system_calls() -> None:
-    """Not one call for each of them, nor one for each of their frames."""
+    """The number of calls does not grow with the threads or frames."""
     over = threading.Event()
     threads = [threading.Thread(target=lambda: recursion(over.wait, 30)) for _ in range(100)]
     for thread in threads:
@@ -231,7 +231,7 @@ def test_many_threads_are_read_together_in_few_system_calls() -> None:
 
         for thread in threads:
             assert shown(stacks[thread.ident or 0]) == as_python_says(thread)
-        assert len(calls) - listed < 100  # of 3,000 frames; on CPython 3.10 one call for each level of them
+        assert len(calls) - listed < 100  # for 3,000 frames; on CPython 3.10 one call for each level
     finally:
         over.set()
         for thread in threads:

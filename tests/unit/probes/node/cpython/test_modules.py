@@ -1,4 +1,4 @@
-"""Modules and what is in them are found by name, and what an earlier sample knew of their places is validated."""
+"""Modules and their attributes are found by name, and cached addresses are validated."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_wrong_cached_address_is_no_error(module: types.ModuleType, place: int
 
 @contextmanager
 def noting(memory: ProcessMemory, reads: list[int]) -> Iterator[None]:
-    """Adds to the last number how many bytes are read."""
+    """Add the number of read bytes to the last number."""
     read_spans = memory._read_spans
 
     def noted(spans: Sequence[Sequence[int]]) -> bytes:

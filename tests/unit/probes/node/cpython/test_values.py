@@ -1,4 +1,4 @@
-"""Values of locals are shown as short texts, whatever they contain."""
+"""Values of locals are shown as short texts, for any content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder,
 from tests.unit.support.own_process import own_objects, own_process
 
 LONGEST = 2_100
-"""Of a dict of dicts of dicts of the longest texts, each of which is cut only after what begins within the limit."""
+"""A dict of dicts of dicts of the longest texts, each cut after the part that begins within the limit."""
 MAX_NUMBER = 2**120 - 1
 
 
@@ -35,7 +35,7 @@ def shown(value: object) -> str:
 
 
 def in_full(value: Any) -> str:
-    """Python's own ``repr`` but for the quotes, and for the comma of a tuple of one."""
+    """Python's own ``repr`` except for quotes, and for the comma of a tuple of one."""
     match value:
         case str():
             return f'"{value}"'
@@ -190,7 +190,7 @@ def test_the_locals_of_a_frame_are_shown_by_name() -> None:
 
 
 class Broken:
-    """A frame whose locals cannot be read, or have other names than there are values."""
+    """A frame whose locals are unreadable, or whose numbers of names and values differ."""
 
     names = ("first", "second", "third")
 

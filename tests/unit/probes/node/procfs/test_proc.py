@@ -1,4 +1,4 @@
-"""What the kernel shows of processes, read from a real ``/proc``."""
+"""The kernel's figures for processes, read from a real ``/proc``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.processes import wait_until
 from tests.versions.interpreters import python_or_skip
 
 GONE = 2**22 + 1
-"""More than any pid that Linux gives."""
+"""Larger than any pid of Linux."""
 
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that reads from a pipe, with one argument of its own, in the root directory."""
+    """A process that reads from a pipe, with one argument, in the root directory."""
     command = [sys.executable, "-c", "import sys; sys.stdin.read()", "argument"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd="/") as process:
         yield process
@@ -91,7 +91,7 @@ def test_own_threads_and_mappings_are_listed() -> None:
 
 
 def test_names_with_unusual_characters_are_parsed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A process chooses its name and the paths of its files."""
+    """A process controls its name and the paths of its files."""
     program = tmp_path_factory.mktemp("odd") / "a) R 1\u2028x"
     program.symlink_to("/bin/cat")
     with subprocess.Popen([str(program)], stdin=subprocess.PIPE) as process:

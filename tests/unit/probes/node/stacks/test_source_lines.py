@@ -1,4 +1,4 @@
-"""Of the files that a process or a snapshot names, only source is opened, and nothing else is touched."""
+"""Only source files that a process or a snapshot names are opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHADOW = b"root:$y$j9T$:19000:0:99999:7:::\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What is not to be opened, under names of programs too."""
+    """Files that must not be opened, also under names of programs."""
     (tmp_path / "good.py").write_bytes(b"one\r\ntwo\x0c\nthree \xe9\n")
     (tmp_path / "-x.py").write_text("print()\n")
     (tmp_path / "shadow").write_bytes(SHADOW)
