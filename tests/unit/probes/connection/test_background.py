@@ -72,10 +72,10 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     with ClusterProbe(None, Options(), lambda _: None) as probe:
         probe.look(0.2)
         probe.look_again([WORKER], 0.2)
-        taken = probe.snapshot()
+        snapshot = probe.snapshot()
 
-    assert [(one.stage, one.reason, one.node_id) for one in taken.failures] == [
+    assert [(one.stage, one.reason, one.node_id) for one in snapshot.failures] == [
         ("node probe", "its probe timed out", NODE)
     ]
-    assert [sample.workers[0].running_task_ids for sample in taken.samples] == [("11" * 24,)] * 2
+    assert [sample.workers[0].running_task_ids for sample in snapshot.samples] == [("11" * 24,)] * 2
     assert len(asked) == 1, "it is not asked again"

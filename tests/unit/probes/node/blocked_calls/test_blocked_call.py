@@ -1,7 +1,7 @@
 """Waits of threads by recorded frames of Ray 2.60 and CPython 3.11 (others are named).
 
-Objects that the frames refer to are this process's own, so that their memory is read as a worker's would be. The kernel
-says what a test gives it; threads that sleep on real locks are asked for themselves. Nothing here needs Ray.
+Objects of the frames are this process's own, so that their memory is read like a worker's. The kernel's figures are
+simulated, except those of threads that sleep on real locks. Nothing here needs Ray.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class RecordedFrame:
 def recorded(*lines: str, **values: object) -> list[RecordedFrame]:
     """Frames, leaf first, from lines of ``FUNCTION FILE:LINE LOCAL=VALUE ...``.
 
-    A local whose text is the name of one of ``values`` is that object; else it is the number or constant that the
-    text stands for, or where it stands for none, the text itself.
+    A local whose text is the name of one of ``values`` is that object; otherwise it is the number or constant of that
+    text, or the text itself.
     """
     return [_frame(line, values) for line in lines]
 
@@ -148,11 +148,11 @@ Kernel = Callable[[SystemCall | None], None]
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """Set the system call in which the kernel reports every thread as blocked."""
 
-    def says(call: SystemCall | None) -> None:
+    def set_call(call: SystemCall | None) -> None:
         monkeypatch.setattr(blocked_call, "system_call", lambda pid, tid: call)
 
-    says(BLOCKED)
-    return says
+    set_call(BLOCKED)
+    return set_call
 
 
 Read = Callable[..., CallData | None]
@@ -534,13 +534,13 @@ def asleep(target: Callable[[], object]) -> Iterator[threading.Thread]:
 
     marks: list[str | None] = [None]
 
-    def rests() -> bool:
+    def is_asleep() -> bool:
         """It did not run since the last poll; a thread that waits for the GIL wakes periodically."""
         marks.append(proc.scheduler_mark(os.getpid(), tid))
         call = proc.system_call(os.getpid(), tid)
         return call is not None and call.futex is not None and marks[-1] == marks[-2]
 
-    wait_until(rests, deadline_s=60, what=lambda: "it to sleep")
+    wait_until(is_asleep, deadline_s=60, what=lambda: "it to sleep")
     yield started
     started.join(60)
 

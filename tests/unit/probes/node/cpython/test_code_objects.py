@@ -220,11 +220,11 @@ def test_a_cached_address_without_a_code_object_gives_none() -> None:
     known: dict[int, Code] = {}
     code_objects(recorder, known).code(id(code))
 
-    gone = Copied(recorder.pages, [Change(id(code) + 8, 0, None)])
+    without_type = Copied(recorder.pages, [Change(id(code) + 8, 0, None)])
     other_type = Copied(recorder.pages, [Change(id(code) + 8, 0, id(str))])
 
     assert known.keys() == {id(code)}
-    assert code_objects(gone, known).get(id(code)) is None
+    assert code_objects(without_type, known).get(id(code)) is None
     assert code_objects(other_type, known).get(id(code)) is None
 
 

@@ -127,7 +127,7 @@ class NotNeeded(OwnPython):
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "reason"),
     [
         (b"\0" * HEADER_SIZE, "its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on"),
         (
@@ -143,11 +143,11 @@ class NotNeeded(OwnPython):
         (header_of((3, 13)), "its debug offsets are of Python 3.13, not 3.14"),
     ],
 )
-def test_unsupported_builds_are_rejected(header: bytes, said: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+def test_unsupported_builds_are_rejected(header: bytes, reason: str) -> None:
+    with pytest.raises(Unreadable) as error:
         read(stated((3, 14), header), (3, 14))
 
-    assert str(refused.value) == said
+    assert str(error.value) == reason
 
 
 def test_a_release_candidate_has_the_layout_of_its_release() -> None:
@@ -157,7 +157,7 @@ def test_a_release_candidate_has_the_layout_of_its_release() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"interpreter_frame__previous": STRUCT_BYTES}, "its debug offset of interpreter_frame.previous is 4096"),
         ({"thread_state__next": 2**64 - 8}, "its debug offset of thread_state.next is"),
@@ -167,11 +167,11 @@ def test_a_release_candidate_has_the_layout_of_its_release() -> None:
         ({"pyobject__ob_type": 24}, "its debug offset of pyobject.ob_type is 24, not 8"),
     ],
 )
-def test_impossible_offsets_are_rejected(changes: dict[str, int], said: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+def test_impossible_offsets_are_rejected(changes: dict[str, int], reason: str) -> None:
+    with pytest.raises(Unreadable) as error:
         read(stated((3, 14), b"", **changes), (3, 14))
 
-    assert str(refused.value).startswith(said)
+    assert str(error.value).startswith(reason)
 
 
 def test_unmapped_offsets_are_rejected() -> None:

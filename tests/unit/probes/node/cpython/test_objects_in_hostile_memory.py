@@ -1,7 +1,7 @@
 """With any memory content, an object is read or unreadable after a bounded number of reads.
 
-Memory is made of drawn words, or copied from this process and then changed: sizes, pointers into a circle and to
-nowhere, pages that vanish, words that change between two reads. What a read costs is counted, not timed.
+Memory consists of random words, or is copied from this process and then changed: sizes, pointers into a cycle and to
+unmapped pages, pages that vanish, words that change between two reads. The cost of a read is counted, not timed.
 """
 
 from __future__ import annotations

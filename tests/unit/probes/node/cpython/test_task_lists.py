@@ -197,10 +197,10 @@ def test_tasks_of_this_thread_of_another_and_of_one_that_has_ended_are_found() -
 
 
 def test_the_running_task_is_that_of_its_loop() -> None:
-    async def looks() -> tuple[dict[int, int], int, int]:
+    async def read() -> tuple[dict[int, int], int, int]:
         with own_loops() as loops:
             return loops.current, id(asyncio.get_running_loop()), id(asyncio.current_task())
 
-    current, loop, task = asyncio.run(looks())
+    current, loop, task = asyncio.run(read())
 
     assert current == {loop: task}

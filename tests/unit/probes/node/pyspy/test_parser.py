@@ -187,17 +187,17 @@ def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
 
 
 def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Popen[bytes]) -> None:
-    taken = 0
+    accepted = 0
 
     for data in mutated(dump, MUTATIONS):
         try:
             threads = threads_of(data)
         except ValueError:
             continue
-        taken += 1
+        accepted += 1
         Assembly().add(["n"], validated(answer_of(process.pid, threads)), 1)
 
-    assert MUTATIONS / 10 < taken < MUTATIONS
+    assert MUTATIONS / 10 < accepted < MUTATIONS
 
 
 def test_hostile_names_are_passed_on_up_to_the_bound(

@@ -107,7 +107,7 @@ def in_function(function: Any, *arguments: Any) -> Iterator[tuple[PythonProcess,
         thread = threading.Thread(target=function, args=(*arguments[:1], gate, *arguments[1:]))
         thread.start()
         try:
-            with seen(thread) as shown:
+            with read_from_memory(thread) as shown:
                 yield shown
         finally:
             gate.release()  # the thread acquires it then, and the end of the block releases it
@@ -115,7 +115,7 @@ def in_function(function: Any, *arguments: Any) -> Iterator[tuple[PythonProcess,
 
 
 @contextmanager
-def seen(thread: threading.Thread) -> Iterator[tuple[PythonProcess, MemoryThread]]:
+def read_from_memory(thread: threading.Thread) -> Iterator[tuple[PythonProcess, MemoryThread]]:
     while thread.is_alive():
         with open_memory(os.getpid(), keeps_pages=True) as memory:
             process = own_process(memory)

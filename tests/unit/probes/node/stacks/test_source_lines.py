@@ -52,9 +52,9 @@ def test_files_that_are_no_source_are_not_opened(folder: Path, name: str, monkey
     opened: list[int] = []
     real_open = os.open
 
-    def noted(path: str, flags: int, *rest: int) -> int:
+    def noted(path: str, flags: int, *others: int) -> int:
         opened.append(flags)
-        return real_open(path, flags, *rest)
+        return real_open(path, flags, *others)
 
     monkeypatch.setattr(os, "open", noted)
     path = os.path.join(folder, name)
@@ -79,13 +79,13 @@ def test_source_is_found_by_its_real_name(folder: Path, monkeypatch: pytest.Monk
 
 def test_a_file_replaced_after_its_check_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "good.py"
-    look = os.fstat
+    real_fstat = os.fstat
 
     def swapped(handle: int) -> os.stat_result:
-        seen = look(handle)
+        status = real_fstat(handle)
         path.unlink(missing_ok=True)
         path.symlink_to("shadow")
-        return seen
+        return status
 
     monkeypatch.setattr(os, "fstat", swapped)
 
