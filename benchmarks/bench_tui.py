@@ -72,9 +72,9 @@ async def within(snapshot: Snapshot) -> dict[str, list[float]]:
                 await pilot.pause()
                 word = "first shown" if round_number == 0 else "shown again"
                 figures.setdefault(f"{name}: {word}", []).append(time.perf_counter() - began)
-                look = Look.of(round_number + 2, snapshot)
+                another = Look.of(round_number + 2, snapshot)
                 began = time.perf_counter()
-                app.show_look(look)
+                app.show_look(another)
                 await pilot.pause()
                 figures.setdefault(f"{name}: another snapshot", []).append(time.perf_counter() - began)
     return figures

@@ -139,7 +139,7 @@ class Words:
         assert call.get("unread") is None
         threads = {one for several in call.get("all_of", ()) for one in several}
         timeout_s = call["timeout_s"]
-        told = {
+        wait = {
             "coroutines": self.names(call.get("coroutines", [])),
             "threads": sorted(threads),
             "num_returns": call.get("num_returns"),
@@ -147,19 +147,19 @@ class Words:
             "is_timed": timeout_s is not None,
         }
         named: Plain = {key: call.get(key) for key in ("what", "object_id") if key in printed}
-        return {**told, **named}
+        return {**wait, **named}
 
     def expected(self, name: str, printed: Plain) -> Plain | None:
         if printed.get("what") == "asyncio.sleep":
             return None
-        told = {
+        wait = {
             "coroutines": sorted(printed.get("coroutines", [])),
             "threads": sorted(self._threads[name] for name in printed.get("threads", [])),
             "num_returns": printed.get("num_returns"),
             "others": printed.get("others", 0),
             "is_timed": "timeout_s" in printed or name in self._cancelled,
         }
-        return {**told, **{key: printed[key] for key in ("what", "object_id") if key in printed}}
+        return {**wait, **{key: printed[key] for key in ("what", "object_id") if key in printed}}
 
 
 # Beside short-lived tasks

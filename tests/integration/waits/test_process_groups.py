@@ -42,8 +42,8 @@ def said(program: Child) -> Plain:
     """The JSON that the program prints about its groups and threads."""
     line = program.line("expected ")
     assert line is not None
-    told: Plain = json.loads(line.removeprefix("expected "))
-    return told
+    values: Plain = json.loads(line.removeprefix("expected "))
+    return values
 
 
 def read(program: Child) -> Plain:

@@ -1,7 +1,7 @@
-"""Threads that wait in every way dstack knows, and some that do not; no Ray.
+"""Threads that wait in every way known to dstack, and threads that do not wait; no Ray.
 
-Prints as JSON what each of them waits for, by its name: ``kind``, ``what``, and of whom, again by name, ``threads`` or
-``all_of``; ``timeout_s`` where there is one. What is None does not wait.
+Prints the waits as JSON by the names of the threads: ``kind``, ``what``, the awaited threads as ``threads`` or
+``all_of``, and ``timeout_s`` if there is one; None for a thread that does not wait.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ expected: dict[str, Any] = {}
 
 
 def start(name: str, call: Callable[[], object], **expects: Any) -> threading.Thread:
-    """A thread that makes this call, and what dstack is to say of it."""
+    """Start a thread that makes this call, and record its expected wait."""
     thread = threading.Thread(target=lambda: call(), name=name, daemon=True)
     expected[name] = expects or None
     thread.start()
@@ -34,12 +34,12 @@ KEPT: list[Any] = []
 
 
 def holds(name: str, *locks: Any) -> None:
-    """A thread that has these locks in ``with`` blocks, for good."""
-    taken = threading.Event()
+    """Start a thread that holds these locks in ``with`` blocks for ever."""
+    acquired = threading.Event()
 
     def run() -> None:
         if not locks:
-            taken.set()
+            acquired.set()
             time.sleep(10_000)
         with locks[0]:
             hold(locks[1:])
@@ -47,13 +47,13 @@ def holds(name: str, *locks: Any) -> None:
     def hold(rest: tuple[Any, ...]) -> None:
         for _ in (1,):
             if not rest:
-                taken.set()
+                acquired.set()
                 time.sleep(10_000)
             with rest[0]:
                 hold(rest[1:])
 
     start(name, run)
-    taken.wait()
+    acquired.wait()
 
 
 def locks() -> None:
@@ -93,7 +93,7 @@ def conditions() -> None:
     start("notified", lambda: wait_in(notified), kind="lock", what="threading.RLock.acquire", threads=["notifier"])
     until(lambda: len(notified._waiters) == 1)  # type: ignore[attr-defined]  # threading's own
     holds_and_notifies("notifier", notified)
-    # While it waits for the condition, it does not hold the lock it is in a with block of.
+    # While it waits for the condition, it does not hold the lock of its with block.
     shared = threading.Lock()
     of_shared = threading.Condition(shared)
     start("let-go", lambda: wait_in(of_shared), kind="other", what="threading.Condition.wait")
