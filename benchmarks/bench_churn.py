@@ -56,15 +56,15 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, analysed: AnalysedSnapshot, took_s: float) -> int:
-        taken, diagnosis = analysed.snapshot, analysed.diagnosis
+        snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
         code = exit_code(diagnosis)
         self.codes[code] += 1
         self.seconds.append(took_s)
         self.verdicts[diagnosis.verdict] += 1
-        if len(taken.samples) > 1:
-            self.between_s.append(taken.samples[1].ended_s - taken.samples[0].began_s)
+        if len(snapshot.samples) > 1:
+            self.between_s.append(snapshot.samples[1].ended_s - snapshot.samples[0].began_s)
         if code == INCONCLUSIVE:
-            self.reasons.update({str(hole) for hole in holes_of(taken, diagnosis.vertices)})
+            self.reasons.update({str(hole) for hole in holes_of(snapshot, diagnosis.vertices)})
         return code
 
 
@@ -104,14 +104,14 @@ def check(address: str, tally: Tally, kept: Path | None) -> int:
     """Run one check and return its exit code; save the snapshot if that is not 0."""
     began = time.monotonic()
     try:
-        taken = api.snapshot(address)
+        snapshot = api.snapshot(address)
     except ClusterError as error:
         tally.codes[error.exit_code] += 1
         tally.reasons[f"no snapshot: {error.message}"] += 1
         return error.exit_code
-    code = tally.add(AnalysedSnapshot.of(taken), time.monotonic() - began)
+    code = tally.add(AnalysedSnapshot.of(snapshot), time.monotonic() - began)
     if kept and code:
-        save(taken, kept, force=True)
+        save(snapshot, kept, force=True)
     return code
 
 

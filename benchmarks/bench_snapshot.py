@@ -154,14 +154,14 @@ class Ring:
         return answer
 
     def snapshot(self) -> Snapshot:
-        taken = snapshot(self.address)
-        self.failures.update(one.reason for one in taken.failures)
-        return taken
+        recorded = snapshot(self.address)
+        self.failures.update(one.reason for one in recorded.failures)
+        return recorded
 
     def warm(self) -> Snapshot:
-        taken = self.snapshot()
-        assert any(finding.confirmed for finding in diagnose(taken).findings), taken.failures
-        return taken
+        recorded = self.snapshot()
+        assert any(finding.confirmed for finding in diagnose(recorded).findings), recorded.failures
+        return recorded
 
     def cold(self) -> None:
         command = [sys.executable, "-m", "dstack", "check", "--address", self.address, "--json"]

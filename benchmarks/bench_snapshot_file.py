@@ -103,7 +103,7 @@ def snapshot_of(workers: int) -> Snapshot:
 
 
 def measure() -> Results:
-    results = Results("Snapshot files of alike workers, n = 1", ("", "B a worker", "save s", "load s"))
+    results = Results("Snapshot files of similar workers, n = 1", ("", "B a worker", "save s", "load s"))
     for workers in (1000, 10_000):
         snapshot = snapshot_of(workers)
         for suffix in (".json", ".json.gz"):

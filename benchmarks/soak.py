@@ -53,15 +53,15 @@ class Tally:
     saved: list[Path] = field(default_factory=list)
 
     def add(self, analysed: AnalysedSnapshot) -> None:
-        taken, diagnosis = analysed.snapshot, analysed.diagnosis
+        snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
         vertices = diagnosis.vertices.values()
         self.verdicts[diagnosis.verdict] += 1
         self.findings.update(finding.kind for finding in diagnosis.findings)
-        self.seconds.append(taken.total_s)
+        self.seconds.append(snapshot.total_s)
         self.counts.update(
             snapshots=1,
             incomplete=int(diagnosis.incomplete),
-            sampled_twice=int(len(taken.samples) > 1),
+            sampled_twice=int(len(snapshot.samples) > 1),
             executions=sum(vertex.kind == "execution" for vertex in vertices),
             waits=sum(vertex.wait is not None for vertex in vertices),
             false_alarms=int(any(finding.kind in FALSE_ALARMS for finding in diagnosis.findings)),

@@ -263,9 +263,9 @@ def test_agents_that_pause_processes_are_asked_only_with_permission(simulated: S
 
 
 def test_a_worker_that_the_gcs_no_longer_lists_has_ended(simulated: Simulated) -> None:
-    gone, there = simulated.worker(1, 0, node_id=OTHER), simulated.worker(2, 0, node_id=OTHER)
-    simulated.causes = {gone: "unreachable", there: "unreachable"}
-    simulated.unlisted = {gone}
+    ended, there = simulated.worker(1, 0, node_id=OTHER), simulated.worker(2, 0, node_id=OTHER)
+    simulated.causes = {ended: "unreachable", there: "unreachable"}
+    simulated.unlisted = {ended}
 
     snapshot = began_at(of=simulated)
 

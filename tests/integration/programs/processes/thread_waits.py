@@ -44,13 +44,13 @@ def holds(name: str, *locks: Any) -> None:
         with locks[0]:
             hold(locks[1:])
 
-    def hold(rest: tuple[Any, ...]) -> None:
+    def hold(remaining: tuple[Any, ...]) -> None:
         for _ in (1,):
-            if not rest:
+            if not remaining:
                 acquired.set()
                 time.sleep(10_000)
-            with rest[0]:
-                hold(rest[1:])
+            with remaining[0]:
+                hold(remaining[1:])
 
     start(name, run)
     acquired.wait()
@@ -67,9 +67,9 @@ def locks() -> None:
     of_rlock = {"kind": "lock", "what": "threading.RLock.acquire", "threads": ["holder"]}
     start("rlock", lambda: enter(rlock), **of_rlock)
     start("rlock-timeout", lambda: rlock.acquire(True, 4000), **of_rlock, timeout_s=4000.0)
-    taken = threading.Lock()
-    taken.acquire()
-    start("taken-by-acquire", lambda: taken.acquire(), kind="lock", what="threading.Lock.acquire", threads=[])
+    locked = threading.Lock()
+    locked.acquire()
+    start("locked-by-acquire", lambda: locked.acquire(), kind="lock", what="threading.Lock.acquire", threads=[])
     own = threading.Lock()
     start("own-lock", lambda: enter(own, own), **{**by_with, "threads": ["own-lock"]})
 
@@ -134,9 +134,9 @@ def others() -> None:
     start("queue-join", lambda: full.join(), kind="other", what="queue.Queue.join")
     if sys.version_info < (3, 13):
         start("simple-queue", lambda: queue.SimpleQueue[int]().get(), kind="other", what="queue.SimpleQueue.get")
-    taken = multiprocessing.Lock()
-    taken.acquire()
-    start("process-lock", lambda: taken.acquire(), kind="other", what="multiprocessing lock")
+    locked = multiprocessing.Lock()
+    locked.acquire()
+    start("process-lock", lambda: locked.acquire(), kind="other", what="multiprocessing lock")
     here, _there = multiprocessing.Pipe()
     start("connection", here.recv, kind="other", what="multiprocessing.Connection.recv")
     child = subprocess.Popen(["sleep", "10000"])

@@ -44,7 +44,7 @@ def answer() -> bytes:
     return json.dumps(result).encode()
 
 
-def taken(answer: wire.Answer) -> Snapshot:
+def snapshot_of(answer: wire.Answer) -> Snapshot:
     """A snapshot of a node's answer. Raises :class:`MalformedAnswer`."""
     assembly = Assembly()
     processes, failures = assembly.add(["n"], answer, 1, among=["w"])
@@ -68,7 +68,7 @@ def test_a_mutated_answer_is_accepted_whole_or_rejected() -> None:
 
     for _ in range(MUTATIONS):
         try:
-            snapshot = taken(decoded(values.one(chance)))
+            snapshot = snapshot_of(decoded(values.one(chance)))
         except MalformedAnswer:
             continue
         good += 1
@@ -96,19 +96,19 @@ def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> wire.
 
 @pytest.mark.parametrize("is_child", [False, True])
 def test_a_call_outside_of_its_stack_is_rejected(is_child: bool) -> None:
-    assert loads(dumps(taken(reply(2, one_thread(frame=1), is_child=is_child))))
+    assert loads(dumps(snapshot_of(reply(2, one_thread(frame=1), is_child=is_child))))
 
     with pytest.raises(MalformedAnswer):
-        taken(reply(2, one_thread(frame=2), is_child=is_child))
+        snapshot_of(reply(2, one_thread(frame=2), is_child=is_child))
 
 
 @pytest.mark.parametrize("is_child", [False, True])
 def test_too_many_frames_are_rejected(is_child: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble, "MAX_FRAMES", 1_000)
-    assert taken(reply(100, one_thread(count=10), is_child=is_child))
+    assert snapshot_of(reply(100, one_thread(count=10), is_child=is_child))
 
     with pytest.raises(MalformedAnswer):
-        taken(reply(100, one_thread(count=11), is_child=is_child))
+        snapshot_of(reply(100, one_thread(count=11), is_child=is_child))
 
 
 def test_the_host_figures_of_a_node_change_nothing_else() -> None:
@@ -139,14 +139,14 @@ def test_the_host_figures_of_a_node_change_nothing_else() -> None:
 )
 def test_an_answer_that_no_probe_gives_is_malformed(change: Callable[[Any], object]) -> None:
     result = json.loads(answer())
-    assert taken(decoded(json.dumps(result).encode()))
+    assert snapshot_of(decoded(json.dumps(result).encode()))
 
     change(result)
 
     with pytest.raises(MalformedAnswer):
-        taken(decoded(json.dumps(result).encode()))
+        snapshot_of(decoded(json.dumps(result).encode()))
     with pytest.raises(MalformedAnswer):
-        taken(validated(result))
+        snapshot_of(validated(result))
 
 
 def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:
