@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from dstack.tui.widgets.top_bar import Status, coverage_line
 from msgspec.structs import replace
 
 from dstack.analysis.evidence.coverage import coverage_of, has_holes, holes_of, seen_workers
@@ -19,6 +18,7 @@ from dstack.report.check_json import check_json
 from dstack.report.text import report_text
 from dstack.tui.source import Look
 from dstack.tui.views.stacks.pages import branch_page
+from dstack.tui.views.top_bar import Status, coverage_line
 from tests.unit.scenes import Scene, SceneProcess
 
 
