@@ -25,7 +25,7 @@ from statistics import median
 from benchmarks.soak import require_alive
 from benchmarks.tables import Results
 from dstack import api
-from dstack.analysis.evidence.coverage import holes_of
+from dstack.analysis.evidence.coverage import coverage_gaps
 from dstack.analysis.views.analysed_snapshot import AnalysedSnapshot
 from dstack.diagnosis import Diagnosis
 from dstack.errors import ClusterError
@@ -64,7 +64,7 @@ class Tally:
         if len(snapshot.samples) > 1:
             self.between_s.append(snapshot.samples[1].ended_s - snapshot.samples[0].began_s)
         if code == INCONCLUSIVE:
-            self.reasons.update({str(hole) for hole in holes_of(snapshot, diagnosis.vertices)})
+            self.reasons.update({str(hole) for hole in coverage_gaps(snapshot, diagnosis.vertices)})
         return code
 
 

@@ -18,11 +18,11 @@ from rich.table import Table
 
 from dstack.analysis.diagnose import diagnose
 from dstack.analysis.index.sample_index import SampleIndex
-from dstack.analysis.stacks.absent_workers import missing
+from dstack.analysis.stacks.absent_workers import absent_workers
 from dstack.analysis.stacks.app_threads import running
 from dstack.analysis.stacks.icicle import Weights, icicle, weigh_by
 from dstack.analysis.stacks.outliers import outliers
-from dstack.analysis.stacks.stack_tree import Branch, merge
+from dstack.analysis.stacks.stack_tree import StackBranch, merge
 from dstack.model import Actor, BlockedCall, Frame, Job, Node, Process, Sample, Snapshot, Thread, Worker, WorkerSample
 
 JOB = "01000000"
@@ -101,7 +101,7 @@ def measure_all(table: Table, rounds: int, executions: int) -> None:
         lambda: merge(executions_found, by="kind").children,
     )
     measure(table, rounds, f"{count}: outliers", lambda: outliers(executions_found))
-    measure(table, rounds, f"{count}: missing workers", lambda: missing(index, vertices, executions_found))
+    measure(table, rounds, f"{count}: absent workers", lambda: absent_workers(index, vertices, executions_found))
     root = merge(executions_found, by="kind")
     weights = Weights(root, weigh_by("executions"))
     measure(table, rounds, f"{count}: icicle of a new tree", lambda: draw(merge(executions_found, by="kind")))
@@ -113,7 +113,7 @@ def measure_all(table: Table, rounds: int, executions: int) -> None:
     )
 
 
-def draw(root: Branch) -> None:
+def draw(root: StackBranch) -> None:
     picture = icicle([root], Weights(root, weigh_by("executions")), COLUMNS)
     assert picture.weight == root.count
 

@@ -26,7 +26,7 @@ from benchmarks.bench_merging import snapshot_of
 from dstack.model import Snapshot
 from dstack.snapshot_file import load, save
 from dstack.tui.app import DstackApp
-from dstack.tui.source import Files, Look
+from dstack.tui.source import Files, NumberedSnapshot
 from dstack.tui.views.registry import VIEWS
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) == 2 else 5
@@ -72,9 +72,9 @@ async def within(snapshot: Snapshot) -> dict[str, list[float]]:
                 await pilot.pause()
                 word = "first shown" if round_number == 0 else "shown again"
                 figures.setdefault(f"{name}: {word}", []).append(time.perf_counter() - began)
-                another = Look.of(round_number + 2, snapshot)
+                another = NumberedSnapshot.of(round_number + 2, snapshot)
                 began = time.perf_counter()
-                app.show_look(another)
+                app.show_snapshot(another)
                 await pilot.pause()
                 figures.setdefault(f"{name}: another snapshot", []).append(time.perf_counter() - began)
     return figures
