@@ -37,12 +37,12 @@ class Timeline:
     """A finding tracker with a clock: a snapshot every minute."""
 
     def __init__(self) -> None:
-        self.sightings = FindingTracker(stuck_after_s=60)
+        self.tracker = FindingTracker(stuck_after_s=60)
         self.now_s = 0.0
 
     def observe(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.update(AnalysedSnapshot.of(snapshot), self.now_s)
+        return self.tracker.update(AnalysedSnapshot.of(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:
@@ -90,7 +90,7 @@ def test_an_absent_finding_is_over() -> None:
     changes = timeline.observe(began_at(Scene()))
 
     assert [one.kind for one in changes.over] == ["deadlock"]
-    assert not timeline.sightings.lasting
+    assert not timeline.tracker.lasting
 
 
 def test_a_deadlock_of_the_same_actors_at_other_lines_is_a_new_one() -> None:
@@ -112,7 +112,7 @@ def test_a_finding_with_an_unreadable_member_is_not_over() -> None:
     changes = timeline.observe(began_at(scene))
 
     assert changes == Changes()
-    assert len(timeline.sightings.lasting) == 1
+    assert len(timeline.tracker.lasting) == 1
 
 
 def test_a_wait_for_a_running_task_is_no_alert() -> None:
@@ -143,9 +143,9 @@ def test_a_stalled_finding_is_reported_if_it_lasts() -> None:
     assert [finding.kind for finding in diagnose(began_at(scene)).findings] == ["stalled"]
 
     assert timeline.observe(began_at(scene)) == Changes()
-    assert timeline.sightings.unproven
+    assert timeline.tracker.unproven
     assert timeline.observe(began_at(scene)).new == (0,)
-    assert not timeline.sightings.unproven
+    assert not timeline.tracker.unproven
 
 
 def test_a_stalled_finding_is_not_reported_too_soon() -> None:
@@ -179,14 +179,14 @@ def test_a_finding_is_changed_if_a_member_is_absent() -> None:
     scene, timeline = Ring(), Timeline()
     snapshot = began_at(scene)
     timeline.observe(snapshot)
-    (sighting,) = timeline.sightings.lasting
-    present = sighting.workers | sighting.tasks - {min(sighting.tasks)}
+    (tracked,) = timeline.tracker.lasting
+    present = tracked.workers | tracked.tasks - {min(tracked.tasks)}
 
-    timeline.sightings.track(present)
+    timeline.tracker.track(present)
 
-    assert not timeline.sightings.has_progress(present)
-    assert timeline.sightings.has_progress(present - {scene.left.worker_id})
-    assert timeline.sightings.has_progress(present - {max(sighting.tasks)})
+    assert not timeline.tracker.has_progress(present)
+    assert timeline.tracker.has_progress(present - {scene.left.worker_id})
+    assert timeline.tracker.has_progress(present - {max(tracked.tasks)})
 
 
 def test_findings_that_differ_in_numbers_are_the_same() -> None:
@@ -251,7 +251,7 @@ def test_merged_findings_are_one_and_end_once() -> None:
     ((was, into),) = changes.merged
     assert was.positions < into.positions
     assert into in changes.lasting
-    assert len(timeline.sightings.lasting) == 2
+    assert len(timeline.tracker.lasting) == 2
     assert numbers(timeline.observe(began_at(scene))) == (0, 2, 0, 0)
 
     for one in (first, second):
@@ -271,7 +271,7 @@ def test_a_part_that_splits_off_is_new_and_each_part_ends_separately() -> None:
         one.wait_for()
     changes = timeline.observe(began_at(scene))
     assert numbers(changes) == (1, 1, 0, 0)
-    assert [one.began_s for one in timeline.sightings.lasting] == [60, 60], "its members have been stuck since then"
+    assert [one.began_s for one in timeline.tracker.lasting] == [60, 60], "its members have been stuck since then"
     assert numbers(timeline.observe(began_at(scene))) == (0, 2, 0, 0)
 
     first.ends()
@@ -312,7 +312,7 @@ def test_findings_that_exchange_members_remain_two() -> None:
 def test_one_of_two_findings_with_the_same_members_is_over_and_not_merged() -> None:
     snapshot, timeline = began_at(Ring()), Timeline()
     timeline.observe(snapshot)
-    timeline.sightings.lasting *= 2
+    timeline.tracker.lasting *= 2
 
     assert numbers(timeline.observe(snapshot)) == (0, 1, 0, 1)
 
@@ -322,7 +322,7 @@ def test_a_stalled_finding_that_grows_or_shrinks_is_unchanged() -> None:
         scene, timeline = Stalled(), Timeline()
         others: list[SceneProcess] = []
         for size in sizes:
-            assert not timeline.sightings.lasting
+            assert not timeline.tracker.lasting
             while len(others) < size:
                 others.append(scene.driver().gets(*scene.driver_.submitted))
             while len(others) > size:
