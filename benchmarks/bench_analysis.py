@@ -1,7 +1,7 @@
-"""Analysis alone, on made-up clusters: no Ray, no processes.
+"""Analysis alone, on synthetic clusters: no Ray, no processes.
 
-First the reduction with its cores and a shortest cycle, on random graphs of and, or and k-of-n waits with a ring in
-them; then whole diagnoses of snapshots in which every worker waits, five in a ring and all others in open chains.
+First the reduction with its cores and a shortest cycle, on random graphs of and, or and k-of-n waits that contain a
+cycle; then whole diagnoses of snapshots in which every worker waits, five in a cycle and all others in open chains.
 
     python -m benchmarks.bench_analysis [ROUNDS]
 """
@@ -37,14 +37,14 @@ from dstack.model import (
 WAITS = ((10_000, 80_000), (100_000, 1_000_000), (1_000_000, 8_000_000))
 WORKERS = (100, 1_000, 10_000)
 MANY = 100_000
-"""What is larger is measured once."""
+"""Larger sizes are measured once."""
 RING = 5
 JOB = "01000000"
 Waits = dict[int, list[tuple[int, list[int]]]]
 
 
 def graph_of(vertices: int, edges: int) -> Waits:
-    """Random waits of one to three groups; the first few vertices are a ring, and a tenth waits for nothing."""
+    """Random waits of one to three groups; the first few vertices are a cycle, and a tenth waits for nothing."""
     chance = random.Random(0)
     each = edges // vertices
     waits: Waits = {vertex: [(1, [(vertex + 1) % RING])] for vertex in range(RING)}
@@ -64,7 +64,7 @@ def reduce(waits: Waits) -> None:
 
 
 def snapshot_of(workers: int) -> Snapshot:
-    """Actors that wait in ``ray.get`` for a call that runs on another: five in a ring, the others along chains."""
+    """Actors that wait in ``ray.get`` for a call that runs on another: five in a cycle, the others along chains."""
     ids = [f"{number:024x}{JOB}" for number in range(workers)]
     tasks = [f"{number:016x}{ids[number]}" for number in range(workers)]
     samples = tuple(sample_of(tasks, began_s) for began_s in (0.0, 1.0))
@@ -118,7 +118,7 @@ def owner_of(number: int, workers: int) -> int:
 
 
 def worker_of(number: int, tasks: list[str]) -> WorkerSample:
-    """The ring waits for the next in it, the others for the one before, but every hundredth waits for nobody."""
+    """Members of the cycle wait for the next one, others for the previous one; every hundredth waits for nothing."""
     waits_for = (number + 1) % RING if number < RING else number - 1
     is_end = number >= RING and number % 100 == RING
     call = None if is_end else BlockedCall(kind="ray.get", frame=0, refs=(f"{tasks[waits_for]}01000000",))
@@ -135,7 +135,7 @@ def explain(snapshot: Snapshot) -> None:
 
 
 def measure(action: Callable[[], None], rounds: int) -> tuple[list[float], float]:
-    """How long each run took in s, and the most memory that one more takes in MiB."""
+    """The durations of the runs in s, and the peak memory of one more run in MiB."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -151,7 +151,7 @@ def measure(action: Callable[[], None], rounds: int) -> tuple[list[float], float
 def growth(
     title: str, actions: Iterable[tuple[int, str, Callable[[], None]]], rounds: int
 ) -> tuple[dict[int, float], Results]:
-    """The median time in s by size, and a table."""
+    """The median times in s by size, and a table."""
     results = Results(title, ("", "n", "median s", "min-max s", "peak MiB"))
     medians = {}
     for size, name, action in actions:
@@ -164,7 +164,7 @@ def growth(
 
 
 def reducing(rounds: int) -> tuple[dict[int, float], Results]:
-    """By number of waits."""
+    """Median times of reductions by number of waits, and a table."""
     actions = (
         (waits, f"{waits:,} waits, {edges:,} edges", partial(reduce, graph_of(waits, edges))) for waits, edges in WAITS
     )
@@ -172,7 +172,7 @@ def reducing(rounds: int) -> tuple[dict[int, float], Results]:
 
 
 def diagnosing(rounds: int) -> tuple[dict[int, float], Results]:
-    """By number of workers."""
+    """Median times of diagnoses by number of workers, and a table."""
     actions = ((workers, f"{workers:,} workers", partial(explain, snapshot_of(workers))) for workers in WORKERS)
     return growth("Diagnosing whole snapshots in which every worker waits", actions, rounds)
 

@@ -1,9 +1,9 @@
-"""Checks of a healthy application that never rests: how many of them are conclusive, and why the others are not.
+"""Checks of a healthy, always busy application: the number of conclusive ones, and the reasons of the others.
 
-The application is `benchmarks/workloads/churn.py`: 12 actors in three layers that call each other without rest, and a
-driver with six threads. Each check takes a snapshot in a process of its own, as `dstack check` does, and ends with the
-same exit code: 0 where nothing is stuck, 1 where something is said to be, which would be a false alarm, and 4 where not
-enough was seen to say. With `--hogs 2`, two processes that only burn CPU time run beside it.
+The application is `benchmarks/workloads/churn.py`: 12 actors in three layers that call each other continuously, and a
+driver with six threads. Each check reads the cluster in a separate process, as `dstack check` does, and has the same
+exit code: 0 if nothing is stuck, 1 for a deadlock or hang, which would be a false alarm, and 4 if the snapshot is
+inconclusive. With `--hogs 2`, two processes burn CPU time beside it.
 
     python -m benchmarks.bench_churn [CHECKS] [--hogs N] [--keep DIRECTORY]
 """
@@ -47,7 +47,7 @@ SHOWN_REASONS = 15
 
 @dataclass
 class Tally:
-    """Exit codes, times and reasons; of a check with several reasons of one kind, that kind counts once."""
+    """Exit codes, times and reasons; several reasons of one kind in one check count once."""
 
     codes: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -56,20 +56,20 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, analysed: AnalysedSnapshot, took_s: float) -> int:
-        taken, diagnosis = analysed.snapshot, analysed.diagnosis
+        snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
         code = exit_code(diagnosis)
         self.codes[code] += 1
         self.seconds.append(took_s)
         self.verdicts[diagnosis.verdict] += 1
-        if len(taken.samples) > 1:
-            self.between_s.append(taken.samples[1].ended_s - taken.samples[0].began_s)
+        if len(snapshot.samples) > 1:
+            self.between_s.append(snapshot.samples[1].ended_s - snapshot.samples[0].began_s)
         if code == INCONCLUSIVE:
-            self.reasons.update({str(hole) for hole in coverage_gaps(taken, diagnosis.vertices)})
+            self.reasons.update({str(hole) for hole in coverage_gaps(snapshot, diagnosis.vertices)})
         return code
 
 
 def exit_code(diagnosis: Diagnosis) -> int:
-    """What `dstack check` ends with."""
+    """The exit code of `dstack check`."""
     if diagnosis.is_stuck:
         return STUCK
     return INCONCLUSIVE if diagnosis.incomplete else CONCLUSIVE
@@ -77,7 +77,7 @@ def exit_code(diagnosis: Diagnosis) -> int:
 
 @contextmanager
 def hogs(count: int) -> Iterator[None]:
-    """So many processes that burn CPU time."""
+    """Run processes that burn CPU time."""
     running = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(count)]
     try:
         yield
@@ -88,7 +88,7 @@ def hogs(count: int) -> Iterator[None]:
 
 
 def measure(tally: Tally, checks: int, hog_count: int, keep: Path | None) -> None:
-    """Checks one after the other, of one application."""
+    """Run consecutive checks of one application."""
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_cluster(1, num_cpus=2, auth="off"))
         os.environ.update(cluster.environment)
@@ -101,17 +101,17 @@ def measure(tally: Tally, checks: int, hog_count: int, keep: Path | None) -> Non
 
 
 def check(address: str, tally: Tally, kept: Path | None) -> int:
-    """One check; gives its exit code, and keeps the snapshot if that is not 0."""
+    """Run one check and return its exit code; save the snapshot if that is not 0."""
     began = time.monotonic()
     try:
-        taken = api.snapshot(address)
+        snapshot = api.snapshot(address)
     except ClusterError as error:
         tally.codes[error.exit_code] += 1
         tally.reasons[f"no snapshot: {error.message}"] += 1
         return error.exit_code
-    code = tally.add(AnalysedSnapshot.of(taken), time.monotonic() - began)
+    code = tally.add(AnalysedSnapshot.of(snapshot), time.monotonic() - began)
     if kept and code:
-        save(taken, kept, force=True)
+        save(snapshot, kept, force=True)
     return code
 
 
@@ -143,7 +143,7 @@ def main() -> None:
     tally = Tally()
     try:
         measure(tally, options.checks, options.hogs, options.keep)
-    finally:  # also what was measured before an interruption
+    finally:  # shows the measurements also after an interruption
         as_table(tally, options.hogs).show()
 
 

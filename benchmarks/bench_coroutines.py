@@ -1,9 +1,9 @@
-"""Reading all suspended coroutines of one process, beside what ``py-spy dump`` takes for that process's threads.
+"""Reading all suspended coroutines of one process, compared with ``py-spy dump`` of that process's threads.
 
-Everything is measured in one run, in turns, on the same process without Ray: what dstack's probe does for it once it is
-warm, with all coroutines, their chains and what they wait for, and ``py-spy dump``, which shows none of them. Each is
-repeated for a second at least. A coroutine in the process ticks every millisecond and notes its longest gap in that
-time, also while the process is not read: that is the noise.
+Everything is measured in one run, in turns, on the same process without Ray: a warm probe of dstack, which reads all
+coroutines, their chains and dependencies, and ``py-spy dump``, which reads none of them. Each is repeated for a second
+or more. A coroutine in the process ticks every millisecond and records its longest gap in that time. Its gap while the
+process is not read is the noise.
 
     python -m benchmarks.bench_coroutines [ROUNDS] [COROUTINES...]
 """
@@ -17,9 +17,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks import bench_process
 from benchmarks.costs import TICK_S, Action, cost_of, in_ms, py_spy, repeat, spread
@@ -32,19 +33,20 @@ NOTHING, SAMPLE, DUMP = "not read", "dstack, with all coroutines", "py-spy dump 
 KEPT: list[Any] = []
 
 
-class Window(NamedTuple):
-    """The same again and again: how long each took and of how much CPU time, and the longest gap of all meanwhile."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A repeated action: the duration and CPU time of each run, and the longest gap within all runs."""
 
     took_s: float
     cpu_s: float
     gap_ms: float
 
 
-# The process that is read
+# The target process
 
 
 async def target(number: int) -> None:
-    """So many coroutines that wait in several ways, and one that ticks; answers each line with its longest gap."""
+    """Run coroutines that wait in several ways, and one that ticks; answer each line with its longest gap."""
     loop = asyncio.get_running_loop()
     lock, event, gaps = asyncio.Lock(), asyncio.Event(), [0.0]
 
@@ -99,11 +101,11 @@ def running(number: int) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-# How it is read
+# The readers
 
 
 def longest_gap_ms(process: subprocess.Popen[str]) -> float:
-    """Since the last time this was asked."""
+    """The longest gap since the last call."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
@@ -112,10 +114,10 @@ def longest_gap_ms(process: subprocess.Popen[str]) -> float:
 
 
 def read(probe: NodeProbe, pid: int, number: int) -> None:
-    """As the probe of a node does it for one worker; all coroutines must be found, and proven not to move."""
+    """Sample one worker like the probe of a node; all coroutines must be read, and be stable."""
     coroutines = bench_process.sample(probe, pid)["processes"]["w"]["coroutines"]
-    still = sum(one.get("still", False) for one in coroutines)
-    assert still >= number, f"{still} of {len(coroutines)} still, of {number}"
+    stable = sum(one.get("still", False) for one in coroutines)
+    assert stable >= number, f"{stable} of {len(coroutines)} stable, of {number}"
 
 
 def window(action: Action, process: subprocess.Popen[str]) -> Window:
@@ -132,7 +134,7 @@ def window(action: Action, process: subprocess.Popen[str]) -> Window:
 
 
 def windows_of(number: int, rounds: int) -> dict[str, list[Window]]:
-    """All the runs of each way."""
+    """The windows of each way to read."""
     probe = NodeProbe()
     with running(number) as process:
         ways: dict[str, Action] = {
@@ -153,8 +155,9 @@ def measure(rounds: int, numbers: Sequence[int] = NUMBERS) -> Results:
     results = Results(f"Suspended coroutines of one process, n = {rounds}, {os.cpu_count()} cores", columns)
     for number in numbers:
         for name, windows in windows_of(number, rounds).items():
-            times, cpus, gaps = zip(*windows, strict=True)
-            took = in_ms(times), spread([1000 * time_s for time_s in times], 1), in_ms(cpus)
+            gaps = [one.gap_ms for one in windows]
+            took_ms = spread([1000 * one.took_s for one in windows], 1)
+            took = in_ms(one.took_s for one in windows), took_ms, in_ms(one.cpu_s for one in windows)
             results.add(f"{number:,} coroutines: {name}", *took, f"{median(gaps):.1f}", f"{max(gaps):.1f}")
     return results
 

@@ -1,7 +1,7 @@
-"""Much of one thing on real Ray: pending tasks of one owner, calls queued at one actor, threads of one process.
+"""Large numbers on real Ray: pending tasks of one owner, calls queued at one actor, threads of one process.
 
-Each is set up on a cluster of its own and explained by ``dstack check``, as text and as JSON, in a process of its own:
-how long that takes, the most memory it uses, and how much it writes.
+Each runs on its own cluster and is explained by ``dstack check``, as text and as JSON, in a separate process. The
+figures are its duration, its peak memory, and the size of its output.
 
     python -m benchmarks.bench_limits [TASKS] [CALLS] [THREADS]
 """
@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import ray
 from rich.console import Console
@@ -32,8 +33,9 @@ main()
 """
 
 
-class Run(NamedTuple):
-    """One run of dstack as a command. The peak is its own: what the kernel counts for a child includes its parent's."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the dstack command. It reports its own peak: the kernel's figure for a child includes its parent's."""
 
     took_s: float
     peak_mib: float
@@ -49,13 +51,13 @@ def pass_on(value: object) -> object:
 
 
 class Clerk:
-    """Takes its time for each call."""
+    """An actor with slow calls."""
 
     def stamp(self) -> None:
         time.sleep(3600)
 
     def start_threads(self, count: int) -> None:
-        """As many threads, all of which wait for the end."""
+        """Start threads that all wait for one event."""
         self.end = threading.Event()
         for _ in range(count):
             threading.Thread(target=self.end.wait, daemon=True).start()
@@ -84,7 +86,7 @@ def many_threads() -> list[Any]:
 
 @contextmanager
 def waiting_for(begin: Callable[[], list[Any]]) -> Iterator[str]:
-    """The address of a cluster whose driver has begun all that, and waits for it in a thread."""
+    """The address of a cluster whose driver has made these calls, and waits for them in a thread."""
     context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         refs = begin()
@@ -96,7 +98,7 @@ def waiting_for(begin: Callable[[], list[Any]]) -> Iterator[str]:
 
 
 def run(address: str, *options: str) -> Run:
-    """A ``dstack check``, which must not claim that anything is stuck for good."""
+    """Run ``dstack check``, which must not report a deadlock or hang."""
     began = time.perf_counter()
     command = [sys.executable, "-c", CHILD, "check", "--address", address, *options]
     done = subprocess.run(command, capture_output=True, check=False)
@@ -107,8 +109,8 @@ def run(address: str, *options: str) -> Run:
 
 
 def main() -> None:
-    table = Table(title="Much of one thing")
-    for column in ("", "text s", "JSON s", "peak MiB", "lines", "JSON MiB", "waits told"):
+    table = Table(title="Large numbers")
+    for column in ("", "text s", "JSON s", "peak MiB", "lines", "JSON MiB", "waits reported"):
         table.add_column(column, justify="left" if not column else "right")
     for name, begin in (
         (f"{TASKS:,} pending tasks", pending_tasks),

@@ -1,6 +1,6 @@
-"""Merged stacks and their icicle of made-up clusters: no Ray, no processes.
+"""Merged stacks and their icicle of synthetic clusters: no Ray, no processes.
 
-Actors of a few classes wait and compute in stacks of 12 to 40 frames that part at many places.
+Actors of a few classes wait and compute in stacks of 12 to 40 frames that branch at many places.
 
     python -m benchmarks.bench_merging [ROUNDS]
 """
@@ -33,7 +33,7 @@ COLUMNS = 200
 
 
 def snapshot_of(executions: int) -> Snapshot:
-    """So many actors, each with one thread that runs a call of it; two of three wait."""
+    """A cluster of actors, each with one thread that runs a call; two of three wait."""
     chance = random.Random(0)
     frames = tuple(Frame(function=f"Layer{n % 97}.call_{n}", file=f"model/part{n % 13}.py", line=n) for n in range(900))
     stacks = tuple(stack_of(chance) for _ in range(STACKS))
@@ -62,7 +62,7 @@ def snapshot_of(executions: int) -> Snapshot:
 
 
 def stack_of(chance: random.Random) -> tuple[int, ...]:
-    """Leaf first; the nearer to the root, the fewer the frames it may be in."""
+    """A stack, leaf first; the nearer to the root, the fewer different frames."""
     return tuple(chance.randrange(min(900, 1 + depth * depth)) for depth in reversed(range(chance.randint(12, 40))))
 
 
@@ -87,19 +87,24 @@ def measure(table: Table, rounds: int, name: str, action: Callable[[], object]) 
 
 
 def measure_all(table: Table, rounds: int, executions: int) -> None:
-    """Every step by itself, each on what the step before gave; trees are made anew, since they remember."""
+    """Measure every step separately, each on the result of the previous one; trees are new, because they cache."""
     snapshot = snapshot_of(executions)
     index, vertices = SampleIndex(snapshot, snapshot.samples[0]), diagnose(snapshot).vertices
-    everybody = running(index, vertices).executions
-    assert len(everybody) == executions
+    executions_found = running(index, vertices).executions
+    assert len(executions_found) == executions
     count = f"{executions:,} executions"
     measure(table, rounds, f"{count}: their paths", lambda: running(index, vertices))
-    measure(table, rounds, f"{count}: merged by class, first two levels", lambda: merge(everybody, by="kind").children)
-    measure(table, rounds, f"{count}: outliers", lambda: outliers(everybody))
-    measure(table, rounds, f"{count}: absent workers", lambda: absent_workers(index, vertices, everybody))
-    root = merge(everybody, by="kind")
+    measure(
+        table,
+        rounds,
+        f"{count}: merged by class, first two levels",
+        lambda: merge(executions_found, by="kind").children,
+    )
+    measure(table, rounds, f"{count}: outliers", lambda: outliers(executions_found))
+    measure(table, rounds, f"{count}: absent workers", lambda: absent_workers(index, vertices, executions_found))
+    root = merge(executions_found, by="kind")
     weights = Weights(root, weigh_by("executions"))
-    measure(table, rounds, f"{count}: icicle of a new tree", lambda: draw(merge(everybody, by="kind")))
+    measure(table, rounds, f"{count}: icicle of a new tree", lambda: draw(merge(executions_found, by="kind")))
     measure(
         table,
         rounds,

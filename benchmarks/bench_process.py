@@ -1,11 +1,11 @@
-"""One sample of one process without Ray, by its threads and how deep they are, beside ``py-spy dump``.
+"""One sample of one process without Ray, by number and depth of its threads, compared with ``py-spy dump``.
 
 All threads are blocked. A cold sample is a probe's first one, a warm one follows another of the same probe. Everything
 is measured in one run, in turns, on the same process. CPU time is that of the reader with its children.
 
-Then, on one process with a thread that ticks every millisecond: the longest time that this thread was kept from running
-while the process was read without rest, and while it was not read at all, which is the noise; and whether another
-process that polls its state found it stopped, traced or signalled. It blocks all signals, so that none gets lost.
+Then, on one process with a thread that ticks every millisecond: the longest time that this thread did not run while the
+process was read continuously, and while it was not read, which is the noise; and whether another process that polls its
+state found it stopped, traced or signalled. It blocks all signals, so that none gets lost.
 
     python -m benchmarks.bench_process [ROUNDS]
 """
@@ -20,9 +20,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import NamedTuple
 
 from benchmarks.costs import Action, Cost, disturbed, in_ms, in_turns, longest_gap_ms, py_spy, repeat, spread
 from benchmarks.tables import Results
@@ -40,11 +40,12 @@ OPTIONS: Options = {
 WINDOW_S = 1.0
 NOTHING, COLD, WARM = "not read", "dstack, cold", "dstack, warm"
 DUMP, NONBLOCKING = "py-spy dump", "py-spy dump --nonblocking"
-"""Both print JSON, as a program would read it."""
+"""Both print JSON."""
 
 
-class Shape(NamedTuple):
-    """Threads, and how many frames each has."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The number of threads, and of frames of each thread."""
 
     threads: int
     depth: int
@@ -57,14 +58,14 @@ MANY, DEEP, PAUSED = Shape(200, 20), Shape(10, 300), Shape(50, 20)
 SHAPES = (Shape(10, 20), Shape(50, 20), MANY, Shape(10, 100), DEEP)
 Costs = dict[Shape, dict[str, list[Cost]]]
 Disturbed = dict[str, int]
-"""How many processes each way has stopped, traced or signalled."""
+"""The number of processes that each way has stopped, traced or signalled."""
 
 
-# The process that is read
+# The target process
 
 
 def start_threads(shape: Shape) -> None:
-    """Threads that wait for ever."""
+    """Start threads that wait for ever."""
     end = threading.Event()
 
     def wait(deeper: int) -> None:
@@ -78,7 +79,7 @@ def start_threads(shape: Shape) -> None:
 
 
 def target(shape: Shape) -> None:
-    """Is the process that is read, until it is killed; answers each number of seconds with its longest gap in them."""
+    """Run the target process until it is killed; answer each number of seconds with the longest gap in that time."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     start_threads(shape)
     print("ready", flush=True)
@@ -87,7 +88,7 @@ def target(shape: Shape) -> None:
 
 
 class Process:
-    """That process, as the benchmark has it."""
+    """The target process with its pipes."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -97,7 +98,7 @@ class Process:
         assert self._answers.readline() == "ready\n"
 
     def longest_gap_ms(self, action: Action) -> float:
-        """What its ticking thread felt while the action was repeated."""
+        """The longest gap of its ticking thread while the action was repeated."""
         print(WINDOW_S, file=self._questions, flush=True)
         repeat(action, WINDOW_S)
         return float(self._answers.readline())
@@ -105,7 +106,7 @@ class Process:
 
 @contextmanager
 def process_of(shape: Shape) -> Iterator[Process]:
-    command = [sys.executable, "-m", "benchmarks.bench_process", "target", *map(str, shape)]
+    command = [sys.executable, "-m", "benchmarks.bench_process", "target", str(shape.threads), str(shape.depth)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Process(process)
@@ -113,7 +114,7 @@ def process_of(shape: Shape) -> Iterator[Process]:
             process.kill()
 
 
-# How it is read
+# The readers
 
 
 def sample(probe: NodeProbe, pid: int) -> Answer:
@@ -144,13 +145,17 @@ def measure(rounds: int) -> tuple[Costs, Results]:
         with process_of(shape) as process:
             costs[shape] = in_turns(ways_to_read(process.pid), rounds)
             kib = len(json.dumps(sample(NodeProbe(), process.pid))) / 1024
-        figures = [in_ms(some) for way in ways for some in zip(*costs[shape][way], strict=True)]
+        figures = [
+            in_ms(seconds)
+            for way in ways
+            for seconds in ([one.wall_s for one in costs[shape][way]], [one.cpu_s for one in costs[shape][way]])
+        ]
         results.add(str(shape), *figures, f"{kib:.0f}")
     return costs, results
 
 
 def measure_pauses(rounds: int) -> tuple[Disturbed, Results]:
-    """What the process feels of each way, read without rest."""
+    """The gaps of the process for each way, read continuously, and the disturbed processes."""
     results = Results(
         f"Longest time that a thread was kept from running within {WINDOW_S:g} s, {PAUSED}, n = {rounds}",
         ("", "median ms", "min-max ms", "stopped, traced or signalled"),

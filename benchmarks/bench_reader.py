@@ -1,8 +1,8 @@
-"""The parts of one reading of one process: its stacks, what its threads wait for, its coroutines; and a whole sample.
+"""The parts of one reading of one process: its stacks, its waits, its coroutines; and a whole sample.
 
-Each part includes those before it, but a whole sample reads coroutines only of threads that may run an event loop. What
-is counted: the reads of its memory (system calls), how much they gave, and the files and folders of ``/proc`` that were
-opened. Everything is warm: code objects and places of pages are known from an earlier reading.
+Each part includes the previous ones, but a whole sample reads coroutines only of threads that may run an event loop.
+The counts are the reads of its memory (system calls), their sizes, and the opened files and folders of ``/proc``.
+Everything is warm: code objects and addresses of pages are cached by an earlier reading.
 
     python -m benchmarks.bench_reader [ROUNDS]
 """
@@ -38,7 +38,7 @@ Part = Callable[[PythonProcess], object]
 
 @dataclass
 class Counts:
-    """What one action has asked of the kernel."""
+    """The system calls of one action."""
 
     reads: int = 0
     bytes: int = 0
@@ -47,7 +47,7 @@ class Counts:
 
 @contextmanager
 def counted() -> Iterator[Counts]:
-    """Wraps the ways to the kernel: the reader's one system call, its fallback, and what opens files of ``/proc``."""
+    """Count the reader's system call, its fallback, and the calls that open files of ``/proc``."""
     counts = Counts()
 
     def of_memory(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def counted() -> Iterator[Counts]:
 
 
 class Reader:
-    """Readings of one process that know what those before them have learned."""
+    """Readings of one process with the caches of earlier ones."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -99,7 +99,7 @@ def stacks(process: PythonProcess) -> None:
 
 def calls(process: PythonProcess) -> None:
     blocked = BlockedCalls(process, Origins().is_user)
-    for thread in process.threads:  # of a loop that runs just now, there is none
+    for thread in process.threads:  # a running loop has no call
         blocked.call_of(thread)
 
 
@@ -109,7 +109,7 @@ def coroutines(process: PythonProcess) -> None:
 
 
 def parts_of(pid: int) -> dict[str, Action]:
-    """Each part on a reader of its own, as pages that one part needs are no others' to know; read once already."""
+    """Each part with its own warm reader, because the parts read different pages."""
     parts: tuple[tuple[str, tuple[Part, ...]], ...] = (
         ("stacks", (stacks,)),
         ("and calls", (stacks, calls)),
@@ -143,8 +143,8 @@ def add_parts(results: Results, about: str, pid: int, rounds: int) -> None:
     for name, some in costs.items():
         with counted() as counts:
             parts[name]()
-        walls, cpus = zip(*some, strict=True)
-        figures = in_ms(walls), spread([1000 * wall for wall in walls], 1), in_ms(cpus)
+        walls_ms = spread([1000 * one.wall_s for one in some], 1)
+        figures = in_ms(one.wall_s for one in some), walls_ms, in_ms(one.cpu_s for one in some)
         asked = str(counts.reads), f"{counts.bytes / 1024:.0f}", str(counts.files)
         results.add(f"{about}: {name}", *figures, *asked)
 

@@ -1,14 +1,14 @@
-"""Blocked workers on one node, read by dstack and by what one would run instead.
+"""Blocked workers on one node, read by dstack and by alternative tools.
 
-Everything is measured in one run, in turns, on the same hung actors: one sample of the workers by a probe that has read
-them before (warm), a snapshot in a process that has taken one before (warm), and `dstack check` as a command (cold);
-``py-spy dump --native`` on one worker after another, as ``ray stack`` does it, less its sudo; the same with
-``--nonblocking`` and without native frames; and where Ray's dashboard is installed, its page for one worker's stack,
-and the agent behind that, one worker after the other. The same samples are taken of workers with threads of their own.
+Everything is measured in one run, in turns, on the same hung actors: one sample of the workers by a warm probe, a
+snapshot in a warm process, and `dstack check` as a command (cold); ``py-spy dump --native`` on one worker after
+another, as ``ray stack`` does it, without its sudo; the same with ``--nonblocking`` and without native frames; and if
+Ray's dashboard is installed, its page for one worker's stack, and the agent behind it, one worker after another. The
+same samples are measured for workers with additional threads.
 
-Then what workers feel: some actors have a thread that ticks every millisecond and notes the longest time it was kept
-from running, while they are read without rest and, for the noise, while nothing reads them. And a process that polls
-the workers' states counts those that were stopped, traced or signalled.
+Then the effects on workers: some actors have a thread that ticks every millisecond and records its longest gap while
+they are read continuously and, as the noise, while nothing reads them. A process that polls the workers' states counts
+those that were stopped, traced or signalled.
 
     python -m benchmarks.bench_snapshot [ROUNDS] [WORKERS...]
 """
@@ -26,10 +26,11 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import psutil
@@ -51,7 +52,7 @@ from dstack.probes.node_access.targets import targets
 
 SIZES = (10, 25, 64)
 NUMBER = 25
-"""So many workers have threads of their own, or note what they feel."""
+"""The number of workers for the measurements with additional threads and of gaps."""
 THREADS, NONE = Shape(10, 20), Shape(0, 0)
 TICKING = 4
 WINDOW_S = 3.0
@@ -65,8 +66,9 @@ AGENT, DASHBOARD = "the agent's GetTraceback, in turn", "the dashboard's page of
 AGENT_AT = "DASHBOARD_AGENT_ADDR_NODE_ID_PREFIX:"
 
 
-class Run(NamedTuple):
-    """Wall time, CPU time of the reader with its children, and of Ray's own processes but the workers."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Wall time, CPU time of the reader with its children, and of Ray's own processes without the workers."""
 
     took_s: float
     cpu_s: float
@@ -74,11 +76,11 @@ class Run(NamedTuple):
 
 
 Runs = dict[str, list[Run]]
-"""By way to read."""
+"""The runs of each way to read."""
 
 
 class Member:
-    """Passes a token to its neighbour and waits; the ring never ends."""
+    """An actor that passes a token to its neighbour and waits for ever."""
 
     def __init__(self, threads: Shape) -> None:
         start_threads(threads)
@@ -101,7 +103,7 @@ class Member:
 
 
 class Ring:
-    """So many actors on a cluster of their own, all of them waiting for the next."""
+    """Actors on their own cluster, each of which waits for the next one."""
 
     def __init__(self, workers: int, threads: Shape, context: Any) -> None:
         self.address: str = context.address_info["gcs_address"]
@@ -128,11 +130,11 @@ class Ring:
         self.sample()
 
     def ways_to_read(self) -> dict[str, Action]:
-        """Those that give the stacks of all workers, and no more."""
+        """The ways that only read the stacks of all workers."""
         return {SAMPLE: self.sample, LOOP: self.ray_stack, NONBLOCKING: self.nonblocking}
 
     def ways(self) -> dict[str, Action]:
-        """What is measured, by name."""
+        """All measured ways by name."""
         ways: dict[str, Action] = {**self.ways_to_read(), WARM: self.warm, COLD: self.cold}
         if HAS_DASHBOARD:
             ways |= {AGENT: self.agent, DASHBOARD: self.dashboard}
@@ -152,14 +154,14 @@ class Ring:
         return answer
 
     def snapshot(self) -> Snapshot:
-        taken = snapshot(self.address)
-        self.failures.update(one.reason for one in taken.failures)
-        return taken
+        recorded = snapshot(self.address)
+        self.failures.update(one.reason for one in recorded.failures)
+        return recorded
 
     def warm(self) -> Snapshot:
-        taken = self.snapshot()
-        assert any(finding.confirmed for finding in diagnose(taken).findings), taken.failures
-        return taken
+        recorded = self.snapshot()
+        assert any(finding.confirmed for finding in diagnose(recorded).findings), recorded.failures
+        return recorded
 
     def cold(self) -> None:
         command = [sys.executable, "-m", "dstack", "check", "--address", self.address, "--json"]
@@ -196,16 +198,16 @@ class Ring:
     def measure(self, action: Action) -> Run:
         before = ray_cpu_s()
         cost = cost_of(action)
-        return Run(*cost, ray_cpu_s() - before)
+        return Run(cost.wall_s, cost.cpu_s, ray_cpu_s() - before)
 
     def gaps_ms(self, action: Action) -> list[float]:
-        """What the ticking threads felt while the action was repeated."""
+        """The longest gaps of the ticking threads while the action was repeated."""
         ray.get([member.start_ticking.remote(WINDOW_S) for member in self._ticking])
         repeat(action, WINDOW_S)
         return list(ray.get([member.longest_gap_ms.remote() for member in self._ticking]))
 
     def disturbed(self, action: Action) -> int:
-        """How many workers were stopped, traced or signalled."""
+        """The number of workers that were stopped, traced or signalled."""
         return len(disturbed(self._pids, action))
 
 
@@ -221,7 +223,7 @@ def ring_of(workers: int, threads: Shape = NONE) -> Iterator[Ring]:
 
 
 def ray_cpu_s() -> float:
-    """The CPU time so far of Ray's own processes, with their children that have ended."""
+    """The CPU time so far of Ray's own processes, with their reaped children."""
     children = psutil.Process().children(recursive=True)
     times = [process.cpu_times() for process in children if not process.name().startswith("ray::Member")]
     return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
@@ -236,7 +238,7 @@ def in_turns(ring: Ring, ways: dict[str, Action], rounds: int) -> Runs:
 
 
 def measure(workers: int, rounds: int) -> tuple[Runs, Results]:
-    """All ways, on workers that have no threads of their own."""
+    """Measure all ways, on workers without additional threads."""
     with ring_of(workers) as ring:
         runs = in_turns(ring, ring.ways(), rounds)
         size = len(json.dumps(ring.sample()))
@@ -246,7 +248,7 @@ def measure(workers: int, rounds: int) -> tuple[Runs, Results]:
 
 
 def measure_threads(workers: int, rounds: int) -> tuple[Runs, Results]:
-    """The ways that only read, on workers that have threads of their own."""
+    """Measure the ways that only read, on workers with additional threads."""
     with ring_of(workers, THREADS) as ring:
         runs = in_turns(ring, ring.ways_to_read(), rounds)
     return runs, as_table(f"{workers} blocked workers with another {THREADS} each", workers, runs)
@@ -269,7 +271,7 @@ def as_table(title: str, workers: int, runs: Runs) -> Results:
 
 
 def times_faster(runs: Runs, way: str) -> float:
-    """How many times as long the loop of ``ray stack`` takes, in the median round."""
+    """The duration of the loop of ``ray stack`` relative to this way, in the median round."""
     return median(base.took_s / run.took_s for run, base in zip(runs[way], runs[LOOP], strict=True))
 
 
@@ -279,7 +281,7 @@ def cpu_ms(runs: list[Run]) -> float:
 
 
 def measure_pauses(workers: int, rounds: int) -> tuple[dict[str, int], Results]:
-    """What workers feel of each way, and how many of them it has stopped, traced or signalled."""
+    """The gaps of workers for each way, and the numbers of disturbed workers."""
     results = Results(
         f"Longest time that a worker's thread was kept from running, {workers} workers, n = {rounds * TICKING}",
         ("", "median ms", "min-max ms", "stopped, traced or signalled"),

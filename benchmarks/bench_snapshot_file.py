@@ -1,6 +1,6 @@
-"""Size and speed of snapshot files of 1,000 alike workers, each with its own waits, and of 10,000.
+"""Size and speed of snapshot files of 1,000 and of 10,000 similar workers, each with its own waits.
 
-Budget: 2 kB a worker at 1,000 alike workers.
+Budget: 2 kB a worker at 1,000 similar workers.
 
     python -m benchmarks.bench_snapshot_file
 """
@@ -38,7 +38,7 @@ def id_of(number: int, digits: int) -> str:
 
 
 def snapshot_of(workers: int) -> Snapshot:
-    """A cluster whose actors all wait for the next one, as two samples see it."""
+    """A cluster whose actors all wait for the next one, in two samples."""
     numbers = range(workers)
     samples = tuple(
         Sample(
@@ -103,7 +103,7 @@ def snapshot_of(workers: int) -> Snapshot:
 
 
 def measure() -> Results:
-    results = Results("Snapshot files of alike workers, n = 1", ("", "B a worker", "save s", "load s"))
+    results = Results("Snapshot files of similar workers, n = 1", ("", "B a worker", "save s", "load s"))
     for workers in (1000, 10_000):
         snapshot = snapshot_of(workers)
         for suffix in (".json", ".json.gz"):

@@ -1,9 +1,9 @@
-"""What a cold ``dstack check`` costs besides reading processes: start, imports, connection, hand-over, report.
+"""The cost of a cold ``dstack check`` without reading processes: start, imports, connection, hand-over, report.
 
-Everything is measured in one run, in turns, on the same blocked actors: the whole command beside ``import ray`` and
-``ray status``; then the phases of the process that takes the snapshot, and of the one that explains it. Each phase is
-run in a fresh interpreter, from bytecode, as pip leaves it where it installs. CPU time is that of the process and its
-children, without Ray's own processes.
+Everything is measured in one run, in turns, on the same blocked actors: the whole command compared with ``import ray``
+and ``ray status``; then the phases of the collector, and of the command that explains the snapshot. Each phase runs in
+a new interpreter, from bytecode, as in an installation by pip. CPU time is that of the process and its children,
+without Ray's own processes.
 
     python -m benchmarks.bench_start [ROUNDS] [WORKERS]
 """
@@ -70,8 +70,8 @@ data = dumps(taken)
 marks.append(("", *spent()))
 open(sys.argv[2], "wb").write(data)
 """
-"""As :mod:`dstack.collector` does it. Sample 1 includes the choice of targets for sample 2, which is also measured on
-its own."""
+"""The phases of :mod:`dstack.collector`. Sample 1 includes the choice of targets for sample 2, which is also measured
+separately."""
 
 EXPLAINING = """
 import resource, sys, time
@@ -102,7 +102,7 @@ print(json.dumps([(name, then[1] - now[1], then[2] - now[2])
 
 
 def cost(command: list[str], environment: Mapping[str, str], ends_with: int = 0) -> Cost:
-    """Of one run of a command, with its children."""
+    """The cost of one run of a command, with its children."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     took = time.perf_counter() - began
@@ -112,14 +112,14 @@ def cost(command: list[str], environment: Mapping[str, str], ends_with: int = 0)
 
 
 def phases(program: str, *arguments: str) -> list[tuple[str, Cost]]:
-    """The phases of a program in a fresh interpreter, in order."""
+    """The phases of a program in a new interpreter, in order."""
     command = [sys.executable, "-c", program + REPORTED, *arguments]
     done = subprocess.run(command, capture_output=True, check=True)
     return [(name, (wall, cpu)) for name, wall, cpu in json.loads(done.stdout.splitlines()[-1])]
 
 
 def commands(address: str) -> dict[str, tuple[list[str], int]]:
-    """What is compared as a whole, with the exit code that is right."""
+    """The compared commands with their expected exit codes."""
     return {
         "python -c pass": ([sys.executable, "-c", "pass"], 0),
         "python -c 'import ray'": ([sys.executable, "-c", "import ray"], 0),
@@ -136,13 +136,13 @@ def row(costs: list[Cost]) -> tuple[str, ...]:
 
 
 def measure(rounds: int, workers: int) -> tuple[Results, Results]:
-    """Whole commands, and the phases of one."""
+    """Measure whole commands, and the phases of one."""
     wholes: dict[str, list[Cost]] = defaultdict(list)
     parts: dict[str, list[Cost]] = defaultdict(list)
     compileall.compile_dir(str(Path(dstack.__file__).parent), quiet=1)
     with ring_of(workers) as ring, tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "snapshot.json")
-        environment = {**os.environ, "RAY_AUTH_MODE": "token"}  # else `ray status` does not send the token
+        environment = {**os.environ, "RAY_AUTH_MODE": "token"}  # without it `ray status` sends no token
         for _ in range(rounds + 1):
             for name, (command, code) in commands(ring.address).items():
                 wholes[name].append(cost(command, environment, code))

@@ -1,8 +1,8 @@
-"""The terminal UI with 100, 1,000 and 10,000 executions: from nothing to the first picture, between views, a refresh.
+"""The terminal UI with 100, 1,000 and 10,000 executions: the first paint, switches between views, a refresh.
 
-Everything is measured in one run and in turns. ``first paint`` is a process of its own, from Python's start to its end,
-that reads, diagnoses and draws a saved snapshot; beside it ``dstack show``, which prints a report of the same file. The
-others are within one process without a terminal, from the key to the picture.
+Everything is measured in one run and in turns. ``first paint`` is a separate process, from Python's start to its end,
+that reads, diagnoses and draws a saved snapshot; it is compared with ``dstack show`` on the same file. The others are
+within one process without a terminal, from the key to the updated screen.
 
     python -m benchmarks.bench_tui [ROUNDS]
 """
@@ -43,7 +43,7 @@ async def painted(app: DstackApp, pilot: Pilot[Any]) -> None:
 
 
 def paint(file: str) -> None:
-    """What the child process does: one picture."""
+    """Paint one screen; the function of the child process."""
 
     async def body() -> None:
         app = DstackApp(Files(file, [load(file)]))

@@ -1,8 +1,8 @@
-"""What ``dstack watch`` costs while there is nothing to find: its share of one core with many workers that are busy.
+"""The cost of ``dstack watch`` without findings: its share of one core with many busy workers.
 
-All workers are in a call that takes long, and a driver makes short calls meanwhile. Cheap looks are taken ten times as
-often as by default, and what they cost is divided by ten; then one full look is waited for. All of it is the CPU time
-of the watch and of its children, in one run on one machine.
+All workers are in a long call, and a driver makes short calls. Glances are ten times as frequent as by default, and
+their cost is divided by ten; then the benchmark waits for one snapshot. The figures are the CPU time of the watch and
+of its children, in one run on one machine.
 
     python -m benchmarks.bench_watch [WORKERS] [SECONDS]
 """
@@ -40,7 +40,7 @@ class Clerk:
 
 
 def start_workers() -> list[Any]:
-    """All of them in a call, but for one, which is asked again and again."""
+    """Start workers that are all in a long call, except one, which gets short calls."""
     actor: Any = ray.remote(num_cpus=0)(Clerk)
     clerks: list[Any] = []
     while len(clerks) < WORKERS:
@@ -59,7 +59,7 @@ def ask_for_ever(clerk: Any) -> None:
 
 @contextmanager
 def watch(address: str, *options: str) -> Iterator[tuple[psutil.Process, Callable[[str], None]]]:
-    """A watch, and what waits until it has told of an event."""
+    """A watch, and a function that waits for its event."""
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "log"
         command = [sys.executable, "-m", "dstack", "watch", "--address", address, "--dir", directory, *options]
@@ -86,8 +86,8 @@ def rss_mib(process: psutil.Process) -> float:
     return float(process.memory_info().rss / 2**20)
 
 
-def cheap_looks(address: str) -> tuple[float, float, float]:
-    """The share of one core that cheap looks take, and the memory in MiB after the first ones and in the end."""
+def glances(address: str) -> tuple[float, float, float]:
+    """The share of one core that glances take, and the memory in MiB after the first glances and at the end."""
     options = ("--every", str(EVERY_S / FASTER), "--stuck-after", str(NEVER_S))
     with watch(address, *options) as (process, wait_for_event):
         wait_for_event("started")
@@ -97,8 +97,8 @@ def cheap_looks(address: str) -> tuple[float, float, float]:
         return (spent_s(process) - before) / SECONDS / FASTER, memory, rss_mib(process)
 
 
-def full_look_s(address: str) -> float:
-    """The CPU time in s of the first full look, with the cheap ones before it."""
+def snapshot_cpu_s(address: str) -> float:
+    """The CPU time in s of the first snapshot, with the glances before it."""
     with watch(address, "--every", "1", "--stuck-after", "2") as (process, wait_for_event):
         wait_for_event("started")
         before = spent_s(process)
@@ -110,17 +110,18 @@ def main() -> None:
     context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     address = context.address_info["gcs_address"]
     calls = start_workers()
-    share, memory, memory_later = cheap_looks(address)
-    full_s = full_look_s(address)
+    share, memory, memory_later = glances(address)
+    snapshot_s = snapshot_cpu_s(address)
     assert not ray.wait(calls, timeout=0)[0]
     table = Table(title=f"dstack watch, {WORKERS} busy workers on one node, for {SECONDS} s")
     table.add_column("")
     table.add_column("", justify="right")
-    table.add_row(f"cheap looks every {EVERY_S:g} s, of one core", f"{share:.2%}")
-    table.add_row("one cheap look, CPU", f"{share * EVERY_S * 1000:.0f} ms")
-    table.add_row("one full look, CPU, by default at most 1 % of one core on average", f"{full_s:.1f} s")
+    table.add_row(f"glances every {EVERY_S:g} s, of one core", f"{share:.2%}")
+    table.add_row("one glance, CPU", f"{share * EVERY_S * 1000:.0f} ms")
+    table.add_row("one snapshot, CPU, by default at most 1 % of one core on average", f"{snapshot_s:.1f} s")
     table.add_row(
-        f"memory at first, and {SECONDS / EVERY_S * FASTER:.0f} looks later", f"{memory:.0f}, {memory_later:.0f} MiB"
+        f"memory at first, and {SECONDS / EVERY_S * FASTER:.0f} glances later",
+        f"{memory:.0f}, {memory_later:.0f} MiB",
     )
     Console(width=100).print(table)
 

@@ -1,4 +1,4 @@
-"""What an action costs, and what it does to the processes that it reads: their pauses, tracers and signals."""
+"""The costs of an action, and its effects on the processes that it reads: pauses, tracers and signals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 Action = Callable[[], object]
 PYSPY = str(Path(sys.executable).with_name("py-spy"))
@@ -19,15 +19,16 @@ TICK_S = 0.001
 PENDING = ("SigPnd", "ShdPnd")
 
 
-class Cost(NamedTuple):
-    """Wall time, and CPU time of this process and of the children that it has waited for."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Wall time, and CPU time of this process and of its reaped children."""
 
     wall_s: float
     cpu_s: float
 
 
 def cpu_s() -> float:
-    """The CPU time so far of this process, and of its children that have ended."""
+    """The CPU time so far of this process and of its reaped children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
@@ -40,7 +41,7 @@ def cost_of(action: Action) -> Cost:
 
 
 def in_turns(ways: dict[str, Action], rounds: int) -> dict[str, list[Cost]]:
-    """The costs of each way, one round of all after the other."""
+    """The costs of each way; every round runs all ways once."""
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, action in ways.items():
@@ -49,22 +50,22 @@ def in_turns(ways: dict[str, Action], rounds: int) -> dict[str, list[Cost]]:
 
 
 def in_ms(seconds: Iterable[float]) -> str:
-    """Their median."""
+    """The median in ms."""
     return f"{median(seconds) * 1000:.1f}"
 
 
 def spread(values: Collection[float], digits: int = 2) -> str:
-    """The least and the greatest."""
+    """The minimum and the maximum."""
     return f"{min(values):.{digits}f}-{max(values):.{digits}f}"
 
 
 def py_spy(pid: int, *options: str) -> None:
-    """One dump of one process."""
+    """Dump one process with py-spy."""
     subprocess.run([PYSPY, "dump", "--pid", str(pid), *options], capture_output=True, check=True)
 
 
 def repeat(action: Action, duration_s: float) -> None:
-    """Again and again for that time, at least once."""
+    """Repeat an action for that time, at least once."""
     end = time.perf_counter() + duration_s
     while True:
         action()
@@ -73,7 +74,7 @@ def repeat(action: Action, duration_s: float) -> None:
 
 
 def longest_gap_ms(duration_s: float) -> float:
-    """How long this thread was kept from running at most, beyond its sleeps of 1 ms, within that time."""
+    """The longest time within ``duration_s`` that this thread did not run, beyond its sleeps of 1 ms."""
     longest, before = 0.0, time.perf_counter()
     end = before + duration_s
     while before < end:
@@ -85,10 +86,10 @@ def longest_gap_ms(duration_s: float) -> float:
 
 
 def disturbed(pids: Collection[int], action: Action) -> set[int]:
-    """The processes that were stopped or traced, or had a signal pending, at any of many moments during the action.
+    """The processes that were stopped or traced, or had a signal pending, during the action.
 
-    Another process polls them all the time. A dump with a pause takes some ms and is found; a signal is found for sure
-    only in a process that blocks all of them.
+    Another process polls them without a pause. A dump with a pause takes some ms and is found; a signal is certainly
+    found only in a process that blocks all signals.
     """
     command = [sys.executable, "-m", "benchmarks.costs", *map(str, pids)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watcher:
@@ -102,7 +103,7 @@ def disturbed(pids: Collection[int], action: Action) -> set[int]:
 
 
 def watch(pids: Iterable[int]) -> None:
-    """Is the process that polls, until its standard input ends; prints those that it found."""
+    """Poll the processes until the standard input ends, and print the disturbed ones as JSON."""
     files = {pid: Path(f"/proc/{pid}/status") for pid in pids}
     found: set[int] = set()
     print("ready", flush=True)
@@ -112,7 +113,7 @@ def watch(pids: Iterable[int]) -> None:
 
 
 def is_disturbed(status: str) -> bool:
-    """Whether ``/proc/PID/status`` shows a process that is stopped or traced, or has a signal pending."""
+    """Whether ``/proc/PID/status`` is of a stopped or traced process, or has a pending signal."""
     lines = dict(line.split(":", 1) for line in status.splitlines())
     has_signal = any(int(lines[name], 16) for name in PENDING)
     return has_signal or lines["State"].strip()[0] in "tT" or lines["TracerPid"].strip() != "0"

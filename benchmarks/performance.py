@@ -1,7 +1,6 @@
-"""Measures all that docs/performance.md reports, and writes it there: tables between two marks, and the picture.
+"""Measure all figures of docs/performance.md, and write them there: tables between two marks, and the picture.
 
-On a machine that does nothing else, about half an hour on two cores, with five rounds of everything and 100 checks of
-an application that never rests:
+It takes about half an hour on two idle cores, with five rounds of everything and 100 checks of a busy application:
 
     make performance
     python -m benchmarks.performance [ROUNDS] [CHECKS]
@@ -15,9 +14,10 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import matplotlib as mpl
 import ray
@@ -44,13 +44,14 @@ BEGIN, END = "<!-- measured: -->\n", "<!-- until here -->"
 LARGE = 64
 HOGS = 2
 CONCLUSIVE = {0: 0.99, HOGS: 0.95}
-"""By number of CPU hogs, the part of all checks that must be conclusive."""
+"""The share of checks that must be conclusive, by number of CPU hogs."""
 
 T = TypeVar("T")
 
 
-class Budget(NamedTuple):
-    """What may be used of something, and what was; ``floor`` says that it is the least, not the most."""
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limit of a figure and its measured value; with ``floor`` the limit is a minimum."""
 
     what: str
     limit: float
@@ -71,7 +72,7 @@ class Budget(NamedTuple):
 
 
 class Measured:
-    """Everything that is measured, with a table of each part."""
+    """All measurements, with a table of each part."""
 
     def __init__(self, rounds: int, checks: int) -> None:
         self.rounds, self.checks = rounds, checks
@@ -103,7 +104,7 @@ class Measured:
         return self._shown(tally, bench_churn.as_table(tally, hogs))
 
     def budgets(self) -> Results:
-        """All of them, each with what was measured: medians of the rounds."""
+        """All budgets with their measured values, medians of the rounds."""
         found = [*self._of_nodes(), *self._of_processes(), *self._of_checks(), *self._of_analysis()]
         results = Results("Budgets", ("", "budget", "measured", "n", "met"))
         for budget in found:
@@ -153,7 +154,7 @@ def main() -> None:
 
 
 def seconds(runs: Runs, way: str) -> float:
-    """The median time of a way to read."""
+    """The median time of one way to read."""
     return median(run.took_s for run in runs[way])
 
 
@@ -167,8 +168,8 @@ def conditions() -> str:
 
 
 def write(parts: list[str]) -> None:
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, after_begin = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = after_begin.partition(END)
     DOCUMENT.write_text(before + BEGIN + "\n" + "\n".join(parts) + "\n" + END + after, encoding="utf-8")
 
 

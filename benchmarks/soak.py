@@ -1,9 +1,9 @@
-"""Healthy workloads under load, looked at again and again: whoever is called stuck here is a false alarm.
+"""Healthy workloads under load, read repeatedly: every deadlock or hang reported here is a false alarm.
 
-The programs in `benchmarks/workloads` run for ever and always make headway. A few of them at a time share a cluster of
-two nodes with too few CPUs, while one snapshot after another is taken and diagnosed. A finding of a deadlock, of an
-orphan or of an infeasible request, confirmed or only suspected, is printed, its snapshot is saved, and the end is an
-exit code of 1. So it is when a workload stops. `stalled` is counted and shown, but allowed: it claims no proof.
+The programs in `benchmarks/workloads` progress for ever. A few of them at a time share a cluster of two nodes with too
+few CPUs, while one snapshot after another is diagnosed. A finding of a deadlock, of an orphan or of an infeasible
+request, confirmed or only suspected, is printed, its snapshot is saved, and the exit code is 1. The exit code is also 1
+when a workload stops. `stalled` is counted and shown, but allowed, because it claims no proof.
 
     python -m benchmarks.soak [MINUTES] [--workloads NAME,NAME...] [--together N] [--keep DIRECTORY]
 """
@@ -33,18 +33,18 @@ from tests.clusters.ray_clusters import Example, ray_cluster
 
 WORKLOADS = Path(__file__).with_name("workloads")
 NEEDS = {"collectives": "torch", "data": "pyarrow", "serve": "fastapi", "tune": "tensorboardX", "train": "pyarrow"}
-"""Workloads that need an extra of Ray's, and a package that tells whether it is installed."""
+"""Workloads that need an extra of Ray, each with a package that shows whether the extra is installed."""
 FALSE_ALARMS = ("deadlock", "orphaned", "infeasible")
 SHOWN = (*FALSE_ALARMS, "stalled")
 SHIFT_S = 90.0
-"""How long workloads stay together before others come."""
+"""Duration of a group of workloads."""
 START_S = 180.0
-"""Deadline for a workload to start beside others that are at work already."""
+"""Deadline for a workload to start beside running ones."""
 
 
 @dataclass
 class Tally:
-    """What was judged, and what was said of it."""
+    """Counts of diagnosed snapshots and of their findings."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)
@@ -53,15 +53,15 @@ class Tally:
     saved: list[Path] = field(default_factory=list)
 
     def add(self, analysed: AnalysedSnapshot) -> None:
-        taken, diagnosis = analysed.snapshot, analysed.diagnosis
+        snapshot, diagnosis = analysed.snapshot, analysed.diagnosis
         vertices = diagnosis.vertices.values()
         self.verdicts[diagnosis.verdict] += 1
         self.findings.update(finding.kind for finding in diagnosis.findings)
-        self.seconds.append(taken.total_s)
+        self.seconds.append(snapshot.total_s)
         self.counts.update(
             snapshots=1,
             incomplete=int(diagnosis.incomplete),
-            looked_at_twice=int(len(taken.samples) > 1),
+            sampled_twice=int(len(snapshot.samples) > 1),
             executions=sum(vertex.kind == "execution" for vertex in vertices),
             waits=sum(vertex.wait is not None for vertex in vertices),
             false_alarms=int(any(finding.kind in FALSE_ALARMS for finding in diagnosis.findings)),
@@ -71,7 +71,7 @@ class Tally:
         counts = self.counts
         return [
             f"{counts['snapshots']} snapshots, {median(self.seconds or [0]):.2f} s each in the median; "
-            f"{counts['looked_at_twice']} looked twice, {counts['incomplete']} were incomplete",
+            f"{counts['sampled_twice']} had two samples, {counts['incomplete']} were incomplete",
             f"{counts['executions']} executions and {counts['waits']} waits judged",
             "verdicts: " + ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common()),
             "findings: " + (", ".join(f"{count} {kind}" for kind, count in self.findings.most_common()) or "none"),
@@ -100,15 +100,15 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("minutes", type=float, nargs="?", default=5.0, metavar="MINUTES", help="to look for (5)")
+    parser.add_argument("minutes", type=float, nargs="?", default=5.0, metavar="MINUTES", help="duration (5)")
     parser.add_argument("--workloads", default="", metavar="NAME,...", help="only these")
-    parser.add_argument("--together", type=int, default=4, metavar="N", help="how many at a time (4)")
+    parser.add_argument("--together", type=int, default=4, metavar="N", help="number at a time (4)")
     parser.add_argument("--keep", type=Path, default=Path(), metavar="DIRECTORY", help="for snapshots of false alarms")
     return parser.parse_args()
 
 
 def chosen(wanted: list[str]) -> tuple[list[str], list[str]]:
-    """The workloads to run, and those that cannot be run here."""
+    """The workloads to run, and those that cannot run here."""
     known = sorted(path.stem for path in WORKLOADS.glob("*.py"))
     if unknown := set(wanted) - set(known):
         sys.exit(f"There is no workload {', '.join(sorted(unknown))}. There are {', '.join(known)}.")
@@ -118,14 +118,14 @@ def chosen(wanted: list[str]) -> tuple[list[str], list[str]]:
 
 
 def shifts(names: list[str], together: int) -> Iterator[list[str]]:
-    """Groups of workloads without end: everybody's turn comes before anybody's second."""
+    """Groups of workloads without end; each round contains every workload once."""
     while True:
         order = random.sample(names, len(names))
         yield from (order[i : i + together] for i in range(0, len(order), together))
 
 
 def soak(names: list[str], seconds: float, keep: Path, tally: Tally) -> None:
-    """Runs these workloads on a cluster of their own, and judges it for so long once all are ready, at least once."""
+    """Run these workloads on their own cluster, and diagnose it for ``seconds`` once all are ready, at least once."""
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_cluster(2, num_cpus=2, auth="off"))
         os.environ.update(cluster.environment)
@@ -144,7 +144,7 @@ def soak(names: list[str], seconds: float, keep: Path, tally: Tally) -> None:
 
 
 def show(analysed: AnalysedSnapshot, keep: Path, tally: Tally) -> None:
-    """Prints and saves what is a false alarm; prints what is nearly one."""
+    """Print and save false alarms; print stalled findings."""
     kinds = {finding.kind for finding in analysed.diagnosis.findings}
     if not kinds.intersection(SHOWN):
         return
@@ -157,7 +157,7 @@ def show(analysed: AnalysedSnapshot, keep: Path, tally: Tally) -> None:
 
 
 def require_alive(workload: Example) -> None:
-    """Ends the soak when a workload has stopped, for whatever is said of it then is no false alarm."""
+    """End the soak if a workload has stopped, because a finding about it is no false alarm then."""
     try:
         os.kill(workload.pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What a benchmark has measured, as a table in the terminal or in Markdown."""
+"""The results of a benchmark as a table in the terminal or in Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 @dataclass
 class Results:
-    """Rows of cells below columns, of which the first says what the row is about."""
+    """A table whose first column has the names of the rows."""
 
     title: str
     columns: tuple[str, ...]
@@ -18,12 +18,12 @@ class Results:
     notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: str) -> None:
-        """One more row."""
+        """Append a row."""
         assert len(cells) == len(self.columns)
         self.rows.append(cells)
 
     def show(self) -> None:
-        """Prints them."""
+        """Print the table."""
         table = Table(*self.columns, title=self.title)
         for column in table.columns[1:]:
             column.justify = "right"
@@ -32,7 +32,7 @@ class Results:
         Console(width=130).print(table, *self.notes, sep="\n")
 
     def markdown(self) -> str:
-        """The same as a section of a document."""
+        """The table as a section of a document."""
         lines = [self.columns, ("---", *("---:" for _ in self.columns[1:])), *self.rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return "\n\n".join([f"## {self.title}", table, *self.notes]) + "\n"

@@ -18,7 +18,7 @@ FOLDERS = {
 
 _INTRODUCTION = """\
 `dstack demo NAME` runs an example on a local cluster. The reports here are those that dstack prints for recorded
-snapshots of the examples. *Look-alikes* are healthy programs that look like a hang. The lines under each description
+snapshots of the examples. *Look-alikes* are healthy programs that resemble a hang. The lines under each description
 are what the tests expect of the report."""
 
 
@@ -69,8 +69,8 @@ def _example(name: str) -> str:
 def _docstring(name: str) -> tuple[str, str, str]:
     """The first sentence, the description, and what the tests expect."""
     text = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or ""
-    rest, _, expected = text.rpartition("\n\n")
-    first, _, description = rest.partition("\n\n")
+    before, _, expected = text.rpartition("\n\n")
+    first, _, description = before.partition("\n\n")
     return " ".join(first.split()), description, expected
 
 

@@ -1,4 +1,4 @@
-"""The hooks that MkDocs calls: they add generated pages, and put reports in.
+"""The hooks that MkDocs calls: they add generated pages, and insert reports.
 
 ``<!-- report: NAME -->`` in a page becomes the report on the recorded snapshot of an example, and
 ``<!-- report: NAME 12 -->`` its first 12 lines.

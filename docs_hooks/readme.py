@@ -1,4 +1,4 @@
-"""Writes the reports into the README: ``python -m docs_hooks.readme``, after the wording of a report has changed."""
+"""Write the reports into the README: ``python -m docs_hooks.readme``, after the wording of a report has changed."""
 
 from __future__ import annotations
 

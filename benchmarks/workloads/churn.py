@@ -1,4 +1,4 @@
-"""Twelve actors in three layers that call each other without rest, for a driver with six threads.
+"""Twelve actors in three layers that call each other continuously, for a driver with six threads.
 
 Each layer has actors of every kind: one call at a time, several threads, coroutines. Nothing sleeps, so every wait is
 over within milliseconds, and no two readings of the cluster see the same waits.

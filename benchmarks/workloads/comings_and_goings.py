@@ -1,4 +1,4 @@
-"""Actors that are killed, restarted, or let go of while others wait for them, and tasks that fail or are cancelled."""
+"""Actors that are killed, restarted or released while others wait for them, and tasks that fail or are cancelled."""
 
 import contextlib
 import os

@@ -27,7 +27,7 @@ class Mill:
 
 def run_mill() -> Any:
     mill = Mill.remote()
-    return mill.grind.remote(1)  # and the mill is let go of with this call's end
+    return mill.grind.remote(1)  # the end of this call releases the mill
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Many short tasks, a window of them at a time, taken up with ray.wait as they end."""
+"""Many short tasks, a window of them at a time, collected with ray.wait as they end."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Really separate hosts for Ray, on one machine."""
+"""Separate hosts for Ray on one machine."""
 
 from tests.hosts.hosts import Hosts
 

@@ -1,6 +1,6 @@
-"""Waits for a cluster to be complete: await_nodes.py ADDRESS NUMBER
+"""Wait until a cluster is complete: await_nodes.py ADDRESS NUMBER
 
-Prints `nodes` and a JSON object, node id by IP address, as soon as NUMBER nodes are alive.
+Prints `nodes` and a JSON object, node id by IP address, once NUMBER nodes are alive.
 """
 
 import json
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def alive_nodes(address: str) -> dict[str, str]:
-    """Node id by IP address; empty while the control plane does not answer, and why on stderr."""
+    """Node id by IP address; empty while the control plane does not answer, with the reason on stderr."""
     try:
         infos = GcsClient(address=address).get_all_node_info(timeout=2)
     except (RaySystemError, RpcError) as error:

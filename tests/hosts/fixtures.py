@@ -1,4 +1,4 @@
-"""Fixtures around :class:`Hosts`, for every test that needs really separate hosts."""
+"""Fixtures with :class:`Hosts` for tests that need separate hosts."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ REQUIRE = "DSTACK_REQUIRE_HOSTS"
 
 @pytest.fixture(scope="session")
 def hosts_possible() -> None:
-    """Skips where no hosts can be made, saying why; with ``DSTACK_REQUIRE_HOSTS=1`` fails instead."""
+    """Skip with a reason if hosts cannot be made; with ``DSTACK_REQUIRE_HOSTS=1`` fail instead."""
     reason = Hosts.unavailable()
     if reason is None:
         return
@@ -23,6 +23,6 @@ def hosts_possible() -> None:
 
 @pytest.fixture(scope="session")
 def three_hosts(hosts_possible: None) -> Iterator[Hosts]:
-    """Three hosts, shared by all tests on hosts, which must leave them alive and plugged in."""
+    """Three hosts shared by all tests, which must leave them alive and connected."""
     with Hosts(3) as hosts:
         yield hosts

@@ -35,9 +35,9 @@ OBJECT_STORE_BYTES = 100_000_000
 class Hosts:
     """A context manager: enters with ``number`` hosts up and their Ray nodes alive, leaves nothing behind.
 
-    ``nodes`` maps a host's number to its Ray node id in hex. ``environment`` is what a program on a host gets
-    unless told otherwise; like a user's shell it does not mention authentication. What is given as
-    ``environment`` is added to it, and so to what Ray runs with. Every process on the hosts carries ``tag``.
+    ``nodes`` maps a host's number to its Ray node id in hex. ``environment`` is the default environment of programs on
+    a host, and of Ray; like a user's shell it has no variables of authentication. The argument ``environment`` is added
+    to it. Every process on the hosts has ``tag`` in its environment.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Hosts:
 
     @staticmethod
     def unavailable() -> str | None:
-        """Why hosts cannot be made here, or None if they can."""
+        """The reason why hosts cannot be made here, or None."""
         return namespaces.unavailable()
 
     def __enter__(self) -> Hosts:
@@ -82,9 +82,9 @@ class Hosts:
     def exec(
         self, host: int, argv: Sequence[str], *, timeout_s: float = 120.0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``argv`` on a host, with ``environment`` added to the usual one, and wait for it.
+        """Run ``argv`` on a host, with ``environment`` added to the default one, and wait for its end.
 
-        At ``timeout_s`` it is killed, with all that it started, and :class:`subprocess.TimeoutExpired` raised.
+        At ``timeout_s`` it is killed with its children, and :class:`subprocess.TimeoutExpired` is raised.
         """
         with subprocess.Popen(
             self._hosts[host].command(argv),
@@ -103,9 +103,9 @@ class Hosts:
 
     @contextmanager
     def start(self, host: int, argv: Sequence[str], **environment: str) -> Iterator[Child]:
-        """Run ``argv`` on a host meanwhile, with ``environment`` added to the usual one.
+        """Run ``argv`` on a host within this context, with ``environment`` added to the default one.
 
-        The child's pid is that of the command outside through which it was started.
+        The child's pid is that of the ``nsenter`` on this machine that started it.
         """
         log = self._directory / f"{host}-{secrets.token_hex(4)}.log"
         with running(self._hosts[host].command(argv), self.environment | environment, log) as child:
@@ -113,7 +113,7 @@ class Hosts:
 
     @contextmanager
     def run_example(self, name: str, *, on: int = 1, deadline_s: float = 60.0) -> Iterator[Child]:
-        """Run ``examples/NAME.py`` as a driver on a host; yields when it has said ``ready``."""
+        """Run ``examples/NAME.py`` as a driver on a host; yields when it has printed ``ready``."""
         argv = [sys.executable, str(EXAMPLES / f"{name}.py")]
         with (
             no_worker_left(self.tag),
@@ -123,11 +123,11 @@ class Hosts:
             yield child
 
     def kill(self, host: int) -> None:
-        """End a host, for good. Its peers see their connections closed; cut it first for a power failure."""
+        """Kill a host. Its peers get closed connections; cut it first to simulate a power failure."""
         namespaces.kill(self._switch, self._hosts.pop(host))
 
     def cut(self, host: int) -> None:
-        """Silently cut a host off the network; it goes on running."""
+        """Disconnect a host from the network silently; it continues to run."""
         namespaces.set_link(self._switch, self._hosts[host], "down")
 
     def mend(self, host: int) -> None:
@@ -164,7 +164,7 @@ class Hosts:
 
 
 def _first_line(prefix: str, child: Child, alive: list[Child]) -> str | None:
-    """What ``child`` has said, while it and all of ``alive`` are running."""
+    """The line of ``child`` with this prefix; fails if it or one of ``alive`` has ended."""
     for one in alive:
         assert one.process.poll() is None, f"ended too early: {one}"
     return child.line(prefix)

@@ -1,8 +1,8 @@
 """The first process of one emulated host: init.py NAME HOSTS_FILE KEPT...
 
-Runs in fresh mount, pid, ipc, uts and network namespaces. Gives the host a name, its own ``/tmp``, ``/dev/shm``
-and home, and name resolution from HOSTS_FILE alone; the KEPT directories stay visible even if they lie under
-``/tmp``. Prints `up`, then adopts and reaps orphans until it is killed, and the whole host with it.
+Runs in new mount, pid, ipc, uts and network namespaces. Gives the host a name, its own ``/tmp``, ``/dev/shm`` and home,
+and name resolution from HOSTS_FILE alone; the KEPT directories are visible even if they are under ``/tmp``. Prints
+`up`, then adopts and reaps orphans until it is killed, which ends the whole host.
 """
 
 import os
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _own_tmp(kept: list[Path]) -> None:
-    """Cover ``/tmp`` by an empty one, in which only ``kept`` show through."""
+    """Mount an empty ``/tmp`` that contains only ``kept``."""
     covered = {directory: os.open(directory, os.O_PATH) for directory in kept if directory.is_relative_to("/tmp")}
     _mount("-t", "tmpfs", "-o", "size=2g,mode=1777", "tmpfs", "/tmp")
     for directory, descriptor in covered.items():

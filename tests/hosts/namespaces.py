@@ -1,7 +1,7 @@
-"""Linux namespaces as hosts and as the network between them, by way of `ip`, `unshare` and `nsenter`.
+"""Linux namespaces as hosts and as the network between them, made with `ip`, `unshare` and `nsenter`.
 
-Everything, the network's bridge too, lives in namespaces of its own and so ends with the processes that hold them:
-the machine's own interfaces, addresses and mounts are never touched, and two networks cannot collide.
+Everything, including the network's bridge, is in separate namespaces and ends with the processes that hold them. The
+machine's own interfaces, addresses and mounts are never changed, and two networks cannot collide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.processes import Child, running, wait_until
 
 INIT = Path(__file__).with_name("init.py")
 KEPT = sorted({sys.prefix, sys.base_prefix, str(ROOT)})
-"""What every host sees of this machine's files, also where it is below ``/tmp``."""
+"""This machine's directories that every host has, even if they are below ``/tmp``."""
 
 _ISOLATED = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--ipc", "--uts"]
 _TOOLS = ("ip", "mount", "nsenter", "sleep", "unshare")
@@ -32,7 +32,7 @@ _BRIDGE_ADDRESS = f"{_SUBNET}.254"
 
 @functools.cache
 def unavailable() -> str | None:
-    """Why no host can be made here, or None if one can."""
+    """The reason why no host can be made here, or None."""
     if os.geteuid() != 0:
         return "needs root"
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
@@ -47,7 +47,7 @@ def unavailable() -> str | None:
 class Host:
     """One emulated host.
 
-    ``init`` is the pid, as seen from outside, of its first process, and ``holder`` the one outside that waits for it.
+    ``init`` is the pid of its first process in the test's namespace, and ``holder`` the child that waits for it.
     """
 
     number: int
@@ -57,12 +57,12 @@ class Host:
     holder: Child
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """What to run outside for ``argv`` to run on the host."""
+        """The command that runs ``argv`` on the host."""
         inside = ["--mount", "--net", "--pid", "--ipc", "--uts", "--wd"]
         return ["nsenter", f"--target={self.init}", *inside, "--", *argv]
 
     def file(self, path: str) -> Path:
-        """Where the host's ``path`` is seen from outside."""
+        """The path of the host's ``path`` on this machine."""
         return Path(f"/proc/{self.init}/root{path}")
 
 
@@ -72,9 +72,9 @@ def ip_of(number: int) -> str:
 
 @contextmanager
 def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
-    """A bridge without a plug yet; yields the pid of the process that holds its network namespace.
+    """A bridge without links; yields the pid of the process that holds its network namespace.
 
-    Also writes what the hosts' ``/etc/hosts`` is to be.
+    Also writes the hosts' ``/etc/hosts``.
     """
     names = "".join(f"{ip_of(number)} host{number}\n" for number in range(1, 100))
     (directory / "hosts").write_text("127.0.0.1 localhost\n" + names)
@@ -85,7 +85,7 @@ def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
             deadline_s=20,
             what=lambda: f"a network namespace from {child}",
         )
-        # The bridge routes so that whoever tries to reach the world learns at once that he cannot.
+        # The bridge routes, so that connections to other networks fail at once.
         _in_network(child.pid, ["sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"])
         _links(
             child.pid,
@@ -99,7 +99,7 @@ def switch(environment: Mapping[str, str], directory: Path) -> Iterator[int]:
 
 @contextmanager
 def host(number: int, switch_pid: int, environment: Mapping[str, str], directory: Path) -> Iterator[Host]:
-    """A host that is plugged into the switch, with nothing running on it."""
+    """A host that is linked to the switch, without programs."""
     name = f"host{number}"
     argv = [*_ISOLATED, sys.executable, str(INIT), name, str(directory / "hosts"), *KEPT]
     with running(argv, environment, directory / f"{name}.log") as child:
@@ -110,12 +110,12 @@ def host(number: int, switch_pid: int, environment: Mapping[str, str], directory
 
 
 def set_link(switch_pid: int, host: Host, state: str) -> None:
-    """Set the host's plug ``up`` or ``down``, at the switch's end."""
+    """Set the host's link ``up`` or ``down``, at the switch's end."""
     _links(switch_pid, f"link set {host.name} {state}")
 
 
 def kill(switch_pid: int, host: Host) -> None:
-    """Kill everything on the host at once, and wait until its plug is gone too, which the kernel removes later."""
+    """Kill all processes of the host, and wait until the kernel has removed its link."""
     os.kill(host.init, signal.SIGKILL)
     host.holder.process.wait(timeout=10)
     show = ["nsenter", f"--target={switch_pid}", "--net", "ip", "link", "show", "dev", host.name]
@@ -146,7 +146,7 @@ def _links(pid: int, *commands: str) -> None:
 
 
 def _in_network(pid: int, argv: list[str], given: str = "") -> None:
-    """Run ``argv`` in the network namespace of ``pid``, but still in our pid namespace."""
+    """Run ``argv`` in the network namespace of ``pid``, and in the test's pid namespace."""
     subprocess.run(["nsenter", f"--target={pid}", "--net", *argv], input=given, text=True, check=True, timeout=20)
 
 

@@ -1,4 +1,4 @@
-"""Deadlocks over several hosts: ``drivers/ring.py`` run on one of them."""
+"""Deadlocks across hosts: ``drivers/ring.py`` runs on one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIVER = Path(__file__).with_name("drivers") / "ring.py"
 def ring(
     hosts: Hosts, members: Sequence[int], *, driver: int = 1, idle: int | None = None, queued: int = 0
 ) -> Iterator[None]:
-    """A ring with a member on each of the hosts ``members``; yields when all of them wait."""
+    """A ring with a member on each of the hosts ``members``; yields once all of them wait."""
     options = ["--idle", hosts.nodes[idle]] if idle else []
     argv = [sys.executable, str(DRIVER), *options, f"--queued={queued}", *(hosts.nodes[host] for host in members)]
     with (
@@ -29,11 +29,13 @@ def ring(
     ):
         child.wait_for_line("ready", deadline_s=60)
         wait_until(
-            lambda: len(members_of(hosts)) == len(members), deadline_s=20, what=lambda: f"{len(members)} that wait"
+            lambda: len(members_of(hosts)) == len(members),
+            deadline_s=20,
+            what=lambda: f"{len(members)} waiting members",
         )
         yield
 
 
 def members_of(hosts: Hosts) -> list[psutil.Process]:
-    """The processes, as seen from outside, of all members that hold the token."""
+    """The processes of all members that hold the token, with the pids of the test's namespace."""
     return [one for one in busy_workers(hosts.tag) if command_line(one)[:1] == ["ray::Member.pass_token"]]

@@ -1,4 +1,4 @@
-"""A deadlock across hosts: explained from any of them, with nothing installed on the others, and without a trace."""
+"""A deadlock across hosts is found from any host, without an installation on the others, and leaves no traces."""
 
 import json
 import os
@@ -13,24 +13,24 @@ import pytest
 
 from tests.clusters.dstack_command import Json
 from tests.hosts import Hosts
-from tests.hosts.command import PYTHONPATH, check, files, ours, running
+from tests.hosts.command import PYTHONPATH, check, dstack_processes, files, running
 from tests.hosts.rings import members_of, ring
 from tests.paths import ROOT
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
-GONE_S = 60.0
-"""How soon after its end nothing of dstack may be left anywhere."""
+CLEANUP_S = 60.0
+"""Deadline for the end of dstack's processes and files on all hosts."""
 INTERRUPTED_S = 60.0
-"""Long enough for a busy machine: that it did not just come to its own end is told by the exit code."""
+"""Deadline for the end of an interrupted command; the exit code shows that the signal ended it."""
 
 
 @pytest.fixture(scope="module")
 def deadlock(three_hosts: Hosts) -> Iterator[Hosts]:
-    """Hosts with a driver on the first, and on the others two actors of the same pid that wait for each other."""
+    """Hosts with a driver on the first, and on the others two actors with the same pid that wait for each other."""
     for attempt in range(1, 6):
-        for host in (2, 3):  # the next process there, which will be the member, gets the number after this one
+        for host in (2, 3):  # the next process there, the member, gets the next pid
             three_hosts.exec(host, ["sh", "-c", f"echo {attempt * 5000} >/proc/sys/kernel/ns_last_pid"])
         with ring(three_hosts, [2, 3]):
             if len(member_pids(three_hosts)) == 1:
@@ -40,14 +40,14 @@ def deadlock(three_hosts: Hosts) -> Iterator[Hosts]:
 
 
 def member_pids(hosts: Hosts) -> set[int]:
-    """The members' pids as their hosts know them."""
+    """The members' pids on their hosts."""
     status = [Path(f"/proc/{member.pid}/status").read_text().splitlines() for member in members_of(hosts)]
     return {int(line.split()[-1]) for lines in status for line in lines if line.startswith("NSpid:")}
 
 
-def assert_found_completely(hosts: Hosts, told: Json) -> None:
-    assert (told["verdict"], told["incomplete"], told["exit_code"]) == ("deadlock", False, 1)
-    (finding,) = told["findings"]
+def assert_found_completely(hosts: Hosts, document: Json) -> None:
+    assert (document["verdict"], document["incomplete"], document["exit_code"]) == ("deadlock", False, 1)
+    (finding,) = document["findings"]
     assert finding["confirmed"]
     waiting = [member for member in finding["members"] if member["thread"]]
     assert sorted((member["node_id"], member["node_ip"]) for member in waiting) == sorted(
@@ -57,7 +57,7 @@ def assert_found_completely(hosts: Hosts, told: Json) -> None:
     assert {member["source"] for member in waiting} == {"ray.get(self.following.pass_token.remote())"}
     (behind,) = finding["blocked_behind"]
     assert (behind["node_id"], behind["execution"]) == (hosts.nodes[1], "driver ring.py")
-    coverage = told["coverage"]
+    coverage = document["coverage"]
     assert coverage["nodes"] == {"seen": 3, "total": 3}
     assert coverage["workers"]["seen"] == coverage["workers"]["total"] >= 3
     assert coverage["failures"] == []
@@ -65,33 +65,37 @@ def assert_found_completely(hosts: Hosts, told: Json) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left(deadlock: Hosts) -> Iterator[None]:
-    """Fails unless soon after each test nothing of dstack is left on any host."""
+    """Fail if processes or files of dstack remain on a host after a test."""
     before = files(deadlock)
     yield
-    wait_until(lambda: not ours(deadlock), deadline_s=GONE_S, what=lambda: f"end of {ours(deadlock)}")
+    wait_until(
+        lambda: not dstack_processes(deadlock),
+        deadline_s=CLEANUP_S,
+        what=lambda: f"end of {dstack_processes(deadlock)}",
+    )
     assert files(deadlock) == before
 
 
 @pytest.mark.parametrize(("on", "address"), [(1, None), (3, "auto")])
 def test_a_deadlock_is_found_from_any_host(deadlock: Hosts, on: int, address: str | None) -> None:
-    told = check(deadlock, on, address=address)
+    document = check(deadlock, on, address=address)
 
-    assert_found_completely(deadlock, told)
-    assert len(told["timing"]["sample_s"]) == 2
+    assert_found_completely(deadlock, document)
+    assert len(document["timing"]["sample_s"]) == 2
 
 
 def test_nodes_need_no_installation(deadlock: Hosts) -> None:
-    with hidden(deadlock, 2), hidden(deadlock, 3):
-        told = check(deadlock)
+    with without_installation(deadlock, 2), without_installation(deadlock, 3):
+        document = check(deadlock)
 
-    assert_found_completely(deadlock, told)
+    assert_found_completely(deadlock, document)
 
 
 @contextmanager
-def hidden(hosts: Hosts, host: int) -> Iterator[None]:
-    """Hides dstack and py-spy from a host, which mounts nothing over them on any other."""
+def without_installation(hosts: Hosts, host: int) -> Iterator[None]:
+    """Hide dstack and py-spy on one host with bind mounts."""
     with ExitStack() as stack:
-        covers = f"/tmp/{secrets.token_hex(8)}"  # in what a host sees of /tmp there may be this repository
+        covers = f"/tmp/{secrets.token_hex(8)}"  # the host's /tmp may contain this repository
         made = f"mkdir -p {covers}/nothing && touch {covers}/empty && chmod 644 {covers}/empty"
         assert hosts.exec(host, ["sh", "-c", made]).returncode == 0
         stack.callback(hosts.exec, host, ["rm", "-r", covers])
@@ -106,7 +110,7 @@ def hidden(hosts: Hosts, host: int) -> Iterator[None]:
 
 
 def pyspys(hosts: Hosts, host: int) -> list[str]:
-    """Every py-spy that can be run from a host's PATH, which begins at the interpreter's directory."""
+    """Every py-spy on a host's PATH, which begins with the interpreter's directory."""
     return hosts.exec(host, ["which", "-a", "py-spy"]).stdout.split()
 
 
@@ -121,8 +125,10 @@ def pyspys(hosts: Hosts, host: int) -> list[str]:
 )
 def test_an_interrupted_command_leaves_no_actors_or_processes(deadlock: Hosts, number: Signals, stage: str) -> None:
     arguments = ["check", "--address", deadlock.address]
-    with one_that_does_not_answer(deadlock), running(deadlock, 1, *arguments) as (child, process):
-        wait_until(lambda: any(stage in line for line in ours(deadlock)), deadline_s=20, what=lambda: f"a {stage}")
+    with stopped_member(deadlock), running(deadlock, 1, *arguments) as (child, process):
+        wait_until(
+            lambda: any(stage in line for line in dstack_processes(deadlock)), deadline_s=20, what=lambda: f"a {stage}"
+        )
         process.send_signal(number)
         code = child.process.wait(timeout=INTERRUPTED_S)
         output = child.log.read_text()
@@ -132,8 +138,8 @@ def test_an_interrupted_command_leaves_no_actors_or_processes(deadlock: Hosts, n
 
 
 @contextmanager
-def one_that_does_not_answer(hosts: Hosts) -> Iterator[None]:
-    """Stops a member meanwhile, so that there is a middle to a check."""
+def stopped_member(hosts: Hosts) -> Iterator[None]:
+    """Stop a member, so that a check waits for its answer."""
     member = members_of(hosts)[0]
     member.suspend()
     try:

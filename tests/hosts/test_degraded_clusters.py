@@ -1,4 +1,4 @@
-"""Clusters in trouble: no CPU left, a worker that does not answer, hosts that are cut off or die."""
+"""Degraded clusters: no free CPU, a worker that does not answer, hosts that are disconnected or die."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,45 +21,45 @@ FAST_HEALTH_CHECKS = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "8",
 }
-"""With these Ray gives up a host after some 12 s, later than a check ends; else it takes half a minute and more."""
+"""With these Ray declares a host dead after some 12 s, later than a check ends; by default after half a minute."""
 OVERHEAD_S = 20.0
-"""How much longer than its timeout a check may take, with its start and end, on a busy machine."""
+"""Time of a check beyond its timeout, including its start and end, on a busy machine."""
 
 
 def timed_check(hosts: Hosts, timeout_s: float = TIMEOUT_S) -> Json:
-    """A check that has to keep its timeout."""
-    told = check(hosts, options=[f"--timeout={timeout_s:g}"])
-    assert told["took_s"] < timeout_s + OVERHEAD_S
-    return told
+    """A check that must meet its timeout."""
+    document = check(hosts, options=[f"--timeout={timeout_s:g}"])
+    assert document["took_s"] < timeout_s + OVERHEAD_S
+    return document
 
 
-def confirmed_deadlocks(told: Json) -> list[Json]:
-    return [finding for finding in told["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
+def confirmed_deadlocks(document: Json) -> list[Json]:
+    return [finding for finding in document["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
 
 
-def failures_on(hosts: Hosts, host: int, told: Json) -> list[Json]:
-    return [failure for failure in told["coverage"]["failures"] if failure["node_id"] == hosts.nodes[host]]
+def failures_on(hosts: Hosts, host: int, document: Json) -> list[Json]:
+    return [failure for failure in document["coverage"]["failures"] if failure["node_id"] == hosts.nodes[host]]
 
 
 def test_a_clear_cluster_is_sampled_once(three_hosts: Hosts) -> None:
-    told = check(three_hosts)
+    document = check(three_hosts)
 
-    assert (told["verdict"], told["incomplete"], told["exit_code"]) == ("clear", False, 0)
-    assert len(told["timing"]["sample_s"]) == 1
+    assert (document["verdict"], document["incomplete"], document["exit_code"]) == ("clear", False, 0)
+    assert len(document["timing"]["sample_s"]) == 1
 
 
 @pytest.mark.exhaustive
 def test_a_full_cluster_with_2000_queued_tasks_is_checked(three_hosts: Hosts) -> None:
     with ring(three_hosts, [1, 2, 3, 1, 2, 3], queued=2000):
-        told = check(three_hosts)
+        document = check(three_hosts)
 
-    assert (told["verdict"], told["incomplete"], told["exit_code"]) == ("deadlock", False, 1)
-    (deadlock,) = confirmed_deadlocks(told)
+    assert (document["verdict"], document["incomplete"], document["exit_code"]) == ("deadlock", False, 1)
+    (deadlock,) = confirmed_deadlocks(document)
     waiting = [member["node_ip"] for member in deadlock["members"] if member["thread"]]
     assert sorted(waiting) == sorted(["10.77.0.1", "10.77.0.2", "10.77.0.3"] * 2)
-    assert told["coverage"]["nodes"] == {"seen": 3, "total": 3}
-    assert told["coverage"]["workers"]["seen"] == told["coverage"]["workers"]["total"] >= 7
-    assert told["coverage"]["failures"] == []
+    assert document["coverage"]["nodes"] == {"seen": 3, "total": 3}
+    assert document["coverage"]["workers"]["seen"] == document["coverage"]["workers"]["total"] >= 7
+    assert document["coverage"]["failures"] == []
 
 
 def test_a_worker_that_does_not_answer_makes_a_check_inconclusive(three_hosts: Hosts) -> None:
@@ -70,7 +70,9 @@ def test_a_worker_that_does_not_answer_makes_a_check_inconclusive(three_hosts: H
             meanwhile = check(three_hosts)
         after = check(three_hosts)
 
-    assert [(told["verdict"], told["incomplete"], told["exit_code"]) for told in (before, meanwhile, after)] == [
+    assert [
+        (document["verdict"], document["incomplete"], document["exit_code"]) for document in (before, meanwhile, after)
+    ] == [
         ("blocked", False, 0),
         ("blocked", True, 4),
         ("blocked", False, 0),
@@ -91,11 +93,11 @@ def test_a_deadlock_among_the_others_is_found_while_a_host_is_cut_off(three_host
     with ring(three_hosts, [1, 2], idle=3):
         with cut_off(three_hosts, 3):
             meanwhile = timed_check(three_hosts)
-        after = seen_completely(three_hosts)
+        after = complete_check(three_hosts)
 
     assert (meanwhile["verdict"], meanwhile["exit_code"]) == ("deadlock", 1)
     assert confirmed_deadlocks(meanwhile)
-    assert_not_seen(three_hosts, 3, meanwhile)
+    assert_unreachable(three_hosts, 3, meanwhile)
     assert (after["verdict"], after["exit_code"]) == ("deadlock", 1)
 
 
@@ -103,11 +105,11 @@ def test_no_deadlock_is_confirmed_whose_member_is_cut_off(three_hosts: Hosts) ->
     with ring(three_hosts, [2, 3]):
         with cut_off(three_hosts, 3):
             meanwhile = timed_check(three_hosts)
-        after = seen_completely(three_hosts)
+        after = complete_check(three_hosts)
 
     assert (meanwhile["incomplete"], meanwhile["exit_code"]) == (True, 4)
     assert not confirmed_deadlocks(meanwhile)
-    assert_not_seen(three_hosts, 3, meanwhile)
+    assert_unreachable(three_hosts, 3, meanwhile)
     assert (after["verdict"], after["exit_code"]) == ("deadlock", 1)
     assert confirmed_deadlocks(after)
 
@@ -121,27 +123,27 @@ def cut_off(hosts: Hosts, host: int) -> Iterator[None]:
         hosts.mend(host)
 
 
-def assert_not_seen(hosts: Hosts, host: int, told: Json) -> None:
-    """That the host's worker and node are told to be missing, and why."""
-    coverage = told["coverage"]
+def assert_unreachable(hosts: Hosts, host: int, document: Json) -> None:
+    """Check that the host's worker and node are reported as missing, with a reason."""
+    coverage = document["coverage"]
     assert coverage["nodes"] == {"seen": 2, "total": 3}
     assert coverage["workers"]["seen"] < coverage["workers"]["total"]
-    failures = failures_on(hosts, host, told)
+    failures = failures_on(hosts, host, document)
     assert failures == coverage["failures"]
     assert {failure["stage"] for failure in failures} == {"node probe", "core worker"}
     assert {"no connection: the host or its network is down"} <= {one["reason"] for one in failures}
     assert all(failure["pid"] for failure in failures if failure["stage"] == "core worker")
 
 
-def seen_completely(hosts: Hosts) -> Json:
-    """The first check that sees all: peers find out in their own time that they reach each other again."""
+def complete_check(hosts: Hosts) -> Json:
+    """The first check without failures: peers need some time to reconnect."""
     last: list[Json] = []
 
     def complete() -> bool:
         last[:] = [check(hosts)]
         return not last[0]["coverage"]["failures"]
 
-    wait_until(complete, deadline_s=120, what=lambda: f"all is seen again: {last}")
+    wait_until(complete, deadline_s=120, what=lambda: f"a complete check: {last}")
     return last[0]
 
 
@@ -151,7 +153,7 @@ def test_a_stopped_raylet_costs_at_most_the_timeout(three_hosts: Hosts, host: in
     with ring(three_hosts, [2, 3]):
         with stopped(raylet_on(three_hosts, host)):
             meanwhile = timed_check(three_hosts, timeout_s=6.0)
-        after = seen_completely(three_hosts)
+        after = complete_check(three_hosts)
 
     assert (meanwhile["incomplete"], meanwhile["exit_code"]) == (True, 4)
     (failure,) = failures_on(three_hosts, 2, meanwhile)
@@ -174,7 +176,7 @@ def test_workers_of_a_dead_host_are_missing_until_ray_declares_it_dead() -> None
     with Hosts(2, environment=FAST_HEALTH_CHECKS) as hosts, ring(hosts, [1, 2]):
         hosts.kill(2)
         at_once = timed_check(hosts)
-        later = seen_completely(hosts)
+        later = complete_check(hosts)
 
     assert (at_once["incomplete"], at_once["exit_code"]) == (True, 4)
     assert not confirmed_deadlocks(at_once)

@@ -1,4 +1,4 @@
-"""What breaks in the middle: hosts, links, the GCS, dstack itself. A look says what it missed, and leaves nothing."""
+"""Faults during a check: of hosts, links, the GCS, dstack itself. A check reports what is missing, and cleans up."""
 
 import json
 import secrets
@@ -15,7 +15,7 @@ import pytest
 from tests.clusters.dstack_command import Json, elapsed_s
 from tests.clusters.ray_clusters import no_worker_left
 from tests.hosts import Hosts
-from tests.hosts.command import check, dstack, files, ours, running
+from tests.hosts.command import check, dstack, dstack_processes, files, running
 from tests.hosts.rings import members_of, ring
 from tests.processes import Child, carrying, command_line, stopped, wait_until
 
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("hosts_possible")]
 
 TIMEOUT_S = 20.0
 LATE_S = 10.0
-"""How much longer than its timeout a look may take on a busy machine."""
+"""Delay of a check beyond its timeout on a busy machine."""
 START_AND_END_S = 30.0
-"""What the command may take beside."""
-GONE_S = 60.0
-"""How soon after its end nothing of dstack may be left anywhere."""
-BACK_S = 120.0
-"""Time for hosts to find out that they reach each other again."""
+"""Additional time for the command's start and end."""
+CLEANUP_S = 60.0
+"""Deadline for the end of dstack's processes and files on all hosts."""
+RECONNECTED_S = 120.0
+"""Deadline for hosts to reconnect."""
 CLIENT = Path(__file__).with_name("drivers") / "client.py"
 
 
@@ -42,18 +42,20 @@ def deadlock(three_hosts: Hosts) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def doomed(hosts_possible: None) -> Iterator[Hosts]:
-    """The same on hosts of their own, which tests may destroy."""
+    """The same on separate hosts, which tests may destroy."""
     with Hosts(3) as hosts, ring(hosts, [2, 3], driver=3):
         yield hosts
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail unless soon after each test no process or file of dstack is left on any host, and no process is stopped."""
+    """Fail if processes or files of dstack, or stopped processes, remain on a host after a test."""
     hosts: Hosts = request.getfixturevalue("doomed" if "doomed" in request.fixturenames else "deadlock")
     before = files(hosts)
     yield
-    wait_until(lambda: not ours(hosts), deadline_s=GONE_S, what=lambda: f"end of {ours(hosts)}")
+    wait_until(
+        lambda: not dstack_processes(hosts), deadline_s=CLEANUP_S, what=lambda: f"end of {dstack_processes(hosts)}"
+    )
     assert files(hosts) == {host: before[host] for host in hosts.nodes}
     assert stopped_ones(hosts) == []
 
@@ -63,7 +65,7 @@ def stopped_ones(hosts: Hosts) -> list[list[str]]:
 
 
 def only(hosts: Hosts, is_wanted: Callable[[list[str]], bool]) -> psutil.Process:
-    """The one process of the cluster whose command line is wanted."""
+    """The only process of the cluster with such a command line."""
     (found,) = [process for process in carrying(hosts.tag) if is_wanted(command_line(process))]
     return found
 
@@ -76,41 +78,41 @@ def raylet(hosts: Hosts, host: int) -> psutil.Process:
     return only(hosts, lambda line: f"--node_id={hosts.nodes[host]}" in line)
 
 
-def in_the_middle(hosts: Hosts, act: Callable[[], object]) -> Json:
-    """A check during which ``act`` is called once a probe is on another host; it has to keep its timeout.
+def check_with_fault(hosts: Hosts, act: Callable[[], object]) -> Json:
+    """The document of a check that meets its timeout although ``act`` is called once a probe is on another host.
 
-    One of the members is stopped meanwhile: that it does not answer is what gives the look a middle.
+    A member is stopped, so that the check waits for its answer.
     """
     arguments = ["check", "--address", hosts.address, "--json", f"--timeout={TIMEOUT_S:g}"]
     with stopped(members_of(hosts)[0], may_end=True), running(hosts, 1, *arguments) as (child, _):
         wait_until(lambda: has_probes(hosts, child), deadline_s=20, what=lambda: "a probe elsewhere")
         act()
         code = child.process.wait(timeout=TIMEOUT_S + START_AND_END_S)
-        told: Json = json.loads(child.log.read_text())
-    assert told["timing"]["total_s"] < TIMEOUT_S + LATE_S
-    assert (told["incomplete"], code) == (True, 4)
-    assert not [finding for finding in told["findings"] if finding["confirmed"]]
-    return told
+        document: Json = json.loads(child.log.read_text())
+    assert document["timing"]["total_s"] < TIMEOUT_S + LATE_S
+    assert (document["incomplete"], code) == (True, 4)
+    assert not [finding for finding in document["findings"] if finding["confirmed"]]
+    return document
 
 
 def has_probes(hosts: Hosts, child: Child) -> bool:
     assert child.process.poll() is None, child
-    return any("ray::NodeProbe" in line for line in ours(hosts))
+    return any("ray::NodeProbe" in line for line in dstack_processes(hosts))
 
 
-def reasons(told: Json, stage: str) -> set[str]:
-    return {failure["reason"] for failure in told["coverage"]["failures"] if failure["stage"] == stage}
+def reasons(document: Json, stage: str) -> set[str]:
+    return {failure["reason"] for failure in document["coverage"]["failures"] if failure["stage"] == stage}
 
 
-def assert_it_goes_on(hosts: Hosts) -> None:
-    """That all is seen again and the deadlock is found: peers find each other in their own time."""
+def assert_recovers(hosts: Hosts) -> None:
+    """Check that a complete check finds the deadlock again: peers need some time to reconnect."""
     last: list[Json] = []
 
     def is_complete() -> bool:
         last[:] = [check(hosts)]
         return not last[0]["coverage"]["failures"]
 
-    wait_until(is_complete, deadline_s=BACK_S, what=lambda: f"all is seen again: {last}")
+    wait_until(is_complete, deadline_s=RECONNECTED_S, what=lambda: f"a complete check: {last}")
     (finding,) = last[0]["findings"]
     assert (finding["kind"], finding["confirmed"], last[0]["exit_code"]) == ("deadlock", True, 1)
     assert [behind["node_ip"] for behind in finding["blocked_behind"]] == ["10.77.0.3"]
@@ -118,36 +120,40 @@ def assert_it_goes_on(hosts: Hosts) -> None:
 
 @pytest.mark.exhaustive
 def test_a_dashboard_that_does_not_answer_is_not_needed(deadlock: Hosts) -> None:
-    """Ray starts a process of that name even where it is told not to; nothing listens then."""
+    """Ray starts a process of that name even without a dashboard; it does not listen then."""
     dashboard = only(deadlock, lambda line: any("dashboard/dashboard.py" in word for word in line))
     with stopped(dashboard, may_end=True):
-        assert_it_goes_on(deadlock)
+        assert_recovers(deadlock)
 
 
 @pytest.mark.exhaustive
 def test_a_link_cut_during_a_check_is_reported(deadlock: Hosts) -> None:
     try:
-        told = in_the_middle(deadlock, lambda: deadlock.cut(3))
+        document = check_with_fault(deadlock, lambda: deadlock.cut(3))
     finally:
         deadlock.mend(3)
 
-    missed = [failure for failure in told["coverage"]["failures"] if failure["node_id"] == deadlock.nodes[3]]
-    assert missed
-    wait_until(lambda: not ours(deadlock), deadline_s=BACK_S, what=lambda: f"end of {ours(deadlock)}")
-    assert_it_goes_on(deadlock)
+    failures = [failure for failure in document["coverage"]["failures"] if failure["node_id"] == deadlock.nodes[3]]
+    assert failures
+    wait_until(
+        lambda: not dstack_processes(deadlock),
+        deadline_s=RECONNECTED_S,
+        what=lambda: f"end of {dstack_processes(deadlock)}",
+    )
+    assert_recovers(deadlock)
 
 
 def test_a_gcs_stopped_during_a_check_is_reported(deadlock: Hosts) -> None:
     server = gcs(deadlock)
     try:
-        told = in_the_middle(deadlock, server.suspend)
+        document = check_with_fault(deadlock, server.suspend)
     finally:
         server.resume()
 
-    (reason,) = {reason for reason in reasons(told, "control plane") if "nodes" in reason}
+    (reason,) = {reason for reason in reasons(document, "control plane") if "nodes" in reason}
     assert "no answer within" in reason
-    assert told["coverage"]["workers"]["total"] >= 3
-    assert_it_goes_on(deadlock)
+    assert document["coverage"]["workers"]["total"] >= 3
+    assert_recovers(deadlock)
 
 
 @pytest.mark.exhaustive
@@ -160,7 +166,7 @@ def test_a_gcs_stopped_before_a_check_is_reported(deadlock: Hosts) -> None:
     assert took_s < START_AND_END_S
     assert (done.returncode, done.stdout) == (3, "")
     assert "its GCS did not answer within 2 s" in done.stderr
-    assert_it_goes_on(deadlock)
+    assert_recovers(deadlock)
 
 
 @pytest.mark.parametrize("timeout_s", [0.01, 0.3, 0.8, 1.5])
@@ -179,7 +185,7 @@ def test_a_timeout_gives_a_partial_report(deadlock: Hosts, timeout_s: float) -> 
 
 
 def test_a_command_interrupted_at_any_time_ends_cleanly(deadlock: Hosts) -> None:
-    """At six moments of a look that is as long as it was measured to be; its file is there whole, or not at all."""
+    """A snapshot is interrupted at six times of its measured duration; its file is complete or absent."""
     path = f"/tmp/{secrets.token_hex(4)}.json"
     arguments = ["snapshot", "--address", deadlock.address, "-o", path, "--force"]
     _, whole_s = elapsed_s(lambda: dstack(deadlock, 1, *arguments))
@@ -190,14 +196,14 @@ def test_a_command_interrupted_at_any_time_ends_cleanly(deadlock: Hosts) -> None
             time.sleep(whole_s * (part + 1) / 7)
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-            codes.add(child.process.wait(timeout=GONE_S))
+            codes.add(child.process.wait(timeout=CLEANUP_S))
             assert "Traceback" not in child.log.read_text()
     is_there = deadlock.exec(1, ["ls", path]).returncode == 0
     judged = dstack(deadlock, 1, "check", path).returncode
     deadlock.exec(1, ["rm", "-f", path])
 
     assert -SIGKILL in codes
-    assert codes <= {0, -SIGKILL, 128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}  # the last two while it ends
+    assert codes <= {0, -SIGKILL, 128 + SIGINT, 128 + SIGTERM, -SIGINT, -SIGTERM}  # the last two during its end
     assert judged == (1 if is_there else 3)
 
 
@@ -209,12 +215,12 @@ def test_a_command_is_killed_while_its_driver_joins_through_a_stopped_raylet(dea
     ):
         driver = wait_until(lambda: joining(deadlock), deadline_s=20, what=lambda: "a driver that joins")
         process.kill()
-        child.process.wait(timeout=GONE_S)
-        wait_until(lambda: not driver.is_running(), deadline_s=GONE_S, what=lambda: f"end of {driver}")
+        child.process.wait(timeout=CLEANUP_S)
+        wait_until(lambda: not driver.is_running(), deadline_s=CLEANUP_S, what=lambda: f"end of {driver}")
 
 
 def joining(hosts: Hosts) -> psutil.Process | None:
-    """dstack's driver, once it has threads of Ray's."""
+    """dstack's driver, once it has threads of Ray."""
     for process in carrying(hosts.tag):
         if any("dstack.probes.node_access.remote_driver" in word for word in command_line(process)):
             return process if process.num_threads() > 4 else None
@@ -225,14 +231,14 @@ def joining(hosts: Hosts) -> psutil.Process | None:
 def test_a_watch_and_concurrent_checks_ignore_each_other(deadlock: Hosts) -> None:
     options = ["--every=0.2", "--stuck-after=0.5", "--share=10000", "--dir=/tmp/home/watch", "--json"]
     with running(deadlock, 2, "watch", "--address", deadlock.address, *options) as (child, process):
-        wait_until(lambda: events(child, "looking"), deadline_s=40, what=lambda: f"a full look: {child}")
+        wait_until(lambda: events(child, "looking"), deadline_s=40, what=lambda: f"a snapshot: {child}")
         for on in (1, 3):
-            told = check(deadlock, on)
-            assert (told["exit_code"], told["coverage"]["failures"]) == (1, [])
-            assert len(told["findings"]) == 1
+            document = check(deadlock, on)
+            assert (document["exit_code"], document["coverage"]["failures"]) == (1, [])
+            assert len(document["findings"]) == 1
         wait_until(lambda: events(child, "finding"), deadline_s=40, what=lambda: f"a finding: {child}")
         process.send_signal(SIGTERM)
-        assert child.process.wait(timeout=GONE_S) == 0
+        assert child.process.wait(timeout=CLEANUP_S) == 0
         (finding,) = events(child, "finding")
     deadlock.exec(2, ["rm", "-r", "/tmp/home/watch"])
 
@@ -249,46 +255,46 @@ def test_a_deadlock_made_by_a_ray_client_is_found(deadlock: Hosts) -> None:
     argv = [sys.executable, str(CLIENT), "ray://10.77.0.1:10001"]
     with no_worker_left(deadlock.tag), deadlock.start(2, argv, RAY_AUTH_MODE="token") as child:
         child.wait_for_line("ready", deadline_s=60)
-        wait_until(lambda: len(members_of(deadlock)) == 4, deadline_s=20, what=lambda: "two more that wait")
-        told = wait_until(lambda: two_deadlocks(deadlock), deadline_s=60, what=lambda: "two deadlocks, one polled")
+        wait_until(lambda: len(members_of(deadlock)) == 4, deadline_s=20, what=lambda: "two more waiting members")
+        document = wait_until(lambda: two_deadlocks(deadlock), deadline_s=60, what=lambda: "two deadlocks, one polled")
         report = dstack(deadlock, 1, "snapshot", "--address", deadlock.address).stdout
 
-    assert told["exit_code"] == 1
+    assert document["exit_code"] == 1
     assert "uses Ray Client: its driver here is a proxy" in " ".join(report.split())
 
 
 def two_deadlocks(hosts: Hosts) -> Json | None:
-    """What is told as soon as there are two, and a thread of the client's driver polls one, as it does every moment."""
-    told = check(hosts)
-    found = [finding for finding in told["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
+    """The document, once it has two deadlocks, one of them polled by a thread of the client's driver."""
+    document = check(hosts)
+    found = [finding for finding in document["findings"] if finding["kind"] == "deadlock" and finding["confirmed"]]
     polling = {one["execution"] for finding in found for one in finding["polled_by"]}
     is_polled = any(one.startswith("thread") and one.endswith("of driver of a Ray Client") for one in polling)
-    return told if len(found) == 2 and is_polled else None
+    return document if len(found) == 2 and is_polled else None
 
 
 @pytest.mark.exhaustive
 def test_a_host_that_dies_during_a_check_is_reported(doomed: Hosts) -> None:
-    """Leaves the cluster without its third host."""
+    """The cluster has no third host afterwards."""
     dead = doomed.nodes.pop(3)
-    told = in_the_middle(doomed, lambda: doomed.kill(3))
+    document = check_with_fault(doomed, lambda: doomed.kill(3))
 
-    assert [failure for failure in told["coverage"]["failures"] if failure["node_id"] == dead]
+    assert [failure for failure in document["coverage"]["failures"] if failure["node_id"] == dead]
 
 
 @pytest.mark.exhaustive
 def test_a_gcs_killed_during_a_check_is_reported_and_its_successor_knows_no_cluster(doomed: Hosts) -> None:
-    """Leaves no cluster."""
+    """The cluster has ended afterwards."""
     with ring(doomed, [2, 2]):
         server = gcs(doomed)
         command = server.cmdline()
-        told = in_the_middle(doomed, server.kill)
-    refused = dstack(doomed, 1, "check", "--address", doomed.address)
+        document = check_with_fault(doomed, server.kill)
+    without_gcs = dstack(doomed, 1, "check", "--address", doomed.address)
     with doomed.start(1, command, RAY_AUTH_MODE="token"):
         new = wait_until(lambda: answered(doomed), deadline_s=20, what=lambda: "an answer of the new GCS")
 
-    assert any("GCS" in reason for reason in reasons(told, "control plane"))
-    assert (refused.returncode, refused.stdout) == (3, "")
-    assert "refused" in refused.stderr
+    assert any("GCS" in reason for reason in reasons(document, "control plane"))
+    assert (without_gcs.returncode, without_gcs.stdout) == (3, "")
+    assert "refused" in without_gcs.stderr
     assert (new["verdict"], new["incomplete"], new["coverage"]["nodes"]["total"]) == ("clear", True, 0)
     assert "the GCS lists no live node" in str(reasons(new, "control plane"))
 

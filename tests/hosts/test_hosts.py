@@ -1,4 +1,4 @@
-"""The emulated hosts: separate, joined by nothing but a network, and gone without a trace."""
+"""The emulated hosts are separate except for a network, and leave nothing behind."""
 
 import errno
 import secrets
@@ -52,7 +52,7 @@ def test_an_example_spreads_its_actors_over_the_hosts(three_hosts: Hosts) -> Non
 
 
 def five_members(hosts: Hosts) -> list[int] | None:
-    """How many actors of the ring each host runs, once all five are inside their method."""
+    """The number of the ring's actors on each host, once all five are in their method."""
     outputs = [hosts.exec(number, ["pgrep", "-f", "^ray::Member.*pass_token"]).stdout for number in hosts.nodes]
     counts = [len(output.split()) for output in outputs]
     return counts if sum(counts) == 5 else None
@@ -60,7 +60,7 @@ def five_members(hosts: Hosts) -> list[int] | None:
 
 @contextmanager
 def unchanged_machine() -> Iterator[None]:
-    """Fail unless this machine's interfaces, network namespaces and mounts are the same at the end."""
+    """Fail if this machine's interfaces, network namespaces or mounts have changed at the end."""
     before = machine()
     yield
     assert machine() == before
@@ -96,7 +96,7 @@ def cut_mend_kill_and_fail(hosts: Hosts) -> None:
 
 
 def reaches(hosts: Hosts, source: int, target: str) -> bool:
-    """Whether a packet gets an answer from ``target``, be it that nothing listens there."""
+    """Whether ``target`` answers a packet, if only by refusing the connection."""
     probe = f"import socket; s = socket.socket(); s.settimeout(1); print(s.connect_ex(({target!r}, 1)))"
     return hosts.exec(source, ["python", "-c", probe]).stdout == f"{errno.ECONNREFUSED}\n"
 

@@ -29,8 +29,13 @@ def test_a_deadlock_is_found_by_an_ipv6_address_and_by_auto() -> None:
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    told = result["told"]
+    document = result["document"]
     assert result["address"].startswith(f"[{ipv6.ADDRESS}]:")
-    assert (told["verdict"], told["incomplete"], told["exit_code"], result["auto"]) == ("deadlock", False, 1, 1)
-    assert told["coverage"]["failures"] == []
-    assert {member["node_ip"] for member in told["findings"][0]["members"]} == {ipv6.ADDRESS}
+    assert (document["verdict"], document["incomplete"], document["exit_code"], result["auto"]) == (
+        "deadlock",
+        False,
+        1,
+        1,
+    )
+    assert document["coverage"]["failures"] == []
+    assert {member["node_ip"] for member in document["findings"][0]["members"]} == {ipv6.ADDRESS}

@@ -47,8 +47,10 @@ READING = (
     "tests/integration/waits/test_coroutines.py",
     "tests/integration/waits/test_thread_waits.py",
     "tests/integration/waits/test_ray_waits.py",
+    "tests/integration/reading/test_process_samples.py",
     "tests/integration/reading/test_reader_against_pyspy.py",
     "tests/integration/reading/test_reader_bounds.py",
+    "tests/integration/reading/test_reader_side_effects.py",
     "tests/integration/waits/test_actor_slots.py",
     "tests/integration/test_examples.py",
     "tests/integration/reading/another_environment.py",
@@ -98,6 +100,7 @@ SMOKE = (
         "2.46.0",
         (
             "tests/integration/waits/test_ray_waits.py",
+            "tests/integration/reading/test_process_samples.py",
             *(
                 f"tests/integration/test_examples.py::test_a_program_gets_its_expected_verdict[{name}]"
                 for name in TEN_EXAMPLES

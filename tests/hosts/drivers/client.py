@@ -1,4 +1,4 @@
-"""Two actors of a Ray Client that wait for each other for ever: client.py URL. Prints `ready` once one is asked."""
+"""Two actors of a Ray Client that wait for each other for ever: client.py URL. Prints `ready` after the first call."""
 
 import sys
 from typing import Any
@@ -15,7 +15,7 @@ class Member:
 
 
 def connect(url: str, attempts: int = 3) -> None:
-    """Again where the server did not start in its time, as on a busy machine."""
+    """Connect, and retry if the server did not start in time, as on a busy machine."""
     for attempt in range(1, attempts + 1):
         try:
             ray.init(url)

@@ -1,4 +1,4 @@
-"""Waits for a task on a certain node, whose environment a server that never answers keeps from being installed."""
+"""Wait for a task on a given node whose environment never gets installed: its server does not answer."""
 
 from __future__ import annotations
 

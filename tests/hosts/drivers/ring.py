@@ -1,7 +1,7 @@
 """A ring of actors, each of which waits for the next for ever: ring.py [--idle NODE_ID] [--queued TASKS] NODE_ID...
 
-One member on each node named, a node as often as wanted, each with a CPU of its own; with --idle one more actor, which
-does nothing. Prints `ready` when all are there and the first member has been asked.
+Starts one member for each NODE_ID, each with its own CPU, and with --idle one more idle actor. Prints `ready` after the
+call of the first member.
 """
 
 import argparse

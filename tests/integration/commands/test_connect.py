@@ -1,4 +1,4 @@
-"""Finding the cluster, or saying in one sentence why not, what to do, and that within five seconds."""
+"""dstack finds the cluster, or reports the reason and the remedy within seconds."""
 
 import importlib.util
 import os
@@ -20,20 +20,20 @@ from tests.clusters.dstack_command import Result, check, dstack, elapsed_s, sett
 from tests.clusters.ray_clusters import Example, ray_cluster, run_example
 
 KNOWS_TOKENS = importlib.util.find_spec("ray._private.authentication") is not None
-MOST_S = 20.0
-"""Far less than Ray itself takes to give up, and far more than dstack needs on a machine that does little else."""
+MAX_DURATION_S = 20.0
+"""Far less than Ray's own timeout, and far more than dstack needs on an idle machine."""
 
 
-def refused(*arguments: str, environment: dict[str, str] | None = None) -> str:
-    """The error a check ends with, after it proved to be short and quick and exit 3."""
+def error_of(*arguments: str, environment: dict[str, str] | None = None) -> str:
+    """The error message of a check, which must be short, quick and have exit code 3."""
     result, took_s = elapsed_s(lambda: dstack("check", *arguments, environment=environment))
     assert result.returncode == 3, result
-    assert took_s < MOST_S
+    assert took_s < MAX_DURATION_S
     assert not result.stdout
-    return told(result)
+    return message_of(result)
 
 
-def told(result: Result) -> str:
+def message_of(result: Result) -> str:
     lines = result.stderr.strip().splitlines()
     assert lines[0].startswith("Error: ")
     assert len(lines) == 2, "one sentence and its remedy"
@@ -42,7 +42,7 @@ def told(result: Result) -> str:
 
 @contextmanager
 def listener(answer: bytes | None) -> Iterator[str]:
-    """A port that accepts; it then says ``answer`` and closes, or nothing at all."""
+    """A port that accepts; it sends ``answer`` and closes, or it never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept = []
 
@@ -66,7 +66,7 @@ def listener(answer: bytes | None) -> Iterator[str]:
 
 
 class Gcs(gcs_service_pb2_grpc.NodeInfoGcsServiceServicer):  # type: ignore[misc]
-    """As much of a GCS as tells its version."""
+    """The part of a GCS that gives its version."""
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -89,27 +89,27 @@ def test_an_address_without_a_listener_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
-    assert "the connection was refused" in refused("--address", f"127.0.0.1:{port}")
+    assert "the connection was refused" in error_of("--address", f"127.0.0.1:{port}")
 
 
 def test_a_port_of_another_program_is_reported() -> None:
     with listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
-        assert "is not a Ray GCS" in refused("--address", address)
+        assert "is not a Ray GCS" in error_of("--address", address)
 
 
 def test_a_port_that_accepts_and_never_answers_is_reported() -> None:
     with listener(None) as address:
-        assert "did not answer within" in refused("--address", address)
+        assert "did not answer within" in error_of("--address", address)
 
 
 def test_an_unknown_host_is_reported() -> None:
-    assert "cannot be resolved" in refused("--address", "no-such-host.invalid:6379")
+    assert "cannot be resolved" in error_of("--address", "no-such-host.invalid:6379")
 
 
 @pytest.mark.parametrize("version", ["2.45.0", "2.61.0", "3.0.0", ""])
 def test_an_unsupported_version_is_reported(version: str) -> None:
     with gcs_of_version(version) as address:
-        assert "this dstack supports 2.46 to 2.60" in refused("--address", address)
+        assert "this dstack supports 2.46 to 2.60" in error_of("--address", address)
 
 
 def test_a_gcs_on_ipv6_is_found() -> None:
@@ -121,12 +121,12 @@ def test_an_ipv6_address_without_a_listener_is_reported() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
         port = free.getsockname()[1]
 
-    assert f"Nothing listens on [::1]:{port}" in refused("--address", f"[::1]:{port}")
+    assert f"Nothing listens on [::1]:{port}" in error_of("--address", f"[::1]:{port}")
 
 
 def test_the_environment_names_the_address() -> None:
     with listener(b"no") as address:
-        assert address in refused(environment={**os.environ, "RAY_ADDRESS": address})
+        assert address in error_of(environment={**os.environ, "RAY_ADDRESS": address})
 
 
 @pytest.mark.parametrize(
@@ -136,17 +136,17 @@ def test_a_malformed_address_is_a_usage_error(address: str) -> None:
     result = dstack("check", "--address", address)
 
     assert result.returncode == 2
-    told(result)
+    message_of(result)
 
 
 @pytest.mark.ray
 def test_a_token_that_ray_made_is_found() -> None:
     with run_example("two_actors") as example:
-        assert_it_is_read(example)
+        assert_cluster_is_read(example)
 
 
-def assert_it_is_read(example: Example) -> None:
-    """That its cluster is read, by its address and by the variable that names it, without a word about tokens."""
+def assert_cluster_is_read(example: Example) -> None:
+    """Check its cluster by address and by variable, without a variable for authentication."""
     environment = {name: value for name, value in example.environment.items() if name != "RAY_AUTH_MODE"}
     explicit = dstack("check", "--address", example.address, environment=environment)
     by_variable = dstack("check", environment={**environment, "RAY_ADDRESS": example.address})
@@ -166,8 +166,8 @@ def test_a_token_is_found_in_each_place_and_a_wrong_or_missing_token_is_reported
         wrong = {**right, "RAY_AUTH_TOKEN": "0" * 64}
         none = {name: value for name, value in right.items() if name != "RAY_AUTH_TOKEN"}
 
-        assert "rejects the token" in refused("--address", cluster.address, environment=wrong)
-        assert "none was found" in refused("--address", cluster.address, environment=none)
+        assert "rejects the token" in error_of("--address", cluster.address, environment=wrong)
+        assert "none was found" in error_of("--address", cluster.address, environment=none)
         unnamed = {name: value for name, value in none.items() if name != "RAY_AUTH_MODE"}
         for token in (
             {"RAY_AUTH_TOKEN": right["RAY_AUTH_TOKEN"]},
@@ -183,9 +183,9 @@ def test_a_token_is_found_in_each_place_and_a_wrong_or_missing_token_is_reported
 @pytest.mark.exhaustive
 def test_auto_selects_the_only_cluster_and_asks_if_there_are_several() -> None:
     with run_example("polling", auth="off") as one:
-        assert_it_is_read(one)
+        assert_cluster_is_read(one)
         with run_example("polling", auth="off") as other:
-            message = refused("--address", "auto", environment=dict(one.environment))
+            message = error_of("--address", "auto", environment=dict(one.environment))
 
     assert one.address in message
     assert other.address in message
@@ -193,7 +193,7 @@ def test_auto_selects_the_only_cluster_and_asks_if_there_are_several() -> None:
 
 
 def tls_variables(folder: Path) -> dict[str, str]:
-    """Ray's TLS variables for a certificate made now, which is its own authority."""
+    """Ray's TLS variables for a new self-signed certificate."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     names = f"subjectAltName=DNS:localhost,IP:127.0.0.1,IP:{own_address()}"
     openssl = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=ray"]
@@ -209,7 +209,7 @@ def tls_variables(folder: Path) -> dict[str, str]:
 
 
 def own_address() -> str:
-    """The address Ray gives this machine: that of the interface a packet to the world would leave by."""
+    """The address that Ray gives this machine: that of the interface with the default route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("8.8.8.8", 80))  # a datagram socket sends nothing when it connects
@@ -225,9 +225,11 @@ def test_tls_follows_rays_own_variables(tmp_path: Path) -> None:
     with run_example("two_actors", variables=variables) as example:
         plain = {name: value for name, value in example.environment.items() if name not in variables}
 
-        with_tls = settled_check(example.address, example.environment, lambda told: told["verdict"] == "deadlock")
-        without = refused("--address", example.address, environment=plain)
-        unreadable = refused(
+        with_tls = settled_check(
+            example.address, example.environment, lambda document: document["verdict"] == "deadlock"
+        )
+        without = error_of("--address", example.address, environment=plain)
+        unreadable = error_of(
             "--address", example.address, environment={**example.environment, "RAY_TLS_SERVER_CERT": "/nowhere"}
         )
 

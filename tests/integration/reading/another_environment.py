@@ -1,4 +1,4 @@
-"""dstack in an environment of its own, beside a cluster that runs another minor version of Python.
+"""dstack in its own environment reads a cluster that runs another minor version of Python.
 
 Not collected by ``make test``, which has one Python with Ray: :mod:`tests.versions.compatibility` names the cluster's.
 """
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.ray
 def python() -> str:
     """The cluster's Python, of another minor version."""
     python = os.environ[CLUSTER]
-    told = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout
-    assert told.split()[1].split(".")[:2] != [str(number) for number in sys.version_info[:2]]
+    version = subprocess.run([python, "-V"], check=True, capture_output=True, text=True).stdout
+    assert version.split()[1].split(".")[:2] != [str(number) for number in sys.version_info[:2]]
     return python
 
 
@@ -33,13 +33,13 @@ def python() -> str:
 def test_waits_and_tasks_of_threads_are_read(name: str, python: str, tmp_path: Path) -> None:
     path = EXAMPLES / "hangs" / f"{name}.py"
     expected = expected_of(path)
-    file = str(tmp_path / "taken.json")
+    file = str(tmp_path / "snapshot.json")
 
     with run_example(path, python=python) as example:
-        told = settled_check(example.address, example.environment, expected.is_met_by)
+        document = settled_check(example.address, example.environment, expected.is_met_by)
         dstack("snapshot", "--address", example.address, "-o", file, environment=example.environment)
 
-    assert not told["coverage"]["failures"]
+    assert not document["coverage"]["failures"]
     snapshot = load(file)
     processes = [worker.process for worker in snapshot.samples[0].workers if worker.process]
     assert processes

@@ -1,4 +1,4 @@
-"""Processes that workers and drivers start themselves are seen below them, and who is waited for is told by its pid."""
+"""Child processes of workers and drivers are read with them, and waits for a child have its pid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOIN, RECV = "multiprocessing.Process.join", "multiprocessing.Connection.recv"
 
 @contextmanager
 def family(way: str, folder: Path) -> Iterator[tuple[Child, list[int]]]:
-    """The program that starts processes in this way, and their pids as it says them."""
+    """The program that starts processes in this way, and the pids that it prints."""
     command = [sys.executable, str(PROGRAMS / "processes/child_processes.py"), way]
     with running(command, dict(os.environ), folder / way) as child:
         child.wait_for_line("ready", deadline_s=30)
@@ -38,24 +38,24 @@ def family(way: str, folder: Path) -> Iterator[tuple[Child, list[int]]]:
         yield child, json.loads(line.removeprefix("expected "))
 
 
-def look_at(pid: int, **options: Any) -> Plain:
+def sample_with_children(pid: int, **options: Any) -> Plain:
     return sample(target(pid), children=True, **options)
 
 
 def settled(pid: int, what: str) -> tuple[Plain, Plain]:
-    """A look at a process once its main thread is in this call, and that call."""
+    """The answer once the main thread of a process is in this call, and that call."""
 
     def found() -> tuple[Plain, Plain] | None:
-        result = look_at(pid)
+        result = sample_with_children(pid)
         calls = (one.get("call") for one in result["processes"]["w"]["threads"] if one["os_thread_id"] == pid)
         call = next(calls, None)
         return (result, call) if call and call["what"] == what else None
 
-    return wait_until(found, deadline_s=20, what=lambda: f"{what}: {look_at(pid)}")
+    return wait_until(found, deadline_s=20, what=lambda: f"{what}: {sample_with_children(pid)}")
 
 
 def test_children_of_an_unrelated_process_with_the_workers_pid_are_ignored(tmp_path: Path) -> None:
-    """As below pid 1 of this host, where a driver in a container is its pid 1."""
+    """As if a driver is pid 1 in its container, and pid 1 of this host has children."""
     tried = tmp_path / "tried"
     probe = NodeProbe()
     probe.equip(f'#!/bin/sh\necho "$@" >>{tried}\n'.encode())
@@ -147,60 +147,60 @@ print(len(probe.sample([target], {OPTIONS | {"children": True}})["processes"]["w
 
 @pytest.fixture(scope="module")
 def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Snapshot, Plain, str, Plain]]:
-    """A snapshot of the program, its diagnosis, its report, and what it says of itself."""
-    file = tmp_path_factory.mktemp("snapshots") / "taken.json"
+    """A snapshot of the program, its document, its report, and the pids that it prints."""
+    file = tmp_path_factory.mktemp("snapshots") / "snapshot.json"
     with run_example(PROGRAMS / "drivers/engine.py") as example:
-        said = json.loads(next(x for x in example.output().splitlines() if x.startswith("{")))
+        printed = json.loads(next(x for x in example.output().splitlines() if x.startswith("{")))
 
-        def taken() -> Snapshot | None:
+        def both_waiting() -> Snapshot | None:
             where = ["--address", example.address, "-o", str(file), "--force"]
             done = dstack("snapshot", *where, environment=example.environment)
             assert done.returncode == 0, done.stderr
-            shown = load(file)
-            processes = [worker.process for worker in shown.samples[0].workers if worker.process]
+            recorded = load(file)
+            processes = [worker.process for worker in recorded.samples[0].workers if worker.process]
             calls = [call.what for process in processes for call in process.calls()]
-            return shown if {JOIN, RECV} <= {*calls} else None
+            return recorded if {JOIN, RECV} <= {*calls} else None
 
-        snapshot = wait_until(taken, deadline_s=60, what=lambda: "both waiting")
-        told = check(example.address, example.environment)
+        snapshot = wait_until(both_waiting, deadline_s=60, what=lambda: "both waiting")
+        document = check(example.address, example.environment)
         report = dstack("show", str(file), "--details").stdout
-        yield snapshot, told, report, said
+        yield snapshot, document, report, printed
 
 
 @pytest.mark.ray
 def test_workers_and_drivers_have_their_children_but_no_processes_of_ray(on_ray: tuple[Any, ...]) -> None:
-    snapshot, _, _, said = on_ray
+    snapshot, _, _, printed = on_ray
 
     found = {
         worker.process.pid: [child.pid for child in worker.process.children]
         for worker in snapshot.samples[0].workers
         if worker.process and worker.process.children
     }
-    assert found == {said["driver"]: [said["helper"]], said["worker"]: [said["engine"]]}
+    assert found == {printed["driver"]: [printed["helper"]], printed["worker"]: [printed["engine"]]}
     processes = (worker.process for worker in snapshot.samples[0].workers if worker.process)
     cut_off = {child.pid: child.is_cut_off for process in processes for child in process.children}
-    assert cut_off == {said["helper"]: False, said["engine"]: True}, "the one spawned, the other forked"
+    assert cut_off == {printed["helper"]: False, printed["engine"]: True}, "the helper was spawned, the engine forked"
     assert snapshot.failures == ()
 
 
 @pytest.mark.ray
 def test_a_chain_ends_in_the_child_with_its_position(on_ray: tuple[Any, ...]) -> None:
-    _, told, _, said = on_ray
+    _, document, _, printed = on_ray
 
-    (finding,) = told["findings"]
+    (finding,) = document["findings"]
     (blocker,) = finding["final_blockers"]
-    assert (told["verdict"], finding["kind"], told["exit_code"]) == ("blocked", "blocked", 0)
-    assert blocker["execution"] == f"child process (pid {said['engine']})"
-    assert (blocker["pid"], blocker["function"], blocker["actor_class"]) == (said["engine"], "serve", "Server")
-    assert any(f"child process (pid {said['engine']})" in text for text in finding["explanation"])
-    assert {child["pid"] for child in told["child_processes"]} == {said["engine"], said["helper"]}
+    assert (document["verdict"], finding["kind"], document["exit_code"]) == ("blocked", "blocked", 0)
+    assert blocker["execution"] == f"child process (pid {printed['engine']})"
+    assert (blocker["pid"], blocker["function"], blocker["actor_class"]) == (printed["engine"], "serve", "Server")
+    assert any(f"child process (pid {printed['engine']})" in text for text in finding["explanation"])
+    assert {child["pid"] for child in document["child_processes"]} == {printed["engine"], printed["helper"]}
 
 
 @pytest.mark.ray
 def test_the_report_shows_the_child_under_its_worker(on_ray: tuple[Any, ...]) -> None:
-    _, _, report, said = on_ray
+    _, _, report, printed = on_ray
 
     _, _, below = report.partition("Child processes")
-    assert f'actor Server "server"  pid {said["worker"]}' in below
-    assert f"pid {said['engine']}" in below
+    assert f'actor Server "server"  pid {printed["worker"]}' in below
+    assert f"pid {printed['engine']}" in below
     assert "serve" in below

@@ -1,4 +1,4 @@
-"""Of another build of Python than dstack's, version and state are found, and what cannot be read is refused."""
+"""dstack finds the version and state of a process of another build of Python, or rejects it with a reason."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def interpreter(version: str) -> str:
 
 @cache
 def binary(version: str) -> Path:
-    """The file that this Python's ``_PyRuntime`` is in."""
-    told = subprocess.run([interpreter(version), "-c", WHERE_IT_IS], check=True, capture_output=True, text=True)
-    return Path(told.stdout.split()[1])
+    """The file with this Python's ``_PyRuntime``."""
+    done = subprocess.run([interpreter(version), "-c", WHERE_IT_IS], check=True, capture_output=True, text=True)
+    return Path(done.stdout.split()[1])
 
 
 def image(file: Path) -> wire.ForeignPython | wire.UnreadablePython | None:
@@ -60,7 +60,7 @@ def image(file: Path) -> wire.ForeignPython | wire.UnreadablePython | None:
 
 
 def changed(version: str, folder: Path, symbol: str, offset: int, value: int) -> Path:
-    """A copy in which the number that stands so far behind the symbol is another."""
+    """A copy of the binary with another number at this offset from the symbol."""
     original = binary(version)
     content = bytearray(original.read_bytes())
     with original.open("rb") as stream:
@@ -107,7 +107,7 @@ def test_an_ended_process_is_not_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "symbol", "offset", "value", "said"),
+    ("version", "symbol", "offset", "value", "reason"),
     [
         ("3.13", "Py_Version", 0, 0x030F00F0, "it runs Python 3.15, which dstack cannot read"),
         ("3.12", "Py_Version", 0, 0x030900F0, "it runs Python 3.9, which dstack cannot read"),
@@ -118,25 +118,25 @@ def test_an_ended_process_is_not_rejected() -> None:
     ],
 )
 def test_a_version_without_a_layout_is_rejected(
-    version: str, symbol: str, offset: int, value: int, said: str, tmp_path: Path
+    version: str, symbol: str, offset: int, value: int, reason: str, tmp_path: Path
 ) -> None:
     copy = changed(version, tmp_path, symbol, offset, value)
 
-    assert image(copy) == {"unreadable": said}
+    assert image(copy) == {"unreadable": reason}
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "reason"),
     [
         ("libpython3.9.so.1.0", "it runs Python 3.9, which dstack cannot read"),
         ("libpython3.12.so.1.0", "it runs a Python of an unknown version"),
         ("worker", "it runs a Python of an unknown version"),
     ],
 )
-def test_without_a_symbol_the_version_is_in_the_file_name_or_unknown(name: str, said: str, tmp_path: Path) -> None:
+def test_without_a_symbol_the_version_is_in_the_file_name_or_unknown(name: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / name).symlink_to(binary("3.10"))
 
-    assert image(tmp_path / name) == {"unreadable": said}
+    assert image(tmp_path / name) == {"unreadable": reason}
 
 
 def test_two_pythons_in_one_process_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_process_with_unexpected_offsets_is_rejected(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def running_changed(tmp_path: Path, symbol: str, offset: int, value: int) -> Iterator[Child]:
-    """A process of a 3.13 whose interpreter has another number there, in its program or in its library."""
+    """A process of a 3.13 with another number at this offset, in its program or in its library."""
     copy = changed("3.13", tmp_path, symbol, offset, value)
     program = tmp_path / "python3.13"
     if not program.exists():
@@ -190,13 +190,13 @@ def running_changed(tmp_path: Path, symbol: str, offset: int, value: int) -> Ite
         yield child
 
 
-def look_at(pid: int) -> Plain:
+def sample_foreign(pid: int) -> Plain:
     return sample(target(pid, python=foreign_python(pid)))
 
 
 def test_a_rejected_process_is_one_failure_and_pyspy_reads_its_stacks(tmp_path: Path) -> None:
     with running_changed(tmp_path, "_PyRuntime", 16, 1) as free_threaded:
-        result = look_at(free_threaded.pid)
+        result = sample_foreign(free_threaded.pid)
 
     (failure,) = result["failures"]
     assert failure["reason"] == f"its memory could not be read: {FREE_THREADED}"
@@ -219,7 +219,7 @@ def test_rays_calls_of_a_rejected_process_are_recognised_by_their_frames(tmp_pat
 
 def test_a_process_that_pyspy_cannot_read_either_has_a_reason(tmp_path: Path) -> None:
     with running_changed(tmp_path, "Py_Version", 0, 0x030F00F0) as newer:
-        result = look_at(newer.pid)
+        result = sample_foreign(newer.pid)
 
     (failure,) = result["failures"]
     assert failure["stage"] == "stacks"

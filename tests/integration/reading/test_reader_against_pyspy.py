@@ -1,4 +1,4 @@
-"""Frames, names and lines read from memory are those that py-spy shows, and that the program itself has."""
+"""Frames, names and lines read from memory equal those of py-spy and of the program itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def python_of(version: str) -> list[str]:
 
 
 def read(pid: int) -> tuple[Stacks, set[str]]:
-    """What the reader shows of all threads, and the names of those that did not run meanwhile."""
+    """The stacks of all threads from memory, and the names of the stable threads."""
     answer = sample(target(pid, python=foreign_python(pid)))
     assert answer["failures"] == []
     process = answer["processes"]["w"]
@@ -59,7 +59,7 @@ def read(pid: int) -> tuple[Stacks, set[str]]:
 
 
 def dump(pid: int) -> list[Plain]:
-    """All threads in py-spy's own form."""
+    """All threads in py-spy's format."""
     command = [find_pyspy() or "", "dump", "--json", "--nonblocking", "--pid", str(pid)]
     threads: list[Plain] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return threads
@@ -70,12 +70,12 @@ def frames_by_pyspy(thread: Plain) -> list[tuple[str, str, int]]:
 
 
 def dumped(pid: int) -> Stacks:
-    """What py-spy shows of all threads."""
+    """The stacks of all threads from py-spy."""
     return {one["thread_name"]: frames_by_pyspy(one) for one in dump(pid)}
 
 
 def shown_by_pyspy(frames: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
-    """py-spy 0.4.3 leaves out frames of code without a file name, which it takes for frames of the interpreter's."""
+    """The frames without those that py-spy 0.4.3 leaves out as the interpreter's: code without a file name."""
     return [frame for frame in frames if frame[0]]
 
 
@@ -83,11 +83,11 @@ def without_lines(frames: Sequence[tuple[str, str, int]]) -> list[tuple[str, str
     return [frame[:2] for frame in frames]
 
 
-def said_by(program: Child) -> Stacks:
+def printed_by(program: Child) -> Stacks:
     line = program.line("stacks ")
     assert line is not None
-    said = json.loads(line.removeprefix("stacks "))
-    return {name: [(file, function, number) for file, function, number in frames] for name, frames in said.items()}
+    printed = json.loads(line.removeprefix("stacks "))
+    return {name: [(file, function, number) for file, function, number in frames] for name, frames in printed.items()}
 
 
 def start(version: str, *arguments: object) -> list[str]:
@@ -109,13 +109,13 @@ def test_random_stacks_equal_those_of_the_program_and_of_pyspy(version: str, see
     """Names are qualified from CPython 3.11 on."""
     with running(start(version, seed, THREADS), dict(os.environ), tmp_path / "log") as program:
         program.wait_for_line("ready", deadline_s=120)
-        expected = said_by(program)
+        expected = printed_by(program)
 
-        def at_rest() -> Stacks | None:
-            stacks, still = read(program.pid)
-            return stacks if still >= expected.keys() else None
+        def when_all_stable() -> Stacks | None:
+            stacks, stable = read(program.pid)
+            return stacks if stable >= expected.keys() else None
 
-        stacks = wait_until(at_rest, deadline_s=60, what=lambda: "all threads at rest")
+        stacks = wait_until(when_all_stable, deadline_s=60, what=lambda: "all threads to be stable")
         shown = dumped(program.pid)
 
     assert len(expected) == THREADS
@@ -136,8 +136,8 @@ def as_read(
 ) -> list[tuple[str, str, int]]:
     """The program's frames, with the reader's line where ``f_lineno`` of CPython 3.14 has lost the upper bytes.
 
-    Of a traced frame whose lines go back beyond the first, it is too large by a multiple of 2**8 (seen with 3.14.8).
-    Only code that the program makes at run time has such lines; ``co_lines()`` of it is right.
+    For a traced frame with lines before the first, it is too large by a multiple of 2**8 (observed with 3.14.8). Only
+    code that the program generates has such lines; its ``co_lines()`` is correct.
     """
     return [
         (file, function, mine[2] if file in random_stacks.FILES and not (line - mine[2]) % 256 else line)
@@ -146,10 +146,10 @@ def as_read(
 
 
 def assert_shown_on_3_10(shown: Sequence[tuple[str, str, int]], frames: Sequence[tuple[str, str, int]]) -> None:
-    """py-spy 0.4.3 loses the line of an instruction of CPython 3.10 in two cases, in which it agrees on all else.
+    """Compare the frames, except for two kinds of wrong lines of py-spy 0.4.3 on CPython 3.10.
 
-    Line 0 where a step of more than 127 lines, or back, is several entries of the table. The line after the first of a
-    frame that has not begun, which is seen in trace functions.
+    Line 0 for a step of more than 127 lines, or back, which is several entries of the table. The line after the first
+    for a frame that has not begun, as in trace functions.
     """
     assert without_lines(shown) == without_lines(frames)
     for one, (file, function, line) in zip(shown, frames, strict=True):
@@ -172,9 +172,9 @@ descend(3_000)
 """
     with running([*python_of(version), "-c", script], dict(os.environ), tmp_path / "log") as program:
         program.wait_for_line("ready", deadline_s=60)
-        (stacks, still), shown = read(program.pid), dumped(program.pid)
+        (stacks, stable), shown = read(program.pid), dumped(program.pid)
 
-    assert still == {"MainThread"}
+    assert stable == {"MainThread"}
     assert stacks == shown
     assert stacks["MainThread"] == [
         ("<string>", "descend", 8),
@@ -185,8 +185,8 @@ descend(3_000)
 
 @pytest.mark.ray
 def test_stacks_of_rays_workers_and_driver_equal_those_of_pyspy(shared: SharedCluster, tmp_path: Path) -> None:
-    """Of each thread that did not run from the reading until the dump, of which Ray's own threads wake now and then."""
-    file = tmp_path / "taken.json"
+    """Only threads that are stable from the reading to the dump are compared; Ray's own threads wake periodically."""
+    file = tmp_path / "snapshot.json"
     with shared.running(PROGRAMS / "drivers/ray_waits.py") as program:
         done = dstack("snapshot", "--address", program.address, "-o", str(file), environment=program.environment)
         assert done.returncode == 0, done.stderr
@@ -200,15 +200,15 @@ def test_stacks_of_rays_workers_and_driver_equal_those_of_pyspy(shared: SharedCl
 
 
 def compared_threads(pid: int) -> int:
-    """How many threads of a process did not run while both readers read them; what they show must agree."""
+    """Compare the threads that were stable while both readers read them, and return their number."""
     before = marks_of(pid)
     answer = sample(target(pid))
     with open_memory(pid) as memory:  # without a pause, py-spy has no OS ids of threads of CPython 3.10
         shown = {memory.int32(one["thread_id"] + PTHREAD_TID): frames_by_pyspy(one) for one in dump(pid)}
-    unmoved = unchanged(before, marks_of(pid))
+    stable = unchanged(before, marks_of(pid))
     threads = {one["os_thread_id"]: one for one in answer["processes"]["w"]["threads"]}
-    assert threads.keys() & unmoved == shown.keys() & unmoved
-    for thread_id in threads.keys() & unmoved:
+    assert threads.keys() & stable == shown.keys() & stable
+    for thread_id in threads.keys() & stable:
         assert threads[thread_id]["still"]
         assert frames_of(answer, threads[thread_id]) == shown[thread_id]
-    return len(threads.keys() & unmoved)
+    return len(threads.keys() & stable)

@@ -1,4 +1,4 @@
-"""Targets at the limits of what is read, targets that change while they are read, and what reading does to a target."""
+"""Targets at the limits of the reader, and targets that change while they are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from tests.sampling import Plain, frames_of, functions, sample, target
 PROCESS_MADVISE, MADV_PAGEOUT = 440, 21  # asm/unistd.h, asm-generic/mman-common.h
 THREADS = 1_000
 CAUSES = {"ended", "unreadable"}
-"""Why a process that ends or begins another program meanwhile is not read."""
+"""The causes for an unreadable process that ends or calls exec."""
 
 
 @contextmanager
@@ -90,11 +89,11 @@ time.sleep(100_000)
 def test_thousands_of_threads_are_all_read(count: int, tmp_path: Path) -> None:
     with program(MANY, tmp_path, str(count)) as child:
 
-        def at_rest() -> Plain | None:
+        def when_all_stable() -> Plain | None:
             answer = sample(target(child.pid), deadline_s=300.0)
             return answer if all(one["still"] for one in threads_of(answer)) else None
 
-        answer = wait_until(at_rest, deadline_s=300, what=lambda: "all threads at rest")
+        answer = wait_until(when_all_stable, deadline_s=300, what=lambda: "all threads to be stable")
 
     assert answer["failures"] == []
     names = [one["name"] for one in threads_of(answer)]
@@ -104,7 +103,7 @@ def test_thousands_of_threads_are_all_read(count: int, tmp_path: Path) -> None:
     }
 
 
-# Targets that change meanwhile
+# Targets that change while they are read
 
 SHORT_LIVED = """
 import os, sys, threading, time
@@ -122,7 +121,7 @@ os._exit(0)
 
 
 def test_processes_that_end_or_exec_during_a_reading_are_no_error(tmp_path: Path) -> None:
-    """Each is read without a break from its start to its end, in which it begins itself anew two times."""
+    """Each is read without a break from its start to its end, and calls exec twice in between."""
     probe, reads, whole, failures = NodeProbe(), 0, 0, []
     for number in range(tries(100)):
         script = [sys.executable, "-c", SHORT_LIVED, str(0.002 * (number % 10)), "2"]
@@ -170,7 +169,7 @@ def test_threads_started_between_samples_are_read_with_their_ids_and_waits(tmp_p
     assert {one["call"]["what"] for one in waiting} == {"threading.Event.wait"}
 
 
-# Targets that are stopped, or whose memory is elsewhere
+# Targets that are stopped or paged out
 
 BLOCKED = """
 import sys, threading, time
@@ -206,7 +205,7 @@ def test_a_stopped_process_is_read_and_stays_stopped(tmp_path: Path) -> None:
 
 
 def page_out(pid: int) -> None:
-    """Have the kernel take all pages of a process out of memory that it can: without swap, those of files."""
+    """Have the kernel page out as much of a process as it can: without swap, pages of files."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.pidfd_open(pid)
     try:
@@ -219,13 +218,13 @@ def page_out(pid: int) -> None:
 
 
 def test_a_process_whose_pages_are_not_in_memory_is_read(tmp_path: Path) -> None:
-    """Its interpreter is a copy, whose pages no other process keeps in memory: types and names of types are there."""
+    """The interpreter is a copy, whose pages no other process keeps in memory; they contain types and their names."""
     copy = tmp_path / "python"
     shutil.copy(Path(sys.executable).resolve(), copy)
     environment = {**os.environ, "PYTHONHOME": sys.base_prefix}
     with running([str(copy), "-c", BLOCKED], environment, tmp_path / "log") as child:
         child.wait_for_line("ready", deadline_s=60)
-        os.sync()  # a page that is to be written first is not taken out
+        os.sync()  # dirty pages are not paged out
         python = foreign_python(child.pid)
         process = psutil.Process(child.pid)
         before = process.memory_info().rss
@@ -238,93 +237,7 @@ def test_a_process_whose_pages_are_not_in_memory_is_read(tmp_path: Path) -> None
     assert deep_stack(answer) == IN_BLOCKED
 
 
-# What reading does to a target
-
-WATCHED = """
-import hashlib, signal, threading, time
-def spin():
-    while True: sum(range(100))
-signals = []
-for number in set(range(1, 65)) - {9, 19, 32, 33}:
-    signal.signal(number, lambda number, frame: print("signal", number, flush=True))
-threading.Thread(target=spin, daemon=True).start()
-threading.Thread(target=time.sleep, args=(100_000,), daemon=True).start()
-print("ready", flush=True)
-while True:
-    time.sleep(100_000)
-"""
-CALM = {"State": "RSD", "TracerPid": "0", "SigPnd": "0" * 16, "ShdPnd": "0" * 16}
-
-
-class Watch:
-    """Polls the status of all threads of a process for whatever a pause, a tracer or a signal would leave there."""
-
-    def __init__(self, pid: int) -> None:
-        self.polls = 0
-        self.seen: list[str] = []
-        self._pid = pid
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_over.is_set():
-            for thread in os.listdir(f"/proc/{self._pid}/task"):
-                self._poll(Path(f"/proc/{self._pid}/task/{thread}/status").read_text())
-            self.polls += 1
-
-    def _poll(self, status: str) -> None:
-        fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-        letter = fields["State"][0]
-        calm = letter in CALM["State"] and all(fields[key] == CALM[key] for key in CALM if key != "State")
-        if not calm:
-            self.seen.append(f"{letter} {[fields[key] for key in CALM]}")
-
-
-@contextmanager
-def recorded_pyspy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file that every start of py-spy is recorded in: the probe knows no other, neither here nor on the PATH."""
-    record = folder / "started"
-    script = folder / "py-spy"
-    script.write_text(f"#!/bin/sh\necho started >>{record}\nexit 1\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    monkeypatch.setattr("dstack.probes.node.probe.find_pyspy", lambda: str(script))
-    yield record
-
-
-def test_a_target_is_not_stopped_traced_or_signalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        program(WATCHED, tmp_path) as child,
-        recorded_pyspy(tmp_path, monkeypatch) as record,
-        Watch(child.pid) as watch,
-    ):
-        probe = NodeProbe()
-        answers = [sample(target(child.pid), probe=probe, locals=bool(number % 2)) for number in range(50)]
-        wait_until(lambda: watch.polls >= 50, deadline_s=60, what=lambda: f"50 polls, {watch.polls} so far")
-        said = child.log.read_text()
-
-    assert [answer["failures"] for answer in answers] == [[]] * 50
-    assert {answer["processes"]["w"]["paused_ms"] for answer in answers} == {0}
-    assert watch.seen == []
-    assert said == "ready\n"
-    assert not record.exists()
-
-
-def test_the_monitor_detects_a_stopped_target(tmp_path: Path) -> None:
-    with program(WATCHED, tmp_path) as child, Watch(child.pid) as watch:
-        os.kill(child.pid, signal.SIGSTOP)
-        wait_until(lambda: watch.seen, deadline_s=20, what=lambda: "a stop")
-
-
-# Threads that run
+# Running threads
 
 RECURSES = """
 import random, sys, threading, time
@@ -351,7 +264,7 @@ print("ready", flush=True)
 time.sleep(100_000)
 """
 PICKED = {("left", 6), ("right", 11), ("generates", 14), ("run", 20)}
-"""Where ``left``, ``right`` and ``middle`` are called, and ``pick`` before."""
+"""The lines that call ``left``, ``right`` and ``middle``, and ``pick`` before."""
 IN_MIDDLE = {("middle", 16), ("middle", 17)}
 CALLERS = {
     **dict.fromkeys(("left", "right", "middle", "pick"), PICKED),
@@ -362,7 +275,7 @@ CALLERS = {
 
 
 def impossible_calls(frames: list[tuple[str, str, int]]) -> list[str]:
-    """The calls that the program never makes: of these functions by that one, on that line."""
+    """The calls in a stack that the program never makes."""
     stack = [(function.rpartition(".")[2], line) for file, function, line in frames if file == "<string>"]
     return [f"{callee} by {caller}" for (callee, _), caller in pairwise(stack) if caller not in CALLERS[callee]]
 

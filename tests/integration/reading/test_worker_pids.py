@@ -1,4 +1,4 @@
-"""Which process is a worker is told by the port that it listens on, not by its pid alone."""
+"""A worker process is identified by its port, not by its pid alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_A_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 @contextmanager
 def listener(*before: str, program: str = LISTENS) -> Iterator[tuple[int, int]]:
-    """A process of Python and the port that it listens on, begun by the command ``before``."""
+    """A Python process and its port, started by the command ``before``."""
     command = [*before, sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -77,9 +77,9 @@ def test_a_port_without_a_listener_does_not_confirm_the_pid() -> None:
         free = ended_port ^ 1
         while free in PortOwners().pids:
             free += 1
-        told = objection(pid, free)
+        reason = objection(pid, free)
 
-    assert told == f"pid {pid} does not listen on the worker's port: it is another process, or it is ending"
+    assert reason == f"pid {pid} does not listen on the worker's port: it is another process, or it is ending"
 
 
 @pytest.mark.hosts

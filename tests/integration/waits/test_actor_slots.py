@@ -14,13 +14,15 @@ STUCK = [
     ["Grouped.same_group", "Grouped.stuck"],
     ["Threaded.inner", "Threaded.outer"],
 ]
-"""``Grouped.default_group`` runs in another group, so its end would not help ``Grouped.stuck``."""
+"""``Grouped.default_group`` runs in another group, so its end does not free a slot for ``Grouped.stuck``."""
 
 
 @pytest.fixture(scope="module")
 def document(shared: SharedCluster) -> Json:
     with shared.running(PROGRAM) as running:
-        return settled_check(running.address, running.environment, lambda told: len(deadlocks(told)) == len(STUCK))
+        return settled_check(
+            running.address, running.environment, lambda checked: len(deadlocks(checked)) == len(STUCK)
+        )
 
 
 def test_only_actors_whose_waiters_occupy_all_their_slots_are_deadlocked(document: Json) -> None:
@@ -48,5 +50,5 @@ def deadlocks(document: Json) -> list[Json]:
 
 
 def members(finding: Json) -> list[str]:
-    """Who is in it, without whose they are."""
+    """The calls in it, without their actors."""
     return sorted({member["execution"].partition(" of ")[0] for member in finding["members"]})

@@ -1,4 +1,4 @@
-"""What is gone on real Ray is told apart from what does not answer."""
+"""On real Ray dead producers differ from those that do not answer."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ from tests.paths import PROGRAMS
 pytestmark = pytest.mark.ray
 
 PROGRAM = PROGRAMS / "drivers/dead_node.py"
-GONE_WORKERS = """
+DEAD_WORKERS = """
 import msgspec, sys
 from dstack.probes.connection.connect import connect
 from dstack.probes.ray_state.control_plane import take_inventory
@@ -29,18 +29,18 @@ NODE_DEATH_S = 60.0
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Example]:
-    """The program, when its node is dead for the cluster too."""
+    """The program, once Ray has declared its node dead."""
     with run_example(PROGRAM, deadline_s=120.0) as running:
-        settled_check(running.address, running.environment, is_told, deadline_s=NODE_DEATH_S)
+        settled_check(running.address, running.environment, are_reported, deadline_s=NODE_DEATH_S)
         yield running
 
 
-def is_told(document: Json) -> bool:
+def are_reported(document: Json) -> bool:
     return {"restarted", "lost", "borrowed"} <= behind(document, "infeasible").keys()
 
 
 def behind(document: Json, kind: str) -> dict[str, str]:
-    """By the name of a thread: who is at fault in the finding of this kind that it is behind."""
+    """The first member of the finding of this kind by the names of the threads blocked behind it."""
     return {
         str(waiter["thread"]): finding["members"][0]["execution"]
         for finding in document["findings"]
@@ -49,7 +49,7 @@ def behind(document: Json, kind: str) -> dict[str, str]:
     }
 
 
-def told_pid(program: Example, word: str) -> int:
+def printed_pid(program: Example, word: str) -> int:
     line = next(line for line in program.output().splitlines() if line.startswith(f"{word} "))
     return int(line.split()[1])
 
@@ -67,7 +67,7 @@ def test_a_task_that_no_live_node_can_run_is_infeasible(program: Example) -> Non
 
 def test_workers_of_a_dead_node_are_dead_with_a_cause(program: Example) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", GONE_WORKERS, program.address],
+        [sys.executable, "-c", DEAD_WORKERS, program.address],
         env=program.environment,
         capture_output=True,
         text=True,
@@ -76,16 +76,16 @@ def test_workers_of_a_dead_node_are_dead_with_a_cause(program: Example) -> None:
     )
 
     workers, (node,) = json.loads(done.stdout)
-    gone = {worker["pid"]: worker for worker in workers}
-    dead = gone[told_pid(program, "dead")]
+    ended = {worker["pid"]: worker for worker in workers}
+    dead = ended[printed_pid(program, "dead")]
     assert dead["node_id"] == node["node_id"]
     assert dead["cause"]
     assert abs(dead["ended_at"] - node["ended_at"]) < NODE_DEATH_S
-    assert told_pid(program, "owner") not in gone
+    assert printed_pid(program, "owner") not in ended
 
 
 def test_an_owner_that_does_not_answer_is_not_dead(program: Example) -> None:
-    owner = psutil.Process(told_pid(program, "owner"))
+    owner = psutil.Process(printed_pid(program, "owner"))
     owner.send_signal(signal.SIGSTOP)
     try:
         document = check(program.address, program.environment)
@@ -95,5 +95,7 @@ def test_an_owner_that_does_not_answer_is_not_dead(program: Example) -> None:
     assert document["incomplete"]
     assert not behind(document, "orphaned")
     assert "borrowed" not in behind(document, "infeasible")
-    told = [blocker["execution"] for finding in document["findings"] for blocker in finding["final_blockers"]]
-    assert any(f"whose owner, worker (pid {owner.pid}, " in one and "did not answer" in one for one in told), told
+    blockers = [blocker["execution"] for finding in document["findings"] for blocker in finding["final_blockers"]]
+    assert any(f"whose owner, worker (pid {owner.pid}, " in one and "did not answer" in one for one in blockers), (
+        blockers
+    )

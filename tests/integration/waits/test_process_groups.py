@@ -1,4 +1,4 @@
-"""Process groups, calls on them, ranks and labels, as read from memory, are what the program itself has."""
+"""Process groups, calls on them, ranks and labels read from memory equal those of the program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ time.sleep(1000)
 
 @pytest.fixture(scope="module", params=["own", *OTHERS])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
-    """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
+    """The program, run by the Python that runs the tests, and by every other supported version."""
     python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
     with running([*python, str(PROGRAM)], {}, tmp_path_factory.mktemp("groups") / "log") as child:
         child.wait_for_line("ready", deadline_s=30)
@@ -39,11 +39,11 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def said(program: Child) -> Plain:
-    """What the program says of its groups and of its threads."""
+    """The JSON that the program prints about its groups and threads."""
     line = program.line("expected ")
     assert line is not None
-    told: Plain = json.loads(line.removeprefix("expected "))
-    return told
+    values: Plain = json.loads(line.removeprefix("expected "))
+    return values
 
 
 def read(program: Child) -> Plain:
@@ -59,7 +59,7 @@ def calls_of(process: Plain) -> Plain:
 
 @pytest.fixture(scope="module")
 def process(program: Child, said: Plain) -> Plain:
-    """The process, once all of its threads wait."""
+    """The process, once all its threads wait."""
 
     def settled() -> Plain | None:
         process = read(program)

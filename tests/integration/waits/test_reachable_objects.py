@@ -1,4 +1,4 @@
-"""What reaches the object of a wait is found in processes of every Python that dstack reads."""
+"""The threads and coroutines that reach the object of a wait are found in every supported version of Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def coroutines():
 
 
 def source() -> str:
-    """A program in which each queue has a waiter and one other thread that holds it in some way."""
+    """A program in which each queue has a waiter and one other thread that holds it."""
     names = []
     cases = []
     for number, lines in enumerate(HOLDERS.values()):
@@ -53,7 +53,7 @@ def test_each_waiter_is_reached_by_the_holder_of_its_queue(version: str, tmp_pat
 
 
 def reached_in(process: Plain) -> dict[str, set[str]]:
-    """The names of the threads and coroutines that reach what each one waits for."""
+    """The names of the threads and coroutines that reach the object of each wait."""
     everything = [*process["threads"], *process["coroutines"]]
     names = {one.get("coroutine_id") or one["os_thread_id"]: one["name"] for one in everything}
     return {

@@ -1,4 +1,4 @@
-"""What threads of a process wait for within it, as read from outside, is what the program itself says of them."""
+"""Waits of threads within a process, read from outside, are as the program itself prints them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHERS = [f"{major}.{minor}" for major, minor in TABLES if (major, minor) != OWN
 
 @pytest.fixture(scope="module", params=["own", *OTHERS])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
-    """The program, run by the Python that runs the tests, and by every other version that dstack reads."""
+    """The program, run by the Python that runs the tests, and by every other supported version."""
     python = [sys.executable] if request.param == "own" else python_or_skip(request.param)
     log = tmp_path_factory.mktemp("threads") / "log"
     with running([*python, str(PROGRAM)], {}, log) as child:
@@ -37,43 +37,43 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def said(program: Child) -> Plain:
-    """What the program says of its threads."""
+def printed(program: Child) -> Plain:
+    """The JSON that the program prints about its threads."""
     line = program.line("expected ")
     assert line is not None
-    told: Plain = json.loads(line.removeprefix("expected "))
-    return told
+    values: Plain = json.loads(line.removeprefix("expected "))
+    return values
 
 
 @pytest.fixture(scope="module")
-def seen(program: Child, said: Plain) -> Plain:
-    """The threads by name, once all of them that wait do so."""
+def read_threads(program: Child, printed: Plain) -> Plain:
+    """The threads by name, once all waiters wait."""
 
     def settled() -> Plain | None:
-        threads = threads_by_name(look_at(program.pid), said)
-        waiting = [name for name, call in said["calls"].items() if call]
+        threads = threads_by_name(sample_own(program.pid), printed)
+        waiting = [name for name, call in printed["calls"].items() if call]
         return threads if all(threads.get(name, {}).get("still") for name in waiting) else None
 
     return wait_until(settled, deadline_s=60, what=lambda: "all of its threads waiting")
 
 
-def look_at(pid: int) -> Plain:
-    return look_at_python(pid, foreign_python(pid))
+def sample_own(pid: int) -> Plain:
+    return sample_with(pid, foreign_python(pid))
 
 
-def look_at_python(pid: int, python: ForeignPython | UnreadablePython | None) -> Plain:
+def sample_with(pid: int, python: ForeignPython | UnreadablePython | None) -> Plain:
     return sample(target(pid, python=python))
 
 
-def threads_by_name(result: Plain, said: Plain) -> Plain:
-    names = {os_thread_id: name for name, os_thread_id in said["threads"].items()}
+def threads_by_name(result: Plain, printed: Plain) -> Plain:
+    names = {os_thread_id: name for name, os_thread_id in printed["threads"].items()}
     threads = result["processes"]["w"]["threads"]
     return {names[thread["os_thread_id"]]: thread for thread in threads if thread["os_thread_id"] in names}
 
 
-def told(call: Plain, said: Plain) -> Plain:
-    """A call in the program's words."""
-    names = {os_thread_id: name for name, os_thread_id in said["threads"].items()}
+def in_printed_format(call: Plain, printed: Plain) -> Plain:
+    """A call in the program's format."""
+    names = {os_thread_id: name for name, os_thread_id in printed["threads"].items()}
     words: Plain = {"kind": call["kind"], "what": call.get("what"), "timeout_s": call.get("timeout_s")}
     words["threads"] = sorted(names[one] for one in call.get("threads", ()))
     words["all_of"] = sorted(sorted(names[one] for one in some) for some in call.get("all_of", ()))
@@ -85,31 +85,33 @@ def expected(call: Plain) -> Plain:
     return {**words, "threads": sorted(words["threads"]), "all_of": sorted(words["all_of"])}
 
 
-def test_every_thread_has_the_dependency_that_the_program_prints(seen: Plain, said: Plain) -> None:
-    read = {name: told(thread["call"], said) for name, thread in seen.items() if thread.get("call")}
+def test_every_thread_has_the_dependency_that_the_program_prints(read_threads: Plain, printed: Plain) -> None:
+    read = {
+        name: in_printed_format(thread["call"], printed) for name, thread in read_threads.items() if thread.get("call")
+    }
 
-    assert read == {name: expected(call) for name, call in said["calls"].items() if call}
+    assert read == {name: expected(call) for name, call in printed["calls"].items() if call}
 
 
-def test_sleeping_reading_computing_and_idle_threads_do_not_wait(seen: Plain, said: Plain) -> None:
-    free = {name for name, call in said["calls"].items() if call is None}
+def test_sleeping_reading_computing_and_idle_threads_do_not_wait(read_threads: Plain, printed: Plain) -> None:
+    free = {name for name, call in printed["calls"].items() if call is None}
 
     assert {"sleeps", "reads", "computes", "holder", "idle_0"} <= free
-    assert not [name for name in free if seen.get(name, {}).get("call")]
+    assert not [name for name in free if read_threads.get(name, {}).get("call")]
 
 
-def test_threads_that_wait_for_the_same_object_have_its_id(seen: Plain) -> None:
-    of_lock = {seen[name]["call"]["object_id"] for name in ("lock-with", "lock-acquire", "lock-timeout")}
-    of_rlock = {seen[name]["call"]["object_id"] for name in ("rlock", "rlock-timeout")}
-    of_queues = [seen[name]["call"]["object_id"] for name in ("queue-get", "queue-timeout", "queue-put")]
+def test_threads_that_wait_for_the_same_object_have_its_id(read_threads: Plain) -> None:
+    of_lock = {read_threads[name]["call"]["object_id"] for name in ("lock-with", "lock-acquire", "lock-timeout")}
+    of_rlock = {read_threads[name]["call"]["object_id"] for name in ("rlock", "rlock-timeout")}
+    of_queues = [read_threads[name]["call"]["object_id"] for name in ("queue-get", "queue-timeout", "queue-put")]
 
     assert len(of_lock) == len(of_rlock) == 1
     assert len({*of_lock, *of_rlock, *of_queues}) == 5
 
 
-def test_the_frame_of_a_wait_is_its_caller(program: Child, seen: Plain, said: Plain) -> None:
-    result = look_at(program.pid)
-    threads = threads_by_name(result, said)
+def test_the_frame_of_a_wait_is_its_caller(program: Child, read_threads: Plain, printed: Plain) -> None:
+    result = sample_own(program.pid)
+    threads = threads_by_name(result, printed)
 
     def function(name: str) -> str:
         thread = threads[name]
@@ -125,36 +127,38 @@ def test_the_frame_of_a_wait_is_its_caller(program: Child, seen: Plain, said: Pl
 
 
 def test_an_unknown_layout_is_a_reason_and_stacks_are_read(
-    program: Child, seen: Plain, said: Plain, monkeypatch: pytest.MonkeyPatch
+    program: Child, read_threads: Plain, printed: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> Layout:
+    def fail() -> Layout:
         raise Unreadable("memory of this Python is not known")
 
-    monkeypatch.setattr(interpreter, "calibrate", refuse)
+    monkeypatch.setattr(interpreter, "calibrate", fail)
 
-    result = look_at_python(program.pid, None)
-    threads = threads_by_name(result, said)
+    result = sample_with(program.pid, None)
+    threads = threads_by_name(result, printed)
 
     (failure,) = result["failures"]
     assert failure["stage"] == "memory"
     assert failure["reason"].endswith("memory of this Python is not known")
     assert result["processes"]["w"]["access"] == "py-spy"
-    assert_seen_without_calls(result, threads, seen)
+    assert_read_without_calls(result, threads, read_threads)
 
 
-def test_an_unreadable_python_is_one_failure_and_stacks_are_read(program: Child, seen: Plain, said: Plain) -> None:
-    result = look_at_python(program.pid, {"unreadable": "it runs Python 3.15, which dstack cannot read"})
-    threads = threads_by_name(result, said)
+def test_an_unreadable_python_is_one_failure_and_stacks_are_read(
+    program: Child, read_threads: Plain, printed: Plain
+) -> None:
+    result = sample_with(program.pid, {"unreadable": "it runs Python 3.15, which dstack cannot read"})
+    threads = threads_by_name(result, printed)
 
     (failure,) = result["failures"]
     assert failure["stage"] == "memory"
     assert failure["reason"] == "its memory could not be read: it runs Python 3.15, which dstack cannot read"
-    assert_seen_without_calls(result, threads, seen)
+    assert_read_without_calls(result, threads, read_threads)
 
 
-def assert_seen_without_calls(result: Plain, threads: Plain, seen: Plain) -> None:
-    """All threads have their stacks, and of none is it said what it waits for."""
-    assert threads.keys() == seen.keys()
+def assert_read_without_calls(result: Plain, threads: Plain, read_threads: Plain) -> None:
+    """All threads have their stacks, and none has a wait."""
+    assert threads.keys() == read_threads.keys()
     assert functions(result, threads["event"])[:2] == ["wait", "wait"]
     assert not [name for name, thread in threads.items() if "call" in thread]
 
@@ -170,7 +174,7 @@ def test_calibration_leaves_no_thread_behind() -> None:
 
 def test_a_program_other_than_python_is_rejected() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
-        result = look_at(process.pid)
+        result = sample_own(process.pid)
         process.kill()
 
     assert [failure["stage"] for failure in result["failures"]] == ["stacks"]

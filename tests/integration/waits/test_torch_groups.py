@@ -1,4 +1,4 @@
-"""Every kind of call on a process group of torch.distributed is read as torch makes it, with gloo on CPUs."""
+"""Every kind of call on a process group of torch.distributed is read, with gloo on CPUs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORKS = {
     "Work.wait of irecv": "Work.wait of torch.distributed",
     "wait_tensor": "wait_tensor of torch.distributed",
 }
-"""Waits for operations that have begun before; of which group is not known."""
+"""Waits for operations that have begun before; their group is unknown."""
 
 
 def free_port() -> int:
@@ -83,7 +83,7 @@ def names(ranks: tuple[Child, Child]) -> Plain:
 
 @pytest.fixture(scope="module")
 def calls(ranks: tuple[Child, Child], names: Plain) -> Plain:
-    """The calls of rank 0 by the name of their thread, once all of them wait."""
+    """The calls of rank 0 by the name of their thread, once all threads wait."""
 
     def settled() -> Plain | None:
         found = calls_of(read(ranks[0]))
@@ -154,7 +154,7 @@ ALONE = {
     "wait_tensor": ("wait_tensor of torch.distributed", "wait_tensor", "of two"),
     "Work.wait of all_reduce": ("Work.wait of torch.distributed", "all_reduce", "of two"),
 }
-"""Calls that are the only ones of their process: how they are named, their operation, and their group."""
+"""The only call of a process: its name, its operation, and its group."""
 
 
 @pytest.mark.parametrize("name", ALONE)

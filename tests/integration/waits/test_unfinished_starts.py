@@ -1,4 +1,4 @@
-"""Starts that do not finish are explained on real Ray: an installation, and an actor that dies again and again."""
+"""Unfinished starts are explained on real Ray: an installation, an actor that dies repeatedly, a hanging fork."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.ray
 
 
-def told(cluster: SharedCluster, is_right: Callable[[str], bool]) -> Json:
-    """The first check whose only finding has a text that is right."""
+def settled(cluster: SharedCluster, is_right: Callable[[str], bool]) -> Json:
+    """The first document with a single finding, whose explanation meets ``is_right``."""
     last: list[Json] = []
 
     def found() -> bool:
@@ -28,7 +28,7 @@ def told(cluster: SharedCluster, is_right: Callable[[str], bool]) -> Json:
 
 def test_the_installation_of_an_environment_is_named_with_its_output(shared: SharedCluster) -> None:
     with shared.running("look_alikes/slow_environment"):
-        document = told(shared, lambda text: "by pip install model_" in text and "Collecting weights" in text)
+        document = settled(shared, lambda text: "by pip install model_" in text and "Collecting weights" in text)
 
     (finding,) = document["findings"]
     assert (document["verdict"], document["incomplete"]) == ("blocked", False)
@@ -39,7 +39,7 @@ def test_the_installation_of_an_environment_is_named_with_its_output(shared: Sha
 @pytest.mark.parametrize("name", ["crashing_call", "always_restarting"])
 def test_restarts_are_counted_with_the_last_error(name: str, shared: SharedCluster) -> None:
     with shared.running(f"look_alikes/{name}"):
-        document = told(shared, lambda text: " times (no limit); its last process ended with: " in text)
+        document = settled(shared, lambda text: " times (no limit); its last process ended with: " in text)
 
     (finding,) = document["findings"]
     assert (document["verdict"], document["incomplete"]) == ("blocked", False)
@@ -49,7 +49,7 @@ def test_restarts_are_counted_with_the_last_error(name: str, shared: SharedClust
 
 def test_a_hanging_fork_is_reported_with_its_line_and_fix(shared: SharedCluster) -> None:
     with shared.running("hangs/get_after_fork"):
-        document = told(shared, lambda text: "2 child processes of actor Loader" in text)
+        document = settled(shared, lambda text: "2 child processes of actor Loader" in text)
 
     (finding,) = document["findings"]
     assert (document["verdict"], finding["confirmed"]) == ("hang", True)

@@ -1,4 +1,4 @@
-"""What a cluster's samples keep of what its probes and core workers answer; all of these are simulated."""
+"""Samples of a cluster from simulated answers of its probes and core workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT = Options()
 
 
 class Simulated:
-    """One cluster: what the GCS lists, which workers' core workers fail and how, and what remote probes answer."""
+    """A simulated cluster: the GCS's lists, failures of core workers, and answers of remote probes."""
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
@@ -75,7 +75,7 @@ class Simulated:
         return {worker_id: CoreWorkerStats(worker_id, "01000000", None, ()) for worker_id in answered}, failures
 
     def worker(self, pid: int, port: int, node_id: str = NODE) -> str:
-        """Adds a worker and returns its id."""
+        """Add a worker and return its id."""
         worker_id = f"{len(self.workers):056x}"
         self.workers.append(Worker(worker_id=worker_id, node_id=node_id, ip="127.0.0.1", port=port, pid=pid))
         return worker_id
@@ -147,7 +147,7 @@ def used_port() -> Iterator[int]:
 
 @pytest.fixture
 def contained(hosts_possible: None) -> Iterator[tuple[int, int]]:
-    """The pid, in its own PID namespace, and the port of a process in a container that shares this host's address."""
+    """The inner pid and the port of a process in a container that shares this host's address."""
     program = (
         "import os, socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
     )
@@ -263,9 +263,9 @@ def test_agents_that_pause_processes_are_asked_only_with_permission(simulated: S
 
 
 def test_a_worker_that_the_gcs_no_longer_lists_has_ended(simulated: Simulated) -> None:
-    gone, there = simulated.worker(1, 0, node_id=OTHER), simulated.worker(2, 0, node_id=OTHER)
-    simulated.causes = {gone: "unreachable", there: "unreachable"}
-    simulated.unlisted = {gone}
+    ended, there = simulated.worker(1, 0, node_id=OTHER), simulated.worker(2, 0, node_id=OTHER)
+    simulated.causes = {ended: "unreachable", there: "unreachable"}
+    simulated.unlisted = {ended}
 
     snapshot = began_at(of=simulated)
 

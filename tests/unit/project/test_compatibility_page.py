@@ -1,4 +1,4 @@
-"""docs/compatibility.md names the versions that are run and that are let in, and no others."""
+"""docs/compatibility.md names the tested and the supported versions, and no others."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What `make compatibility` says of a pair of versions that cannot be run here."""
+"""The output of `make compatibility` for a pair of versions that cannot run here."""
 
 from __future__ import annotations
 

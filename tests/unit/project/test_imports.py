@@ -1,4 +1,4 @@
-"""What loads what: seen at run time in fresh processes, and by the import rules over the source."""
+"""Imports: at run time in new processes, and by the import rules over the source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ except SystemExit as end:
 
 
 def modules_after(program: str) -> set[str]:
-    """The top-level modules that a fresh interpreter has loaded once it has run ``program``."""
+    """The top-level modules in a new interpreter after it has run ``program``."""
     program += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -64,7 +64,7 @@ def test_show_loads_neither_ray_nor_textual_nor_networkx(tmp_path: Path, option:
 
 
 def test_taking_a_snapshot_loads_neither_ray_nor_its_dependencies() -> None:
-    """All that the collector loads takes 0.2 s of CPU time; Ray would take 0.6 s more."""
+    """The collector's imports take 0.2 s of CPU time; Ray would take 0.6 s more."""
     loaded = modules_after("import dstack.collector, dstack.capture, dstack.probes.ray_state.polling")
 
     assert {"grpc", "google", "dstack"} <= loaded
@@ -117,7 +117,7 @@ def test_import_rules_hold() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """Neither directly nor through others, and not for types alone either."""
+    """Neither directly nor indirectly, not even for types."""
     graph = grimp.build_graph("dstack")
     imports = nx.DiGraph(
         (one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)

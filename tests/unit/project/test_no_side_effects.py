@@ -1,4 +1,4 @@
-"""Nothing is executed in, written to or sent to the processes looked at, and files are written in nobody's way."""
+"""Nothing is executed in, written to or sent to target processes, and files are written safely."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SIGNALS = {
     ("watch/command.py", "os.killpg(process.pid, signal.SIGKILL)"),
     ("interruption.py", "signal.pthread_kill(main, signal.SIGINT)"),
 }
-"""All that is ever sent by number: to a target, to the user's own command, and to a thread of dstack's own process."""
+"""All signals: to a target, to the user's own command, and to a thread of dstack's own process."""
 C = {f"probes/node/cpython/{name}.py" for name in ("layout", "memory", "task_lists")} | {"child.py"}
-"""What calls C: for addresses in its own memory, to read that of others, and for its own end."""
+"""Modules that call C: for addresses in own memory, to read other memory, and for the own end."""
 
 
 def calls(path: Path) -> Iterator[str]:

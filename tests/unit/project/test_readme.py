@@ -43,7 +43,7 @@ def table() -> dict[str, set[str]]:
 
 
 def code_of(document: Path) -> Iterator[str]:
-    """The lines of code, and the code within sentences, that begin with a command of dstack."""
+    """The lines and spans of code that begin with a command of dstack."""
     text = document.read_text()
     spans = [*re.findall(r"`([^`\n]+)`", text), *re.findall(r"^    (.+)$", text, re.MULTILINE)]
     return (span for span in spans if COMMAND.match(span))

@@ -1,4 +1,4 @@
-"""How the suite itself runs: what is rerun and reported, and that it does not depend on how it is started."""
+"""The suite itself: reruns are reported, and the way of its start does not matter."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def suite(pytester: pytest.Pytester) -> None:
 
 
 def run(pytester: pytest.Pytester, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run it as under ``nohup`` and ``&``, with the signals of a terminal ignored."""
+    """Run the suite as under ``nohup`` and ``&``, with the signals of a terminal ignored."""
 
     def ignore_signals() -> None:
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

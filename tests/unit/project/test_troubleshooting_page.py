@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every sentence with which dstack says that something failed, and no other."""
+"""docs/troubleshooting.md has every failure message of dstack, and no other."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ REASON_AT = {
     "DumpFailed": 0,
     "NotThisWorker": 0,
 }
-"""Where those that record a failure, or raise what becomes one, take its sentence: by name or by position."""
+"""The argument with the message of functions that record or raise a failure: name or position."""
 ERRORS = ("UsageError", "ClusterError", "SnapshotFileError", "DstackError")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-UNTOLD = "…"
-"""In the place of what differs from case to case."""
+VARIABLE = "…"
+"""The placeholder for the variable parts of a message."""
 
 
-SAY_WHY = ("_objection",)
-"""Functions that say why something cannot be had, wherever that goes."""
+RETURN_REASONS = ("_objection",)
+"""Functions that return the reason of a failure."""
 
 
 class Module:
-    """One source file, of which the sentences are wanted."""
+    """A source file with failure messages."""
 
     def __init__(self, path: Path) -> None:
         self._tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -41,34 +41,42 @@ class Module:
     def sentences(self) -> Iterator[str]:
         for node in ast.walk(self._tree):
             for reason in _reasons(node):
-                yield from self._said(reason, frozenset())
+                yield from self._messages(reason, frozenset())
 
-    def _said(self, told: ast.expr, seen: frozenset[str]) -> Iterator[str]:
-        """What an expression says by itself, or by way of names and functions of this module.
+    def _messages(self, expression: ast.expr, visited: frozenset[str]) -> Iterator[str]:
+        """The messages of an expression, including those of names and functions of this module.
 
-        What it has from elsewhere is a sentence there, too.
+        Messages of other modules are found there.
         """
-        match told:
+        match expression:
             case ast.Constant(value=str(text)):
                 yield text
             case ast.JoinedStr(values=parts):
-                yield "".join(str(part.value) if isinstance(part, ast.Constant) else UNTOLD for part in parts)
+                yield "".join(str(part.value) if isinstance(part, ast.Constant) else VARIABLE for part in parts)
             case ast.BinOp(op=ast.Add(), left=left):
-                yield from (begun + UNTOLD for begun in self._said(left, seen))
+                yield from (begun + VARIABLE for begun in self._messages(left, visited))
             case ast.IfExp(body=body, orelse=other):
-                yield from (said for one in (body, other) for said in self._said(one, seen))
+                yield from (messages for one in (body, other) for messages in self._messages(one, visited))
             case ast.BoolOp(values=values):
-                yield from (said for one in values for said in self._said(one, seen))
+                yield from (messages for one in values for messages in self._messages(one, visited))
             case ast.Call(func=ast.Attribute(value=ast.Constant() | ast.JoinedStr() as text)):
-                yield from self._said(text, seen)
-            case ast.Name(id=name) if name not in seen:
-                yield from (said for one in self._assigned(name, told) for said in self._said(one, seen | {name}))
-            case ast.Call() if _name(told) in self._functions and _name(told) not in seen:
-                name = _name(told)
-                yield from (said for one in _returned(self._functions[name]) for said in self._said(one, seen | {name}))
+                yield from self._messages(text, visited)
+            case ast.Name(id=name) if name not in visited:
+                yield from (
+                    messages
+                    for one in self._assigned(name, expression)
+                    for messages in self._messages(one, visited | {name})
+                )
+            case ast.Call() if _name(expression) in self._functions and _name(expression) not in visited:
+                name = _name(expression)
+                yield from (
+                    messages
+                    for one in _returned(self._functions[name])
+                    for messages in self._messages(one, visited | {name})
+                )
 
     def _assigned(self, name: str, where: ast.expr) -> Iterator[ast.expr]:
-        """What a name is given in the same function, or in the module."""
+        """The values assigned to a name in the same function, or in the module."""
         scope = self._scopes.get(where)
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Assign) and self._scopes.get(node) in (scope, None):
@@ -76,13 +84,13 @@ class Module:
 
 
 def _reasons(node: ast.AST) -> Iterator[ast.expr]:
-    """The expressions here that say why something failed."""
+    """The expressions of failure messages in a node."""
     match node:
         case ast.Call(args=args, keywords=keywords):
             at = 0 if _name(node) in ERRORS else REASON_AT.get(_name(node))
             yield from (args[at : at + 1] if isinstance(at, int) else ())
             yield from (keyword.value for keyword in keywords if keyword.arg == at)
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in SAY_WHY:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in RETURN_REASONS:
             yield from _returned(node)
 
 
@@ -95,26 +103,26 @@ def _name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def said() -> set[str]:
+def messages() -> set[str]:
     found = {sentence for path in (ROOT / "dstack").rglob("*.py") for sentence in Module(path).sentences()}
     return {plain for plain in map(_plain, found) if re.search("[a-z]", plain)}
 
 
 def _plain(sentence: str) -> str:
-    return re.sub(f"{UNTOLD}( ?{UNTOLD})*", UNTOLD, sentence).strip()
+    return re.sub(f"{VARIABLE}( ?{VARIABLE})*", VARIABLE, sentence).strip()
 
 
 def documented() -> list[str]:
-    """The sentences of the document: what stands in its tables' first column."""
+    """The messages of the document, in the first column of its tables."""
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     return [line.split("`")[1] for line in lines if line.startswith("| `")]
 
 
 def test_every_sentence_is_explained_and_every_explained_sentence_exists() -> None:
     explained = documented()
-    unexplained, unsaid = sorted(said() - set(explained)), sorted(set(explained) - said())
+    unexplained, obsolete = sorted(messages() - set(explained)), sorted(set(explained) - messages())
     assert not unexplained
-    assert not unsaid
+    assert not obsolete
     assert len(explained) == len(set(explained))
 
 
@@ -127,4 +135,4 @@ def test_every_sentence_has_a_meaning_and_a_remedy() -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(sorted(said())))
+    print("\n".join(sorted(messages())))

@@ -1,4 +1,4 @@
-"""What ``dstack check --json`` prints is what its JSON Schema says, and no field is missing there."""
+"""The output of ``dstack check --json`` meets its JSON Schema, which has every field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = sorted([*RECORDED.rglob("*.json.gz"), *RECORDED_CLUSTERS.iterdir()])
 
 
 def closed(schema: Json) -> Json:
-    """The schema, refusing fields that it does not name."""
+    """The schema without additional fields."""
     for one in schema["$defs"].values():
         if one.get("type") == "object":
             one.setdefault("additionalProperties", False)

@@ -60,7 +60,7 @@ def infeasible() -> Scene:
 
 
 def awaiting() -> Scene:
-    """A driver behind two async actors; each awaits the other's only call, one through a task of asyncio's."""
+    """A driver behind two async actors; each awaits the other's only call, one through an asyncio task."""
     scene = Scene()
     driver = scene.driver()
     left, right = scene.async_actor("Left", name="l"), scene.async_actor("Right")
@@ -73,7 +73,7 @@ def awaiting() -> Scene:
 
 
 def slow(waiters: int = 1) -> Scene:
-    """Drivers that wait for one task that runs."""
+    """Drivers that wait for one running task."""
     scene = Scene()
     owner = scene.driver()
     call, _ = scene.run("work", by=owner, CPU=1.0)
@@ -84,7 +84,7 @@ def slow(waiters: int = 1) -> Scene:
 
 
 def blind() -> Scene:
-    """The same, but a worker was not seen."""
+    """The same with an unreadable worker."""
     scene = slow()
     silent = scene.worker()
     silent.is_unreachable = silent.is_unreadable = True
@@ -311,10 +311,10 @@ def test_files_are_relative_to_the_working_directory(tmp_path: Path, monkeypatch
 
 
 def test_files_are_shown_without_a_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
 
     assert short_path("/elsewhere/app.py") == "/elsewhere/app.py"
 
@@ -331,7 +331,7 @@ def test_untrusted_text_cannot_control_the_terminal(name: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_the_report_is_printed_in_any_encoding(encoding: str, tmp_path: Path) -> None:
-    file = tmp_path / "taken.json"
+    file = tmp_path / "snapshot.json"
     save(confirmed(deadlocked()).snapshot(), file)
 
     result = subprocess.run(
@@ -470,9 +470,9 @@ class JsonTiming(msgspec.Struct):
 
 
 class JsonCheck(msgspec.Struct):
-    """The contract of ``check --json``; a key that is missing fails the decoding.
+    """The contract of ``check --json``; a missing key fails the decoding.
 
-    It is apart from :mod:`dstack.report.check_schema` on purpose: a field that is removed there fails here.
+    It does not use :mod:`dstack.report.check_schema` on purpose: a field removed there fails here.
     """
 
     schema: Literal["dstack.check/1"]
@@ -497,23 +497,23 @@ def test_the_json_has_the_deadlock() -> None:
     scene = confirmed(deadlocked())
     driver, left, right = scene.procs
 
-    told = json_of(scene.snapshot())
+    document = json_of(scene.snapshot())
 
-    finding = told.findings[0]
-    assert (told.verdict, finding.kind, finding.confirmed) == ("deadlock", "deadlock", True)
+    finding = document.findings[0]
+    assert (document.verdict, finding.kind, finding.confirmed) == ("deadlock", "deadlock", True)
     assert [member.task_name for member in finding.members] == ["Left.ping", "Right.pong", "Left.back"]
     assert [member.pid for member in finding.members] == [pid(left), pid(right), pid(left)]
     assert finding.members[0].waits_for[0].targets[0].task_name == "Right.pong"
     assert finding.members[0].source == "return ping_of(me)"
     assert (finding.members[2].thread, finding.members[2].line) == (None, None), "nothing runs there"
     assert [member.pid for member in finding.blocked_behind] == [pid(driver)]
-    assert told.timing.sample_s == [0.5, 0.5]
+    assert document.timing.sample_s == [0.5, 0.5]
 
 
 def test_the_json_marks_coroutines() -> None:
-    told = json_of(confirmed(awaiting()).snapshot())
+    document = json_of(confirmed(awaiting()).snapshot())
 
-    (finding,) = told.findings
+    (finding,) = document.findings
     ping = next(member for member in finding.members if member.task_name == "Left.ping")
     assert (ping.coroutine, ping.thread, ping.source) == (True, "AsyncIO Thread: default", "return ping_of(me)")
     assert (ping.waits_for[0].kind, ping.waits_for[0].evidence) == ("await", "exact")
@@ -545,7 +545,7 @@ def pid(proc: SceneProcess) -> int:
     ("name", "code"), [("deadlocked", 1), ("infeasible", 1), ("slow", 0), ("empty", 0), ("blind", 4)]
 )
 def test_check_has_an_exit_code_for_each_verdict(name: str, code: int, tmp_path: Path) -> None:
-    file = tmp_path / "taken.json.gz"
+    file = tmp_path / "snapshot.json.gz"
     save(SCENES[name]().snapshot(), file)
 
     assert run("check", str(file)).exit_code == code
@@ -554,14 +554,14 @@ def test_check_has_an_exit_code_for_each_verdict(name: str, code: int, tmp_path:
 
 
 def test_a_suspected_deadlock_counts(tmp_path: Path) -> None:
-    file = tmp_path / "taken.json"
+    file = tmp_path / "snapshot.json"
     save(deadlocked().sample().snapshot(), file)
 
     assert run("check", str(file)).exit_code == 1
 
 
 def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
-    file = tmp_path / "taken.json"
+    file = tmp_path / "snapshot.json"
     save(confirmed(deadlocked()).snapshot(), file)
 
     assert run("show", str(file)).stdout.startswith("DEADLOCK  ")
@@ -569,7 +569,7 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["show", "nowhere.json"], 3, "nowhere.json"),
         (["check", "nowhere.json"], 3, "nowhere.json"),
@@ -577,18 +577,18 @@ def test_show_prints_the_report_and_json_the_json(tmp_path: Path) -> None:
         (["check", "--timeout", "0"], 2, "timeout"),
         (["snapshot", "--native", "--nonblocking"], 2, "--nonblocking forbids"),
         (["snapshot", "--pause", "--nonblocking"], 2, "--nonblocking forbids"),
-        (["check", "taken.json", "--pause"], 2, "cannot be combined"),
-        (["show", "taken.json", "--json", "--details"], 2, "cannot be combined"),
-        (["snapshot", "-o", "taken.txt"], 2, ".json"),
+        (["check", "snapshot.json", "--pause"], 2, "cannot be combined"),
+        (["show", "snapshot.json", "--json", "--details"], 2, "cannot be combined"),
+        (["snapshot", "-o", "snapshot.txt"], 2, ".json"),
         (["demo", "nothing"], 2, "two_actors"),
         (["nothing"], 2, "nothing"),
     ],
 )
-def test_bad_input_ends_in_a_sentence_and_its_code(arguments: list[str], code: int, says: str) -> None:
+def test_bad_input_ends_in_a_sentence_and_its_code(arguments: list[str], code: int, message: str) -> None:
     result = run(*arguments)
 
     assert result.exit_code == code, result.output
-    assert says in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.output
 
 
@@ -626,12 +626,12 @@ def test_similar_waiters_without_dependents_begin_one_stack() -> None:
 
 
 def test_the_same_failure_of_several_processes_is_one_sentence() -> None:
-    alike = [
+    similar = [
         Failure(stage="stacks", reason="no permission", pid=pid, sample=sample) for pid in (7, 8) for sample in (1, 2)
     ]
     other = Failure(stage="stacks", reason="pid 7 is 7", pid=7)
 
-    assert failures_in_words(deadlocked().snapshot(), [*alike, other]) == [
+    assert failures_in_words(deadlocked().snapshot(), [*similar, other]) == [
         "stacks, 2 processes, among them pid 7: no permission.",
         "stacks, pid 7: pid 7 is 7.",
     ]

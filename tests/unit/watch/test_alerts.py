@@ -1,4 +1,4 @@
-"""Which findings are new, which last and which are over, from look to look."""
+"""New, lasting and ended findings, from snapshot to snapshot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.scenes import Scene, SceneProcess
 
 
 class Ring(Scene):
-    """A driver waits for actors that wait for each other."""
+    """A driver waits for two actors that wait for each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,34 +28,34 @@ class Ring(Scene):
 
 
 def sampled_once(scene: Scene) -> Snapshot:
-    """A new snapshot of it for which there was no second look."""
+    """A new snapshot of the scene with one sample."""
     scene.samples.clear()
     return scene.sample().snapshot()
 
 
-class Seen:
-    """FindingTracker with a clock, a minute from look to look."""
+class Timeline:
+    """A finding tracker with a clock: a snapshot every minute."""
 
     def __init__(self) -> None:
-        self.sightings = FindingTracker(stuck_after_s=60)
+        self.tracker = FindingTracker(stuck_after_s=60)
         self.now_s = 0.0
 
-    def sees(self, snapshot: Snapshot) -> Changes:
+    def observe(self, snapshot: Snapshot) -> Changes:
         self.now_s += 60
-        return self.sightings.update(AnalysedSnapshot.of(snapshot), self.now_s)
+        return self.tracker.update(AnalysedSnapshot.of(snapshot), self.now_s)
 
 
 def began_at(scene: Scene) -> Snapshot:
-    """A new snapshot of it as it is now, of two looks."""
+    """A new snapshot of the scene as it is now, with two samples."""
     scene.samples.clear()
     return scene.sample().second_sample().snapshot()
 
 
 def test_a_deadlock_is_new_once_and_then_lasts() -> None:
-    scene, seen = Ring(), Seen()
+    scene, timeline = Ring(), Timeline()
 
-    first = seen.sees(began_at(scene))
-    second = seen.sees(began_at(scene))
+    first = timeline.observe(began_at(scene))
+    second = timeline.observe(began_at(scene))
 
     assert (first.new, first.lasting, first.over) == ((0,), (), ())
     assert (second.new, [one.kind for one in second.lasting], second.over) == ((), ["deadlock"], ())
@@ -63,56 +63,56 @@ def test_a_deadlock_is_new_once_and_then_lasts() -> None:
 
 
 def test_more_waits_behind_a_deadlock_are_no_new_alert() -> None:
-    scene, seen = Ring(), Seen()
-    seen.sees(began_at(scene))
+    scene, timeline = Ring(), Timeline()
+    timeline.observe(began_at(scene))
     scene.driver().gets(scene.call(scene.left, "more", by=scene.driver_))
 
-    changes = seen.sees(began_at(scene))
+    changes = timeline.observe(began_at(scene))
 
     assert not changes.new
     assert len(changes.lasting) == 1
 
 
 def test_another_deadlock_is_a_new_one() -> None:
-    scene, seen = Ring(), Seen()
-    seen.sees(began_at(scene))
+    scene, timeline = Ring(), Timeline()
+    timeline.observe(began_at(scene))
     scene.pair(scene.actor("Up"), scene.actor("Down"))
 
-    changes = seen.sees(began_at(scene))
+    changes = timeline.observe(began_at(scene))
 
     assert (len(changes.new), len(changes.lasting), len(changes.over)) == (1, 1, 0)
 
 
 def test_an_absent_finding_is_over() -> None:
-    seen = Seen()
-    seen.sees(began_at(Ring()))
+    timeline = Timeline()
+    timeline.observe(began_at(Ring()))
 
-    changes = seen.sees(began_at(Scene()))
+    changes = timeline.observe(began_at(Scene()))
 
     assert [one.kind for one in changes.over] == ["deadlock"]
-    assert not seen.sightings.lasting
+    assert not timeline.tracker.lasting
 
 
 def test_a_deadlock_of_the_same_actors_at_other_lines_is_a_new_one() -> None:
-    scene, seen = Ring(), Seen()
-    seen.sees(began_at(scene))
+    scene, timeline = Ring(), Timeline()
+    timeline.observe(began_at(scene))
     again = Ring()
     again.pair(again.left, again.right)  # other calls of the same actors
 
-    changes = seen.sees(began_at(again))
+    changes = timeline.observe(began_at(again))
 
     assert (len(changes.new), len(changes.over)) == (1, 1)
 
 
 def test_a_finding_with_an_unreadable_member_is_not_over() -> None:
-    scene, seen = Ring(), Seen()
-    seen.sees(began_at(scene))
+    scene, timeline = Ring(), Timeline()
+    timeline.observe(began_at(scene))
     scene.left.is_unreadable = True
 
-    changes = seen.sees(began_at(scene))
+    changes = timeline.observe(began_at(scene))
 
     assert changes == Changes()
-    assert len(seen.sightings.lasting) == 1
+    assert len(timeline.tracker.lasting) == 1
 
 
 def test_a_wait_for_a_running_task_is_no_alert() -> None:
@@ -124,11 +124,11 @@ def test_a_wait_for_a_running_task_is_no_alert() -> None:
     snapshot = began_at(scene)
 
     assert diagnose(snapshot).findings
-    assert Seen().sees(snapshot) == Changes()
+    assert Timeline().observe(snapshot) == Changes()
 
 
 class Stalled(Scene):
-    """A driver waits for a task in a condition that nobody is left to end."""
+    """A driver waits for a task that waits on a condition without a known waker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,70 +139,70 @@ class Stalled(Scene):
 
 
 def test_a_stalled_finding_is_reported_if_it_lasts() -> None:
-    scene, seen = Stalled(), Seen()
+    scene, timeline = Stalled(), Timeline()
     assert [finding.kind for finding in diagnose(began_at(scene)).findings] == ["stalled"]
 
-    assert seen.sees(began_at(scene)) == Changes()
-    assert seen.sightings.unproven
-    assert seen.sees(began_at(scene)).new == (0,)
-    assert not seen.sightings.unproven
+    assert timeline.observe(began_at(scene)) == Changes()
+    assert timeline.tracker.unproven
+    assert timeline.observe(began_at(scene)).new == (0,)
+    assert not timeline.tracker.unproven
 
 
 def test_a_stalled_finding_is_not_reported_too_soon() -> None:
-    scene, seen = Stalled(), Seen()
-    seen.sees(began_at(scene))
+    scene, timeline = Stalled(), Timeline()
+    timeline.observe(began_at(scene))
 
-    seen.now_s -= 1
+    timeline.now_s -= 1
 
-    assert seen.sees(began_at(scene)) == Changes()
+    assert timeline.observe(began_at(scene)) == Changes()
 
 
 def test_a_stalled_finding_that_changed_starts_again() -> None:
-    scene, seen = Stalled(), Seen()
-    seen.sees(began_at(scene))
+    scene, timeline = Stalled(), Timeline()
+    timeline.observe(began_at(scene))
 
     scene.busy.threads[0].line += 1
 
-    assert seen.sees(began_at(scene)) == Changes()
-    assert seen.sees(began_at(scene)).new == (0,)
+    assert timeline.observe(began_at(scene)) == Changes()
+    assert timeline.observe(began_at(scene)).new == (0,)
 
 
 def test_a_suspected_deadlock_is_reported_if_it_lasts() -> None:
-    scene, seen = Ring(), Seen()
+    scene, timeline = Ring(), Timeline()
     assert not diagnose(sampled_once(scene)).findings[0].confirmed
 
-    assert seen.sees(sampled_once(scene)) == Changes()
-    assert seen.sees(sampled_once(scene)).new == (0,)
+    assert timeline.observe(sampled_once(scene)) == Changes()
+    assert timeline.observe(sampled_once(scene)).new == (0,)
 
 
 def test_a_finding_is_changed_if_a_member_is_absent() -> None:
-    scene, seen = Ring(), Seen()
+    scene, timeline = Ring(), Timeline()
     snapshot = began_at(scene)
-    seen.sees(snapshot)
-    (sighting,) = seen.sightings.lasting
-    present = sighting.workers | sighting.tasks - {min(sighting.tasks)}
+    timeline.observe(snapshot)
+    (tracked,) = timeline.tracker.lasting
+    present = tracked.workers | tracked.tasks - {min(tracked.tasks)}
 
-    seen.sightings.track(present)
+    timeline.tracker.track(present)
 
-    assert not seen.sightings.has_progress(present)
-    assert seen.sightings.has_progress(present - {scene.left.worker_id})
-    assert seen.sightings.has_progress(present - {max(sighting.tasks)})
+    assert not timeline.tracker.has_progress(present)
+    assert timeline.tracker.has_progress(present - {scene.left.worker_id})
+    assert timeline.tracker.has_progress(present - {max(tracked.tasks)})
 
 
 def test_findings_that_differ_in_numbers_are_the_same() -> None:
     snapshot = began_at(Ring())
     later = replace(snapshot, taken_at=snapshot.taken_at + 3600)
-    seen = Seen()
-    seen.sees(snapshot)
+    timeline = Timeline()
+    timeline.observe(snapshot)
 
-    assert len(seen.sees(later).lasting) == 1
-
-
-# Identity: what becomes of findings that grow, shrink, merge and split
+    assert len(timeline.observe(later).lasting) == 1
 
 
-class Circle:
-    """Two actors that wait for each other, until one of them is let go, and for another circle, if they are linked."""
+# Identity of findings that grow, shrink, merge and split
+
+
+class Pair:
+    """Two actors that wait for each other until one is released, and for another pair if they are linked."""
 
     def __init__(self, scene: Scene, driver: SceneProcess) -> None:
         self.scene = scene
@@ -213,25 +213,25 @@ class Circle:
         self.right.runs(self.pong).gets(scene.call(self.left, "back", by=self.right))
         self.wait_for()
 
-    def wait_for(self, *others: Circle) -> None:
-        """Its left actor waits for its right one, and for the left ones of the others."""
+    def wait_for(self, *others: Pair) -> None:
+        """Make its left actor wait for its right one, and for the left ones of the others."""
         self.left.gets(self.pong, *(self.scene.call(one.left, "more", by=self.left) for one in others))
 
     def ends(self) -> None:
-        """Its left actor has got all it wanted, and computes."""
+        """Make its left actor compute."""
         self.left.threads[0].computes()
 
 
-class Circles(Scene):
-    """So many deadlocks beside each other."""
+class Pairs(Scene):
+    """A number of separate deadlocks."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
         driver = self.driver()
-        self.circles = [Circle(self, driver) for _ in range(count)]
+        self.pairs = [Pair(self, driver) for _ in range(count)]
 
-    def link(self, *linked: Circle) -> None:
-        """These are one deadlock now."""
+    def link(self, *linked: Pair) -> None:
+        """Merge these into one deadlock."""
         for one, following in zip(linked, (*linked[1:], linked[0]), strict=True):
             one.wait_for(following)
 
@@ -241,92 +241,92 @@ def numbers(changes: Changes) -> tuple[int, int, int, int]:
 
 
 def test_merged_findings_are_one_and_end_once() -> None:
-    scene, seen = Circles(3), Seen()
-    first, second, _ = scene.circles
-    assert numbers(seen.sees(began_at(scene))) == (3, 0, 0, 0)
+    scene, timeline = Pairs(3), Timeline()
+    first, second, _ = scene.pairs
+    assert numbers(timeline.observe(began_at(scene))) == (3, 0, 0, 0)
 
     scene.link(first, second)
-    changes = seen.sees(began_at(scene))
+    changes = timeline.observe(began_at(scene))
     assert numbers(changes) == (0, 2, 1, 0)
     ((was, into),) = changes.merged
     assert was.positions < into.positions
     assert into in changes.lasting
-    assert len(seen.sightings.lasting) == 2
-    assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
+    assert len(timeline.tracker.lasting) == 2
+    assert numbers(timeline.observe(began_at(scene))) == (0, 2, 0, 0)
 
     for one in (first, second):
         one.ends()
-    changes = seen.sees(began_at(scene))
+    changes = timeline.observe(began_at(scene))
     assert numbers(changes) == (0, 1, 0, 1)
-    assert changes.over[0].began_s == 60, "since the older one began"
+    assert changes.over[0].began_s == 60, "the beginning of the older one"
 
 
 def test_a_part_that_splits_off_is_new_and_each_part_ends_separately() -> None:
-    scene, seen = Circles(2), Seen()
-    first, second = scene.circles
+    scene, timeline = Pairs(2), Timeline()
+    first, second = scene.pairs
     scene.link(first, second)
-    assert numbers(seen.sees(began_at(scene))) == (1, 0, 0, 0)
+    assert numbers(timeline.observe(began_at(scene))) == (1, 0, 0, 0)
 
     for one in (first, second):
         one.wait_for()
-    changes = seen.sees(began_at(scene))
+    changes = timeline.observe(began_at(scene))
     assert numbers(changes) == (1, 1, 0, 0)
-    assert [one.began_s for one in seen.sightings.lasting] == [60, 60], "its members have been stuck since then"
-    assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
+    assert [one.began_s for one in timeline.tracker.lasting] == [60, 60], "its members have been stuck since then"
+    assert numbers(timeline.observe(began_at(scene))) == (0, 2, 0, 0)
 
     first.ends()
-    assert numbers(seen.sees(began_at(scene))) == (0, 1, 0, 1)
+    assert numbers(timeline.observe(began_at(scene))) == (0, 1, 0, 1)
     second.ends()
-    assert numbers(seen.sees(began_at(scene))) == (0, 0, 0, 1)
+    assert numbers(timeline.observe(began_at(scene))) == (0, 0, 0, 1)
 
 
 def test_a_finding_that_grows_and_shrinks_is_the_same() -> None:
-    scene, seen = Circles(1), Seen()
-    first = scene.circles[0]
-    assert numbers(seen.sees(began_at(scene))) == (1, 0, 0, 0)
+    scene, timeline = Pairs(1), Timeline()
+    first = scene.pairs[0]
+    assert numbers(timeline.observe(began_at(scene))) == (1, 0, 0, 0)
 
-    late = Circle(scene, scene.driver())
+    late = Pair(scene, scene.driver())
     scene.link(first, late)
-    assert numbers(seen.sees(began_at(scene))) == (0, 1, 0, 0)
+    assert numbers(timeline.observe(began_at(scene))) == (0, 1, 0, 0)
     first.wait_for()
     late.ends()
-    changes = seen.sees(began_at(scene))
+    changes = timeline.observe(began_at(scene))
 
     assert numbers(changes) == (0, 1, 0, 0)
     assert changes.lasting[0].began_s == 60
 
 
 def test_findings_that_exchange_members_remain_two() -> None:
-    scene, seen = Circles(4), Seen()
-    a, b, c, d = scene.circles
+    scene, timeline = Pairs(4), Timeline()
+    a, b, c, d = scene.pairs
     scene.link(a, b)
     scene.link(c, d)
-    assert numbers(seen.sees(began_at(scene))) == (2, 0, 0, 0)
+    assert numbers(timeline.observe(began_at(scene))) == (2, 0, 0, 0)
 
     scene.link(a, c)
     scene.link(b, d)
 
-    assert numbers(seen.sees(began_at(scene))) == (0, 2, 0, 0)
+    assert numbers(timeline.observe(began_at(scene))) == (0, 2, 0, 0)
 
 
 def test_one_of_two_findings_with_the_same_members_is_over_and_not_merged() -> None:
-    snapshot, seen = began_at(Ring()), Seen()
-    seen.sees(snapshot)
-    seen.sightings.lasting *= 2
+    snapshot, timeline = began_at(Ring()), Timeline()
+    timeline.observe(snapshot)
+    timeline.tracker.lasting *= 2
 
-    assert numbers(seen.sees(snapshot)) == (0, 1, 0, 1)
+    assert numbers(timeline.observe(snapshot)) == (0, 1, 0, 1)
 
 
 def test_a_stalled_finding_that_grows_or_shrinks_is_unchanged() -> None:
     for sizes in ((1, 2), (2, 1)):
-        scene, seen = Stalled(), Seen()
+        scene, timeline = Stalled(), Timeline()
         others: list[SceneProcess] = []
         for size in sizes:
-            assert not seen.sightings.lasting
+            assert not timeline.tracker.lasting
             while len(others) < size:
                 others.append(scene.driver().gets(*scene.driver_.submitted))
             while len(others) > size:
                 scene.procs.remove(others.pop())
-            changes = seen.sees(began_at(scene))
+            changes = timeline.observe(began_at(scene))
 
         assert changes.new == (0,)

@@ -1,4 +1,4 @@
-"""The parts of a watch that need no cluster: its files, its command, its metrics."""
+"""The parts of a watch without a cluster: its files, its command, its events, its metrics."""
 
 from __future__ import annotations
 
@@ -45,29 +45,31 @@ def snapshot(after_s: float = 0.0) -> Snapshot:
     return replace(one, taken_at=one.taken_at + after_s)
 
 
-class Heard(Events):
-    """Keeps what is told."""
+class RecordedEvents(Events):
+    """Events that are recorded instead of printed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[str, str]] = []
+        self.recorded: list[tuple[str, str]] = []
 
     def emit(self, event: str, text: str, *, within_s: float = 0.0, **fields: object) -> None:
-        self.told.append((event, text))
+        self.recorded.append((event, text))
 
     def wait_for(self, count: int = 1) -> list[tuple[str, str]]:
         return wait_until(
-            lambda: self.told if len(self.told) >= count else None, deadline_s=SOON_S, what=lambda: str(self.told)
+            lambda: self.recorded if len(self.recorded) >= count else None,
+            deadline_s=SOON_S,
+            what=lambda: str(self.recorded),
         )
 
 
 def read(path: Path) -> str:
-    """What is in a file, if it is there."""
+    """The content of a file, or an empty text."""
     return path.read_text().strip() if path.exists() else ""
 
 
 def full_disk() -> Any:
-    """No snapshot can be written."""
+    """Make every write of a snapshot fail."""
     return patch("dstack.snapshot_file._write", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
@@ -137,19 +139,19 @@ def deadlock() -> Snapshot:
 
 
 def test_an_unwritten_snapshot_is_reported_and_written_later(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told = tmp_path / "told"
-    one, taken = watch(tmp_path / "files", command=f"cat > {told}"), deadlock()
+    document_file = tmp_path / "document"
+    one, snapshot = watch(tmp_path / "files", command=f"cat > {document_file}"), deadlock()
 
     with full_disk():
-        one._report(AnalysedSnapshot.of(taken), Changes(new=(0,)), 0.0)
+        one._report(AnalysedSnapshot.of(snapshot), Changes(new=(0,)), 0.0)
         one._retry_saving()
     assert not list((tmp_path / "files").iterdir())
-    document = json.loads(wait_until(lambda: read(told), deadline_s=SOON_S, what=lambda: "command"))
+    document = json.loads(wait_until(lambda: read(document_file), deadline_s=SOON_S, what=lambda: "command"))
     assert (document["kind"], document["file"]) == ("deadlock", None)
 
     one._retry_saving()
     (path,) = (tmp_path / "files").iterdir()
-    assert load(path) == taken
+    assert load(path) == snapshot
     lines = capfd.readouterr().err.splitlines()
     assert sum("unsaved   Cannot write" in line for line in lines) == 1
     assert any("deadlock: " in line and line.endswith("; not saved") for line in lines)
@@ -171,17 +173,17 @@ def test_snapshots_in_memory_are_bounded(tmp_path: Path, capfd: pytest.CaptureFi
 
 
 def test_the_command_gets_the_document_and_its_output_is_reported(tmp_path: Path) -> None:
-    heard = Heard()
-    command = Command(f"cat > {tmp_path}/told; echo said", heard)
+    events = RecordedEvents()
+    command = Command(f"cat > {tmp_path}/document; echo done", events)
 
     command.queue(b'{"kind": "deadlock"}\n')
 
-    assert heard.wait_for() == [("command", "exited with code 0; output: said")]
-    assert (tmp_path / "told").read_bytes() == b'{"kind": "deadlock"}\n'
+    assert events.wait_for() == [("command", "exited with code 0; output: done")]
+    assert (tmp_path / "document").read_bytes() == b'{"kind": "deadlock"}\n'
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("exit 3", "exited with code 3"),
         ("kill -TERM $$", "was ended by signal 15"),
@@ -193,46 +195,46 @@ def test_the_command_gets_the_document_and_its_output_is_reported(tmp_path: Path
     ],
 )
 def test_a_failing_or_hanging_command_is_reported_and_does_not_block_the_next(
-    line: str, told: str, tmp_path: Path
+    line: str, expected: str, tmp_path: Path
 ) -> None:
-    heard = Heard()
+    events = RecordedEvents()
     pid = tmp_path / "pid"
-    command = Command(f"echo $$ > {pid}; {line}", heard, timeout_s=1.0 if "timed out" in told else SOON_S)
+    command = Command(f"echo $$ > {pid}; {line}", events, timeout_s=1.0 if "timed out" in expected else SOON_S)
 
     command.queue(b"1")
     command.queue(b"2")
 
-    for event, text in heard.wait_for(2):
+    for event, text in events.wait_for(2):
         assert event == "command"
-        assert re.fullmatch(told, text), text
+        assert re.fullmatch(expected, text), text
     group = int(pid.read_text())
     wait_until(lambda: not alive_in(group), deadline_s=SOON_S, what=lambda: f"end of {alive_in(group)}")
 
 
 def test_a_command_that_does_not_read_its_input_blocks_nothing() -> None:
-    heard = Heard()
-    Command("true", heard).queue(b"x" * 2**20)
+    events = RecordedEvents()
+    Command("true", events).queue(b"x" * 2**20)
 
-    assert heard.wait_for() == [("command", "exited with code 0")]
+    assert events.wait_for() == [("command", "exited with code 0")]
 
 
 def test_findings_queued_for_a_command_are_bounded(tmp_path: Path) -> None:
-    heard = Heard()
-    command = Command(f"touch {tmp_path}/begun; sleep 1000", heard)
+    events = RecordedEvents()
+    command = Command(f"touch {tmp_path}/begun; sleep 1000", events)
     command.queue(b"")
     wait_until((tmp_path / "begun").exists, deadline_s=SOON_S, what=lambda: "begun")
 
     for _ in range(MAX_QUEUED + 1):
         command.queue(b"")
 
-    assert heard.told == [("command", f"not run for a finding: {MAX_QUEUED} findings are already queued")]
+    assert events.recorded == [("command", f"not run for a finding: {MAX_QUEUED} findings are already queued")]
     command.stop()
 
 
 def test_a_stopped_command_is_killed_at_once_and_not_started_again(tmp_path: Path) -> None:
-    heard = Heard()
+    events = RecordedEvents()
     pid = tmp_path / "pid"
-    command = Command(f"echo $$ >> {pid}; sleep 1000", heard)
+    command = Command(f"echo $$ >> {pid}; sleep 1000", events)
     command.queue(b"")
     command.queue(b"")
     group = int(wait_until(lambda: read(pid), deadline_s=SOON_S, what=lambda: "pid"))
@@ -241,11 +243,11 @@ def test_a_stopped_command_is_killed_at_once_and_not_started_again(tmp_path: Pat
 
     wait_until(lambda: not alive_in(group), deadline_s=1.0, what=lambda: f"end of {alive_in(group)}")
     assert pid.read_text().split() == [str(group)]
-    assert not heard.told
+    assert not events.recorded
 
 
 def alive_in(group: int) -> list[psutil.Process]:
-    """The processes of a group that have not ended; some init reaps orphans late."""
+    """The live processes of a group; some init processes reap orphans late."""
     return [one for one in psutil.process_iter() if _group_of(one) == group and _runs(one)]
 
 
@@ -269,20 +271,20 @@ def _runs(process: psutil.Process) -> bool:
 def test_an_event_is_one_line_of_text_or_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     Events(as_json=True).emit("finding", "two\nlines\x1b[31m", count=1)
 
-    told = capfdbinary.readouterr()
-    assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  finding   two\\nlines\\x1b\[31m\n", told.err)
-    document = json.loads(told.out)
+    printed = capfdbinary.readouterr()
+    assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  finding   two\\nlines\\x1b\[31m\n", printed.err)
+    document = json.loads(printed.out)
     assert (document["event"], document["text"], document["count"]) == ("finding", "two\nlines\x1b[31m", 1)
 
 
 def test_an_event_cannot_control_the_terminal(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     Events(as_json=True).emit("finding", HOSTILE, finding={HOSTILE: HOSTILE})
 
-    told = capfdbinary.readouterr()
-    for text in (told.err.decode(), told.out.decode()):
+    printed = capfdbinary.readouterr()
+    for text in (printed.err.decode(), printed.out.decode()):
         assert text.count("\n") == 1
         assert not UNSEEN.search(text.rstrip("\n"))
-    assert json.loads(told.out)["finding"] == {HOSTILE: HOSTILE}
+    assert json.loads(printed.out)["finding"] == {HOSTILE: HOSTILE}
 
 
 def test_a_long_text_is_cut(capfd: pytest.CaptureFixture[str]) -> None:
@@ -297,17 +299,17 @@ def test_a_blocked_reader_delays_nothing_and_reads_whole_lines_later(monkeypatch
     events = Events()
 
     for _ in range(1000):
-        events.emit("looking", "x" * 400, within_s=0.001)
+        events.emit("saved", "x" * 400, within_s=0.001)
     os.set_blocking(reader, False)
     read = os.read(reader, 2**20)
     events.emit("stopped", "at last")
     os.close(writer)
 
     assert len(read) < 1000 * 400
-    rest = (read + os.read(reader, 2**20)).decode().splitlines()
+    lines = (read + os.read(reader, 2**20)).decode().splitlines()
     os.close(reader)
-    assert rest[-1].endswith("  stopped   at last")
-    assert all("  looking   xxx" in line for line in rest[:-1])
+    assert lines[-1].endswith("  stopped   at last")
+    assert all("  saved     xxx" in line for line in lines[:-1])
 
 
 # Metrics
@@ -330,10 +332,10 @@ def test_metrics_have_the_current_figures() -> None:
         polls=12,
     )
 
-    told = metrics_of(lambda: figures)
+    metrics = metrics_of(lambda: figures)
 
     assert (
-        told.items()
+        metrics.items()
         >= {
             "dstack_up": "1.0",
             'dstack_findings{kind="deadlock"}': "2.0",
@@ -346,7 +348,7 @@ def test_metrics_have_the_current_figures() -> None:
             "dstack_glances_total": "12.0",
         }.items()
     )
-    assert float(told["dstack_cpu_seconds_total"]) > 0
+    assert float(metrics["dstack_cpu_seconds_total"]) > 0
 
 
 FULL = Figures(is_up=True, findings={"deadlock": 2}, found={"deadlock": 3}, waits={"ray.get": 7})
@@ -377,7 +379,7 @@ def test_metrics_follow_the_conventions_of_prometheus(accepted: str) -> None:
 
 
 def problems_of(family: Metric) -> Iterator[str]:
-    """What `promtool check metrics` would object to."""
+    """The objections of `promtool check metrics`."""
     samples = {sample.name for sample in family.samples}
     words = family.name.split("_")
     if not family.documentation.endswith("."):
@@ -416,9 +418,9 @@ def test_a_kind_of_wait_adds_no_metric() -> None:
     with urllib.request.urlopen(serve("0", lambda: Figures(is_up=True, waits={attack: 7})), timeout=5) as response:
         text = response.read().decode()
 
-    told = {one.name: one for family in text_string_to_metric_families(text) for one in family.samples}
-    assert told["dstack_waits"].labels == {"kind": attack}
-    assert told["dstack_up"].value == 1
+    samples = {one.name: one for family in text_string_to_metric_families(text) for one in family.samples}
+    assert samples["dstack_waits"].labels == {"kind": attack}
+    assert samples["dstack_up"].value == 1
 
 
 def test_metrics_are_served_on_this_host_only_by_default() -> None:

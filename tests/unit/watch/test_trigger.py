@@ -1,4 +1,4 @@
-"""What has not moved since when, and when that is worth a full look, by a clock that the tests turn."""
+"""The age of unchanged tasks, and the times of snapshots, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ STUCK_AFTER_S = 60.0
 SHARE = 0.01
 
 
-def worker(name: str = "w", **told: Any) -> WorkerPoll:
-    return WorkerPoll(worker_id=name, **{"pending": {}, **told})
+def worker(name: str = "w", **fields: Any) -> WorkerPoll:
+    return WorkerPoll(worker_id=name, **{"pending": {}, **fields})
 
 
-def seen(*looks: tuple[float, ClusterPoll]) -> ProgressTracker:
-    standing = ProgressTracker()
-    for at_s, glance in looks:
-        standing.update(glance, at_s)
-    return standing
+def observed(*polls: tuple[float, ClusterPoll]) -> ProgressTracker:
+    progress = ProgressTracker()
+    for at_s, poll in polls:
+        progress.update(poll, at_s)
+    return progress
 
 
-def ages(standing: ProgressTracker, task_id: str, now_s: float) -> list[float]:
-    """For how long a task stands, by each details tells of it, to the second."""
-    told = [item for item in standing.unchanged_for(0, now_s) if item[1] == task_id]
-    return [max(age for age in range(1000) if item in standing.unchanged_for(age, now_s)) for item in told]
+def ages(progress: ProgressTracker, task_id: str, now_s: float) -> list[float]:
+    """How long a task is unchanged, in whole seconds, for each worker that reports it."""
+    items = [item for item in progress.unchanged_for(0, now_s) if item[1] == task_id]
+    return [max(age for age in range(1000) if item in progress.unchanged_for(age, now_s)) for item in items]
 
 
 def of(*workers: WorkerPoll, silent: tuple[str, ...] = ()) -> ClusterPoll:
@@ -37,18 +37,18 @@ def of(*workers: WorkerPoll, silent: tuple[str, ...] = ()) -> ClusterPoll:
 
 
 def test_a_running_task_is_stable_since_it_was_first_observed() -> None:
-    standing = seen(*((at, of(worker(running=("t",)))) for at in (0, 30, 60)))
+    progress = observed(*((at, of(worker(running=("t",)))) for at in (0, 30, 60)))
 
-    assert ages(standing, "t", 60) == [60]
-    assert standing.longest_unchanged_s(60) == 60
-    assert ("w", "t") in standing.unchanged_for(60, 60)
-    assert not standing.unchanged_for(61, 60)
+    assert ages(progress, "t", 60) == [60]
+    assert progress.longest_unchanged_s(60) == 60
+    assert ("w", "t") in progress.unchanged_for(60, 60)
+    assert not progress.unchanged_for(61, 60)
 
 
 def test_a_task_that_runs_elsewhere_has_changed() -> None:
-    standing = seen((0, of(worker("a", running=("t",)))), (60, of(worker("b", running=("t",)))))
+    progress = observed((0, of(worker("a", running=("t",)))), (60, of(worker("b", running=("t",)))))
 
-    assert ages(standing, "t", 60) == [0]
+    assert ages(progress, "t", 60) == [0]
 
 
 def test_a_pending_task_is_stable_until_its_state_changes() -> None:
@@ -56,70 +56,70 @@ def test_a_pending_task_is_stable_until_its_state_changes() -> None:
         of(worker(pending={"t": state, "u": "PENDING_ARGS_AVAIL"}))
         for state in ("PENDING_ARGS_AVAIL", "SUBMITTED_TO_WORKER")
     )
-    standing = seen((0, pending), (60, running))
+    progress = observed((0, pending), (60, running))
 
-    assert (ages(standing, "t", 60), ages(standing, "u", 60)) == ([0], [60])
+    assert (ages(progress, "t", 60), ages(progress, "u", 60)) == ([0], [60])
 
 
 def test_absent_tasks_are_forgotten() -> None:
-    standing = seen((0, of(worker(running=("t",)))), (30, of()))
+    progress = observed((0, of(worker(running=("t",)))), (30, of()))
 
-    assert not ages(standing, "t", 30)
-    assert not standing.present
+    assert not ages(progress, "t", 30)
+    assert not progress.present
 
 
 def test_tasks_of_an_unreachable_worker_remain_known() -> None:
     one = of(worker(running=("t",)))
-    standing = seen((0, one), (30, of(silent=("w",))), (60, one))
+    progress = observed((0, one), (30, of(silent=("w",))), (60, one))
 
-    assert ages(standing, "t", 60) == [60]
+    assert ages(progress, "t", 60) == [60]
 
 
 def test_a_driver_is_stable_while_its_counters_are() -> None:
     first, second = (of(worker(is_driver=True, counters=(count,))) for count in (1, 2))
 
-    assert seen((0, first), (60, first)).unchanged_for(60, 60)
-    assert not seen((0, first), (60, second)).unchanged_for(60, 60)
+    assert observed((0, first), (60, first)).unchanged_for(60, 60)
+    assert not observed((0, first), (60, second)).unchanged_for(60, 60)
 
 
 def test_an_idle_worker_is_not_stalled() -> None:
     idle = of(worker(counters=(7,)))
 
-    assert not seen((0, idle), (600, idle)).unchanged_for(60, 600)
+    assert not observed((0, idle), (600, idle)).unchanged_for(60, 600)
 
 
 def test_only_the_counters_of_too_many_tasks_are_compared() -> None:
     flooded = [of(worker(pending=None, counters=(count,))) for count in (1, 1, 2)]
 
-    assert seen(*zip((0, 60), flooded[:2], strict=True)).unchanged_for(60, 60)
-    assert not seen(*zip((0, 60), flooded[1:], strict=True)).unchanged_for(60, 60)
+    assert observed(*zip((0, 60), flooded[:2], strict=True)).unchanged_for(60, 60)
+    assert not observed(*zip((0, 60), flooded[1:], strict=True)).unchanged_for(60, 60)
 
 
-class Watched:
-    """An attention with a clock: looks every 30 s at a picture, and notes when it looks in full, at this cost."""
+class Timeline:
+    """The trigger with a clock: it gets the unchanged tasks every 30 s; the times of snapshots are recorded."""
 
     def __init__(self, cost_s: float = 0.1) -> None:
-        self.attention = SnapshotTrigger(STUCK_AFTER_S, SHARE)
+        self.trigger = SnapshotTrigger(STUCK_AFTER_S, SHARE)
         self.cost_s = cost_s
         self.now_s = 0.0
         self.began_at: list[float] = []
 
-    def sees(self, *things: str, times: int = 1, touched: bool = False) -> Watched:
-        picture = frozenset(("w", thing) for thing in things)
+    def observe(self, *things: str, times: int = 1, touched: bool = False) -> Timeline:
+        unchanged = frozenset(("w", thing) for thing in things)
         for _ in range(times):
-            if self.attention.reason(picture, self.now_s, has_progress=touched):
+            if self.trigger.reason(unchanged, self.now_s, has_progress=touched):
                 self.began_at.append(self.now_s)
-                self.attention.note_snapshot(picture, self.now_s, self.cost_s)
+                self.trigger.note_snapshot(unchanged, self.now_s, self.cost_s)
             self.now_s += 30
         return self
 
 
 def test_a_progressing_cluster_needs_no_snapshot() -> None:
-    assert not Watched().sees(times=1000).began_at
+    assert not Timeline().observe(times=1000).began_at
 
 
 def test_stable_tasks_trigger_a_snapshot_at_once_and_then_less_often() -> None:
-    began_at = Watched().sees("a", times=400).began_at
+    began_at = Timeline().observe("a", times=400).began_at
 
     gaps = [after - before for before, after in pairwise(began_at)]
     assert began_at[0] == 0
@@ -129,72 +129,70 @@ def test_stable_tasks_trigger_a_snapshot_at_once_and_then_less_often() -> None:
 
 
 def test_a_doubtful_finding_triggers_another_snapshot_soon() -> None:
-    attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
-    attention.note_snapshot(picture, 0, 0.0, has_unproven=True)
+    trigger, unchanged = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
+    trigger.note_snapshot(unchanged, 0, 0.0, has_unproven=True)
 
-    assert attention.reason(picture, STUCK_AFTER_S - 1) is None
-    assert attention.reason(picture, STUCK_AFTER_S)
+    assert trigger.reason(unchanged, STUCK_AFTER_S - 1) is None
+    assert trigger.reason(unchanged, STUCK_AFTER_S)
 
 
 def test_new_stable_tasks_trigger_a_snapshot_at_once() -> None:
-    assert Watched().sees("a").sees("a", "b").began_at == [0, 30]
+    assert Timeline().observe("a").observe("a", "b").began_at == [0, 30]
 
 
 def test_fewer_stable_tasks_trigger_no_snapshot() -> None:
-    assert Watched().sees("a", "b", "c").sees("a", "b").sees("a").began_at == [0]
+    assert Timeline().observe("a", "b", "c").observe("a", "b").observe("a").began_at == [0]
 
 
 def test_tasks_that_changed_and_are_stable_again_are_new() -> None:
-    assert Watched().sees("a").sees().sees("a").began_at == [0, 60]
+    assert Timeline().observe("a").observe().observe("a").began_at == [0, 60]
 
 
 def test_a_changed_member_of_a_finding_triggers_a_snapshot_at_once() -> None:
-    assert Watched().sees("a").sees("a", touched=True).began_at == [0, 30]
+    assert Timeline().observe("a").observe("a", touched=True).began_at == [0, 30]
 
 
 def test_a_failed_snapshot_is_retried_less_and_less_often() -> None:
-    attention, picture = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
+    trigger, unchanged = SnapshotTrigger(STUCK_AFTER_S, SHARE), frozenset({("w", "a")})
     now_s, waits = 0.0, []
     for _ in range(40):
-        attention.note_failure(now_s)
-        waits.append(next(wait for wait in range(1, 10_000) if attention.reason(picture, now_s + wait)))
+        trigger.note_failure(now_s)
+        waits.append(next(wait for wait in range(1, 10_000) if trigger.reason(unchanged, now_s + wait)))
         now_s += waits[-1]
 
     assert waits[:3] == [60, 120, 240]
     assert waits[-1] == MAX_GAP_S
-    attention.note_snapshot(picture, now_s, 0.0)
-    attention.note_failure(now_s)
-    assert attention.reason(frozenset({("w", "b")}), now_s + STUCK_AFTER_S)
+    trigger.note_snapshot(unchanged, now_s, 0.0)
+    trigger.note_failure(now_s)
+    assert trigger.reason(frozenset({("w", "b")}), now_s + STUCK_AFTER_S)
 
 
 def test_the_reason_is_a_phrase() -> None:
-    attention = SnapshotTrigger(STUCK_AFTER_S, SHARE)
+    trigger = SnapshotTrigger(STUCK_AFTER_S, SHARE)
     one = {("driver", (1,))}
     more = one | {("driver", "t", "SUBMITTED_TO_WORKER"), ("w", "t"), ("w", "u"), ("w", (2,))}
 
-    assert attention.reason(frozenset(one), 0) == "no progress for 60 s: 1 driver or busy worker"
-    assert attention.reason(frozenset(more), 0) == "no progress for 60 s: 2 calls and 2 drivers or busy workers"
-    attention.note_snapshot(frozenset({("w", "t")}), 0, 0.0)
-    assert attention.reason(frozenset({("w", "t")}), 300) == (
-        "still no progress, 300 s after the last snapshot: 1 call"
-    )
+    assert trigger.reason(frozenset(one), 0) == "no progress for 60 s: 1 driver or busy worker"
+    assert trigger.reason(frozenset(more), 0) == "no progress for 60 s: 2 calls and 2 drivers or busy workers"
+    trigger.note_snapshot(frozenset({("w", "t")}), 0, 0.0)
+    assert trigger.reason(frozenset({("w", "t")}), 300) == ("still no progress, 300 s after the last snapshot: 1 call")
 
 
 @given(
-    pictures=st.lists(st.frozensets(st.sampled_from("abcdef")), max_size=200),
+    unchanged_sets=st.lists(st.frozensets(st.sampled_from("abcdef")), max_size=200),
     cost_s=st.floats(min_value=0, max_value=10),
 )
 def test_snapshots_take_at_most_their_share_of_time_and_miss_nothing(
-    pictures: list[frozenset[str]], cost_s: float
+    unchanged_sets: list[frozenset[str]], cost_s: float
 ) -> None:
-    watched = Watched(cost_s)
+    timeline = Timeline(cost_s)
     new_since: dict[str, float] = {}
-    for picture in pictures:
-        at_s, before = watched.now_s, len(watched.began_at)
-        watched.sees(*picture)
-        new_since = {thing: new_since.get(thing, at_s) for thing in picture}
-        if len(watched.began_at) > before:
-            new_since |= dict.fromkeys(picture, float("inf"))
+    for unchanged in unchanged_sets:
+        at_s, before = timeline.now_s, len(timeline.began_at)
+        timeline.observe(*unchanged)
+        new_since = {thing: new_since.get(thing, at_s) for thing in unchanged}
+        if len(timeline.began_at) > before:
+            new_since |= dict.fromkeys(unchanged, float("inf"))
         assert all(at_s - since <= cost_s / SHARE for since in new_since.values())
-    gaps = [after - before for before, after in pairwise(watched.began_at)]
+    gaps = [after - before for before, after in pairwise(timeline.began_at)]
     assert all(cost_s <= SHARE * gap * 1.000001 for gap in gaps)

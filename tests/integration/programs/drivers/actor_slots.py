@@ -1,4 +1,4 @@
-"""Actors of every kind of concurrency that wait for calls of their own: three for good, two only for a while."""
+"""Actors of every kind of concurrency that wait for their own calls: three for ever, two temporarily."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import ray
 
 
 class Threaded:
-    """Has two slots, which two calls take that wait for a third: stuck."""
+    """Two slots, occupied by two calls that wait for a third: stuck."""
 
     def outer(self) -> None:
         me: Any = ray.get_runtime_context().current_actor
@@ -20,7 +20,7 @@ class Threaded:
 
 
 class Roomy(Threaded):
-    """Has a slot more."""
+    """One more slot."""
 
 
 class Grouped:
@@ -45,7 +45,7 @@ class Grouped:
 
 
 class Blocking:
-    """Blocks the loop on which the call would run that it waits for: stuck."""
+    """A call blocks the event loop of the call that it waits for: stuck."""
 
     async def outer(self) -> None:
         me: Any = ray.get_runtime_context().current_actor

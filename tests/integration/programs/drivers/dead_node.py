@@ -1,6 +1,6 @@
-"""A driver that waits for what was on a node that has left, and for an impossible task whose owner may be stopped.
+"""A driver that waits for calls and objects of a dead node, and for an infeasible task of another owner.
 
-Prints ``dead PID`` of a worker that has died, and ``owner PID`` of the process that owns the task.
+Prints ``dead PID`` of a dead worker, and ``owner PID`` of the process that owns the task.
 """
 
 import os
@@ -42,7 +42,7 @@ def waits(name: str, call: Callable[[], Any]) -> None:
 def main() -> None:
     cluster: Any = Cluster()
     cluster.add_node(num_cpus=2, resources={"home": 1}, include_dashboard=False, dashboard_agent_listen_port=0)
-    ray.init(cluster.address)  # while there is one node, so that it is not the driver's that leaves
+    ray.init(cluster.address)  # before the second node, which is to be removed
     leaving = cluster.add_node(
         num_cpus=1, resources={"special": 1}, include_dashboard=False, dashboard_agent_listen_port=0
     )

@@ -1,4 +1,4 @@
-"""An actor that asks an engine, a process of its own, over a pipe and never gets an answer; its driver has one, too."""
+"""An actor sends a request to its child process, the engine, and never gets an answer; the driver joins its child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ray
 
 
 def serve(requests: Any, answers: Any) -> None:
-    """The engine: answers the first request, and then is stuck in itself."""
+    """The engine: receive a request, and then sleep for ever."""
     answers.send(os.getpid())
     requests.recv()
     time.sleep(100_000)

@@ -1,4 +1,4 @@
-"""A driver that polls an actor while another thread works with it, beside tasks and actors that failed."""
+"""A driver that polls an actor which another thread uses, beside failed tasks and actors."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Makes headway for ever: short tasks one after the other, beside a call that takes its time. Says ready at once."""
+"""Progresses for ever: consecutive short tasks beside a slow call. Prints ``ready`` at once."""
 
 import time
 from typing import Any

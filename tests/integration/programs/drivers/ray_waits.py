@@ -1,4 +1,4 @@
-"""A driver that waits in every way dstack reads from memory, and prints as JSON which refs each thread waits for."""
+"""A driver that waits in every way that dstack reads from memory, and prints the refs of each thread as JSON."""
 
 import json
 import os
@@ -17,24 +17,24 @@ def never() -> None:
 @ray.remote(num_cpus=0, num_returns="streaming")
 def stops_after(count: int) -> Any:
     for number in range(count):
-        yield number + 1  # Ray sends to what it takes from, which a range cannot take, so no `yield from`
+        yield number + 1  # Ray calls send(), which a range does not have, so no `yield from`
     time.sleep(10_000)
 
 
 class Waiter:
-    """Waits in a method, on the main thread, for what it is given inside a list."""
+    """An actor whose method waits on the main thread for refs in a list."""
 
     def wait(self, refs: list[Any]) -> None:
         ray.get(refs)
 
 
 def second_of(first: str) -> str:
-    """The id of a stream's second item: of the same task, and the next number."""
+    """The id of a stream's second item: the same task with the next number."""
     return f"{first[:48]}{(int.from_bytes(bytes.fromhex(first[48:]), 'little') + 1).to_bytes(4, 'little').hex()}"
 
 
 def id_of(waitable: Any) -> str:
-    """Its own id, or the one of a generator's task's own value."""
+    """The id of a ref, or that of the value of a generator's task."""
     if isinstance(waitable, str):
         return waitable
     return waitable.hex() if isinstance(waitable, ray.ObjectRef) else waitable.completed().hex()

@@ -1,4 +1,4 @@
-"""A driver that asks for resources in one of many ways: resources.py WAY.
+"""A driver that requests resources in one of many ways: resources.py WAY.
 
 For a cluster of two nodes with 2 CPU and 1 GPU each.
 """
@@ -22,7 +22,7 @@ def compute(seconds: float = 10_000.0) -> int:
 
 @ray.remote(num_gpus=1)
 def train(depth: int, others: list[Any] | None = None) -> int:
-    """Holds a GPU while it waits for a task that needs one; begins to wait when the others hold theirs."""
+    """Hold a GPU while waiting for a task that needs one; the wait begins once the others hold theirs."""
     if others is not None:
         ray.get(others[0].meet.remote())
     if depth:
@@ -36,10 +36,10 @@ def outer(cpus: float) -> int:
 
 
 class Keeper:
-    """Holds what it was created with."""
+    """An actor that holds its resources."""
 
     def ask(self, group: Any) -> int:
-        """Waits for a task in its own bundle."""
+        """Wait for a task in its own bundle."""
         inside = In(placement_group=group, placement_group_bundle_index=0)
         return int(ray.get(compute.options(num_cpus=1, scheduling_strategy=inside).remote(0.0)))
 
@@ -48,7 +48,7 @@ class Keeper:
 
 
 class Gate:
-    """Opens when two have come."""
+    """A barrier for two."""
 
     def __init__(self) -> None:
         self.come = 0
@@ -64,12 +64,12 @@ GATE: Any = ray.remote(num_cpus=0, max_concurrency=10)(Gate)
 
 
 def lent() -> None:
-    """Tasks that wait lend their CPUs, so that those they wait for run."""
+    """Waiting tasks release their CPUs, so that their dependencies run."""
     ready(lambda: ray.get([outer.options(num_cpus=2).remote(2) for _ in range(2)]))
 
 
 def gpus() -> None:
-    """GPUs are not lent: two tasks have both, and wait for tasks that need one."""
+    """GPUs are not released: two tasks hold both, and wait for tasks that need one."""
     gate = [GATE.remote()]
     ready(lambda: ray.get([train.remote(1, gate) for _ in range(2)]))
 
@@ -81,13 +81,13 @@ def for_life() -> list[Any]:
 
 
 def actors() -> None:
-    """Four actors hold all CPUs for life, and their owner waits for the fifth."""
+    """Four actors hold all CPUs, and their owner waits for the fifth."""
     keepers = for_life()
     ready(lambda: ray.get(keepers[-1].ping.remote()))
 
 
 def actors_of_a_busy_driver() -> None:
-    """The same, but the owner goes on."""
+    """The same, but the owner runs."""
     keepers = for_life()
     call = keepers[-1].ping.remote()
     ready(lambda: time.sleep(10_000))
@@ -95,26 +95,26 @@ def actors_of_a_busy_driver() -> None:
 
 
 def full_bundle() -> None:
-    """An actor fills the bundle in which its task should run."""
+    """An actor fills the bundle of its own task."""
     group = placement_group([{"CPU": 1}])
     keeper = KEEPER.options(scheduling_strategy=In(placement_group=group, placement_group_bundle_index=0)).remote()
     ready(lambda: ray.get(keeper.ask.remote(group)))
 
 
 def infeasible() -> None:
-    """More on one node than any has."""
+    """A bundle larger than any node."""
     group = placement_group([{"CPU": 2}, {"CPU": 1}], strategy="STRICT_PACK", name="large")
     ready(lambda: ray.get(compute.options(scheduling_strategy=In(placement_group=group)).remote()))
 
 
 def too_much_in_all() -> None:
-    """More than all nodes have together, which Ray does not call infeasible."""
+    """Bundles larger than all nodes together, which Ray does not call infeasible."""
     group = placement_group([{"CPU": 2}, {"CPU": 2}, {"CPU": 2}], strategy="SPREAD", name="wide")
     ready(lambda: ray.get(compute.options(scheduling_strategy=In(placement_group=group)).remote()))
 
 
 def spread() -> None:
-    """Bundles for different nodes, of which one is full with an actor of who waits for them."""
+    """Bundles for different nodes; an actor of the waiter fills one node."""
     keeper = KEEPER.options(num_cpus=2).remote()
     ray.get(keeper.ping.remote())
     group = placement_group([{"CPU": 2}, {"CPU": 2}], strategy="STRICT_SPREAD", name="apart")
@@ -122,7 +122,7 @@ def spread() -> None:
 
 
 def second_group() -> None:
-    """A placement group holds all, and who could remove it waits for another."""
+    """A placement group holds all CPUs, and its owner waits for another."""
     first = placement_group([{"CPU": 2}, {"CPU": 2}], name="first")
     ray.get(first.ready())
     second = placement_group([{"CPU": 1}], name="second")
@@ -130,7 +130,7 @@ def second_group() -> None:
 
 
 def detached() -> None:
-    """Detached actors in a namespace of their own hold the GPUs; who waits for one keeps no handle of them."""
+    """Detached actors in another namespace hold the GPUs; the waiter has no handles of them."""
     ray.get([keeper.ping.remote() for keeper in map(_detached, range(2))])
     ready(lambda: ray.get(train.remote(0)))
 

@@ -1,6 +1,6 @@
-"""Starts processes of its own in the ways that applications do, waits for one of them, and prints their pids as JSON.
+"""Start child processes in the ways that applications do, wait for one of them, and print their pids as JSON.
 
-The argument names what its main thread waits in.
+The argument names the call in which the main thread waits.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import psutil
 
 
 def sleeps(is_there: Any = None) -> None:
-    """What all the children do."""
+    """The function of all children."""
     if is_there is not None:
         is_there.set()
     time.sleep(100_000)
 
 
 def gives(pipe: Any) -> None:
-    """A child that should send something, and does not."""
+    """A child that never sends the awaited message."""
     pipe.send("there")
     lock = threading.Lock()
     lock.acquire()
@@ -56,7 +56,7 @@ def joins(context: Any) -> None:
 
 
 def receives() -> None:
-    """From a pipe of which only the child has the other end."""
+    """Receive from a pipe with a known writer, the child."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=gives, args=(there,))
@@ -68,7 +68,7 @@ def receives() -> None:
 
 
 def receives_from_socket() -> None:
-    """From a pair of sockets, whose other end nobody can tell."""
+    """Receive from a pair of sockets with an unknown writer."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=gives, args=(there,))
@@ -86,7 +86,7 @@ def gets_from_pool() -> None:
 
 
 def gets_from_pool_of_threads() -> None:
-    """Its threads give the result, and not the child that it has besides."""
+    """Wait for a result of a thread, beside an unrelated child."""
     child = multiprocessing.get_context("fork").Process(target=sleeps)
     child.start()
     with multiprocessing.pool.ThreadPool(2) as pool:
@@ -96,7 +96,7 @@ def gets_from_pool_of_threads() -> None:
 
 
 def runs_command() -> None:
-    """Waits for a shell, which waits for a Python."""
+    """Wait for a shell, which waits for a Python."""
     with subprocess.Popen(["sh", "-c", f"'{sys.executable}' -c 'import time; time.sleep(100000)'; true"]) as child:
         while not (below := psutil.Process(child.pid).children()):
             time.sleep(0.01)
@@ -105,7 +105,7 @@ def runs_command() -> None:
 
 
 def has_many() -> None:
-    """More than are looked at."""
+    """Start more children than are read."""
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=sleeps, daemon=True) for _ in range(20)]
     for child in children:

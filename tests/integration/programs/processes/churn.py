@@ -1,7 +1,7 @@
-"""A few asyncio tasks that are stuck for good, beside some twenty others a millisecond that come and go; no Ray.
+"""A few asyncio tasks that wait for ever, beside about twenty new short-lived tasks a millisecond; no Ray.
 
 Prints as JSON, by the name of each stuck task, its ``id`` in hex, ``line`` and ``function`` of its innermost frame, and
-the names of the ``coroutines`` that it waits for. All other tasks are called ``passing``.
+the names of the ``coroutines`` that it waits for. All other tasks have the name ``passing``.
 """
 
 import asyncio
@@ -14,42 +14,42 @@ T = TypeVar("T")
 
 EACH_MS = 20
 MOST_ALIVE = 200
-told: dict[str, dict[str, Any]] = {}
+entries: dict[str, dict[str, Any]] = {}
 KEPT: list[Any] = []
 
 
 def start(name: str, coroutine: Coroutine[Any, Any, object], *coroutines: str) -> "asyncio.Task[Any]":
-    """A task that will be stuck, and for whom."""
+    """Start a task that will be stuck, and record the tasks that it waits for."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
-    told[name] = {"id": hex(id(task)), "coroutines": list(coroutines)}
+    entries[name] = {"id": hex(id(task)), "coroutines": list(coroutines)}
     KEPT.append(task)
     return task
 
 
-def here(waitable: T) -> T:
-    """Notes that the line that calls this is the one where the current task waits, for what it hands over."""
+def waiting(waitable: T) -> T:
+    """Record that the current task waits for ``waitable`` on the calling line."""
     task, frame = asyncio.current_task(), sys._getframe(1)
     assert task is not None
-    told[task.get_name()].update(line=frame.f_lineno, function=frame.f_code.co_name)
+    entries[task.get_name()].update(line=frame.f_lineno, function=frame.f_code.co_name)
     return waitable
 
 
 async def waits(waitable: Any) -> None:
-    await here(waitable)
+    await waiting(waitable)
 
 
 async def holds(lock: asyncio.Lock) -> None:
     async with lock:
-        await here(asyncio.get_running_loop().create_future())
+        await waiting(asyncio.get_running_loop().create_future())
 
 
 async def enters(lock: asyncio.Lock) -> None:
-    async with here(lock):
+    async with waiting(lock):
         pass
 
 
 async def passing(depth: int) -> None:
-    """Lives for a moment, with a child that does, too."""
+    """End soon, with a child that ends soon."""
     await asyncio.sleep(0)
     if depth:
         await asyncio.gather(asyncio.get_running_loop().create_task(passing(depth - 1), name="passing"))
@@ -58,10 +58,7 @@ async def passing(depth: int) -> None:
 
 
 async def churn() -> None:
-    """As many new tasks each millisecond, of which every other is another's child.
-
-    Fewer where this machine cannot keep up with so many: they must not pile up.
-    """
+    """Start ``EACH_MS`` new tasks each millisecond, half of them children; fewer if the machine is too slow."""
     loop = asyncio.get_running_loop()
     alive: set[asyncio.Task[None]] = set()
     began, made = loop.time(), 0
@@ -84,9 +81,9 @@ async def main() -> None:
     start("lock", enters(lock), "holder")
     members = [start(f"member-{number}", waits(asyncio.Event().wait())) for number in range(3)]
     start("gather", waits(asyncio.gather(*members)), *(task.get_name() for task in members))
-    while not all("line" in one for one in told.values()):
+    while not all("line" in one for one in entries.values()):
         await asyncio.sleep(0.001)
-    print("expected", json.dumps(told))
+    print("expected", json.dumps(entries))
     print("ready", flush=True)
     await churn()
 

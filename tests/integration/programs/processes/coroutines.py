@@ -1,19 +1,19 @@
-"""Asyncio tasks that are suspended in every way there is without Ray, on several event loops.
+"""Asyncio tasks that are suspended in every known way without Ray, on several event loops.
 
-Prints as JSON, by the name of each asyncio task, what it says of itself:
+Prints as JSON, by the name of each asyncio task:
 
-    id              where the task is in memory, in hex
+    id              the address of the task, in hex
     line, function  of its innermost frame in this file
     thread          the name of the thread that runs its loop
-    what            what it waits for, None for what somebody else's code may call as it likes
-    coroutines      the names of those it waits for, or that hold what it waits for
-    threads         the names of the threads that do
-    num_returns     how many of all it waits for suffice, None for all of them
-    others          how many things it waits for of which nobody can say who gives them
-    timeout_s       after which it goes on all the same
-    object_id       where the lock, queue or the like is, in hex
+    what            the name of the wait, None for waits of other libraries
+    coroutines      the names of the awaited tasks, or of those that hold the awaited lock
+    threads         the names of the awaited threads
+    num_returns     the number of dependencies that suffice, None for all
+    others          the number of dependencies with an unknown producer
+    timeout_s       the timeout of the wait
+    object_id       the address of the lock, queue or other object, in hex
 
-and ``calls``, what threads wait for, and ``threads``, the OS id of each thread by name.
+and ``calls``, the waits of threads, and ``threads``, the OS id of each thread by name.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Plain = dict[str, Any]
 
-told: dict[str, Plain] = {}
+entries: dict[str, Plain] = {}
 calls: dict[str, Plain] = {}
 runners: dict[str, str] = {}
 KEPT: list[Any] = []
-"""An event loop keeps no task alive, and nobody else does here."""
+"""References to all tasks, because event loops do not keep them alive."""
 
 
 def start(name: str, coroutine: Coroutine[Any, Any, object], **expects: Any) -> asyncio.Task[Any]:
-    """A task of this name on the running loop, and what it waits for."""
+    """Start a task of this name on the running loop, and record its expected wait."""
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
     begun(task, **expects)
     return task
@@ -47,25 +47,25 @@ def start(name: str, coroutine: Coroutine[Any, Any, object], **expects: Any) -> 
 
 def begun(task: asyncio.Task[Any], **expects: Any) -> None:
     KEPT.append(task)
-    told[task.get_name()] = {"id": hex(id(task)), "thread": threading.current_thread().name, **expects}
+    entries[task.get_name()] = {"id": hex(id(task)), "thread": threading.current_thread().name, **expects}
 
 
-def here(waitable: T) -> T:
-    """Notes that the line that calls this is the one where the current task waits, for what it hands over."""
+def waiting(waitable: T) -> T:
+    """Record that the current task waits for ``waitable`` on the calling line."""
     task, frame = asyncio.current_task(), sys._getframe(1)
     assert task is not None
-    if task.get_name() not in told:
+    if task.get_name() not in entries:
         begun(task)
-    told[task.get_name()].update(line=frame.f_lineno, function=frame.f_code.co_name)
+    entries[task.get_name()].update(line=frame.f_lineno, function=frame.f_code.co_name)
     return waitable
 
 
 async def waits(waitable: Any) -> None:
-    await here(waitable)
+    await waiting(waitable)
 
 
 async def enters(lock: Any) -> None:
-    async with here(lock):
+    async with waiting(lock):
         pass
 
 
@@ -73,11 +73,11 @@ async def holds(*locks: Any) -> None:
     async with locks[0]:
         if locks[1:]:
             await holds(*locks[1:])
-        await here(future())
+        await waiting(future())
 
 
 def future() -> asyncio.Future[Any]:
-    """What nobody will ever give."""
+    """A future that never gets a result."""
     made = asyncio.get_running_loop().create_future()
     KEPT.append(made)
     return made
@@ -119,7 +119,7 @@ async def of_tasks() -> None:
         start("timeout-none", within(None, a), coroutines=names(a))
     if sys.version_info >= (3, 12):
         eager = asyncio.Task(waits(a), loop=asyncio.get_running_loop(), name="eager", eager_start=True)
-        told["eager"]["coroutines"] = names(a)
+        entries["eager"]["coroutines"] = names(a)
         KEPT.append(eager)
     ring = start("ring-a", waits_for_the_other(), coroutines=["ring-b"])
     ring_b.set_result(start("ring-b", waits(ring), coroutines=["ring-a"]))
@@ -129,7 +129,7 @@ ring_b: cf.Future[asyncio.Task[Any]] = cf.Future()
 
 
 async def waits_for_the_other() -> None:
-    await here(ring_b.result())
+    await waiting(ring_b.result())
 
 
 def done() -> asyncio.Future[Any]:
@@ -139,8 +139,8 @@ def done() -> asyncio.Future[Any]:
 
 
 async def coroutine_in_wait_for() -> None:
-    """Before Python 3.12 it is a task of its own."""
-    task, parent = asyncio.current_task(), told["wait-for-coroutine"]
+    """Before Python 3.12 it is a separate task."""
+    task, parent = asyncio.current_task(), entries["wait-for-coroutine"]
     assert task is not None
     if task.get_name() == "wait-for-coroutine":
         parent.update(others=1)
@@ -148,23 +148,23 @@ async def coroutine_in_wait_for() -> None:
         task.set_name("in-wait-for")
         begun(task, others=1)
         parent.update(coroutines=["in-wait-for"], what="asyncio.wait_for")
-    await here(future())
+    await waiting(future())
 
 
 async def completed(*several: Any) -> None:
     for one in asyncio.as_completed(several):
-        await here(one)
+        await waiting(one)
 
 
 async def completed_asynchronously(*several: Any) -> None:
     if sys.version_info >= (3, 13):
-        async for _ in here(asyncio.as_completed(several)):
+        async for _ in waiting(asyncio.as_completed(several)):
             pass
 
 
 async def group(*members: str) -> None:
     if sys.version_info >= (3, 11):
-        async with here(asyncio.TaskGroup()) as tasks:
+        async with waiting(asyncio.TaskGroup()) as tasks:
             for name in members:
                 begun(tasks.create_task(waits(future()), name=name), others=1)
 
@@ -172,7 +172,7 @@ async def group(*members: str) -> None:
 async def within(seconds: float | None, waitable: Any) -> None:
     if sys.version_info >= (3, 11):
         async with asyncio.timeout(seconds):
-            await here(waitable)
+            await waiting(waitable)
 
 
 async def of_chains() -> None:
@@ -196,7 +196,7 @@ async def middle() -> None:
 
 @types.coroutine
 def through(waitable: asyncio.Future[Any]) -> Generator[Any, Any, None]:
-    yield from here(waitable)
+    yield from waiting(waitable)
 
 
 async def waits_in_generator() -> None:
@@ -204,17 +204,17 @@ async def waits_in_generator() -> None:
 
 
 class Awaitable:
-    """Waits by hand."""
+    """A hand-written awaitable."""
 
     def __await__(self) -> Generator[Any, Any, None]:
-        yield from here(future()).__await__()
+        yield from waiting(future()).__await__()
 
     async def wait(self) -> None:
         await self
 
 
 async def generates() -> AsyncIterator[int]:
-    await here(future())
+    await waiting(future())
     yield 1
 
 
@@ -234,7 +234,7 @@ async def sends(several: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def opened() -> AsyncIterator[None]:
-    await here(future())
+    await waiting(future())
     yield
 
 
@@ -259,7 +259,7 @@ async def of_locks() -> None:
     start("lock-with", enters(lock), **of_holder, what="asyncio.Lock.acquire", object_id=hex(id(lock)))
     start("lock-acquire", waits(lock.acquire()), **of_holder, what="asyncio.Lock.acquire", object_id=hex(id(lock)))
     start("lock-wait-for", waits(asyncio.wait_for(entered(lock), 1000)), **of_lock_in_wait_for(lock))
-    start("lock-of-nobody", enters(plain), others=1, what="asyncio.Lock.acquire", object_id=hex(id(plain)))
+    start("lock-without-holder", enters(plain), others=1, what="asyncio.Lock.acquire", object_id=hex(id(plain)))
     one_of_one = {"what": "asyncio.Semaphore.acquire", "object_id": hex(id(semaphore))}
     start("semaphore", enters(semaphore), **of_holder, **one_of_one)
     one_of_two = {"what": "asyncio.BoundedSemaphore.acquire", "object_id": hex(id(pair))}
@@ -281,17 +281,17 @@ def of_lock_in_wait_for(lock: asyncio.Lock) -> Plain:
 async def entered(lock: asyncio.Lock) -> None:
     task = asyncio.current_task()
     assert task is not None
-    if task.get_name() not in told:
+    if task.get_name() not in entries:
         task.set_name("lock-in-wait-for")
         begun(task, coroutines=["holder"], what="asyncio.Lock.acquire", object_id=hex(id(lock)))
-    async with here(lock):
+    async with waiting(lock):
         pass
 
 
 async def takes_in_turn(first: asyncio.Lock, second: asyncio.Lock) -> None:
     async with first:
         await asyncio.sleep(0)
-        async with here(second):
+        async with waiting(second):
             pass
 
 
@@ -319,12 +319,12 @@ async def of_events() -> None:
 
 async def waits_in(condition: asyncio.Condition) -> None:
     async with condition:
-        await here(condition.wait())
+        await waiting(condition.wait())
 
 
 async def waits_in_for(condition: asyncio.Condition) -> None:
     async with condition:
-        await here(condition.wait_for(lambda: False))
+        await waiting(condition.wait_for(lambda: False))
 
 
 async def of_the_outside() -> None:
@@ -348,7 +348,7 @@ async def of_the_outside() -> None:
     start("to-thread", waits(asyncio.to_thread(occupy, "to-thread")), what="asyncio.to_thread")
     await until(lambda: len(runners) == 3)
     for name, thread in runners.items():
-        told[name]["threads"] = [thread]
+        entries[name]["threads"] = [thread]
     start("queued", waits(loop.run_in_executor(pool, time.sleep, 0)), threads=["pool_0", "pool_1"])
     start("nobodys-future", waits(asyncio.wrap_future(cf.Future[int]())), others=1)
 
@@ -357,11 +357,11 @@ async def waits_for_line() -> None:
     left, right = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=left)
     KEPT.extend([right, writer])
-    await here(reader.readline())
+    await waiting(reader.readline())
 
 
 def occupy(name: str) -> None:
-    """Keeps the thread that runs it, for the task of this name."""
+    """Record the thread that runs it, for the task of this name."""
     runners[name] = threading.current_thread().name
     threading.Event().wait()
 
@@ -372,7 +372,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def of_other_threads() -> None:
-    """More event loops: one that runs to an end, one for ever, and one that its own coroutine keeps from running."""
+    """More event loops: one until complete, one for ever, and one that its own coroutine blocks."""
     run = threading.Thread(
         target=lambda: asyncio.run(begins("asyncio-run", waits_for_ever())), name="runs", daemon=True
     )
@@ -400,11 +400,11 @@ async def begins(name: str, coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 async def waits_for_ever() -> None:
-    await here(future())
+    await waiting(future())
 
 
 async def blocks() -> None:
-    """A lock of threads that a coroutine has while it awaits, and for which the next one stops the whole loop."""
+    """A thread lock that a coroutine holds while it awaits, and for which the next one blocks the whole loop."""
     lock = threading.Lock()
     loop = asyncio.get_running_loop()
     start("has-thread-lock", has(lock), others=1)
@@ -419,11 +419,11 @@ async def blocks() -> None:
 
 async def has(lock: threading.Lock) -> None:
     with lock:
-        await here(future())
+        await waiting(future())
 
 
 async def waits_as_thread(lock: threading.Lock) -> None:
-    del told["blocks"]  # it runs, so it is on its thread's stack
+    del entries["blocks"]  # it runs, so it is on its thread's stack
     with lock:
         pass
 
@@ -432,12 +432,12 @@ async def main() -> None:
     of_other_threads()
     for make in (of_tasks, of_chains, of_locks, of_events, of_the_outside):
         await make()
-    await until(lambda: all("line" in one for one in list(told.values())) and "blocked-loop" in calls)
+    await until(lambda: all("line" in one for one in list(entries.values())) and "blocked-loop" in calls)
     start("main", waits_for_ever(), others=1)
-    await until(lambda: "line" in told["main"] and "blocks" not in told)
+    await until(lambda: "line" in entries["main"] and "blocks" not in entries)
     assert not [one for one in KEPT if isinstance(one, asyncio.Future) and one.done()]
     threads = {thread.name: thread.native_id for thread in threading.enumerate()}
-    print("expected", json.dumps({"coroutines": told, "calls": calls, "threads": threads}))
+    print("expected", json.dumps({"coroutines": entries, "calls": calls, "threads": threads}))
     print("ready", flush=True)
     await asyncio.sleep(10_000)
 

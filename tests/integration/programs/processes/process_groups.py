@@ -1,8 +1,8 @@
-"""Threads in calls on process groups, of stand-ins for torch and Ray's groups that need neither.
+"""Threads in calls on process groups of stand-ins for torch and Ray's groups, which are not needed.
 
-Modules, files, functions and locals have the names that they have there. A ProcessGroup has an object in C with rank,
-size and description in the same places, and a call waits in C on a semaphore, as gloo does. Prints as JSON which groups
-and labels the process has, and by the name of each thread what its call depends on.
+Modules, files, functions and locals have the original names. A ProcessGroup has a C object with rank, size and
+description at the same offsets, and a call waits in C on a semaphore, like gloo. Prints as JSON the groups and labels
+of the process, and the dependencies of each thread's call by the thread's name.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ deadline = Timespec(int(time.time()) + FAILS_IN_S, 500_000_000)
 
 
 class ProcessGroup(ctypes.Structure):
-    """Its address of the object in C is where pybind11 has it."""
+    """The address of the C object is where pybind11 has it."""
 
     _fields_ = [
         ("head", ctypes.c_char * 24),
@@ -230,7 +230,7 @@ calls: dict[str, Any] = {}
 
 
 def start(name: str, call: Callable[[], object], operation: str, group: dict[str, Any], **expects: Any) -> None:
-    """A thread that makes this call, and what it depends on; ``sleeps``: the library polls inside of the call."""
+    """Start a thread that makes this call, and record its dependencies; ``sleeps``: the library polls in the call."""
     calls[name] = {"operation": operation, "group": group, "peer": None, "sleeps": False, "fails_at": None, **expects}
     threading.Thread(target=call, name=name, daemon=True).start()
 

@@ -1,7 +1,7 @@
 """Threads in random chains of calls that block at their ends: random_stacks.py SEED THREADS [NUMBER_OF_LINKS]
 
-Prints as JSON where each thread is, by its name: file, name and line of its frames, leaf first, as Python itself says.
-A chain is made of links, each of which calls ``go`` in another way; none of these calls ever returns.
+Prints the stacks of all threads as JSON, by their names: file, name and line of each frame, leaf first, as Python
+itself gives them. A chain consists of links, each of which calls ``go`` in a different way; no call ever returns.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
-Rest = list[Any]
-"""The links of a chain that are still to come, the next one last."""
-Link = Callable[[Rest], object]
+Links = list[Any]
+"""The remaining links of a chain, the next one last."""
+Link = Callable[[Links], object]
 
 LINKS: list[Link] = []
 MAX_LINKS = 40
@@ -64,13 +64,13 @@ def choose(among: Sequence[T]) -> T:
 
 
 def link(made: Link) -> Link:
-    """Add a way to call ``go``."""
+    """Register a link, a way to call ``go``."""
     LINKS.append(made)
     return made
 
 
-def go(rest: Rest) -> object:
-    return rest.pop()(rest) if rest else block()
+def go(remaining: Links) -> object:
+    return remaining.pop()(remaining) if remaining else block()
 
 
 def block() -> object:
@@ -95,16 +95,16 @@ BLOCKS: tuple[Callable[[], object], ...] = (
 
 
 @link
-def plainly(rest: Rest) -> None:
-    go(rest)
+def plainly(remaining: Links) -> None:
+    go(remaining)
 
 
 @link
-def on_several_lines(rest: Rest) -> None:
+def on_several_lines(remaining: Links) -> None:
     found = [
         None,
         go(
-            rest,
+            remaining,
         ),
         None,
     ]
@@ -112,50 +112,50 @@ def on_several_lines(rest: Rest) -> None:
 
 
 @link
-def by_lambda(rest: Rest) -> None:
-    (lambda: (lambda: go(rest))())()
+def by_lambda(remaining: Links) -> None:
+    (lambda: (lambda: go(remaining))())()
 
 
 @link
-def in_recursion(rest: Rest) -> None:
+def in_recursion(remaining: Links) -> None:
     def deeper(left: int) -> object:
-        return deeper(left - 1) if left else go(rest)
+        return deeper(left - 1) if left else go(remaining)
 
     deeper(choose((0, 1, 10, 100)))
 
 
 @link
-def with_many_arguments(rest: Rest) -> None:
+def with_many_arguments(remaining: Links) -> None:
     def takes(*args: int, **named: int) -> object:
-        return go(rest)
+        return go(remaining)
 
     takes(*range(choose((10, 300))), **{f"a{number}": number for number in range(10)})
 
 
 def decorated(function: Link) -> Link:
     @functools.wraps(function)
-    def wrapper(rest: Rest) -> object:
-        return function(rest)
+    def wrapper(remaining: Links) -> object:
+        return function(remaining)
 
     return wrapper
 
 
 @link
-def with_decorators(rest: Rest) -> None:
-    decorated(decorated(go))(rest)
+def with_decorators(remaining: Links) -> None:
+    decorated(decorated(go))(remaining)
 
 
 @link
-def with_closures(rest: Rest) -> None:
+def with_closures(remaining: Links) -> None:
     values = {"a": 1}
 
-    def outer(rest: Rest) -> object:
+    def outer(remaining: Links) -> object:
         def inner() -> object:
-            return go(rest) if values else None
+            return go(remaining) if values else None
 
         return inner()
 
-    outer(rest)
+    outer(remaining)
 
 
 # Methods that Python calls
@@ -166,81 +166,81 @@ class Special:
 
     prefix = "special"
 
-    def __init__(self, rest: Rest, *, now: bool = False) -> None:
-        self.rest = rest
+    def __init__(self, remaining: Links, *, now: bool = False) -> None:
+        self.remaining = remaining
         if now:
-            go(rest)
+            go(remaining)
 
     def __call__(self) -> object:
-        return go(self.rest)
+        return go(self.remaining)
 
     def __getattr__(self, name: str) -> object:
-        return go(self.rest)
+        return go(self.remaining)
 
     def __eq__(self, other: object) -> bool:
-        return bool(go(self.rest))
+        return bool(go(self.remaining))
 
     def __hash__(self) -> int:
-        return hash(go(self.rest))
+        return hash(go(self.remaining))
 
     def __lt__(self, other: object) -> bool:
-        return bool(go(self.rest))
+        return bool(go(self.remaining))
 
     def __contains__(self, other: object) -> bool:
-        return bool(go(self.rest))
+        return bool(go(self.remaining))
 
     def __iter__(self) -> Iterator[object]:
-        go(self.rest)
+        go(self.remaining)
         return iter(())
 
     def __len__(self) -> int:
-        go(self.rest)
+        go(self.remaining)
         return 0
 
     def __index__(self) -> int:
-        go(self.rest)
+        go(self.remaining)
         return 0
 
     def __add__(self, other: object) -> object:
-        return go(self.rest)
+        return go(self.remaining)
 
     def __getitem__(self, key: object) -> object:
-        return go(self.rest)
+        return go(self.remaining)
 
     def __format__(self, spec: str) -> str:
-        return str(go(self.rest))
+        return str(go(self.remaining))
 
     def __repr__(self) -> str:
-        return str(go(self.rest))
+        return str(go(self.remaining))
 
     def __enter__(self) -> object:
-        return go(self.rest)
+        return go(self.remaining)
 
     def __exit__(self, *error: object) -> None:
         pass
 
     def __deepcopy__(self, memo: object) -> object:
-        return go(self.rest)
+        return go(self.remaining)
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        return go(self.rest)
+        return go(self.remaining)
 
     @property
     def value(self) -> object:
-        return go(self.rest)
+        return go(self.remaining)
 
     @classmethod
-    def of_class(cls, rest: Rest) -> object:
-        return go(rest)
+    def of_class(cls, remaining: Links) -> object:
+        return go(remaining)
 
     @staticmethod
-    def of_none(rest: Rest) -> object:
-        return go(rest)
+    def of_none(remaining: Links) -> object:
+        return go(remaining)
 
 
 class Inherits(Special):
-    def __init__(self, rest: Rest, *, now: bool = False) -> None:
-        super().__init__(rest, now=now)
+    def __init__(self, remaining: Links, *, now: bool = False) -> None:
+        super().__init__(remaining, now=now)
 
 
 def in_with(one: Special) -> None:
@@ -273,53 +273,53 @@ SPECIAL: tuple[Callable[[Special], object], ...] = (
     lambda one: one.value,
     lambda one: getattr(one, "value"),  # noqa: B009
     lambda one: operator.attrgetter("value")(one),
-    lambda one: one.of_class(one.rest),
-    lambda one: Special.of_none(one.rest),
-    lambda one: Special(one.rest, now=True),
-    lambda one: Inherits(one.rest, now=True),
+    lambda one: one.of_class(one.remaining),
+    lambda one: Special.of_none(one.remaining),
+    lambda one: Special(one.remaining, now=True),
+    lambda one: Inherits(one.remaining, now=True),
     in_with,
 )
 
 
 @link
-def by_special_method(rest: Rest) -> None:
-    choose(SPECIAL)(choose((Special, Inherits))(rest))
+def by_special_method(remaining: Links) -> None:
+    choose(SPECIAL)(choose((Special, Inherits))(remaining))
 
 
 @link
-def by_end_of_object(rest: Rest) -> None:
+def by_end_of_object(remaining: Links) -> None:
     class Ends:
         def __del__(self) -> None:
-            go(rest)
+            go(remaining)
 
     one = Ends()
     del one
 
 
 @link
-def by_weak_reference(rest: Rest) -> None:
+def by_weak_reference(remaining: Links) -> None:
     class Ends:
         pass
 
     one = Ends()
-    kept = weakref.ref(one, lambda _: go(rest))
+    kept = weakref.ref(one, lambda _: go(remaining))
     del one
     print(kept)
 
 
 @link
-def in_class_body(rest: Rest) -> None:
+def in_class_body(remaining: Links) -> None:
     class Body:
-        found = go(rest)
+        found = go(remaining)
 
     print(Body)
 
 
 @link
-def by_metaclass(rest: Rest) -> None:
+def by_metaclass(remaining: Links) -> None:
     class Meta(type):
         def __call__(cls) -> object:
-            return go(rest)
+            return go(remaining)
 
     class Made(metaclass=Meta):
         pass
@@ -328,10 +328,10 @@ def by_metaclass(rest: Rest) -> None:
 
 
 @link
-def by_subclass(rest: Rest) -> None:
+def by_subclass(remaining: Links) -> None:
     class Base:
         def __init_subclass__(cls) -> None:
-            go(rest)
+            go(remaining)
 
     class Derived(Base):
         pass
@@ -340,10 +340,10 @@ def by_subclass(rest: Rest) -> None:
 
 
 @link
-def by_descriptor(rest: Rest) -> None:
+def by_descriptor(remaining: Links) -> None:
     class Descriptor:
         def __get__(self, one: object, kind: object) -> object:
-            return go(rest)
+            return go(remaining)
 
     class Has:
         field = Descriptor()
@@ -352,18 +352,18 @@ def by_descriptor(rest: Rest) -> None:
 
 
 @link
-def by_cached_property(rest: Rest) -> None:
+def by_cached_property(remaining: Links) -> None:
     class Has:  # of its own: up to CPython 3.11, a lock lets one thread at a time into a cached property
         @functools.cached_property
         def field(self) -> object:
-            return go(rest)
+            return go(remaining)
 
     print(Has().field)
 
 
 @link
-def by_missing_key(rest: Rest) -> None:
-    values: defaultdict[str, object] = defaultdict(lambda: go(rest))
+def by_missing_key(remaining: Links) -> None:
+    values: defaultdict[str, object] = defaultdict(lambda: go(remaining))
     print(values["a"])
 
 
@@ -399,91 +399,91 @@ BUILT_IN: tuple[Callable[[Callable[..., Any]], object], ...] = (
 
 
 @link
-def by_built_in(rest: Rest) -> None:
-    choose(BUILT_IN)(lambda *args: go(rest))
+def by_built_in(remaining: Links) -> None:
+    choose(BUILT_IN)(lambda *args: go(remaining))
 
 
 # Comprehensions, generators, coroutines
 
 
 @link
-def in_comprehension(rest: Rest) -> None:
+def in_comprehension(remaining: Links) -> None:
     ways: tuple[Callable[[], object], ...] = (
-        lambda: [go(rest) for _ in [0]],
-        lambda: {go(rest) for _ in [0]},
-        lambda: {one: go(rest) for one in [0]},
-        lambda: [[go(rest) for _ in [0]] for _ in [0]],
-        lambda: [one for one in [0] if go(rest)],
-        lambda: list(go(rest) for _ in [0]),  # noqa: C400
-        lambda: [x for x in (go(rest) for _ in [0])],  # noqa: C416
+        lambda: [go(remaining) for _ in [0]],
+        lambda: {go(remaining) for _ in [0]},
+        lambda: {one: go(remaining) for one in [0]},
+        lambda: [[go(remaining) for _ in [0]] for _ in [0]],
+        lambda: [one for one in [0] if go(remaining)],
+        lambda: list(go(remaining) for _ in [0]),  # noqa: C400
+        lambda: [x for x in (go(remaining) for _ in [0])],  # noqa: C416
     )
     choose(ways)()
 
 
-def generates(rest: Rest) -> Iterator[object]:
+def generates(remaining: Links) -> Iterator[object]:
     yield 0
-    yield go(rest)
+    yield go(remaining)
 
 
-def passes_on(rest: Rest, left: int) -> Iterator[object]:
-    yield from passes_on(rest, left - 1) if left else generates(rest)
+def passes_on(remaining: Links, left: int) -> Iterator[object]:
+    yield from passes_on(remaining, left - 1) if left else generates(remaining)
 
 
-def cleans_up(rest: Rest) -> Iterator[object]:
+def cleans_up(remaining: Links) -> Iterator[object]:
     try:
         yield None
     finally:
-        go(rest)
+        go(remaining)
 
 
-def catches(rest: Rest) -> Iterator[object]:
+def catches(remaining: Links) -> Iterator[object]:
     try:
         yield None
     except ValueError:
-        go(rest)
+        go(remaining)
 
 
-def is_thrown_at(rest: Rest) -> None:
-    one: Any = catches(rest)
+def is_thrown_at(remaining: Links) -> None:
+    one: Any = catches(remaining)
     next(one)
     one.throw(ValueError())
 
 
-def is_closed(rest: Rest) -> None:
-    one: Any = cleans_up(rest)
+def is_closed(remaining: Links) -> None:
+    one: Any = cleans_up(remaining)
     next(one)
     one.close()
 
 
-def is_dropped(rest: Rest) -> None:
-    one = cleans_up(rest)
+def is_dropped(remaining: Links) -> None:
+    one = cleans_up(remaining)
     next(one)
     del one
 
 
-def is_iterated(rest: Rest) -> None:
-    for _ in generates(rest):
+def is_iterated(remaining: Links) -> None:
+    for _ in generates(remaining):
         pass
 
 
 @link
-def in_generator(rest: Rest) -> None:
+def in_generator(remaining: Links) -> None:
     ways: tuple[Link, ...] = (
-        lambda rest: list(generates(rest)),
-        lambda rest: list(passes_on(rest, choose((0, 1, 30)))),
+        lambda remaining: list(generates(remaining)),
+        lambda remaining: list(passes_on(remaining, choose((0, 1, 30)))),
         is_thrown_at,
         is_closed,
         is_dropped,
         is_iterated,
     )
-    choose(ways)(rest)
+    choose(ways)(remaining)
 
 
 @link
-def in_context_manager(rest: Rest) -> None:
+def in_context_manager(remaining: Links) -> None:
     @contextlib.contextmanager
     def manager() -> Iterator[None]:
-        go(rest)
+        go(remaining)
         yield
 
     with manager():
@@ -491,136 +491,136 @@ def in_context_manager(rest: Rest) -> None:
 
 
 @link
-def in_exit_stack(rest: Rest) -> None:
+def in_exit_stack(remaining: Links) -> None:
     with contextlib.ExitStack() as stack:
-        stack.callback(go, rest)
+        stack.callback(go, remaining)
 
 
-async def calls(rest: Rest) -> object:
-    return go(rest)
+async def calls(remaining: Links) -> object:
+    return go(remaining)
 
 
-async def awaits(rest: Rest, left: int) -> object:
-    return await (awaits(rest, left - 1) if left else calls(rest))
+async def awaits(remaining: Links, left: int) -> object:
+    return await (awaits(remaining, left - 1) if left else calls(remaining))
 
 
-async def generates_later(rest: Rest) -> AsyncIterator[object]:
-    yield go(rest)
+async def generates_later(remaining: Links) -> AsyncIterator[object]:
+    yield go(remaining)
 
 
-async def iterates(rest: Rest) -> None:
-    async for _ in generates_later(rest):
+async def iterates(remaining: Links) -> None:
+    async for _ in generates_later(remaining):
         pass
 
 
-async def collects(rest: Rest) -> object:
-    return [one async for one in generates_later(rest)]
+async def collects(remaining: Links) -> object:
+    return [one async for one in generates_later(remaining)]
 
 
 class Enters:
-    def __init__(self, rest: Rest) -> None:
-        self.rest = rest
+    def __init__(self, remaining: Links) -> None:
+        self.remaining = remaining
 
     async def __aenter__(self) -> object:
-        return await calls(self.rest)
+        return await calls(self.remaining)
 
     async def __aexit__(self, *error: object) -> None:
         pass
 
 
-async def enters(rest: Rest) -> None:
-    async with Enters(rest):
+async def enters(remaining: Links) -> None:
+    async with Enters(remaining):
         pass
 
 
-def coroutine(rest: Rest) -> Any:
+def coroutine(remaining: Links) -> Any:
     ways: tuple[Callable[[], Any], ...] = (
-        lambda: calls(rest),
-        lambda: awaits(rest, choose((0, 1, 30))),
-        lambda: iterates(rest),
-        lambda: collects(rest),
-        lambda: enters(rest),
+        lambda: calls(remaining),
+        lambda: awaits(remaining, choose((0, 1, 30))),
+        lambda: iterates(remaining),
+        lambda: collects(remaining),
+        lambda: enters(remaining),
     )
     return choose(ways)()
 
 
 @link
-def in_coroutine(rest: Rest) -> None:
-    coroutine(rest).send(None)
+def in_coroutine(remaining: Links) -> None:
+    coroutine(remaining).send(None)
 
 
 @link
-def in_event_loop(rest: Rest) -> None:
+def in_event_loop(remaining: Links) -> None:
     if asyncio._get_running_loop() is not None:
-        go(rest)
+        go(remaining)
 
     async def main() -> None:
         if chosen.here.random() < 0.3:
-            asyncio.get_running_loop().call_soon(go, rest)
+            asyncio.get_running_loop().call_soon(go, remaining)
             await asyncio.sleep(100_000)
-        await (asyncio.create_task(coroutine(rest)) if chosen.here.random() < 0.5 else coroutine(rest))
+        await (asyncio.create_task(coroutine(remaining)) if chosen.here.random() < 0.5 else coroutine(remaining))
 
     asyncio.run(main())
 
 
 @link
-def in_greenlet(rest: Rest) -> None:
+def in_greenlet(remaining: Links) -> None:
     try:
         greenlet = importlib.import_module("greenlet")
     except ImportError:  # it is installed with the tests only
-        go(rest)
+        go(remaining)
         return
-    greenlet.greenlet(lambda: greenlet.greenlet(go).switch(rest)).switch()
+    greenlet.greenlet(lambda: greenlet.greenlet(go).switch(remaining)).switch()
 
 
 # Traced and profiled
 
 
 @link
-def traced(rest: Rest) -> None:
+def traced(remaining: Links) -> None:
     def trace(frame: object, event: str, arg: object) -> Any:
         return trace
 
     sys.settrace(trace)
-    go(rest)
+    go(remaining)
 
 
 @link
-def profiled(rest: Rest) -> None:
+def profiled(remaining: Links) -> None:
     sys.setprofile(lambda frame, event, arg: None)
-    go(rest)
+    go(remaining)
 
 
 @link
-def in_trace_function(rest: Rest) -> None:
+def in_trace_function(remaining: Links) -> None:
     def trace(frame: object, event: str, arg: object) -> Any:
         sys.settrace(None)
-        go(rest)
+        go(remaining)
 
     def called() -> None:
         pass
 
     sys.settrace(trace)
     called()
-    go(rest)  # in a trace function, no other one is called
+    go(remaining)  # in a trace function, no other one is called
 
 
 @link
-def in_profile_function(rest: Rest) -> None:
+def in_profile_function(remaining: Links) -> None:
     def profile(frame: object, event: str, arg: object) -> None:
         sys.setprofile(None)
-        go(rest)
+        go(remaining)
 
     sys.setprofile(profile)
     len("")
-    go(rest)
+    go(remaining)
 
 
 # Errors
 
 
 @link
-def in_handlers(rest: Rest) -> None:
+def in_handlers(remaining: Links) -> None:
     try:
         try:
             raise ValueError
@@ -629,18 +629,18 @@ def in_handlers(rest: Rest) -> None:
         finally:
             len("")
     except KeyError:
-        go(rest)
+        go(remaining)
 
 
 @link
-def in_finally(rest: Rest) -> None:
+def in_finally(remaining: Links) -> None:
     try:
         len("")
     finally:
-        go(rest)
+        go(remaining)
 
 
-# Code that is made at run time
+# Code generated at run time
 
 
 def padding() -> list[str]:
@@ -649,36 +649,36 @@ def padding() -> list[str]:
 
 OPENINGS = (
     ["for _ in [0]:"],
-    ["while rest is not None:"],
-    ["if rest is not None:"],
+    ["while remaining is not None:"],
+    ["if remaining is not None:"],
     ["with null():"],
     ["try:", "    raise ValueError", "except ValueError:"],
     ["try:", "    len('')", "finally:"],
     ["try:", "    len('')", "except ValueError:", "    pass", "else:"],
     ["match 1:", "  case 1:"],
     ["class Inner:"],
-    ["def inner(rest):", "    pass", "for _ in [0]:"],
+    ["def inner(remaining):", "    pass", "for _ in [0]:"],
 )
 CALLS = (
-    "go(rest)",
-    "go(\n\n\nrest)",
-    "x = [1,\n\n2, go(rest)]",
-    "x = [go(rest) for _ in [0]]",
-    "x = {go(rest):\n 1}",
-    "x = f'{go(rest)}'",
-    "assert go(rest)",
-    "(lambda:\n\n go(rest))()",
-    "x = 1 if go(rest) else 2",
-    "x = 1 < 2 < go(rest)",
-    "x, *y = go(rest)",
-    "del null.__dict__[go(rest)]",
-    "global z; z = go(rest)",
-    "print(1,\n go(\nrest\n),\n 2)",
-    "x = (1 +\n go(rest)\n + 2)",
-    "raise ValueError(go(rest))",
-    "import os.path; go(rest)",
-    "def later(x=go(rest)): pass",
-    "x = not go(rest) and 1",
+    "go(remaining)",
+    "go(\n\n\nremaining)",
+    "x = [1,\n\n2, go(remaining)]",
+    "x = [go(remaining) for _ in [0]]",
+    "x = {go(remaining):\n 1}",
+    "x = f'{go(remaining)}'",
+    "assert go(remaining)",
+    "(lambda:\n\n go(remaining))()",
+    "x = 1 if go(remaining) else 2",
+    "x = 1 < 2 < go(remaining)",
+    "x, *y = go(remaining)",
+    "del null.__dict__[go(remaining)]",
+    "global z; z = go(remaining)",
+    "print(1,\n go(\nremaining\n),\n 2)",
+    "x = (1 +\n go(remaining)\n + 2)",
+    "raise ValueError(go(remaining))",
+    "import os.path; go(remaining)",
+    "def later(x=go(remaining)): pass",
+    "x = not go(remaining) and 1",
 )
 
 
@@ -698,7 +698,7 @@ def compiled() -> CodeType:
 
 
 def shuffled() -> CodeType:
-    """The same with lines in no order, far from each other."""
+    """The same with unordered lines, far from each other."""
     tree = ast.parse(source())
     for node in cast(Iterator[Any], ast.walk(tree)):
         if hasattr(node, "lineno"):
@@ -708,32 +708,32 @@ def shuffled() -> CodeType:
 
 
 @link
-def in_compiled_code(rest: Rest) -> None:
-    exec(choose((compiled, shuffled))(), {"go": go, "rest": rest, "null": contextlib.nullcontext})
+def in_compiled_code(remaining: Links) -> None:
+    exec(choose((compiled, shuffled))(), {"go": go, "remaining": remaining, "null": contextlib.nullcontext})
 
 
 @link
-def under_odd_name(rest: Rest) -> None:
+def under_odd_name(remaining: Links) -> None:
     names = {"co_name": choose((*NAMES, *ODD_NAMES)), "co_filename": choose(FILES)}
     if sys.version_info >= (3, 11):
         names["co_qualname"] = choose((*NAMES, *ODD_NAMES))
     made: Any = FunctionType(go.__code__.replace(**names), globals())  # type: ignore[arg-type]
-    made([*rest, plainly]) if chosen.here.random() < 0.1 else made(rest)
+    made([*remaining, plainly]) if chosen.here.random() < 0.1 else made(remaining)
 
 
 @link
-def in_imported_module(rest: Rest) -> None:
+def in_imported_module(remaining: Links) -> None:
     name = f"imported_{next(NUMBERS)}"
-    IMPORTED[name] = rest
+    IMPORTED[name] = remaining
     importlib.import_module(name)
 
 
 NUMBERS = itertools.count()
-IMPORTED: dict[str, Rest] = {}
+IMPORTED: dict[str, Links] = {}
 
 
 class Importer(MetaPathFinder, Loader):
-    """Imports modules that make the next call when they are executed."""
+    """Import modules that make the next call when they are executed."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         return spec_from_loader(name, self) if name in IMPORTED else None
@@ -751,7 +751,7 @@ def run(seed: str, count: int) -> None:
 
 
 def marks(threads: list[threading.Thread]) -> list[str]:
-    """The scheduler's counters of threads, which change whenever these run."""
+    """The scheduler's counters of threads, which change whenever a thread runs."""
     return [Path(f"/proc/self/task/{one.native_id}/schedstat").read_text() for one in threads]
 
 

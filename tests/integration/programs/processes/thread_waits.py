@@ -1,7 +1,7 @@
-"""Threads that wait in every way dstack knows, and some that do not; no Ray.
+"""Threads that wait in every way known to dstack, and threads that do not wait; no Ray.
 
-Prints as JSON what each of them waits for, by its name: ``kind``, ``what``, and of whom, again by name, ``threads`` or
-``all_of``; ``timeout_s`` where there is one. What is None does not wait.
+Prints the waits as JSON by the names of the threads: ``kind``, ``what``, the awaited threads as ``threads`` or
+``all_of``, and ``timeout_s`` if there is one; None for a thread that does not wait.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ expected: dict[str, Any] = {}
 
 
 def start(name: str, call: Callable[[], object], **expects: Any) -> threading.Thread:
-    """A thread that makes this call, and what dstack is to say of it."""
+    """Start a thread that makes this call, and record its expected wait."""
     thread = threading.Thread(target=lambda: call(), name=name, daemon=True)
     expected[name] = expects or None
     thread.start()
@@ -34,26 +34,26 @@ KEPT: list[Any] = []
 
 
 def holds(name: str, *locks: Any) -> None:
-    """A thread that has these locks in ``with`` blocks, for good."""
-    taken = threading.Event()
+    """Start a thread that holds these locks in ``with`` blocks for ever."""
+    acquired = threading.Event()
 
     def run() -> None:
         if not locks:
-            taken.set()
+            acquired.set()
             time.sleep(10_000)
         with locks[0]:
             hold(locks[1:])
 
-    def hold(rest: tuple[Any, ...]) -> None:
+    def hold(remaining: tuple[Any, ...]) -> None:
         for _ in (1,):
-            if not rest:
-                taken.set()
+            if not remaining:
+                acquired.set()
                 time.sleep(10_000)
-            with rest[0]:
-                hold(rest[1:])
+            with remaining[0]:
+                hold(remaining[1:])
 
     start(name, run)
-    taken.wait()
+    acquired.wait()
 
 
 def locks() -> None:
@@ -67,9 +67,9 @@ def locks() -> None:
     of_rlock = {"kind": "lock", "what": "threading.RLock.acquire", "threads": ["holder"]}
     start("rlock", lambda: enter(rlock), **of_rlock)
     start("rlock-timeout", lambda: rlock.acquire(True, 4000), **of_rlock, timeout_s=4000.0)
-    taken = threading.Lock()
-    taken.acquire()
-    start("taken-by-acquire", lambda: taken.acquire(), kind="lock", what="threading.Lock.acquire", threads=[])
+    locked = threading.Lock()
+    locked.acquire()
+    start("locked-by-acquire", lambda: locked.acquire(), kind="lock", what="threading.Lock.acquire", threads=[])
     own = threading.Lock()
     start("own-lock", lambda: enter(own, own), **{**by_with, "threads": ["own-lock"]})
 
@@ -93,7 +93,7 @@ def conditions() -> None:
     start("notified", lambda: wait_in(notified), kind="lock", what="threading.RLock.acquire", threads=["notifier"])
     until(lambda: len(notified._waiters) == 1)  # type: ignore[attr-defined]  # threading's own
     holds_and_notifies("notifier", notified)
-    # While it waits for the condition, it does not hold the lock it is in a with block of.
+    # While it waits for the condition, it does not hold the lock of its with block.
     shared = threading.Lock()
     of_shared = threading.Condition(shared)
     start("let-go", lambda: wait_in(of_shared), kind="other", what="threading.Condition.wait")
@@ -134,9 +134,9 @@ def others() -> None:
     start("queue-join", lambda: full.join(), kind="other", what="queue.Queue.join")
     if sys.version_info < (3, 13):
         start("simple-queue", lambda: queue.SimpleQueue[int]().get(), kind="other", what="queue.SimpleQueue.get")
-    taken = multiprocessing.Lock()
-    taken.acquire()
-    start("process-lock", lambda: taken.acquire(), kind="other", what="multiprocessing lock")
+    locked = multiprocessing.Lock()
+    locked.acquire()
+    start("process-lock", lambda: locked.acquire(), kind="other", what="multiprocessing lock")
     here, _there = multiprocessing.Pipe()
     start("connection", here.recv, kind="other", what="multiprocessing.Connection.recv")
     child = subprocess.Popen(["sleep", "10000"])

@@ -1,6 +1,6 @@
-"""A rank of torch.distributed with gloo, in every kind of call at once, each on a group of its own and in a thread.
+"""A rank of torch.distributed with gloo, in every kind of call, each on its own group and in its own thread.
 
-``torch_groups.py PORT RANK [CALL]``: rank 0 makes the calls, or this one alone, and rank 1 never comes. Prints the
+``torch_groups.py PORT RANK [CALL]``: rank 0 makes the calls, or only this one, and rank 1 never makes them. Prints the
 groups' names by description.
 """
 

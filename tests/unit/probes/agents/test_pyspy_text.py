@@ -1,4 +1,4 @@
-"""py-spy's text, as Ray's agents hand it on, and the source that tells of a timeout."""
+"""py-spy's text as Ray's agents forward it, and timeouts in source lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that could not be read: which they are, and what a pause would change."""
+"""Unreadable processes: their list, and the effect of a pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network addresses: joined, split and compared, IPv4 and IPv6 alike."""
+"""Network addresses are joined, split and compared, for IPv4 and IPv6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that may hang are awaited for so long and no longer, and what else was seen of the cluster is kept."""
+"""Calls that may hang have a timeout, and other readings of the cluster are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODE, WORKER = "aa" * 28, "bb" * 28
 
 @pytest.fixture
 def released() -> Iterator[threading.Event]:
-    """What calls may wait for that hang until the end of the test."""
+    """An event for calls that hang until the end of the test."""
     event = threading.Event()
     yield event
     event.set()
@@ -72,10 +72,10 @@ def test_a_blocked_reading_fails_only_its_node(released: threading.Event, monkey
     with ClusterProbe(None, Options(), lambda _: None) as probe:
         probe.take_first_sample(0.2)
         probe.take_second_sample([WORKER], 0.2)
-        taken = probe.snapshot()
+        snapshot = probe.snapshot()
 
-    assert [(one.stage, one.reason, one.node_id) for one in taken.failures] == [
+    assert [(one.stage, one.reason, one.node_id) for one in snapshot.failures] == [
         ("node probe", "its probe timed out", NODE)
     ]
-    assert [sample.workers[0].running_task_ids for sample in taken.samples] == [("11" * 24,)] * 2
+    assert [sample.workers[0].running_task_ids for sample in snapshot.samples] == [("11" * 24,)] * 2
     assert len(asked) == 1, "it is not asked again"

@@ -1,4 +1,4 @@
-"""Whose clock is known to differ, and what is said of it."""
+"""Clock differences between hosts, and their notes."""
 
 from __future__ import annotations
 

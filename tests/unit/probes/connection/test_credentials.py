@@ -1,4 +1,4 @@
-"""Tokens and certificates are found where Ray finds them; Ray itself is asked for comparison."""
+"""Tokens and certificates are found where Ray finds them; the results are compared with Ray's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cluster a process belongs to is read from what Ray has loaded, without Ray."""
+"""The cluster of a process is read from Ray's loaded modules, without importing Ray."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_addresses_are_compared_in_one_spelling(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("connected")
 def test_an_ambiguous_driver_is_not_selected() -> None:
-    alike = [a_worker(name, "10.0.0.2", os.getpid()) for name in "ab"]
+    similar = [a_worker(name, "10.0.0.2", os.getpid()) for name in "ab"]
 
-    assert own_worker(a_snapshot(*alike)) is None
+    assert own_worker(a_snapshot(*similar)) is None
 
 
 def test_a_process_without_a_connection_has_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

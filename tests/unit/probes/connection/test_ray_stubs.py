@@ -1,4 +1,4 @@
-"""Ray's generated modules without Ray, and the ways back to Ray's own."""
+"""Ray's generated modules without Ray, and the fallbacks to Ray's own modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ALL = ("autoscaler", "common", "core_worker", "gcs", "gcs_service", "reporter")
-"""What dstack uses; all but two have a service."""
+"""The modules that dstack uses; all but two have a service."""
 NAMES = [f"{name}_pb2" for name in ALL] + [f"{name}_pb2_grpc" for name in ALL if name not in ("common", "gcs")]
 
 
@@ -20,7 +20,7 @@ def run(program: str) -> str:
 
 
 def homes(before: str) -> set[str]:
-    """The packages of the modules that a fresh process gets after it has run ``before``."""
+    """The packages of the modules in a new process after it has run ``before``."""
     program = f"""{before}
 from dstack.probes.connection import ray_stubs
 print(*{{getattr(ray_stubs, name).__name__.rpartition('.')[0] for name in {NAMES}}})

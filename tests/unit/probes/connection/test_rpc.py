@@ -1,4 +1,4 @@
-"""Calls by gRPC, in a process that has made none yet."""
+"""gRPC calls in a new process."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ import socket, threading
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 from dstack.probes.connection.rpc import Call, call_all
 
-with socket.socket() as taken:  # nobody listens there
-    taken.bind(("127.0.0.1", 0))
-    address = f"127.0.0.1:{taken.getsockname()[1]}"
+with socket.socket() as bound:  # a port without a listener
+    bound.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{bound.getsockname()[1]}"
     call = Call(
         address, gcs_service_pb2_grpc.NodeInfoGcsServiceStub, "CheckAlive", gcs_service_pb2.CheckAliveRequest(), 5.0
     )

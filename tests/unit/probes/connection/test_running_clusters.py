@@ -1,4 +1,4 @@
-"""Clusters of this machine by the command lines of processes, as Ray finds them."""
+"""Clusters of this machine, found by command lines as Ray finds them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ for variables in json.loads(sys.argv[1]):
         os.environ.pop(name)
 print(json.dumps([sorted(find_gcs_addresses()), latest]))
 """
-"""The addresses that Ray finds, and the latest one under each environment."""
+"""The addresses that Ray finds, and the latest one in each environment."""
 SLEEPER = "import sys; print(flush=True); sys.stdin.read()"
 
 

@@ -1,4 +1,4 @@
-"""What runs on other nodes goes there by value, and needs nothing of dstack there."""
+"""The probe's code travels to other nodes by value and needs no installation there."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from dstack.probes.node.probe import NodeProbe
 
 ELSEWHERE = """
 import os, pickle, sys
-sys.modules["dstack"] = None  # whoever imports it now fails
+sys.modules["dstack"] = None  # an import fails now
 probe = pickle.load(sys.stdin.buffer)(is_guest=False)
 target = {"worker_id": "w", "pid": os.getppid(), "port": 0, "is_driver": True}
 options = {"native": False, "locals": False, "pause": False, "children": False}

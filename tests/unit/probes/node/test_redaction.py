@@ -1,4 +1,4 @@
-"""Secrets are hidden by the names they go by, in the texts of locals, in command lines and in source."""
+"""Secrets are hidden by their names, in the texts of locals, in command lines and in source."""
 
 from __future__ import annotations
 

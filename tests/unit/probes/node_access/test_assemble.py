@@ -1,4 +1,4 @@
-"""What a node answers is taken in as what it should be, or refused as a whole: nobody vouches for a node."""
+"""A node's answer is accepted as valid or rejected as a whole, because nodes are not trusted."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ CHILD = [{"pid": 2, "started_at": 1.0, "threads": []}]
 
 
 def answer() -> bytes:
-    """A probe's, of this process with a blocked thread, as it comes from another node."""
+    """A probe's answer about this process with a blocked thread, as it arrives from another node."""
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
     target: wire.Target = {"worker_id": "w", "pid": os.getpid(), "port": 0, "is_driver": True}
     result = NodeProbe().sample([target], WITH_LOCALS)
     over.set()
     threads = result["processes"]["w"]["threads"]
-    threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the thread that reads may show no frames
+    threads.sort(key=lambda one: not result["stacks"][one["stack"]])  # the reading thread may have no frames
     threads[0]["call"] = {"kind": "ray.get", "frame": 0, "refs": ["0" * 56]}
     return json.dumps(result).encode()
 
 
-def taken(answer: wire.Answer) -> Snapshot:
-    """A snapshot of what a node has answered. Raises :class:`MalformedAnswer`."""
+def snapshot_of(answer: wire.Answer) -> Snapshot:
+    """A snapshot of a node's answer. Raises :class:`MalformedAnswer`."""
     assembly = Assembly()
     processes, failures = assembly.add(["n"], answer, 1, among=["w"])
     return Snapshot(
@@ -68,7 +68,7 @@ def test_a_mutated_answer_is_accepted_whole_or_rejected() -> None:
 
     for _ in range(MUTATIONS):
         try:
-            snapshot = taken(decoded(values.one(chance)))
+            snapshot = snapshot_of(decoded(values.one(chance)))
         except MalformedAnswer:
             continue
         good += 1
@@ -85,7 +85,7 @@ def one_thread(frame: int = 0, count: int = 1) -> list[dict[str, Any]]:
 
 
 def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> wire.Answer:
-    """A probe's answer about one process, or about one and its child, whose threads have a stack of that depth."""
+    """A probe's answer about a process, or also its child, whose threads have a stack of this depth."""
     process: dict[str, Any] = {"pid": 1, "started_at": 1.0, "threads": threads}
     if is_child:
         process = {"pid": 2, "started_at": 1.0, "threads": [], "children": [{**process, "parent_pid": 2}]}
@@ -96,19 +96,19 @@ def reply(depth: int, threads: list[dict[str, Any]], *, is_child: bool) -> wire.
 
 @pytest.mark.parametrize("is_child", [False, True])
 def test_a_call_outside_of_its_stack_is_rejected(is_child: bool) -> None:
-    assert loads(dumps(taken(reply(2, one_thread(frame=1), is_child=is_child))))
+    assert loads(dumps(snapshot_of(reply(2, one_thread(frame=1), is_child=is_child))))
 
     with pytest.raises(MalformedAnswer):
-        taken(reply(2, one_thread(frame=2), is_child=is_child))
+        snapshot_of(reply(2, one_thread(frame=2), is_child=is_child))
 
 
 @pytest.mark.parametrize("is_child", [False, True])
 def test_too_many_frames_are_rejected(is_child: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble, "MAX_FRAMES", 1_000)
-    assert taken(reply(100, one_thread(count=10), is_child=is_child))
+    assert snapshot_of(reply(100, one_thread(count=10), is_child=is_child))
 
     with pytest.raises(MalformedAnswer):
-        taken(reply(100, one_thread(count=11), is_child=is_child))
+        snapshot_of(reply(100, one_thread(count=11), is_child=is_child))
 
 
 def test_the_host_figures_of_a_node_change_nothing_else() -> None:
@@ -139,18 +139,18 @@ def test_the_host_figures_of_a_node_change_nothing_else() -> None:
 )
 def test_an_answer_that_no_probe_gives_is_malformed(change: Callable[[Any], object]) -> None:
     result = json.loads(answer())
-    assert taken(decoded(json.dumps(result).encode()))
+    assert snapshot_of(decoded(json.dumps(result).encode()))
 
     change(result)
 
     with pytest.raises(MalformedAnswer):
-        taken(decoded(json.dumps(result).encode()))
+        snapshot_of(decoded(json.dumps(result).encode()))
     with pytest.raises(MalformedAnswer):
-        taken(validated(result))
+        snapshot_of(validated(result))
 
 
 def test_every_cause_that_a_probe_names_is_one_of_the_model() -> None:
-    """What travels to nodes cannot import the model, and an answer with another cause is refused as a whole."""
+    """The node package cannot import the model, and an answer with another cause is rejected."""
     sources = [path.read_text() for path in Path(node.__file__).parent.rglob("*.py")]
     named = {cause for text in sources for cause in re.findall(r'cause="(\w+)"', text)}
 

@@ -1,4 +1,4 @@
-"""What dstack's driver on the cluster sends back about a node is its answer, or a failure with a cause."""
+"""The messages of dstack's driver about a node are its answer, or a failure with a cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWER: dict[str, Any] = {
 
 
 def received(result: object) -> Any:
-    """What the other side gets of a node's result."""
+    """The received message of a node's result."""
     message = msgspec.json.decode(reply(7, "n", result), type=Reply)
     assert (message.number, message.node_id) == (7, "n")
     return message.result()

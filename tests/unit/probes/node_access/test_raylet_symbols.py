@@ -1,4 +1,4 @@
-"""Where Ray's library keeps a thread's task: what is found fast is what a walk over all of it finds."""
+"""The address of a thread's task in Ray's library: the fast search agrees with a complete one."""
 
 from __future__ import annotations
 

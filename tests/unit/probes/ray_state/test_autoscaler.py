@@ -1,4 +1,4 @@
-"""Whether something may add nodes, from what the GCS told on real clusters of Ray 2.46 and 2.60."""
+"""Whether a cluster has an autoscaler, by replies of the GCS of Ray 2.46 and 2.60."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_monitor_that_cannot_add_nodes_is_no_autoscaler(first: SimpleNamespace
     [
         (v1({"f" * 51 + "00000": "ray.head.default"}), NOTHING),  # ray start --head --autoscaling-config
         (SimpleNamespace(value=b""), v2("headgroup", "workers")),
-        (SimpleNamespace(value=b"{}"), NOTHING),  # something that is not understood
+        (SimpleNamespace(value=b"{}"), NOTHING),  # a malformed value
     ],
 )
 def test_configured_types_of_nodes_mean_an_autoscaler(first: SimpleNamespace, second: object) -> None:

@@ -1,4 +1,4 @@
-"""What is read from a core worker's answer besides its plain fields."""
+"""Derived values of a core worker's answer."""
 
 from concurrent import futures
 from typing import Any
@@ -24,7 +24,7 @@ def test_other_resources_name_no_placement_group(resources: list[str]) -> None:
 
 
 class CoreWorker(core_worker_pb2_grpc.CoreWorkerServiceServicer):  # type: ignore[misc]
-    """As much of a core worker as says which worker it is."""
+    """The part of a core worker that identifies the worker."""
 
     def GetCoreWorkerStats(self, request: Any, context: Any) -> Any:
         reply = core_worker_pb2.GetCoreWorkerStatsReply()

@@ -1,4 +1,4 @@
-"""When the GCS is asked for ended tasks, what of its replies counts, and how they are joined with the samples."""
+"""Requests to the GCS for ended tasks, the relevant parts of replies, and their join with samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASK = "1a" * 24
 
 
 class Gcs:
-    """What the GCS replies to the request for each state, and the requests."""
+    """The replies of the GCS for each state, and its requests."""
 
     def __init__(self, **replies: Any) -> None:
         self.replies = replies

@@ -1,4 +1,4 @@
-"""What is read from the rows of the GCS's task events about tasks that failed; all rows are made here."""
+"""Failed tasks are read from synthetic rows of the GCS's task events."""
 
 from __future__ import annotations
 

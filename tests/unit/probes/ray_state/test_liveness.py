@@ -1,4 +1,4 @@
-"""Which workers count, and when the GCS has to be asked about it."""
+"""Live workers, and the requests to the GCS about them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_gcs_is_asked_only_about_failures_of_possibly_ended_workers(
 
 
 def test_an_ended_worker_is_absent_and_its_failures_are_ignored() -> None:
-    gone, unlisted, there = worker("a"), worker("b"), worker("c")
+    ended, unlisted, there = worker("a"), worker("b"), worker("c")
     liveness = Liveness()
     failures = [
         failure("a", "process", "ended"),
@@ -95,13 +95,13 @@ def test_an_ended_worker_is_absent_and_its_failures_are_ignored() -> None:
     assert not liveness.may_have_ended(failures[:1])
     liveness.note_alive(failures[1:3], inventory(there))
 
-    assert liveness.present([gone, unlisted, there]) == [there]
-    assert liveness.concern(failures, [gone, unlisted, there]) == tuple(failures[2:])
+    assert liveness.present([ended, unlisted, there]) == [there]
+    assert liveness.concern(failures, [ended, unlisted, there]) == tuple(failures[2:])
 
 
 def test_dead_owners_are_named_in_the_order_of_their_ids() -> None:
     liveness = Liveness()
-    gone = {name: GoneWorker(worker_id=name, node_id="n", pid=1) for name in "cab"}
-    liveness.note_listed(Inventory(gone_workers=gone))
+    ended = {name: GoneWorker(worker_id=name, node_id="n", pid=1) for name in "cab"}
+    liveness.note_listed(Inventory(gone_workers=ended))
 
     assert [one.worker_id for one in liveness.gone_among(["c", "x", "a"])] == ["a", "c"]

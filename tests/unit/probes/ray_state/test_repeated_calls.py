@@ -1,4 +1,4 @@
-"""Which calls count as repeated: sequential, regular, and short against the time between them."""
+"""Repeated calls are sequential, regular, and short compared with their interval."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dstack.probes.ray_state.repeated_calls import EndedCall, call_of, last_ende
 
 DRIVER, ACTOR, JOB = "f" * 40 + "01000000", "2b" * 16, "01000000"
 NOW = 1.7e9
-"""When the newest call ends, if nothing else is said."""
+"""The default end of the newest call."""
 
 
 def calls(
     ends: Sequence[float], took_s: float = 0.002, name: str = "Buffer.size", actor: str = ACTOR, by: str = DRIVER
 ) -> list[EndedCall]:
-    """Calls that ended so long after ``NOW`` each."""
+    """Calls that ended at these times after ``NOW``."""
     return [EndedCall(JOB, name, actor, by, NOW + end - took_s, NOW + end) for end in ends]
 
 

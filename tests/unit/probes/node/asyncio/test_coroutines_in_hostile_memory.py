@@ -1,4 +1,4 @@
-"""Whatever memory holds, coroutines are read, or passed over, or refused, after a bounded number of reads."""
+"""With any memory content, coroutines are read, skipped or rejected in a bounded number of reads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def completes(*tasks: Any) -> None:
 
 
 async def waits_in_many_ways(stopped: threading.Event) -> list[asyncio.Task[None]]:
-    """Tasks that wait for futures, for each other, in chains, at locks, by asyncio's functions and for an executor."""
+    """Tasks that wait for futures, each other, chains, locks, functions of asyncio and an executor."""
     for number, variable in enumerate(VARIABLES):
         variable.set(number)
     loop, lock, event, queue = asyncio.get_running_loop(), asyncio.Lock(), asyncio.Event(), asyncio.Queue[int]()
@@ -81,7 +81,7 @@ async def waits_in_many_ways(stopped: threading.Event) -> list[asyncio.Task[None
 
 @contextmanager
 def suspended() -> Iterator[list[asyncio.Task[None]]]:
-    """All of them, on a loop that is kept from running."""
+    """All these tasks, on a blocked event loop."""
     loop, stopped = asyncio.new_event_loop(), threading.Event()
     tasks = loop.run_until_complete(waits_in_many_ways(stopped))
     try:
@@ -99,7 +99,7 @@ def suspended() -> Iterator[list[asyncio.Task[None]]]:
 
 @dataclass(frozen=True)
 class Copy:
-    """What was read of this process, the words that were, and how many tasks there were."""
+    """The recorded pages of this process, their words, and the number of tasks."""
 
     pages: dict[int, bytes]
     touched: list[int]
@@ -135,7 +135,7 @@ def test_an_unchanged_copy_shows_all_tasks(copy: Copy) -> None:
 
 
 class WithoutAttributes(Objects):
-    """Objects as they look where their names are just being changed."""
+    """Objects whose names are being changed."""
 
     def attributes(self, address: int) -> dict[str, int]:
         return {}
@@ -148,7 +148,7 @@ def test_missing_attributes_are_no_error(copy: Copy) -> None:
 
 
 class Counted(ProcessMemory):
-    """This process's memory, with a limit to how often it is read."""
+    """This process's memory with a limited number of reads."""
 
     left = 500_000
 

@@ -1,4 +1,4 @@
-"""Coroutines that have not begun, and what only they can end, read from this process's own memory."""
+"""Coroutines that have not begun, and waits that only they can end, in this process's memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def traced(method):
         return await method(self, *args, **kwargs)
     return _resume_span
 """
-"""As Ray wraps the async methods of actors (2.46 to 2.60)."""
+"""Wrap a method as Ray wraps async methods of actors (2.46 to 2.60)."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def count(self: object, items: list[int]) -> int:
 
 
 def begun_by(memory: ProcessMemory, function: Callable[..., Any]) -> Suspended:
-    """What is read of a task of this function, on a loop that has not run it yet."""
+    """The reading of a task of this function that has not begun."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(function(object(), [1]), name="counts")
     try:

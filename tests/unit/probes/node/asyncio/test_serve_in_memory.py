@@ -1,4 +1,4 @@
-"""Requests to Serve deployments are read from the frames of functions that are called as Serve's, in this process."""
+"""Requests to Serve deployments are read from frames of functions with Serve's names."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class WorkerThread:
 
 
 def module(source: str, path: str) -> SimpleNamespace:
-    """What a file of this path would define."""
+    """The definitions of a file with this path."""
     names: dict[str, Any] = {}
     exec(compile(source, SITE + path, "exec"), names)
     return SimpleNamespace(**names)
@@ -117,7 +117,7 @@ def assigns(config: SimpleNamespace) -> Any:
 
 @contextmanager
 def suspended(*begun: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Iterator[list[Suspended]]:
-    """These, suspended as asyncio tasks in this order, as they are read."""
+    """The readings of these coroutines, suspended as asyncio tasks in this order."""
     tasks = [loop.create_task(one) for one in begun]
     for _ in range(5):
         loop.run_until_complete(asyncio.sleep(0))

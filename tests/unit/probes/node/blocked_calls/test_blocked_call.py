@@ -1,7 +1,7 @@
-"""What a thread waits for, by frames as they were recorded on Ray 2.60 and CPython 3.11 (others where named).
+"""Waits of threads by recorded frames of Ray 2.60 and CPython 3.11 (others are named).
 
-Objects that the frames refer to are this process's own, so that their memory is read as a worker's would be. The kernel
-says what a test gives it; threads that sleep on real locks are asked for themselves. Nothing here needs Ray.
+Objects of the frames are this process's own, so that their memory is read like a worker's. The kernel's figures are
+simulated, except those of threads that sleep on real locks. Nothing here needs Ray.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ CONDITION = (
 USER = f"load {APP}:7"
 
 
-# What frames and threads are made of
+# Parts of frames and threads
 
 
 @dataclass(frozen=True)
 class RecordedFrame:
-    """A frame that was recorded, whose locals are objects of this process; it has no stack and is in no block."""
+    """A recorded frame whose locals are objects of this process, without a stack and outside of blocks."""
 
     position: Position
     values: dict[str, object]
@@ -100,8 +100,8 @@ class RecordedFrame:
 def recorded(*lines: str, **values: object) -> list[RecordedFrame]:
     """Frames, leaf first, from lines of ``FUNCTION FILE:LINE LOCAL=VALUE ...``.
 
-    A local whose text is the name of one of ``values`` is that object; else it is the number or constant that the
-    text stands for, or where it stands for none, the text itself.
+    A local whose text is the name of one of ``values`` is that object; otherwise it is the number or constant of that
+    text, or the text itself.
     """
     return [_frame(line, values) for line in lines]
 
@@ -127,7 +127,7 @@ def thread(frames: Sequence[RecordedFrame], os_thread_id: int = MAIN, name: str 
 
 @dataclass
 class RecordedProcess:
-    """This process's objects, modules and frames, and threads that were recorded."""
+    """This process's objects, modules and frames, and recorded threads."""
 
     own: PythonProcess
     threads: list[MemoryThread] = field(default_factory=list)
@@ -146,13 +146,13 @@ Kernel = Callable[[SystemCall | None], None]
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """Sets the system call that the kernel says every thread is blocked in."""
+    """Set the system call in which the kernel reports every thread as blocked."""
 
-    def says(call: SystemCall | None) -> None:
+    def set_call(call: SystemCall | None) -> None:
         monkeypatch.setattr(blocked_call, "system_call", lambda pid, tid: call)
 
-    says(BLOCKED)
-    return says
+    set_call(BLOCKED)
+    return set_call
 
 
 Read = Callable[..., CallData | None]
@@ -165,7 +165,7 @@ def calls_of(threads: Sequence[MemoryThread], own: PythonProcess, below: Sequenc
 
 @pytest.fixture
 def read(interpreter: Interpreter) -> Iterator[Read]:
-    """Reads the call of the first of these threads."""
+    """Read the call of the first of these threads."""
     with open_memory(os.getpid()) as memory:
 
         def read(*threads: MemoryThread, below: Sequence[int] = ()) -> CallData | None:
@@ -177,13 +177,13 @@ def read(interpreter: Interpreter) -> Iterator[Read]:
 # Ray
 
 REF_TYPE: Any = type("ray._raylet.ObjectRef", (bytes,), {"__slots__": ()})
-"""Ray's type by name, with an id in its place: a bytes object has its data where an ObjectRef has its id."""
+"""Ray's type by name; a bytes object has its data where an ObjectRef has its id."""
 GENERATOR_TYPE: Any = type("ObjectRefGenerator", (), {})
 OWNER = bytes(range(1, 29))
 
 
 class Refs:
-    """ObjectRefs as they are in memory, with ids that count up; all have the same owner."""
+    """ObjectRefs in memory with consecutive ids and the same owner."""
 
     def __init__(self) -> None:
         text = b"\x0a\x04\x22\x02ab" + b"\x22\x1c" + OWNER
@@ -345,7 +345,7 @@ JOINS = pytest.mark.parametrize(
 
 
 def run_by(os_thread_id: int, value: object) -> MemoryThread:
-    """A thread that runs this Thread object."""
+    """The recorded thread of this Thread object."""
     bootstrap = f"Thread._bootstrap_inner {LIB}/threading.py:1045 self=thread"
     return thread(recorded(USER, bootstrap, thread=value), os_thread_id, "joined")
 
@@ -384,11 +384,11 @@ def test_a_join_without_locals_is_unread(read: Read) -> None:
     assert call == {"kind": "thread.join", "frame": 0, "unread": "there is no local variable self"}
 
 
-# What sleeps in the kernel
+# Threads that sleep in the kernel
 
 
 def line_of(place: Place) -> str:
-    """A frame in this place."""
+    """A frame at this position."""
     local = f" {place.having}=value" if place.having else ""
     return f"{place.function} /lib{place.file}:1 self=owner{local}"
 
@@ -527,20 +527,20 @@ def test_threads_without_frames_or_ids_have_no_call(read: Read) -> None:
 
 @contextlib.contextmanager
 def asleep(target: Callable[[], object]) -> Iterator[threading.Thread]:
-    """A thread that sleeps on a futex in this function; the caller lets it go on."""
+    """A thread that sleeps on a futex in this function; the caller resumes it."""
     started = threading.Thread(target=target, daemon=True)
     started.start()
     tid = wait_until(lambda: started.native_id, deadline_s=60, what=lambda: "its id")
 
     marks: list[str | None] = [None]
 
-    def rests() -> bool:
-        """It did not run since the last poll; a thread that waits for the GIL wakes up all the time."""
+    def is_asleep() -> bool:
+        """It did not run since the last poll; a thread that waits for the GIL wakes periodically."""
         marks.append(proc.scheduler_mark(os.getpid(), tid))
         call = proc.system_call(os.getpid(), tid)
         return call is not None and call.futex is not None and marks[-1] == marks[-2]
 
-    wait_until(rests, deadline_s=60, what=lambda: "it to sleep")
+    wait_until(is_asleep, deadline_s=60, what=lambda: "it to sleep")
     yield started
     started.join(60)
 
@@ -550,7 +550,7 @@ ReadLive = Callable[[threading.Thread], CallData | None]
 
 @pytest.fixture
 def read_live(interpreter: Interpreter) -> ReadLive:
-    """Reads the call of a thread of this process, with all of its threads, from memory."""
+    """Read the call of a thread of this process from memory, with all its threads."""
 
     def read(waiter: threading.Thread) -> CallData | None:
         with open_memory(os.getpid(), keeps_pages=True) as memory:
@@ -646,7 +646,7 @@ def test_a_wait_on_a_condition_with_a_timeout_is_read(read_live: ReadLive) -> No
 
 
 def test_a_condition_that_was_notified_waits_for_its_lock(read_live: ReadLive) -> None:
-    """Then its innermost frame is still ``Condition.wait``."""
+    """The innermost frame is ``Condition.wait`` then."""
     condition = threading.Condition(threading.Lock())
 
     def wait() -> None:
@@ -666,7 +666,7 @@ def test_a_condition_that_was_notified_waits_for_its_lock(read_live: ReadLive) -
 
 
 def is_wanted(waiter: threading.Thread, lock: object) -> bool:
-    """Whether the thread sleeps on this lock by now."""
+    """Whether the thread sleeps on this lock."""
     call = proc.system_call(os.getpid(), waiter.native_id or 0)
     if call is None or call.futex is None:
         return False
@@ -677,7 +677,7 @@ def is_wanted(waiter: threading.Thread, lock: object) -> bool:
 
 
 class LostFrame(RecordedFrame):
-    """A frame whose memory is gone."""
+    """A frame whose memory is unmapped."""
 
     @property
     def locals(self) -> Sequence[int]:
@@ -784,7 +784,7 @@ def test_a_wait_for_the_next_future_is_read(read: Read, kernel: Kernel) -> None:
     assert one is not None
     assert both is not None
     assert (one["what"], one["threads"]) == ("concurrent.futures.as_completed", [OTHER])
-    assert not both.keys() & {"threads", "all_of"}  # the other may be given by any thread
+    assert not both.keys() & {"threads", "all_of"}  # any thread may complete the other
 
 
 def test_a_future_without_a_known_giver_is_read(read: Read, kernel: Kernel) -> None:

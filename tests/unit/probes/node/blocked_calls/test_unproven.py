@@ -1,4 +1,4 @@
-"""The call of a thread that ran during every reading is kept only where all readings show the same call."""
+"""The call of a thread that ran during every reading is kept only if all readings agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code objects: their names, and on which line each of their instructions is, as Python itself says."""
+"""Code objects: their names and the lines of their instructions equal those that Python gives."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def all_codes(of: ModuleType) -> list[CodeType]:
-    """All the code of a module: its own, its functions', and what is nested in these."""
+    """All code objects of a module, including nested ones."""
     file = of.__file__ or ""
     with open(file, encoding="utf-8") as source:
         return list(codes_in(compile(source.read(), file, "exec")))
 
 
 def odd_codes() -> list[CodeType]:
-    """Lines that go back, that are far from each other, and functions without any code of their own."""
+    """Lines that go back, lines far from each other, and functions without own code."""
     texts = [
         "x = [\n1,\n2,\n\n\n3][\n0]",
         "f(\n1\n)" + "\n" * 300 + "g()",
@@ -118,7 +118,7 @@ def test_every_instruction_has_the_line_that_python_gives(
 
 
 def local_names(code: CodeType) -> tuple[str, ...]:
-    """In the order of a frame's locals: a variable of a closure that is an argument stands once from 3.11 on."""
+    """Names in the order of a frame's locals: an argument in a closure occurs once from 3.11 on."""
     cells = code.co_cellvars
     if sys.version_info >= (3, 11):
         cells = tuple(name for name in cells if name not in code.co_varnames)
@@ -167,7 +167,7 @@ def test_an_object_that_is_no_code_gives_none(memory: ProcessMemory, address: in
         found.code(address)
 
 
-# What earlier samples have read
+# Caches of earlier samples
 
 
 def test_a_cached_code_object_is_not_read_again(memory: ProcessMemory) -> None:
@@ -188,13 +188,13 @@ def function_of(text: str) -> CodeType:
 
 
 def test_another_code_object_at_the_same_address_is_not_the_cached_one() -> None:
-    """As where a module was reloaded, or a lambda was made, let go, and another one made."""
+    """As after a reload of a module, or when a lambda is released and another one is created."""
     one, other = function_of("def f(a):\n return a"), function_of("\n\ndef f(b):\n return [b,\n b]")
     recorder = Recorder()
     code_objects(recorder).load([id(one), id(other)])
     for code in map(code_objects(recorder).code, (id(one), id(other))):
         code_objects(recorder).names(code)
-    words = range(16, sys.getsizeof(one) // 8 * 8, 8)  # all of its words but the reference count and the type
+    words = range(16, sys.getsizeof(one) // 8 * 8, 8)  # all its words except the reference count and the type
     with open_memory(os.getpid()) as plain:
         replaced = [Change(id(one) + at, 0, plain.pointer(id(other) + at)) for at in words]
     known: dict[int, Code] = {}
@@ -220,11 +220,11 @@ def test_a_cached_address_without_a_code_object_gives_none() -> None:
     known: dict[int, Code] = {}
     code_objects(recorder, known).code(id(code))
 
-    gone = Copied(recorder.pages, [Change(id(code) + 8, 0, None)])
+    without_type = Copied(recorder.pages, [Change(id(code) + 8, 0, None)])
     other_type = Copied(recorder.pages, [Change(id(code) + 8, 0, id(str))])
 
     assert known.keys() == {id(code)}
-    assert code_objects(gone, known).get(id(code)) is None
+    assert code_objects(without_type, known).get(id(code)) is None
     assert code_objects(other_type, known).get(id(code)) is None
 
 
@@ -265,14 +265,14 @@ def test_any_line_table_is_parsed_in_order(decode: Any, table: bytes, first: int
 
 
 class LongTable(Objects):
-    """Every code object has the longest line table, whatever it is."""
+    """Every code object has the longest line table."""
 
     def data(self, address: int, longest: int = 0) -> bytes:
         return bytes([0x80, 0]) * (longest // 2)
 
 
 def test_many_instructions_in_a_long_table_are_not_slow(memory: ProcessMemory) -> None:
-    """A process whose frames are all at another instruction is made up, or its memory is; it holds up no others."""
+    """A hostile process, with all frames at different instructions, does not delay others."""
     found = CodeObjects(LongTable(memory, lambda: own_layout().cached_keys), own_layout())
     code = found.code(id(threading.Condition.wait.__code__))
     began = time.process_time()

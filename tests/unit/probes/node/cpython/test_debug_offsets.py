@@ -1,4 +1,4 @@
-"""Offsets that a target states itself are used where they make sense, and refused with a sentence where they do not."""
+"""Offsets stated by a target are used if they are possible, and rejected with a reason otherwise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def header_of(version: tuple[int, int], level: int = RELEASE, free_threaded: int
 
 
 def plausible(version: tuple[int, int]) -> dict[str, int]:
-    """Offsets of which all differ, but for those of built-in types, which are what they must be."""
+    """Offsets that all differ, except those of built-in types, which are correct."""
     values = {field: 8 * at for at, field in enumerate(FIELDS[version])}
     sizes = {field: STRUCT_BYTES for field in FIELDS[version] if field.endswith(".size")}
     types = {field: value for field, value in BUILT_IN_TYPES.items() if field in values}
@@ -51,7 +51,7 @@ def plausible(version: tuple[int, int]) -> dict[str, int]:
 
 
 def stated(version: tuple[int, int], header: bytes = b"", **changes: int) -> bytes:
-    """What stands at the ``_PyRuntime`` of such a target; a change is written as ``group__field``."""
+    """The bytes at the ``_PyRuntime`` of such a target; a change is written as ``group__field``."""
     values = plausible(version) | {name.replace("__", "."): value for name, value in changes.items()}
     return (header or header_of(version)) + struct.pack(f"<{len(values)}Q", *values.values())
 
@@ -120,14 +120,14 @@ def test_the_layout_of_a_target_has_its_own_offsets() -> None:
 
 
 class NotNeeded(OwnPython):
-    """The reader's own interpreter, which is of another version than the target's."""
+    """The reader's own interpreter, of another version than the target's."""
 
     def layout(self) -> Layout:
         raise AssertionError("the reader's own layout is not needed")
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "reason"),
     [
         (b"\0" * HEADER_SIZE, "its _PyRuntime does not begin with debug offsets, as in every Python from 3.13 on"),
         (
@@ -143,11 +143,11 @@ class NotNeeded(OwnPython):
         (header_of((3, 13)), "its debug offsets are of Python 3.13, not 3.14"),
     ],
 )
-def test_unsupported_builds_are_rejected(header: bytes, said: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+def test_unsupported_builds_are_rejected(header: bytes, reason: str) -> None:
+    with pytest.raises(Unreadable) as error:
         read(stated((3, 14), header), (3, 14))
 
-    assert str(refused.value) == said
+    assert str(error.value) == reason
 
 
 def test_a_release_candidate_has_the_layout_of_its_release() -> None:
@@ -157,7 +157,7 @@ def test_a_release_candidate_has_the_layout_of_its_release() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"interpreter_frame__previous": STRUCT_BYTES}, "its debug offset of interpreter_frame.previous is 4096"),
         ({"thread_state__next": 2**64 - 8}, "its debug offset of thread_state.next is"),
@@ -167,11 +167,11 @@ def test_a_release_candidate_has_the_layout_of_its_release() -> None:
         ({"pyobject__ob_type": 24}, "its debug offset of pyobject.ob_type is 24, not 8"),
     ],
 )
-def test_impossible_offsets_are_rejected(changes: dict[str, int], said: str) -> None:
-    with pytest.raises(Unreadable) as refused:
+def test_impossible_offsets_are_rejected(changes: dict[str, int], reason: str) -> None:
+    with pytest.raises(Unreadable) as error:
         read(stated((3, 14), b"", **changes), (3, 14))
 
-    assert str(refused.value).startswith(said)
+    assert str(error.value).startswith(reason)
 
 
 def test_unmapped_offsets_are_rejected() -> None:

@@ -1,4 +1,4 @@
-"""The frames of threads are those that they have, however deep they are, and whatever their code is."""
+"""The frames of threads are read correctly, for any depth and any code."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tests.unit.support.own_process import own_frames, own_interpreter, own_proc
 
 
 @contextmanager
-def resting(run: Callable[[Callable[[], object]], object]) -> Iterator[threading.Thread]:
-    """A thread that runs this function, which calls what it is given to come to rest."""
+def sleeping(run: Callable[[Callable[[], object]], object]) -> Iterator[threading.Thread]:
+    """A thread that runs this function, which calls its argument to sleep."""
     over = threading.Event()
-    thread = threading.Thread(target=lambda: run(over.wait), name="resting")
+    thread = threading.Thread(target=lambda: run(over.wait), name="sleeping")
     thread.start()
     try:
-        wait_until(lambda: is_at_rest(thread), deadline_s=60, what=lambda: "the thread to come to rest")
+        wait_until(lambda: is_asleep(thread), deadline_s=60, what=lambda: "the thread to sleep")
         yield thread
     finally:
         over.set()
         thread.join()
 
 
-def is_at_rest(thread: threading.Thread) -> bool:
-    """Whether the thread sleeps on the lock of its Event, and not on the GIL, for which it would wake at once."""
+def is_asleep(thread: threading.Thread) -> bool:
+    """Whether the thread sleeps on the lock of its Event; a wait for the GIL is short."""
     marks = [proc.scheduler_mark(os.getpid(), thread.native_id or 0) for _ in range(2)]
     call = proc.system_call(os.getpid(), thread.native_id or 0)
     leaf = sys._current_frames().get(thread.ident or 0)
@@ -65,22 +65,22 @@ def shown(frames: list[Frame]) -> list[tuple[str, str, int]]:
     return [(frame.file, frame.function, frame.line) for frame in frames]
 
 
-def as_python_says(thread: threading.Thread) -> list[tuple[str, str, int]]:
+def as_python_gives(thread: threading.Thread) -> list[tuple[str, str, int]]:
     return [(one.f_code.co_filename, one.f_code.co_name, one.f_lineno or 0) for one in live_frames(thread)]
 
 
-def recursion(rest: Callable[[], object], depth: int = 300) -> object:
-    return recursion(rest, depth - 1) if depth else rest()
+def recursion(sleep: Callable[[], object], depth: int = 300) -> object:
+    return recursion(sleep, depth - 1) if depth else sleep()
 
 
-def through_c(rest: Callable[[], object], depth: int = 40) -> object:
-    """Python that C calls: with a frame of C's in between on CPython 3.12 and later."""
-    return list(map(lambda _: through_c(rest, depth - 1) if depth else rest(), [0]))[0]  # noqa: C417, RUF015
+def through_c(sleep: Callable[[], object], depth: int = 40) -> object:
+    """Python called by C, with a frame of C in between on CPython 3.12 and later."""
+    return list(map(lambda _: through_c(sleep, depth - 1) if depth else sleep(), [0]))[0]  # noqa: C417, RUF015
 
 
-def generators(rest: Callable[[], object], depth: int = 40) -> Any:
+def generators(sleep: Callable[[], object], depth: int = 40) -> Any:
     def inner() -> Iterator[object]:
-        yield generators(rest, depth - 1) if depth else rest()
+        yield generators(sleep, depth - 1) if depth else sleep()
 
     def outer() -> Iterator[object]:
         yield from inner()
@@ -89,30 +89,30 @@ def generators(rest: Callable[[], object], depth: int = 40) -> Any:
 
 
 class Größe:
-    def __init__(self, rest: Callable[[], object]) -> None:
-        self.__enter__ = rest
-        rest()
+    def __init__(self, sleep: Callable[[], object]) -> None:
+        self.__enter__ = sleep
+        sleep()
 
     @property
     def äußere(self) -> object:
         return None
 
 
-def with_names_of_its_own(rest: Callable[[], object]) -> object:
-    return Größe(rest)
+def with_names_of_its_own(sleep: Callable[[], object]) -> object:
+    return Größe(sleep)
 
 
-def compiled(rest: Callable[[], object]) -> None:
-    lines = "\n" * 70_000 + "f = lambda: (\n\n  rest()\n)\nf()"
-    exec(compile(lines, "made up \U0001f980.py", "exec"), {"rest": rest})
+def compiled(sleep: Callable[[], object]) -> None:
+    lines = "\n" * 70_000 + "f = lambda: (\n\n  sleep()\n)\nf()"
+    exec(compile(lines, "made up \U0001f980.py", "exec"), {"sleep": sleep})
 
 
-def with_many_locals(rest: Callable[[], object]) -> None:
+def with_many_locals(sleep: Callable[[], object]) -> None:
     names = [f"name_{number}" for number in range(3_000)]
-    body = "\n ".join([f"{name} = rest" for name in names])
+    body = "\n ".join([f"{name} = sleep" for name in names])
     made: dict[str, Any] = {}
-    exec(f"def many(rest):\n {body}\n return rest()", made)
-    made["many"](rest)
+    exec(f"def many(sleep):\n {body}\n return sleep()", made)
+    made["many"](sleep)
 
 
 SHAPES = [recursion, through_c, generators, with_names_of_its_own, compiled, with_many_locals]
@@ -120,10 +120,10 @@ SHAPES = [recursion, through_c, generators, with_names_of_its_own, compiled, wit
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_the_frames_of_a_thread_are_those_that_it_has(shape: Callable[[Callable[[], object]], object]) -> None:
-    with resting(shape) as thread:
+    with sleeping(shape) as thread:
         found = frames_of(thread)
 
-        assert shown(found) == as_python_says(thread)
+        assert shown(found) == as_python_gives(thread)
         for frame, live in zip(found, live_frames(thread), strict=True):
             assert frame.position.qualified == getattr(live.f_code, "co_qualname", live.f_code.co_name)
             assert frame.code.address == id(live.f_code)
@@ -132,20 +132,20 @@ def test_the_frames_of_a_thread_are_those_that_it_has(shape: Callable[[Callable[
 def test_the_locals_of_a_frame_are_the_objects_that_it_has() -> None:
     marker = object()
 
-    def inner(rest: Callable[[], object], /, first: object, *rests: object, **more: object) -> object:
+    def inner(sleep: Callable[[], object], /, first: object, *others: object, **more: object) -> object:
         second = [first]
         if more:
-            later = rest()
+            later = sleep()
         return (second, marker, later)
 
-    with resting(lambda rest: inner(rest, marker, 1, 2, third=3)) as thread:
+    with sleeping(lambda sleep: inner(sleep, marker, 1, 2, third=3)) as thread:
         (frame,) = [one for one in frames_of(thread) if one.function == "inner"]
         (live,) = [one for one in live_frames(thread) if one.f_code.co_name == "inner"]
         values = live.f_locals
 
         assert frame.local("first") == id(marker)
-        assert [frame.local(name) for name in ("rests", "more", "second")] == [
-            id(values[name]) for name in ("rests", "more", "second")
+        assert [frame.local(name) for name in ("others", "more", "second")] == [
+            id(values[name]) for name in ("others", "more", "second")
         ]
         assert frame.has("second")
         assert not frame.has("later")
@@ -154,8 +154,8 @@ def test_the_locals_of_a_frame_are_the_objects_that_it_has() -> None:
 
 def test_threads_are_listed_from_their_start_to_their_end() -> None:
     with (
-        resting(recursion) as first,
-        resting(recursion) as second,
+        sleeping(recursion) as first,
+        sleeping(recursion) as second,
         open_memory(os.getpid(), keeps_pages=True) as memory,
     ):
         ids = own_frames(memory).threads
@@ -181,30 +181,30 @@ def test_an_absent_thread_is_unreadable() -> None:
 def test_the_frames_of_a_thread_differ_from_those_it_has_later() -> None:
     gate, passed = threading.Event(), threading.Event()
 
-    def run(rest: Callable[[], object]) -> None:
+    def run(sleep: Callable[[], object]) -> None:
         gate.wait()
         passed.set()
-        rest()
+        sleep()
 
     thread = threading.Thread(target=lambda: run(over.wait))
     over = threading.Event()
     thread.start()
     try:
-        wait_until(lambda: is_at_rest(thread), deadline_s=60, what=lambda: "it to come to rest")
+        wait_until(lambda: is_asleep(thread), deadline_s=60, what=lambda: "it to sleep")
         with open_memory(os.getpid(), keeps_pages=True) as memory:
             process = own_process(memory)
-            (seen,) = [one for one in process.threads if one.thread_id == thread.ident]
-            steps, states = process.steps(seen), process.frames.threads
+            (read,) = [one for one in process.threads if one.thread_id == thread.ident]
+            steps, states = process.steps(read), process.frames.threads
 
-        for known in (states, {}, {seen.thread_id: states[threading.get_ident()]}):  # the last is another thread's
-            assert thread_again(seen, known)[1] == steps
+        for known in (states, {}, {read.thread_id: states[threading.get_ident()]}):  # the last one is of another thread
+            assert thread_again(read, known)[1] == steps
 
         gate.set()
         passed.wait()
-        wait_until(lambda: is_at_rest(thread), deadline_s=60, what=lambda: "it to come to rest again")
-        again, steps_again = thread_again(seen, states)
+        wait_until(lambda: is_asleep(thread), deadline_s=60, what=lambda: "it to sleep again")
+        again, steps_again = thread_again(read, states)
         assert steps_again != steps
-        assert shown(list(again.frames)) == as_python_says(thread)
+        assert shown(list(again.frames)) == as_python_gives(thread)
     finally:
         gate.set()
         over.set()
@@ -212,14 +212,14 @@ def test_the_frames_of_a_thread_differ_from_those_it_has_later() -> None:
 
 
 def test_many_threads_are_read_together_in_few_system_calls() -> None:
-    """Not one call for each of them, nor one for each of their frames."""
+    """The number of calls does not grow with the threads or frames."""
     over = threading.Event()
     threads = [threading.Thread(target=lambda: recursion(over.wait, 30)) for _ in range(100)]
     for thread in threads:
         thread.start()
     try:
         for thread in threads:
-            wait_until(lambda thread=thread: is_at_rest(thread), deadline_s=60, what=lambda: "a thread")  # type: ignore[misc]
+            wait_until(lambda thread=thread: is_asleep(thread), deadline_s=60, what=lambda: "a thread")  # type: ignore[misc]
         with open_memory(os.getpid(), keeps_pages=True) as memory:
             calls: list[int] = []
             read_spans = memory._read_spans
@@ -230,8 +230,8 @@ def test_many_threads_are_read_together_in_few_system_calls() -> None:
             stacks = frames.stacks(frames.chains(states))
 
         for thread in threads:
-            assert shown(stacks[thread.ident or 0]) == as_python_says(thread)
-        assert len(calls) - listed < 100  # of 3,000 frames; on CPython 3.10 one call for each level of them
+            assert shown(stacks[thread.ident or 0]) == as_python_gives(thread)
+        assert len(calls) - listed < 100  # for 3,000 frames; on CPython 3.10 one call for each level
     finally:
         over.set()
         for thread in threads:

@@ -1,4 +1,4 @@
-"""The layout of this interpreter, which is found by searches of its own memory."""
+"""The layout of this interpreter, calibrated by searches of its own memory."""
 
 from __future__ import annotations
 

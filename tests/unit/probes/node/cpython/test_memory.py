@@ -1,4 +1,4 @@
-"""Pages of a process are read in few system calls, each once, and what is not mapped is said to be unreadable."""
+"""Pages of a process are read once, in few system calls, and unmapped ones are unreadable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Region:
-    """Pages of this process that begin with their number, each mapped until it is unmapped."""
+    """Pages of this process that begin with their number; each can be unmapped."""
 
     def __init__(self, pages: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -53,7 +53,7 @@ Map = Callable[[int], Region]
 
 @pytest.fixture
 def map_pages() -> Iterator[Map]:
-    """Maps so many pages for the length of a test."""
+    """Map a number of pages for the duration of a test."""
     regions: list[Region] = []
 
     def map_pages(count: int) -> Region:
@@ -72,7 +72,7 @@ def kept() -> Iterator[ProcessMemory]:
 
 
 class Calls:
-    """The system calls of one memory: how many spans each read."""
+    """The system calls of one memory, each with its number of spans."""
 
     def __init__(self, kept: ProcessMemory) -> None:
         self.spans: list[int] = []
@@ -87,7 +87,7 @@ class Calls:
 
 
 def forbid(kept: ProcessMemory) -> None:
-    """As a container's seccomp filter does with ``process_vm_readv``."""
+    """Deny ``process_vm_readv`` like a container's seccomp filter."""
 
     def refuse(*_: Any) -> int:
         ctypes.set_errno(errno.EPERM)
@@ -97,7 +97,7 @@ def forbid(kept: ProcessMemory) -> None:
 
 
 def absent(kept: ProcessMemory) -> None:
-    """As in a C library without ``process_vm_readv``."""
+    """Simulate a C library without ``process_vm_readv``."""
     kept._readv = None
 
 
@@ -105,7 +105,7 @@ WAYS = pytest.mark.parametrize("way", [lambda _: None, forbid, absent], ids=["pr
 Way = Callable[[ProcessMemory], None]
 
 
-# Kept pages
+# Cached pages
 
 
 @WAYS
@@ -272,7 +272,7 @@ def test_an_ended_process_is_unreadable(way: Way) -> None:
 
         with pytest.raises(Unreadable):
             memory.read(start + PAGE, 8)
-        assert len(memory.read(start, 8)) == 8  # as it was
+        assert len(memory.read(start, 8)) == 8  # unchanged
 
 
 def test_an_absent_process_cannot_be_opened() -> None:
@@ -299,7 +299,7 @@ def test_cached_pages_are_read_again_in_one_call_and_no_others_afterwards() -> N
 
 
 def test_a_very_large_wait_is_stable_and_can_be_read_again() -> None:
-    value = bytearray(b"a" * (10_000 * PAGE))  # as many pages as 150,000 refs and their list take
+    value = bytearray(b"a" * (10_000 * PAGE))  # the pages of 150,000 refs and their list
     start = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
     with open_memory(os.getpid(), keeps_pages=True) as kept:
         for offset in range(0, len(value), PAGE):

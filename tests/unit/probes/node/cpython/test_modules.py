@@ -1,4 +1,4 @@
-"""Modules and what is in them are found by name, and what an earlier sample knew of their places is validated."""
+"""Modules and their attributes are found by name, and cached addresses are validated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def process_now(known: Known) -> Iterator[PythonProcess]:
         yield PythonProcess(memory, own_interpreter(), known)
 
 
-def looked_up(known: Known, name: str, module: str = NAME) -> int:
+def address_of(known: Known, name: str, module: str = NAME) -> int:
     (found,) = [process.modules.lookup(module, name) for process in process_now(known)]
     return found
 
@@ -39,42 +39,42 @@ def test_the_attributes_of_a_module_are_found(module: types.ModuleType) -> None:
 
     for known in (Known(), Known()):
         for name in ("name0", "name499", "name250"):
-            assert looked_up(known, name) == id(vars(module)[name])
-        assert looked_up(known, "absent") == 0
-        assert looked_up(known, "name0", module="absent") == 0
+            assert address_of(known, name) == id(vars(module)[name])
+        assert address_of(known, "absent") == 0
+        assert address_of(known, "name0", module="absent") == 0
 
 
 def test_a_cached_address_is_validated(module: types.ModuleType) -> None:
     known = Known()
     module.__dict__.update({"one": object(), "two": object()})
-    assert looked_up(known, "two") == id(module.two)
+    assert address_of(known, "two") == id(module.two)
     places = dict(known.places)
     assert places
 
     del module.one, module.two
-    assert looked_up(known, "two") == 0
+    assert address_of(known, "two") == 0
     module.__dict__.update({f"before{number}": object() for number in range(300)})
     module.__dict__["two"] = two = object()
-    assert looked_up(known, "two") == id(two)
+    assert address_of(known, "two") == id(two)
     assert known.places != places
     module.__dict__["two"] = other = object()
-    assert looked_up(known, "two") == id(other)
+    assert address_of(known, "two") == id(other)
 
 
 @pytest.mark.parametrize("place", [-1, 0, 1, 10**6, 2**62])
 def test_a_wrong_cached_address_is_no_error(module: types.ModuleType, place: int) -> None:
     module.__dict__["wanted"] = wanted = object()
     known = Known()
-    assert looked_up(known, "wanted") == id(wanted)
+    assert address_of(known, "wanted") == id(wanted)
 
     known.places = dict.fromkeys(known.places, place)
 
-    assert looked_up(known, "wanted") == id(wanted)
+    assert address_of(known, "wanted") == id(wanted)
 
 
 @contextmanager
 def noting(memory: ProcessMemory, reads: list[int]) -> Iterator[None]:
-    """Adds to the last number how many bytes are read."""
+    """Add the number of read bytes to the last number."""
     read_spans = memory._read_spans
 
     def noted(spans: Sequence[Sequence[int]]) -> bytes:

@@ -1,4 +1,4 @@
-"""Python objects are read as they are, however CPython keeps them."""
+"""Python objects are read correctly, in every representation of CPython."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.support.own_process import own_objects
 
 @pytest.fixture(params=[False, True], ids=["plain", "kept pages"])
 def own(request: pytest.FixtureRequest) -> Iterator[Objects]:
-    """The objects of this very process."""
+    """The objects of this process."""
     with open_memory(os.getpid(), keeps_pages=request.param) as memory:
         yield own_objects(memory)
 

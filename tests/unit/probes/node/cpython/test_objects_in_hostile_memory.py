@@ -1,7 +1,7 @@
-"""Whatever memory holds, the reader gives a value or says that it is unreadable, after a bounded number of reads.
+"""With any memory content, an object is read or unreadable after a bounded number of reads.
 
-Memory is made of drawn words, or copied from this process and then changed: sizes, pointers into a circle and to
-nowhere, pages that vanish, words that change between two reads. What a read costs is counted, not timed.
+Memory consists of random words, or is copied from this process and then changed: sizes, pointers into a cycle and to
+unmapped pages, pages that vanish, words that change between two reads. The cost of a read is counted, not timed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAME_BYTES = 88
 
 
 class Drawn(CountedMemory):
-    """The same words again and again from ``BASE`` to ``end``; the words at ``changes`` change after some reads."""
+    """The same words repeated from ``BASE`` to ``end``; the words at ``changes`` change after some reads."""
 
     def __init__(
         self, words: list[int], end: int, changes: dict[int, tuple[int, int]], *, keeps_pages: bool = True
@@ -42,7 +42,7 @@ class Drawn(CountedMemory):
         self._data, self._end, self._changes = struct.pack(f"<{len(words)}Q", *words), end, changes
 
     def put(self, index: int, word: int) -> None:
-        """From the first read on."""
+        """The changes apply from the first read on."""
         self._changes[index] = (0, word)
 
     def bytes_at(self, address: int, size: int) -> bytes:
@@ -60,11 +60,11 @@ class Drawn(CountedMemory):
         return bytes(data)
 
 
-# Drawn words
+# Random words
 
 TYPE_NAMES = ("list", "tuple", "dict", "set", "frozenset", "str", "bytes", "int", "float", "NoneType", "code", "Plain")
 TYPES_AT = WORDS
-"""Where the types begin, each with its name right behind the pointer to it."""
+"""The addresses of the types, each with its name behind the pointer to it."""
 TYPE_WORDS = 64
 
 
@@ -82,7 +82,7 @@ CHANGES = st.dictionaries(st.integers(0, WORDS - 1), st.tuples(st.integers(0, 40
 
 
 def types(flags: int, dict_offset: int, size: int) -> list[int]:
-    """All the types: each word 0 but for the name, the flags, where the dict is, and how large an instance is."""
+    """The words of all types: name, flags, dict offset and instance size; the others are 0."""
     words = []
     for name in TYPE_NAMES:
         kind = [0] * TYPE_WORDS
@@ -102,7 +102,7 @@ def drawn_memory(draw: st.DrawFn, *, keeps_pages: bool) -> Drawn:
 
 
 def reads_of_objects(objects: Objects, at: int) -> dict[str, tuple[str, Callable[[], object]]]:
-    """Every way to read an object, with a type that it accepts."""
+    """Every function that reads an object, with a type that it accepts."""
     return {
         "type_name": ("Plain", lambda: objects.type_name(at)),
         "is_a": ("list", lambda: objects.is_a(at, "list")),
@@ -143,7 +143,7 @@ def test_threads_and_frames_of_random_words_are_read_or_rejected(memory: Drawn, 
 
 
 def all_of_frames(frames: Frames, states: dict[int, int]) -> dict[int, list[str]]:
-    """The functions of these threads; reads all that can be read of each of their frames, as far as it can be."""
+    """The functions of these threads; all readable parts of their frames are read."""
     stacks = frames.stacks(frames.chains(states))
     for frame in (frame for stack in stacks.values() for frame in stack[:20]):
         for read in (lambda: frame.locals, lambda: frame.stack, lambda: list(frames.held(frame))):  # noqa: B023
@@ -172,7 +172,7 @@ def test_frames_in_a_cycle_are_read_once() -> None:
 
 
 def test_a_dict_of_long_names_is_not_read_whole() -> None:
-    """Each name may be long, or there may be many, but not both: the reader would need a GiB."""
+    """Names may be long or many, but not both: the reader would need a GiB."""
     text, kind = "a" * 60_000, {f"name{number}": number for number in range(1_000)}
     memory = Names(id(kind), id(text))
 
@@ -182,7 +182,7 @@ def test_a_dict_of_long_names_is_not_read_whole() -> None:
 
 
 class Names(CountedMemory):
-    """This process's memory, in which every name of one dict is the same long text."""
+    """This process's memory with the same long text for every name of one dict."""
 
     def __init__(self, dictionary: int, text: int) -> None:
         super().__init__(keeps_pages=False)
@@ -206,7 +206,7 @@ def test_endless_numbers_in_an_exception_table_stay_small(table: bytes, repeats:
     assert all(max(row) < 2**64 for row in rows)
 
 
-# This process's own memory, changed
+# Changed memory of this process
 
 
 class Plain:
@@ -216,7 +216,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Copy:
-    """What was read of this process, and what it should be: by name, the result of a read of the copied pages."""
+    """The recorded pages of this process, and the expected results of reads by name."""
 
     pages: dict[int, bytes]
     touched: list[int]
@@ -266,7 +266,7 @@ def specimens() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def copy() -> Iterator[Copy]:
-    """All the specimens and a thread, read once."""
+    """All specimens and a thread, read once."""
     with specimens() as values, Specimen() as specimen:
         specimen.frame()
         reads = reads_of_specimens(values, specimen.ident)

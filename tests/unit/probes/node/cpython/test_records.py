@@ -1,4 +1,4 @@
-"""Fields of a struct are unpacked as each by itself would be, in the order in which they were asked for."""
+"""Fields of a struct are unpacked as if one by one, in the requested order."""
 
 import struct
 

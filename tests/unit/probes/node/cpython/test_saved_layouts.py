@@ -1,4 +1,4 @@
-"""The layouts of other versions of Python than the reader's own, which are saved."""
+"""The saved layouts of other versions of Python than the reader's own."""
 
 from dstack.probes.node.cpython.saved_layouts import TABLES
 from tests.unit.support.own_process import own_layout

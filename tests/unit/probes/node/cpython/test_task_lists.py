@@ -1,4 +1,4 @@
-"""Tasks are found in the lists that CPython 3.14 links them in, whatever these look like, and on older versions too."""
+"""Tasks are found in the linked lists of CPython 3.14, whatever their content, and in older versions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.unit.support.own_process import own_process
 NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS = 16, 8, 24, 32, 40
 LISTS = TaskLists(NODE, THREAD_TASKS, THREAD_LOOP, THREAD_TASK, INTERPRETER_TASKS)
 LAYOUT = replace(TABLES[3, 14], coroutines=replace(TABLES[3, 14].coroutines, task_lists=LISTS, future_state=NODE + 16))
-"""A layout in which threads, the interpreter and tasks have room in ten words each."""
+"""A layout in which threads, the interpreter and tasks have ten words each."""
 WORDS = 10
 
 
 class AllTasks(Objects):
-    """Takes every object for a task."""
+    """Accept every object as a task."""
 
     def is_kind_of(self, address: int, name: str) -> bool:
         return True
@@ -53,7 +53,7 @@ class FakeProcess:
 
 
 class World:
-    """An interpreter with two threads and five tasks, in this process's memory, without any lists yet."""
+    """An interpreter with two threads and five tasks in this process's memory, without lists."""
 
     def __init__(self) -> None:
         self._words = (ctypes.c_uint64 * (WORDS * 8))()
@@ -68,7 +68,7 @@ class World:
         ctypes.c_uint64.from_address(address).value = value
 
     def link(self, head: int, *tasks: int) -> None:
-        """Makes it the head of the list of these tasks."""
+        """Make it the head of the list of these tasks."""
         nodes = [head, *(task + NODE for task in tasks), head]
         for before, after in itertools.pairwise(nodes):
             self.put(before, after)
@@ -149,7 +149,7 @@ def test_the_current_task_is_that_of_its_threads_loop() -> None:
         assert world.loops(memory).current == {loop: world.tasks[0]}
 
 
-# This interpreter's own lists, of whatever version it is
+# This interpreter's own lists, of any version
 
 
 @contextmanager
@@ -197,10 +197,10 @@ def test_tasks_of_this_thread_of_another_and_of_one_that_has_ended_are_found() -
 
 
 def test_the_running_task_is_that_of_its_loop() -> None:
-    async def looks() -> tuple[dict[int, int], int, int]:
+    async def read() -> tuple[dict[int, int], int, int]:
         with own_loops() as loops:
             return loops.current, id(asyncio.get_running_loop()), id(asyncio.current_task())
 
-    current, loop, task = asyncio.run(looks())
+    current, loop, task = asyncio.run(read())
 
     assert current == {loop: task}

@@ -1,4 +1,4 @@
-"""Values of locals are shown as short texts, whatever they contain."""
+"""Values of locals are shown as short texts, for any content."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dstack.probes.node.cpython.memory import Unreadable, open_memory
 from dstack.probes.node.cpython.objects import Objects
 from dstack.probes.node.cpython.values import MAX_CHARACTERS, MAX_DEPTH, shown_locals, text_of
 from tests.fuzzing.effort import examples
-from tests.unit.probes.node.cpython.test_frames import resting
+from tests.unit.probes.node.cpython.test_frames import sleeping
 from tests.unit.support.hostile_memory import HOSTILE, Change, Copied, Recorder, ends_well
 from tests.unit.support.own_process import own_objects, own_process
 
 LONGEST = 2_100
-"""Of a dict of dicts of dicts of the longest texts, each of which is cut only after what begins within the limit."""
+"""A dict of dicts of dicts of the longest texts, each cut after the part that begins within the limit."""
 MAX_NUMBER = 2**120 - 1
 
 
@@ -35,7 +35,7 @@ def shown(value: object) -> str:
 
 
 def in_full(value: Any) -> str:
-    """Python's own ``repr`` but for the quotes, and for the comma of a tuple of one."""
+    """Python's own ``repr`` except for quotes, and for the comma of a tuple of one."""
     match value:
         case str():
             return f'"{value}"'
@@ -169,15 +169,15 @@ def test_a_dict_that_has_lost_entries_shows_the_others() -> None:
 def test_the_locals_of_a_frame_are_shown_by_name() -> None:
     shared = "before"
 
-    def inner(rest: Callable[[], object], argument: int, *rests: int, **more: int) -> object:
+    def inner(sleep: Callable[[], object], argument: int, *others: int, **more: int) -> object:
         nonlocal shared
         own = [shared]
-        result = (lambda: (own, rest()))()
+        result = (lambda: (own, sleep()))()
         later = 1
         return result, later
 
     with (
-        resting(lambda rest: inner(rest, 7, 8, key=9)) as thread,
+        sleeping(lambda sleep: inner(sleep, 7, 8, key=9)) as thread,
         open_memory(os.getpid(), keeps_pages=True) as memory,
     ):
         process = own_process(memory)
@@ -185,12 +185,12 @@ def test_the_locals_of_a_frame_are_shown_by_name() -> None:
         (frame,) = [one for one in found.frames if one.function == "inner"]
         values = shown_locals(process.objects, frame)
 
-    assert values.pop("rest").startswith("<method at ")
-    assert values == {"argument": "7", "rests": "(8)", "more": '{"key": 9}', "own": '["before"]', "shared": '"before"'}
+    assert values.pop("sleep").startswith("<method at ")
+    assert values == {"argument": "7", "others": "(8)", "more": '{"key": 9}', "own": '["before"]', "shared": '"before"'}
 
 
 class Broken:
-    """A frame whose locals cannot be read, or have other names than there are values."""
+    """A frame whose locals are unreadable, or whose numbers of names and values differ."""
 
     names = ("first", "second", "third")
 

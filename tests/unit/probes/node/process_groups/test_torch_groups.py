@@ -1,4 +1,4 @@
-"""The groups of a stand-in for torch.distributed in this process: what does not agree with itself is left out."""
+"""The groups of a stand-in for torch.distributed in this process; inconsistent ones are left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class ProcessGroup(ctypes.Structure):
-    """Its address of the object in C is where pybind11 has it; see the program of test_process_groups."""
+    """The address of the C object is where pybind11 has it, as in the program of test_process_groups."""
 
     _fields_ = [
         ("head", ctypes.c_char * 24),
@@ -43,7 +43,7 @@ def group(rank: int, size: int, description: bytes = b"default_pg") -> ProcessGr
 
 @pytest.fixture(autouse=True)
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the variables of a launcher, of which there are none before."""
+    """Set the variables of a launcher; there are none before."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -56,7 +56,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of torch.distributed, whose default group is one of two."""
+    """The module of torch.distributed with two groups, one of them the default."""
     module: Any = types.ModuleType(MODULE)
     default = group(1, 2)
     module._world = types.SimpleNamespace(_default_pg=default)
@@ -152,7 +152,7 @@ def test_a_group_with_impossible_ranks_is_left_out(torch: Any, ranks: dict[Any, 
 
 
 def test_a_group_with_its_own_name_is_a_separate_world(torch: Any) -> None:
-    """As programs make them that send weights from trainers to engines: its ranks are none of the default group's."""
+    """As in programs that send weights from trainers to engines: its ranks are not in the default group."""
     weights = group(0, 3, b"undefined")
     torch._pg_group_ranks[weights] = {0: 0, 1: 1, 2: 2}
     torch._pg_names[weights] = "weight_sync"

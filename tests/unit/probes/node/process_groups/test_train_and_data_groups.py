@@ -1,4 +1,4 @@
-"""Ranks of Train's workers and splits of Data, read from this process's own memory in the place of a worker's."""
+"""Ranks of Train's workers and splits of Data, read from this process's memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _barrier(self, split_idx):
     yield
 """
 ActorID: Any = type("ray._raylet.ActorID", (), {"__slots__": ("a_table", "b_hash", "c_first", "d_second")})
-"""As Ray's, with 16 bytes 32 bytes behind its beginning."""
+"""An id like Ray's, with 16 bytes at offset 32."""
 
 
 class Attributes:
@@ -45,11 +45,11 @@ class Attributes:
 
 
 class ActorHandle(Attributes):
-    """Named as Ray's."""
+    """A class with the name of Ray's."""
 
 
 class TrainContext(Attributes):
-    """Named as Train's."""
+    """A class with the name of Train's."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def memory() -> Iterator[ProcessMemory]:
 
 
 def suspended(source: str, file: str, *arguments: object) -> Generator[None]:
-    """A generator of the only function in this source, which has begun."""
+    """A started generator of the only function in this source."""
     names: dict[str, Any] = {}
     exec(compile(source, file, "exec"), names)
     generator: Generator[None] = next(one for name, one in names.items() if name != "__builtins__")(*arguments)
@@ -75,7 +75,7 @@ def frames_of(memory: ProcessMemory, *generators: Generator[None]) -> list[Frame
 
 
 def arrival(memory: ProcessMemory, *, rank: int = 1, size: int = 4, **actor: object) -> CallData | None:
-    """The wait of this rank in the actor where ranks meet, with these attributes."""
+    """The wait of this rank in the synchronization actor with these attributes."""
     own = Attributes(**{"_required_ranks": None, "_timeout_s": None, "_sync_start_times": [None] * size, **actor})
     file = f"{TRAIN}/execution/checkpoint/sync_actor.py"
     caller = "ray.train.report"
@@ -114,7 +114,7 @@ def test_the_timeout_of_train_is_read(memory: ProcessMemory) -> None:
 
 @pytest.fixture
 def train_worker(monkeypatch: pytest.MonkeyPatch) -> Attributes:
-    """The execution context of a worker of rank 2 of 3, in a module named as Train's."""
+    """The execution context of a worker of rank 2 of 3, in a module with Train's name."""
     identity = ActorID()
     identity.c_first, identity.d_second = object(), object()
     handle = ActorHandle(_ray_actor_id=identity)

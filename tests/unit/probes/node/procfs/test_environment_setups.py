@@ -1,4 +1,4 @@
-"""Processes that install runtime environments are found below the agents of the nodes that are asked about."""
+"""Processes that install runtime environments are found below the agents of the requested nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.exit(subprocess.call([sys.executable, "-c", *sys.argv[2:]]))
 def installing(
     folder: Path, command: list[str], *, title: str = "agent/main.py", to_file: bool = False
 ) -> Iterator[int]:
-    """A process named as a raylet, whose agent runs this command; the pid of that."""
+    """A process named as a raylet, whose agent runs this command; yields the command's pid."""
     raylet = folder / "raylet"
     raylet.symlink_to(os.path.realpath(sys.executable))
     log = folder / "runtime_env_setup-01000000.log"

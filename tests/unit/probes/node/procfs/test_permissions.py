@@ -1,4 +1,4 @@
-"""Why the kernel does not let a process be read, by what it shows of that process and of this one."""
+"""Reasons why a process is unreadable, by the kernel's figures for it and for the reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shows = Callable[..., None]
 
 @pytest.fixture
 def shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shows:
-    """Sets what the kernel shows: of this process, of the other, and the host's ptrace scope."""
+    """Set the kernel's figures for this process, for the other, and the host's ptrace scope."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     scope = tmp_path / "ptrace_scope"
     monkeypatch.setattr(proc, "PTRACE_SCOPE", str(scope))

@@ -1,4 +1,4 @@
-"""What the kernel shows of processes, read from a real ``/proc``."""
+"""The kernel's figures for processes, read from a real ``/proc``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dstack.probes.node.procfs import proc
 from tests.processes import wait_until
 from tests.versions.interpreters import python_or_skip
 
-GONE = 2**22 + 1
-"""More than any pid that Linux gives."""
+ABSENT = 2**22 + 1
+"""Larger than any pid of Linux."""
 
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that reads from a pipe, with one argument of its own, in the root directory."""
+    """A process that reads from a pipe, with one argument, in the root directory."""
     command = [sys.executable, "-c", "import sys; sys.stdin.read()", "argument"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd="/") as process:
         yield process
@@ -91,7 +91,7 @@ def test_own_threads_and_mappings_are_listed() -> None:
 
 
 def test_names_with_unusual_characters_are_parsed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A process chooses its name and the paths of its files."""
+    """A process controls its name and the paths of its files."""
     program = tmp_path_factory.mktemp("odd") / "a) R 1\u2028x"
     program.symlink_to("/bin/cat")
     with subprocess.Popen([str(program)], stdin=subprocess.PIPE) as process:
@@ -102,12 +102,14 @@ def test_names_with_unusual_characters_are_parsed(tmp_path_factory: pytest.TempP
 
 
 def test_an_ended_process_has_no_values() -> None:
-    assert proc.state(GONE) == proc.name(GONE) == proc.program(GONE) == proc.file_at(GONE, 0) == ""
-    assert proc.working_directory(GONE) == "/"
-    assert proc.status(GONE) == {}
-    assert not any((proc.threads(GONE), proc.arguments(GONE, 3), proc.mappings(GONE), proc.namespace_pids(GONE)))
-    found: list[object] = [proc.scheduler_mark(GONE, GONE), proc.system_call(GONE, GONE), proc.owner(GONE)]
+    assert proc.state(ABSENT) == proc.name(ABSENT) == proc.program(ABSENT) == proc.file_at(ABSENT, 0) == ""
+    assert proc.working_directory(ABSENT) == "/"
+    assert proc.status(ABSENT) == {}
+    assert not any(
+        (proc.threads(ABSENT), proc.arguments(ABSENT, 3), proc.mappings(ABSENT), proc.namespace_pids(ABSENT))
+    )
+    found: list[object] = [proc.scheduler_mark(ABSENT, ABSENT), proc.system_call(ABSENT, ABSENT), proc.owner(ABSENT)]
     assert found == [None] * 3
-    assert proc.tracer(GONE) == 0
-    assert not proc.can_write(GONE, "")
-    assert not proc.has_mapped(GONE, "python")
+    assert proc.tracer(ABSENT) == 0
+    assert not proc.can_write(ABSENT, "")
+    assert not proc.has_mapped(ABSENT, "python")

@@ -1,4 +1,4 @@
-"""py-spy's JSON is read as threads of the right types, or refused, whatever a process makes py-spy print."""
+"""py-spy's JSON is parsed as threads of the right types or rejected, for any output."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Tool(PySpy):
 
 
 def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
-    """What a probe answers of a process that py-spy has read."""
+    """The answer of a probe about a process that py-spy has read."""
     process = Process({"worker_id": "w", "pid": pid, "port": 0, "is_driver": True}, FAMILIES)
     process.figures = proc.figures(pid)
     request = process.request(WITH_LOCALS, time.monotonic() + 600)
@@ -187,23 +187,23 @@ def answer_of(pid: int, threads: list[PythonThread[ShownFrame]]) -> Answer:
 
 
 def test_mutations_are_threads_or_a_failure(dump: bytes, process: subprocess.Popen[bytes]) -> None:
-    taken = 0
+    accepted = 0
 
     for data in mutated(dump, MUTATIONS):
         try:
             threads = threads_of(data)
         except ValueError:
             continue
-        taken += 1
+        accepted += 1
         Assembly().add(["n"], validated(answer_of(process.pid, threads)), 1)
 
-    assert MUTATIONS / 10 < taken < MUTATIONS
+    assert MUTATIONS / 10 < accepted < MUTATIONS
 
 
 def test_hostile_names_are_passed_on_up_to_the_bound(
     dump: bytes, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a process that runs a Python whose memory cannot be read, so that py-spy is all there is."""
+    """A process of a Python whose memory is unreadable, so that py-spy is the only reader."""
     python: UnreadablePython = {"unreadable": "another Python"}
     target: Target = {"worker_id": "w", "pid": process.pid, "port": 0, "is_driver": True, "python": python}
     probe = NodeProbe()

@@ -1,4 +1,4 @@
-"""A thread that did not run keeps the call that py-spy shows; one that ran has it only where nothing else was seen."""
+"""A stable thread keeps the call that py-spy shows; a running one only if all dumps agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ APP = ShownFrame(Position("/srv/app.py", "work", "work", 3))
 
 
 class Dumps(PySpy):
-    """A py-spy that shows one thread in these frames, dump by dump, and then again and again in the last ones."""
+    """A py-spy whose dumps show one thread in these frames in turn; the last ones repeat."""
 
     def __init__(self, *stacks: Sequence[ShownFrame]) -> None:
         super().__init__("py-spy")

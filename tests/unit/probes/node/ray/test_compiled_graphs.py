@@ -1,4 +1,4 @@
-"""A thread in the loop of a compiled graph, in this process: code of the names that Ray's has, at the same paths."""
+"""A thread in the loop of a compiled graph in this process, in code with Ray's names and paths."""
 
 from __future__ import annotations
 
@@ -101,21 +101,21 @@ def ray() -> dict[str, Any]:
 
 @contextmanager
 def in_function(function: Any, *arguments: Any) -> Iterator[tuple[PythonProcess, MemoryThread]]:
-    """A thread in a function until the end, which it is given a taken lock for, as memory shows it."""
+    """A thread as read from memory, in a function that waits for a locked lock until the end."""
     gate = threading.Lock()
     with gate:
         thread = threading.Thread(target=function, args=(*arguments[:1], gate, *arguments[1:]))
         thread.start()
         try:
-            with seen(thread) as shown:
+            with read_from_memory(thread) as shown:
                 yield shown
         finally:
-            gate.release()  # the thread takes it then, and the end of the block releases it again
+            gate.release()  # the thread acquires it then, and the end of the block releases it
             thread.join()
 
 
 @contextmanager
-def seen(thread: threading.Thread) -> Iterator[tuple[PythonProcess, MemoryThread]]:
+def read_from_memory(thread: threading.Thread) -> Iterator[tuple[PythonProcess, MemoryThread]]:
     while thread.is_alive():
         with open_memory(os.getpid(), keeps_pages=True) as memory:
             process = own_process(memory)
@@ -127,7 +127,7 @@ def seen(thread: threading.Thread) -> Iterator[tuple[PythonProcess, MemoryThread
 
 
 def graph(ray: dict[str, Any]) -> list[Any]:
-    """Two stages; the second has two inputs, of which it has read the first."""
+    """Two stages; the second has two inputs and has read the first."""
     channels = [ray["CompositeChannel"]() for _ in range(4)]
     ends = [(channels[:1], channels[1:2]), (channels[1:3], channels[3:])]
     return [

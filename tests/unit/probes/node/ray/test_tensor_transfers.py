@@ -1,4 +1,4 @@
-"""Threads that transfer tensors, and one that waits for some, in this process: code at the paths of Ray's."""
+"""Threads that transfer tensors, and one that waits for some, in code with Ray's paths."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ exec(compile(STORE, f"/lib{STORE_FILE}", "exec"), RAY)
 
 @contextmanager
 def in_functions(*calls: tuple[str, str]) -> Iterator[tuple[PythonProcess, Sequence[MemoryThread]]]:
-    """Threads in these functions, with the id of an object each, as memory shows them."""
+    """Threads as read from memory, in these functions, each with the id of an object."""
     gates = [threading.Lock() for _ in calls]
     with ExitStack() as held:
         threads = []
         for gate, (function, object_id) in zip(gates, calls, strict=True):
-            held.enter_context(gate)  # which the thread takes at the end, so that this can release it again
+            held.enter_context(gate)  # the thread acquires it at the end, so that this can release it
             threads.append(threading.Thread(target=RAY[function], args=(gate, object_id)))
             threads[-1].start()
         try:
@@ -57,7 +57,7 @@ def in_functions(*calls: tuple[str, str]) -> Iterator[tuple[PythonProcess, Seque
 def shown(
     threads: Sequence[threading.Thread], functions: Sequence[str]
 ) -> Iterator[tuple[PythonProcess, Sequence[MemoryThread]]]:
-    """All of the threads, as soon as each is in its function."""
+    """All threads, once each is in its function."""
     while all(thread.is_alive() for thread in threads):
         with open_memory(os.getpid(), keeps_pages=True) as memory:
             process = own_process(memory)
@@ -70,7 +70,7 @@ def shown(
 
 
 def wait(*calls: tuple[str, str], is_user: bool = False) -> tuple[CallData | None, list[int]]:
-    """The wait of the first of these threads, and the ids of all."""
+    """The wait of the first of these threads, and the ids of all threads."""
     with in_functions(*calls) as (process, threads):
         found = wait_for_tensors(process.objects, threads[0].frames, threads, lambda _: is_user)
         return found, [one.os_thread_id for one in threads]

@@ -1,4 +1,4 @@
-"""What the source of a loop says: whether it ends by itself, or does more than to poll."""
+"""Kinds of loops by their source: loops that end by themselves, that only poll, and others."""
 
 from __future__ import annotations
 

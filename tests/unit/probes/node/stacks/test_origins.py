@@ -1,4 +1,4 @@
-"""Whose code a frame runs is told by its file, also where that belongs to another Python than the reader's."""
+"""The origin of a frame is found by its file, also for other Pythons than the reader's."""
 
 import threading
 

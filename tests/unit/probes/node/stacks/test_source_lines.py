@@ -1,4 +1,4 @@
-"""Of the files that a process or a snapshot names, only source is opened, and nothing else is touched."""
+"""Only source files that a process or a snapshot names are opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHADOW = b"root:$y$j9T$:19000:0:99999:7:::\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What is not to be opened, under names of programs too."""
+    """Files that must not be opened, also under names of programs."""
     (tmp_path / "good.py").write_bytes(b"one\r\ntwo\x0c\nthree \xe9\n")
     (tmp_path / "-x.py").write_text("print()\n")
     (tmp_path / "shadow").write_bytes(SHADOW)
@@ -52,9 +52,9 @@ def test_files_that_are_no_source_are_not_opened(folder: Path, name: str, monkey
     opened: list[int] = []
     real_open = os.open
 
-    def noted(path: str, flags: int, *rest: int) -> int:
+    def noted(path: str, flags: int, *others: int) -> int:
         opened.append(flags)
-        return real_open(path, flags, *rest)
+        return real_open(path, flags, *others)
 
     monkeypatch.setattr(os, "open", noted)
     path = os.path.join(folder, name)
@@ -79,13 +79,13 @@ def test_source_is_found_by_its_real_name(folder: Path, monkeypatch: pytest.Monk
 
 def test_a_file_replaced_after_its_check_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "good.py"
-    look = os.fstat
+    real_fstat = os.fstat
 
     def swapped(handle: int) -> os.stat_result:
-        seen = look(handle)
+        status = real_fstat(handle)
         path.unlink(missing_ok=True)
         path.symlink_to("shadow")
-        return seen
+        return status
 
     monkeypatch.setattr(os, "fstat", swapped)
 

@@ -1,4 +1,4 @@
-"""Frames and stacks stand once in the table of a node, and of very deep stacks both ends."""
+"""Frames and stacks occur once in the table of a node; very deep stacks keep both ends."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_deep_stacks_of_different_depths_differ(table: StackTable) -> None:
 
 
 def test_a_deep_recursive_stack_is_not_slow(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recursion has few positions: its source is read once."""
+    """A recursion has few positions, so its source is read once."""
     reads: list[str] = []
     monkeypatch.setattr(module, "read_source", lambda path: reads.append(path) or ["text"])  # type: ignore[func-returns-value]
 

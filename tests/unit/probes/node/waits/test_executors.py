@@ -1,4 +1,4 @@
-"""What waits in the queue of a thread pool is found in its memory."""
+"""The queued items of a thread pool are found in its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which threads and coroutines reach the object that a wait is on, in real processes. Nothing here needs Ray."""
+"""Threads and coroutines that reach the object of a wait, in real processes without Ray."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ time.sleep(10_000)
 
 @contextmanager
 def program(tmp_path: Path, body: str) -> Iterator[Child]:
-    """A running program of these lines; what is in ``main`` is no global of its module."""
+    """A running program of these lines; variables of ``main`` are no globals of its module."""
     file = tmp_path / "program.py"
     file.write_text(HEAD + textwrap.dedent(body))
     with running([sys.executable, str(file)], {}, tmp_path / "log") as child:
@@ -61,13 +61,13 @@ def program(tmp_path: Path, body: str) -> Iterator[Child]:
 
 
 def in_main(lines: str) -> str:
-    """A main thread that keeps none of its variables: it ends, and the others go on."""
+    """A main thread that keeps none of its variables: it ends, and the others continue."""
     body = textwrap.indent(textwrap.dedent(lines).strip(), "    ")
     return f"\ndef main():\n{body}\n\nmain()\n{READY}"
 
 
 def calls_of(pid: int, *waiting: str) -> dict[str, Plain]:
-    """The calls of the threads and coroutines with these names, which reach their waits soon."""
+    """The calls of the threads and coroutines with these names, once they wait."""
     probe = NodeProbe()
 
     def found() -> dict[str, Plain] | None:
@@ -377,7 +377,7 @@ def test_an_actor_that_holds_the_queue_reaches_it(tmp_path: Path, actors: str, i
 
 
 def library(tmp_path: Path, file: str, code: str) -> str:
-    """Lines that import a module of this code, which stands in this file below a folder of libraries."""
+    """Lines that import a module with this code, from this file below a folder of libraries."""
     path = tmp_path / "site-packages" / file
     path.parent.mkdir(parents=True)
     path.write_text(textwrap.dedent(code))

@@ -1,4 +1,4 @@
-"""What is said of the threads and coroutines that reach the object of a wait."""
+"""The threads and coroutines that reach the object of a wait."""
 
 from __future__ import annotations
 

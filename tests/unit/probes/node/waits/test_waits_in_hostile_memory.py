@@ -1,4 +1,4 @@
-"""On any bytes whatever, what threads wait for is read or refused, in little time."""
+"""On any bytes, waits of threads are read or rejected quickly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONGEST_S = 5.0
 
 
 class Bytes(CountedMemory):
-    """Memory that is these bytes, again and again, from ``BASE`` on for as far as there are addresses."""
+    """Memory that repeats these bytes from ``BASE`` to the last address."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Bytes(CountedMemory):
 WORDS = st.lists(
     st.one_of(
         st.integers(0, 2**64 - 1),
-        st.integers(0, 64).map(lambda word: BASE + 8 * word),  # points into itself, so also round in a circle
+        st.integers(0, 64).map(lambda word: BASE + 8 * word),  # points into itself, so there are cycles
         st.sampled_from([0, 1, 2**31, 2**62, 2**63, 2**64 - 1]),
         st.sampled_from([b"list\0", b"tuple\0", b"dict\0", b"set\0", b"str\0", b"int\0", b"code\0", b"Future\0"]).map(
             lambda name: int.from_bytes(name.ljust(8, b"\0"), "little")
@@ -82,7 +82,7 @@ TYPE_NAMES = st.sampled_from((*PYTHON_TYPES, *OTHER_TYPES, *STDLIB_TYPES))
 
 
 class Deceived(Objects):
-    """Takes every object for one of whatever type is asked for, so that only sizes and pointers can refuse."""
+    """Accept every object as any type, so that only sizes and pointers are validated."""
 
     def __init__(self, memory: ProcessMemory, names: Callable[[], str], cached_keys: int | None) -> None:
         super().__init__(memory, lambda: cached_keys)
@@ -107,7 +107,7 @@ EXECUTOR = "/usr/lib/python3/concurrent/futures/thread.py"
 
 
 def frame_at(frames: Frames, start: int, function: str, name: str) -> Frame:
-    """A frame of an executor's, in whatever memory there is; the last local that it may have is of this name."""
+    """A frame of an executor in any memory; the last of its possible locals has this name."""
     code = Code(start, (start,) * 20)
     code.file, code.function = EXECUTOR, function
     code.names = (*(f"local {number}" for number in range(5)), name)
@@ -115,7 +115,7 @@ def frame_at(frames: Frames, start: int, function: str, name: str) -> Frame:
 
 
 def everything(objects: Objects, start: int) -> list[Callable[[], object]]:
-    """All that can be read of memory, at an address."""
+    """All functions that read memory at an address."""
     frames = Frames(objects, own_layout(), start)
     process = own_process(objects.memory, objects, frames)
     locks = Locks(process)
